@@ -1,0 +1,64 @@
+# `make demo` and `make test` need Python 3.11 or newer and make; everything else they install into .venv themselves.
+# Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3 python3.13 python3.12 python3.11
+WORKERS ?= 2
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test lint types layers format bench-env clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, against NUTS, on a real table; results in demo/
+	$(BIN)/bayescope compare demo/breast_cancer.csv --target malignant --out demo/results
+	@echo "The table and the pictures lie in demo/results"
+
+test: lint types layers  ## everything that has to pass: lint, types, layers, tests and doctests
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+
+lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+
+types: .venv/.installed-dev  ## mypy on the sources
+	$(BIN)/mypy
+
+layers: .venv/.installed-dev  ## import-linter: imports run strictly downward
+	$(BIN)/lint-imports --no-logo
+
+format: .venv/.installed-dev  ## let ruff mend what it can
+	$(BIN)/ruff check --fix --quiet
+	$(BIN)/ruff format --quiet
+
+bench-env: .venv/.installed-bench .venv/.installed-peers  ## add the peers that bench/ runs beside bayescope
+
+clean:  ## remove what make made: .venv, demo, caches
+	rm -rf .venv demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+
+demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
+	@mkdir -p demo
+	$(BIN)/python $< $@
+
+.venv/bin/python:
+	@for python in $(PYTHON); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then exec "$$python" -m venv .venv; fi; \
+	done; \
+	echo "bayescope needs Python 3.11 or newer; none of these is one: $(PYTHON). Name yours: make PYTHON=/path/to/python" >&2; \
+	exit 1
+
+# One stamp per extra, so that an edit of either file installs again.
+.venv/.installed-%: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing bayescope[$*] into .venv (the first time takes minutes)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+# The last three ask for torchvision, which has no build that fits a CPU-only torch, and run without it; laplace-torch's
+# other dependency is the first.
+.venv/.installed-peers: constraints.txt | .venv/.installed-bench
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
+	  asdfghjkl laplace-torch curvlinops-for-pytorch backpack-for-pytorch
+	@touch $@

@@ -1,0 +1,133 @@
+"""Checks of what callers pass in: each returns the value in its canonical form or says what is wrong with it."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
+
+
+def float64(name: str, value: Any) -> Tensor:
+    """Turns an array, tensor, DataFrame or nested sequence of numbers into a finite float64 tensor.
+
+    A float64 array or tensor is not copied.
+
+    Raises:
+        InputTypeError: if the value does not hold real numbers.
+        InputError: if an entry is NaN or infinite.
+    """
+    if isinstance(value, Tensor):
+        if value.is_complex():
+            raise InputTypeError(f"{name}: expected real numbers, got {value.dtype}.")
+        tensor = value.detach().to(torch.float64)
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind == "O":  # a DataFrame of mixed columns
+            try:
+                array = array.astype(np.float64)
+            except (TypeError, ValueError) as error:
+                raise InputTypeError(f"{name}: expected real numbers ({error}).") from None
+        elif array.dtype.kind not in "biuf":
+            raise InputTypeError(f"{name}: expected real numbers, got dtype {array.dtype}.")
+        array = np.asarray(array, dtype=np.float64, order="C")
+        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    # A sum is finite unless an entry is not, or the sum overflows; only then is each entry looked at.
+    if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
+        first = torch.nonzero(~torch.isfinite(tensor))[0].tolist()
+        raise InputError(f"{name}: expected finite numbers, got {tensor[tuple(first)].item()} at index {first}.")
+    return tensor
+
+
+def positive(name: str, value: Any) -> Tensor:
+    """Turns a positive number or an array of positive numbers into a float64 tensor.
+
+    Raises:
+        InputTypeError: if the value does not hold real numbers.
+        InputError: if an entry is not finite or not above 0.
+    """
+    tensor = float64(name, value)
+    if tensor.numel() == 0 or (tensor <= 0).any():
+        raise InputError(f"{name}: expected positive numbers, got {value!r}.")
+    return tensor
+
+
+def count(name: str, value: Any, *, least: int = 1) -> int:
+    """Returns a whole number of at least ``least``.
+
+    Raises:
+        InputError: if the value is not a whole number or is too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
+    return int(value)
+
+
+def choice(name: str, value: Any, supported: Iterable[str]) -> str:
+    """Returns ``value`` if it is one of the supported names.
+
+    Raises:
+        OptionError: if it is not; the message lists them.
+    """
+    names = list(supported)
+    if not isinstance(value, str) or value not in names:
+        raise OptionError.unknown(name, value, names)
+    return value
+
+
+def fraction(name: str, value: Any) -> float:
+    """Returns a number strictly between 0 and 1.
+
+    Raises:
+        InputError: if the value is outside the open interval or no number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < 1:
+        raise InputError(f"{name}: expected a number strictly between 0 and 1, got {value!r}.")
+    return float(value)
+
+
+def generator(value: torch.Generator | int | None) -> torch.Generator:
+    """Returns a generator on the CPU: the caller's own, one seeded by an integer, or a freshly seeded one.
+
+    The global generators of torch and NumPy are neither read nor written.
+
+    Raises:
+        InputTypeError: if the value is none of the three.
+    """
+    if isinstance(value, torch.Generator):
+        return value
+    fresh = torch.Generator()
+    if value is None:
+        fresh.seed()
+    elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+        fresh.manual_seed(int(value))
+    else:
+        raise InputTypeError(f"generator: expected a torch.Generator, an int or None, got {type(value).__name__}.")
+    return fresh
+
+
+def seed_from(source: torch.Generator) -> int:
+    """Draws a seed for a library that takes an integer, so that one generator governs everything."""
+    return int(torch.randint(2**31 - 1, (1,), generator=source).item())
+
+
+def optional_package(package: str, *, extra: str) -> ModuleType:
+    """Imports an optional package at its first use.
+
+    Raises:
+        MissingDependencyError: if it is not installed; the message names the extra that brings it.
+    """
+    try:
+        with warnings.catch_warnings():  # what a package announces about itself is not for our callers to act on
+            warnings.simplefilter("ignore")
+            return importlib.import_module(package)
+    except ImportError as error:
+        message = f"{package} is needed here and is not installed: pip install 'bayescope[{extra}]' ({error})."
+        raise MissingDependencyError(message) from error

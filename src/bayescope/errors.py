@@ -1,0 +1,80 @@
+"""Every error and warning that bayescope raises on purpose.
+
+Each error says what was expected, what was got and what to do. Errors about a caller's input are also
+``ValueError`` (or ``TypeError``), so that code written against scikit-learn or NumPy catches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+
+class BayescopeError(Exception):
+    """The parent of every error that bayescope raises on purpose."""
+
+
+class InputError(BayescopeError, ValueError):
+    """An input has the right type and a value that cannot be used."""
+
+
+class InputTypeError(BayescopeError, TypeError):
+    """An input has a type that cannot be used."""
+
+
+class OptionError(InputError):
+    """An option was given a name that is not among the supported ones; the message lists those."""
+
+    @classmethod
+    def unknown(cls, option: str, got: object, supported: Iterable[str]) -> OptionError:
+        """Builds the message, with the closest supported name where the one given looks like a slip."""
+        names = list(supported)
+        close = get_close_matches(str(got), names, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        return cls(f"{option}: expected one of {', '.join(map(repr, names))}, got {got!r}.{hint}")
+
+
+class UnsupportedError(InputError):
+    """Two options are each valid and do not go together; the message lists what does."""
+
+
+class UndefinedQuantityError(BayescopeError, ValueError):
+    """The posterior was asked for a quantity that its approximation does not define."""
+
+
+class NotPositiveDefiniteError(BayescopeError, ValueError):
+    """A matrix that has to be positive definite is not.
+
+    Attributes:
+        smallest_eigenvalue: the smallest eigenvalue found, or ``None`` where the matrix has non-finite entries.
+        direction: the unit eigenvector that belongs to it, as a tensor of shape (P,), or ``None``.
+    """
+
+    def __init__(self, message: str, smallest_eigenvalue: float | None = None, direction: Any = None) -> None:
+        super().__init__(message, smallest_eigenvalue, direction)
+        self.smallest_eigenvalue = smallest_eigenvalue
+        self.direction = direction
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ConvergenceError(BayescopeError, RuntimeError):
+    """An iteration could not reach its tolerance and its result would mislead."""
+
+
+class MissingDependencyError(BayescopeError, ImportError):
+    """A feature needs an optional package that is not installed; the message names the extra."""
+
+
+class BayescopeWarning(UserWarning):
+    """The parent of every warning that bayescope gives."""
+
+
+class ConvergenceWarning(BayescopeWarning):
+    """A result is usable and less accurate than asked for: too few effective draws, a loose optimum."""
+
+
+class DivergenceWarning(BayescopeWarning):
+    """A Hamiltonian sampler met regions that it could not integrate; its draws may miss part of the posterior."""

@@ -1,0 +1,88 @@
+"""What a likelihood p(y∣f) is: the protocol that every likelihood fulfils."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+# The names that a caller may give an integral over f; each likelihood resolves them to what it can do.
+INTEGRALS = ("mackay", "quadrature", "monte_carlo", "laplace_bridge")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and split variance of the outcome under a distribution of f, each of shape (N, K).
+
+    K is the number of outcome columns: the classes of a classifier (2 for a Bernoulli with one output, each
+    column the indicator of its class), the outputs of a regression. By the law of total variance,
+    Var[y] = E_f[Var(y∣f)] + Var_f[E(y∣f)] = aleatoric + epistemic.
+    """
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+
+@runtime_checkable
+class Likelihood(Protocol):
+    """p(y∣f) for outputs f of shape (..., N, C): its link, its domain and its constants.
+
+    All methods broadcast over leading dimensions of f (posterior draws). Targets passed to the methods are in the
+    canonical form that `targets` returns. Log densities keep all their constants.
+    """
+
+    @property
+    def name(self) -> str:
+        """The field's name, such as ``"bernoulli"``."""
+
+    @property
+    def discrete(self) -> bool:
+        """Whether y is a class label. A continuous y is Gaussian given f."""
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each outcome column is a monotone function of one output alone (not so for a softmax)."""
+
+    def targets(self, y: Any, outputs: int) -> Tensor:
+        """Checks the labels for a model with C = ``outputs`` outputs and returns them in canonical form.
+
+        Raises:
+            InputError: if a label is outside the likelihood's domain; the message names it.
+        """
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """log p(y∣f) per row, shape (..., N)."""
+
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        """∂ log p(y∣f) / ∂f, shape (..., N, C)."""
+
+    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
+        """The observed Λ = −∂² log p(y∣f) / ∂f², shape (..., N, C, C)."""
+
+    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
+        """A root S of the observed Λ = S Sᵀ, shape (..., N, C, K)."""
+
+    def fisher_sqrt(self, f: Tensor) -> Tensor:
+        """A root S of the expected Λ, E_{y∣f}[Λ] = S Sᵀ, shape (..., N, C, K)."""
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws y ~ p(y∣f), in canonical form."""
+
+    def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """E(y∣f) and Var(y∣f) per outcome column, each of shape (..., N, K)."""
+
+    def integral(self, name: str | None, outputs: int) -> str:
+        """Resolves the name of an integral over f; ``None`` is the most accurate one for C = ``outputs``.
+
+        Raises:
+            OptionError: if the name is none of "mackay", "quadrature", "monte_carlo", "laplace_bridge".
+        """
+
+    def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
+        """Moments of y when f ~ N(mean, cov), shapes (N, C) and (N, C, C), by a resolved deterministic integral."""
+
+    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
+        """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""

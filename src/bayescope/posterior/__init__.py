@@ -1,0 +1,10 @@
+"""Posteriors q(θ): a Gaussian, a mixture of Gaussians, draws, a point."""
+
+from bayescope.posterior.draws import DrawsPosterior
+from bayescope.posterior.gaussian import GaussianPosterior
+from bayescope.posterior.mixture import MixturePosterior
+from bayescope.posterior.point import PointPosterior
+from bayescope.posterior.posterior import Posterior
+from bayescope.posterior.record import Record
+
+__all__ = ["DrawsPosterior", "GaussianPosterior", "MixturePosterior", "PointPosterior", "Posterior", "Record"]

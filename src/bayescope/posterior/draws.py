@@ -1,0 +1,69 @@
+"""The draws posterior: what samplers and ensembles return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.latent import DrawsLatent, Latent
+from bayescope.likelihoods import Likelihood
+from bayescope.models import Model
+from bayescope.posterior.posterior import Options, Posterior
+from bayescope.posterior.record import Record
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class DrawsPosterior(Posterior):
+    """q(θ) as equally weighted draws.
+
+    Attributes:
+        draws: in the user's coordinates, shape (chains, draws, P).
+        record: how they were made.
+        model: f(x, θ), for predictions.
+        likelihood: p(y∣f).
+        r_hat: the rank-normalised split R-hat of each coordinate, shape (P,), or ``None`` where chains make no sense.
+        effective_draws: the bulk effective sample size of each coordinate, shape (P,), or ``None``.
+        divergences: how many draws followed a diverging trajectory.
+    """
+
+    draws: Tensor
+    record: Record
+    model: Model | None = None
+    likelihood: Likelihood | None = None
+    r_hat: Tensor | None = None
+    effective_draws: Tensor | None = None
+    divergences: int = 0
+
+    @property
+    def flat(self) -> Tensor:
+        """All chains' draws, shape (S, P)."""
+        return self.draws.flatten(0, 1)
+
+    @property
+    def mean(self) -> Tensor:
+        """The average of the draws, shape (P,)."""
+        return self.flat.mean(0)
+
+    @property
+    def covariance(self) -> Tensor:
+        """The draws' sample covariance, shape (P, P)."""
+        centred = self.flat - self.mean
+        return centred.mT @ centred / (centred.shape[0] - 1)
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """n of the draws, with replacement, shape (n, P)."""
+        source = checks.generator(generator)
+        return self.flat[torch.randint(self.flat.shape[0], (checks.count("n", n),), generator=source)]
+
+    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
+        options.refuse_integration(f"draws by {self.record.method}")
+        theta = self.flat if options.samples is None else self.sample(options.samples, generator=options.generator)
+        return DrawsLatent(model.forward(x, theta)), f"{theta.shape[0]} draws of the weights"
+
+    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
+        return self.draws

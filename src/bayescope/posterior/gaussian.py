@@ -1,0 +1,126 @@
+"""The Gaussian posterior: a mean and a structured precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import InputError, UndefinedQuantityError
+from bayescope.latent import DrawsLatent, GaussianLatent, Latent
+from bayescope.likelihoods import Likelihood
+from bayescope.models import Model
+from bayescope.posterior.posterior import Options, Posterior
+from bayescope.posterior.record import Record
+from bayescope.precision import Precision
+from bayescope.priors import Prior
+from bayescope.transforms import Transform, pushforward_moments
+
+DEFAULT_SAMPLES = 1000
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class GaussianPosterior(Posterior):
+    """q(u) = N(location, precision⁻¹), with θ = u or θ = transform.forward(u).
+
+    Attributes:
+        location: the Gaussian's mean in unconstrained coordinates, shape (P,).
+        precision: its precision there.
+        record: how it was made.
+        model: f(x, θ), for predictions.
+        likelihood: p(y∣f).
+        transform: from unconstrained to the user's coordinates; ``None`` where they are the same.
+        infer: the inference that made it, as a function of (prior, X, y): what `condition` calls again.
+    """
+
+    location: Tensor
+    precision: Precision
+    record: Record
+    model: Model | None = None
+    likelihood: Likelihood | None = None
+    transform: Transform | None = None
+    infer: Callable[[Prior, Any, Any], Posterior] | None = None
+
+    @property
+    def mean(self) -> Tensor:
+        """E_q[θ], shape (P,): by the change of variables, so not the mode's image under a transform."""
+        return self._moments[0]
+
+    @property
+    def covariance(self) -> Tensor:
+        """Cov_q[θ], shape (P, P)."""
+        return self._moments[1]
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform."""
+        noise = torch.randn(
+            checks.count("n", n), self.precision.dim, dtype=torch.float64, generator=checks.generator(generator)
+        )
+        u = self.location + self.precision.sqrt_solve(noise.mT).mT
+        return u if self.transform is None else self.transform.forward(u)
+
+    def log_prob(self, theta: Any) -> Tensor:
+        """log q(θ) in the user's coordinates, shape (...) for θ of shape (..., P).
+
+        With a transform, log q(θ) = log N(u; location, precision⁻¹) − log∣∂θ/∂u∣ at u = transform.inverse(θ).
+        """
+        point = checks.float64("theta", theta)
+        u = point if self.transform is None else self.transform.inverse(point)
+        offset = (u - self.location).reshape(-1, self.precision.dim)
+        quadratic = (offset * self.precision.multiply(offset.mT).mT).sum(-1).reshape(u.shape[:-1])
+        density = 0.5 * (self.precision.logdet() - self.precision.dim * math.log(2 * math.pi) - quadratic)
+        return density if self.transform is None else density - self.transform.log_jacobian(u)
+
+    def condition(self, data: tuple[Any, Any]) -> Posterior:
+        """The posterior after more data: this one becomes the prior of the same inference.
+
+        Args:
+            data: (X, y), as the model and the likelihood take them.
+
+        Raises:
+            UndefinedQuantityError: if the inference that made this posterior needs more than a prior and data.
+        """
+        if self.infer is None:
+            raise UndefinedQuantityError(f"condition: a posterior by {self.record.method} cannot be updated with data.")
+        return self.infer(Prior(self.precision, self.location), *data)
+
+    def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """n functions f at the inputs, joint over them, shape (n, N, C): Cov = J Σ Jᵀ across rows.
+
+        Raises:
+            UndefinedQuantityError: if the posterior is of a bare log density.
+        """
+        if self.model is None:
+            raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
+        return self.model.forward(self.model.inputs(x), self.sample(n, generator=generator))
+
+    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
+        integral = likelihood.integral(options.integral, model.outputs)
+        samples = options.samples or DEFAULT_SAMPLES
+        if options.method == "sampled":
+            if options.integral is not None:
+                raise InputError("integral: sampled weights leave nothing to integrate. Leave it out, or linearize.")
+            draws = self.sample(samples, generator=options.generator)
+            return DrawsLatent(model.forward(x, draws)), f"sampled, {samples} draws of the weights"
+        cov = self.precision.covariance_of(model.tape(x, self.location))
+        latent = GaussianLatent(model.forward(x, self.location), cov, integral)
+        if integral == "monte_carlo":
+            return latent.with_draws(samples, options.generator), f"linearized, monte_carlo with {samples} draws"
+        return latent, f"linearized, {integral} integral"
+
+    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
+        return self.sample(draws, generator=generator)[None]
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        covariance = self.precision.solve(torch.eye(self.precision.dim, dtype=torch.float64))
+        if self.transform is None:
+            return self.location, covariance
+        return pushforward_moments(self.transform, self.location, covariance)

@@ -1,0 +1,55 @@
+"""The point posterior: all mass on one value of the weights, as in a MAP fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.latent import DrawsLatent, Latent
+from bayescope.likelihoods import Likelihood
+from bayescope.models import Model
+from bayescope.posterior.posterior import Options, Posterior
+from bayescope.posterior.record import Record
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class PointPosterior(Posterior):
+    """q(θ) = δ(θ − location): it predicts with no epistemic part.
+
+    Attributes:
+        location: the point, shape (P,).
+        record: how it was found.
+        model: f(x, θ), for predictions.
+        likelihood: p(y∣f).
+    """
+
+    location: Tensor
+    record: Record
+    model: Model | None = None
+    likelihood: Likelihood | None = None
+
+    @property
+    def mean(self) -> Tensor:
+        """The point, shape (P,)."""
+        return self.location
+
+    @property
+    def covariance(self) -> Tensor:
+        """Zero, shape (P, P)."""
+        return self.location.new_zeros(self.location.shape[0], self.location.shape[0])
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """The point n times, shape (n, P)."""
+        return self.location.expand(checks.count("n", n), -1).clone()
+
+    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
+        options.refuse_integration("a point")
+        return DrawsLatent(model.forward(x, self.location)[None]), "at one point: no epistemic part"
+
+    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
+        return self.sample(draws)[None]

@@ -1,0 +1,52 @@
+"""What a posterior remembers of how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+from torch import Tensor
+
+from bayescope.errors import UndefinedQuantityError
+
+
+@final
+@dataclass(frozen=True)
+class Record:
+    """How a posterior was made, and the numbers that came with it.
+
+    Attributes:
+        method: the approximation, such as "laplace" or "nuts".
+        evidence: log p(data) as the approximation defines it, a float64 scalar, or ``None``.
+        elbo_terms: the terms whose sum is a lower bound on log p(data), or ``None``.
+        notes: lines for the summary: the prior, the units of the inputs, what an option resolved to.
+        trace: numbers per iteration, such as the objective.
+    """
+
+    method: str
+    evidence: Tensor | None = None
+    elbo_terms: Mapping[str, Tensor] | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
+    trace: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    def log_evidence(self) -> Tensor:
+        """The log evidence.
+
+        Raises:
+            UndefinedQuantityError: where the approximation defines none.
+        """
+        if self.evidence is None:
+            bound = " It has a lower bound, elbo." if self.elbo_terms is not None else ""
+            raise UndefinedQuantityError(f"log_evidence: a posterior by {self.method} does not define it.{bound}")
+        return self.evidence
+
+    def elbo(self) -> Tensor:
+        """The evidence lower bound.
+
+        Raises:
+            UndefinedQuantityError: where the approximation gives no bound.
+        """
+        if self.elbo_terms is None:
+            raise UndefinedQuantityError(f"elbo: a posterior by {self.method} has no lower bound on the evidence.")
+        return sum(self.elbo_terms.values(), start=next(iter(self.elbo_terms.values())).new_zeros(()))

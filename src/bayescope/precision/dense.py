@@ -1,0 +1,123 @@
+"""A dense precision, held with its Cholesky factor."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import NotPositiveDefiniteError
+from bayescope.tape import Tape
+
+
+@final
+class DensePrecision:
+    """A dense symmetric positive definite matrix A = L Lᵀ in float64.
+
+    Args:
+        matrix: A, shape (P, P). Only symmetric matrices are meaningful; the mean of A and Aᵀ is used.
+        name: what the matrix is, for the message when it is not positive definite.
+
+    Raises:
+        NotPositiveDefiniteError: with the smallest eigenvalue and its direction. Nothing is added to the diagonal.
+    """
+
+    def __init__(self, matrix: Tensor, *, name: str = "the precision") -> None:
+        symmetric = matrix.to(torch.float64)
+        symmetric = 0.5 * (symmetric + symmetric.mT)
+        self._matrix = symmetric
+        self._cholesky = _cholesky(symmetric, name)
+
+    @classmethod
+    def from_covariance(cls, covariance: Tensor, *, name: str = "the covariance") -> DensePrecision:
+        """A = Σ⁻¹ for a covariance Σ, shape (P, P), by its triangular factor alone: Σ is never inverted.
+
+        With the rows and columns of Σ in reverse order, its Cholesky factor reversed back is upper triangular, Σ = U Uᵀ,
+        and A = U⁻ᵀ U⁻¹ has the lower triangular factor L = U⁻ᵀ.
+
+        Raises:
+            NotPositiveDefiniteError: if Σ is not positive definite.
+        """
+        symmetric = covariance.to(torch.float64)
+        symmetric = 0.5 * (symmetric + symmetric.mT)
+        upper = _cholesky(symmetric.flip(0, 1), name).flip(0, 1)
+        precision = cls.__new__(cls)
+        precision._cholesky = torch.linalg.solve_triangular(upper.mT, torch.eye(len(upper), dtype=upper.dtype), upper=False)
+        precision._matrix = precision._cholesky @ precision._cholesky.mT
+        return precision
+
+    @property
+    def dim(self) -> int:
+        """P, the number of rows."""
+        return self._matrix.shape[0]
+
+    def add_diagonal(self, diagonal: Tensor | float) -> DensePrecision:
+        """A + diag(d) for d a scalar or of shape (P,)."""
+        values = torch.as_tensor(diagonal, dtype=torch.float64).expand(self.dim)
+        return DensePrecision(self._matrix + torch.diag(values))
+
+    def logdet(self) -> Tensor:
+        """log∣A∣ = 2 Σ log L_ii."""
+        return 2.0 * self._cholesky.diagonal().log().sum()
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """A v for v of shape (P,) or (P, K)."""
+        return self._matrix @ v
+
+    def solve(self, b: Tensor) -> Tensor:
+        """A⁻¹ b by two triangular solves, for b of shape (P,) or (P, K)."""
+        return torch.cholesky_solve(b.reshape(self.dim, -1), self._cholesky).reshape(b.shape)
+
+    def sqrt_solve(self, z: Tensor) -> Tensor:
+        """L⁻ᵀ z for z of shape (P,) or (P, K): (L⁻ᵀ)(L⁻ᵀ)ᵀ = (L Lᵀ)⁻¹."""
+        return torch.linalg.solve_triangular(self._cholesky.mT, z.reshape(self.dim, -1), upper=True).reshape(z.shape)
+
+    def covariance_of(self, tape: Tape) -> Tensor:
+        """J A⁻¹ Jᵀ per row, shape (N, C, C), as the Gram matrix of L⁻¹ Jᵀ, a block of rows at a time."""
+        blocks = [self._covariance_block(tape.jacobian(rows)) for rows in tape.blocks()]
+        return torch.cat(blocks) if blocks else self._matrix.new_zeros(0, tape.outputs, tape.outputs)
+
+    def diagonal(self) -> Tensor:
+        """The diagonal of A, shape (P,)."""
+        return self._matrix.diagonal()
+
+    def marginal_variance(self) -> Tensor:
+        """The diagonal of A⁻¹, shape (P,)."""
+        return self._inverse_root.square().sum(0)
+
+    def to_dense(self) -> Tensor:
+        """A, shape (P, P)."""
+        return self._matrix
+
+    @cached_property
+    def _inverse_root(self) -> Tensor:
+        """L⁻¹, lower triangular: A⁻¹ = L⁻ᵀ L⁻¹."""
+        identity = torch.eye(self.dim, dtype=torch.float64, device=self._matrix.device)
+        return torch.linalg.solve_triangular(self._cholesky, identity, upper=False)
+
+    def _covariance_block(self, jacobian: Tensor) -> Tensor:
+        rows, outputs, dim = jacobian.shape
+        flat = jacobian.reshape(rows * outputs, dim).to(torch.float64)  # one large product, not one a row
+        whitened = (flat @ self._inverse_root.mT).reshape(rows, outputs, dim)
+        if outputs == 1:  # a batch of dot products is slow as a batch of 1×P by P×1 products
+            return whitened.square().sum(-1, keepdim=True)
+        return whitened @ whitened.mT
+
+
+def _cholesky(matrix: Tensor, name: str) -> Tensor:
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
+        return factor
+    if not torch.isfinite(matrix).all():
+        raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+    values, vectors = torch.linalg.eigh(matrix)
+    smallest, direction = float(values[0]), vectors[:, 0]
+    raise NotPositiveDefiniteError(
+        f"{name}: expected a positive definite matrix, got the smallest eigenvalue {smallest:.6g} along the direction "
+        f"{[round(x, 4) for x in direction[:8].tolist()]}{'...' if matrix.shape[0] > 8 else ''}. "
+        "Raise the prior precision, or start from another point.",
+        smallest,
+        direction,
+    )

@@ -1,0 +1,156 @@
+"""The predictive: the answer for a batch of inputs, immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.latent import Latent, mixture_quantile
+from bayescope.likelihoods import Likelihood, Moments
+
+Array = Tensor | np.ndarray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Predictive:
+    """p(y∣x, data) for N inputs.
+
+    Columns are outcomes: the K classes of a classifier (two for a Bernoulli with one output), the outputs of a
+    regression. Answers are NumPy arrays where the inputs were, and tensors where they were tensors.
+
+    Attributes:
+        latent: the distribution of the model's outputs f.
+        likelihood: p(y∣f).
+        arrays: whether answers are NumPy arrays.
+        notes: what each option that was left open resolved to.
+    """
+
+    latent: Latent
+    likelihood: Likelihood
+    arrays: bool = False
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> Array:
+        """E[y], shape (N, K): for classes, their probabilities."""
+        return self._give(self._moments.mean)
+
+    @property
+    def probs(self) -> Array:
+        """The class probabilities, shape (N, K).
+
+        Raises:
+            UnsupportedError: for a continuous outcome, which has a `mean`.
+        """
+        self._need_classes("probs")
+        return self.mean
+
+    @property
+    def variance(self) -> Array:
+        """Var[y] = aleatoric + epistemic, shape (N, K): for classes, of the indicator of each class."""
+        return self._give(self._moments.aleatoric + self._moments.epistemic)
+
+    @property
+    def epistemic(self) -> Array:
+        """Var_q[E(y∣f)], shape (N, K): what more data would remove."""
+        return self._give(self._moments.epistemic)
+
+    @property
+    def aleatoric(self) -> Array:
+        """E_q[Var(y∣f)], shape (N, K): the noise that no data remove."""
+        return self._give(self._moments.aleatoric)
+
+    @property
+    def latent_mean(self) -> Array:
+        """E[f], shape (N, C)."""
+        return self._give(self.latent.mean)
+
+    @property
+    def latent_cov(self) -> Array:
+        """Cov[f] per row, shape (N, C, C)."""
+        return self._give(self.latent.cov)
+
+    def interval(self, level: float = 0.95, *, of: str | None = None) -> tuple[Array, Array]:
+        """The central interval that holds the given probability.
+
+        Args:
+            level: its probability, in (0, 1).
+            of: "outcome" for y itself (noise included), "mean" for E(y∣f), which for classes is the class
+                probability, "latent" for f. The default is "outcome" for a continuous y and "mean" for classes.
+
+        Returns:
+            (low, high), each of shape (N, K), or (N, C) for the latent.
+
+        Raises:
+            InputError: if the level is outside (0, 1).
+            OptionError: for another name.
+            UnsupportedError: for the outcome of a classifier, which has no interval.
+        """
+        tail = 0.5 * (1.0 - checks.fraction("level", level))
+        if of is None:
+            of = "mean" if self.likelihood.discrete else "outcome"
+        of = checks.choice("of", of, ("outcome", "mean", "latent"))
+        if of == "outcome" and self.likelihood.discrete:
+            raise UnsupportedError(
+                "interval: a class label has no interval. Ask for of='mean' (the class probability) or of='latent'."
+            )
+        low, high = (self._quantile(at, of) for at in (tail, 1.0 - tail))
+        return self._give(low), self._give(high)
+
+    def log_prob(self, y: Any) -> Array:
+        """log p(y∣x, data) per row, shape (N,).
+
+        Raises:
+            InputError: if a label is outside the likelihood's domain or the number of rows differs.
+        """
+        targets = self.likelihood.targets(y, self.latent.mean.shape[-1])
+        if targets.shape[0] != self.latent.mean.shape[0]:
+            raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
+        return self._give(self.latent.log_prob(self.likelihood, targets))
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Array:
+        """n outcomes a row: f from its marginal, then y ~ p(y∣f), shape (n, N, ...)."""
+        source = checks.generator(generator)
+        f = self.latent.sample(checks.count("n", n), source)
+        return self._give(self.likelihood.sample(f, source))
+
+    def summary(self) -> str:
+        """A few lines: what was predicted, how, and what options resolved to."""
+        rows, outputs = self.latent.mean.shape
+        lines = [f"Predictive for {rows} rows, {outputs} latent outputs, {self.likelihood.name} likelihood"]
+        lines += [f"  {name}: {value}" for name, value in self.notes.items()]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return self.summary()
+
+    def __len__(self) -> int:
+        return self.latent.mean.shape[0]
+
+    @cached_property
+    def _moments(self) -> Moments:
+        return self.latent.moments(self.likelihood)
+
+    def _quantile(self, level: float, of: str) -> Tensor:
+        if of == "latent":
+            return self.latent.quantile(level)
+        if of == "mean":
+            return self.latent.expected_quantile(self.likelihood, level)
+        return mixture_quantile(*self.latent.components(self.likelihood), level)
+
+    def _need_classes(self, name: str) -> None:
+        if not self.likelihood.discrete:
+            raise UnsupportedError(f"{name}: a {self.likelihood.name} outcome has no classes. Ask for mean.")
+
+    def _give(self, value: Tensor) -> Array:
+        # NumPy answers are copies: a caller's write must not reach the frozen result.
+        return value.detach().cpu().numpy().copy() if self.arrays else value.clone()

@@ -1,0 +1,49 @@
+"""What every test runs under: one thread, no screen, the same examples at each run, untouched global generators."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+
+mpl.use("Agg")
+torch.set_num_threads(1)
+
+# The machines that run the tests are shared, so that no single example has a deadline; pytest's timeout guards instead.
+# The same examples at every run: a test that turns red says that the code changed.
+hypothesis.settings.register_profile("bayescope", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("bayescope")
+
+
+@pytest.fixture(scope="session")
+def reference_data() -> Path:
+    """The folder of real data and published posteriors; tests that need it are skipped where it is absent."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("BAYESCOPE_REFERENCE_DATA", beside))
+    if not folder.is_dir():
+        pytest.skip(f"no reference data at {folder} (BAYESCOPE_REFERENCE_DATA names another folder)")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def global_generators_untouched(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The library draws from generators that it is given: the global states of torch and NumPy stay as they were.
+
+    A test that writes them itself is marked `global_rng`. Either way the next test finds what this one found.
+    """
+    before_torch, before_numpy = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    yield
+    after_torch, after_numpy = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    torch.set_rng_state(before_torch)
+    np.random.set_state(before_numpy)  # noqa: NPY002
+    if request.node.get_closest_marker("global_rng") is None:
+        torch_same = torch.equal(after_torch, before_torch)
+        assert torch_same, "the test left torch's global generator changed"
+        numpy_same = np.array_equal(after_numpy[1], before_numpy[1]) and after_numpy[2:] == before_numpy[2:]
+        assert numpy_same, "the test left NumPy's global generator changed"

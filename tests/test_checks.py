@@ -1,0 +1,90 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from bayescope import checks
+from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [[1, 2], [3, 4]],
+        np.array([[1, 2], [3, 4]], dtype=np.float32),
+        np.asfortranarray(np.array([[1.0, 2.0], [3.0, 4.0]])),
+        pd.DataFrame({"a": [1, 3], "b": [2.0, 4.0]}),
+        torch.tensor([[1, 2], [3, 4]]),
+    ],
+)
+def test_float64_accepts_what_holds_numbers(value):
+    assert torch.equal(checks.float64("X", value), torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64))
+
+
+def test_float64_does_not_copy_a_float64_array():
+    array = np.zeros((3, 2))
+    tensor = checks.float64("X", array)
+    array[1, 1] = 5.0
+    assert tensor[1, 1] == 5.0
+
+
+def test_float64_leaves_read_only_arrays_alone():
+    array = np.ones(3)
+    array.setflags(write=False)
+    assert checks.float64("X", array).sum() == 3.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_float64_names_the_first_bad_entry(bad):
+    array = np.zeros((4, 3))
+    array[2, 1] = bad
+    with pytest.raises(InputError, match=r"X: expected finite numbers.*\[2, 1\]"):
+        checks.float64("X", array)
+
+
+def test_float64_knows_an_overflowing_sum_from_an_infinite_entry():
+    assert checks.float64("X", np.full(4, 1e308)).shape == (4,)
+
+
+@pytest.mark.parametrize("bad", [["a", "b"], np.array([1 + 2j]), [object()], torch.tensor([1j])])
+def test_float64_refuses_what_holds_no_real_numbers(bad):
+    with pytest.raises(InputTypeError, match="expected real numbers"):
+        checks.float64("X", bad)
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, [1.0, 0.0], []])
+def test_positive_refuses(bad):
+    with pytest.raises(InputError, match="expected positive numbers"):
+        checks.positive("prior_precision", bad)
+
+
+@pytest.mark.parametrize("bad", [0, -3, 1.5, True, "4"])
+def test_count_refuses(bad):
+    with pytest.raises(InputError, match="whole number"):
+        checks.count("draws", bad)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, 1.5, True, "a"])
+def test_fraction_refuses(bad):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        checks.fraction("level", bad)
+
+
+def test_choice_returns_or_lists():
+    assert checks.choice("link", "logit", ("logit", "probit")) == "logit"
+    with pytest.raises(OptionError, match="'logit', 'probit'"):
+        checks.choice("link", "cloglog", ("logit", "probit"))
+
+
+def test_generators_repeat_by_seed_differ_without_and_pass_through():
+    own = torch.Generator()
+    assert checks.generator(own) is own
+    assert checks.seed_from(checks.generator(3)) == checks.seed_from(checks.generator(3))
+    assert checks.seed_from(checks.generator(None)) != checks.seed_from(checks.generator(None))
+    with pytest.raises(InputTypeError, match=r"torch\.Generator, an int or None"):
+        checks.generator("seed")
+
+
+def test_a_missing_package_names_the_extra():
+    with pytest.raises(MissingDependencyError, match=r"bayescope\[nuts\]"):
+        checks.optional_package("a_package_that_is_not_there", extra="nuts")

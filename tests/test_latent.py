@@ -1,0 +1,115 @@
+"""The three forms of a latent, against each other and against brute-force draws."""
+
+import math
+
+import pytest
+import torch
+
+from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent, mixture_quantile
+from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
+
+CASES = {
+    "bernoulli": (Bernoulli(), 1),
+    "probit": (Bernoulli(link="probit"), 1),
+    "multilabel": (Bernoulli(), 3),
+    "categorical": (Categorical(), 3),
+    "gaussian": (Gaussian(noise_variance=0.3), 2),
+}
+
+
+def gaussian(outputs: int, rows: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    source = torch.Generator().manual_seed(seed)
+    mean = torch.randn(rows, outputs, dtype=torch.float64, generator=source)
+    root = torch.randn(rows, outputs, outputs + 1, dtype=torch.float64, generator=source)
+    return mean, root @ root.mT
+
+
+def targets(likelihood, outputs: int, rows: int = 4):
+    if isinstance(likelihood, Gaussian):
+        return likelihood.targets(torch.linspace(-1, 1, rows * outputs).reshape(rows, outputs), outputs)
+    if isinstance(likelihood, Categorical) or outputs == 1:
+        return likelihood.targets(torch.arange(rows) % max(2, outputs), outputs)
+    return likelihood.targets(torch.arange(rows * outputs).reshape(rows, outputs) % 2, outputs)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_gaussian_agrees_with_its_own_draws(case):
+    """200,000 draws: six standard errors of each average fail falsely about once in 10⁷."""
+    likelihood, outputs = CASES[case]
+    mean, cov = gaussian(outputs)
+    latent = GaussianLatent(mean, cov, likelihood.integral(None, outputs))
+    draws = DrawsLatent(latent.sample(200_000, torch.Generator().manual_seed(1)))
+    error = 6 / math.sqrt(200_000)
+    scale = cov.diagonal(dim1=-2, dim2=-1).amax().item()
+    torch.testing.assert_close(draws.mean, mean, rtol=0, atol=error * math.sqrt(scale))
+    torch.testing.assert_close(draws.cov, cov, rtol=0, atol=error * 1.5 * scale)
+    exact, sampled = latent.moments(likelihood), draws.moments(likelihood)
+    spread = 1.0 if likelihood.discrete else scale
+    for name in ("mean", "aleatoric", "epistemic"):
+        torch.testing.assert_close(getattr(sampled, name), getattr(exact, name), rtol=0, atol=2 * error * spread)
+    y = targets(likelihood, outputs)
+    torch.testing.assert_close(draws.log_prob(likelihood, y), latent.log_prob(likelihood, y), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_quantiles_agree_with_draws(case):
+    likelihood, outputs = CASES[case]
+    mean, cov = gaussian(outputs)
+    latent = GaussianLatent(mean, cov, likelihood.integral(None, outputs))
+    draws = DrawsLatent(latent.sample(100_000, torch.Generator().manual_seed(1)))
+    for level in (0.05, 0.5, 0.9):
+        exact = latent.expected_quantile(likelihood, level)
+        # Compare in level, not in value: the share of draws below the quantile has a known standard error.
+        share = (likelihood.conditional(draws.values)[0] <= exact).double().mean(0)
+        assert (share - level).abs().max() < 6 * math.sqrt(level * (1 - level) / 100_000) + 2e-3
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_mixture_of_equal_parts_is_the_part(case):
+    likelihood, outputs = CASES[case]
+    mean, cov = gaussian(outputs)
+    part = GaussianLatent(mean, cov, likelihood.integral(None, outputs))
+    mixture = MixtureLatent(torch.tensor([0.25, 0.75], dtype=torch.float64).log(), [part, part])
+    torch.testing.assert_close(mixture.mean, part.mean)
+    torch.testing.assert_close(mixture.cov, part.cov)
+    torch.testing.assert_close(mixture.quantile(0.1), part.quantile(0.1), rtol=1e-9, atol=1e-9)
+    y = targets(likelihood, outputs)
+    torch.testing.assert_close(mixture.log_prob(likelihood, y), part.log_prob(likelihood, y))
+    for a, b in zip(vars(mixture.moments(likelihood)).values(), vars(part.moments(likelihood)).values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_a_mixture_obeys_the_law_of_total_variance():
+    likelihood = Gaussian(noise_variance=0.5)
+    a, b = (GaussianLatent(*gaussian(2, seed=s), "exact") for s in (1, 2))
+    weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    mixture = MixtureLatent(weights.log(), [a, b])
+    draws = DrawsLatent(mixture.sample(200_000, torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(mixture.cov, draws.cov, rtol=0.03, atol=0.05)
+    moments = mixture.moments(likelihood)
+    torch.testing.assert_close(moments.epistemic, mixture.cov.diagonal(dim1=-2, dim2=-1))
+    torch.testing.assert_close(moments.aleatoric, torch.full_like(moments.aleatoric, 0.5))
+
+
+def test_mixture_quantile_inverts_the_mixture_s_distribution():
+    source = torch.Generator().manual_seed(0)
+    means = torch.randn(5, 3, 2, dtype=torch.float64, generator=source)
+    variances = torch.rand(5, 3, 2, dtype=torch.float64, generator=source)
+    log_weights = torch.log_softmax(torch.randn(5, dtype=torch.float64, generator=source), 0)
+    for level in (0.001, 0.3, 0.975):
+        q = mixture_quantile(log_weights, means, variances, level)
+        reached = (log_weights.exp()[:, None, None] * torch.special.ndtr((q - means) / variances.sqrt())).sum(0)
+        torch.testing.assert_close(reached, torch.full_like(reached, level), rtol=0, atol=1e-12)
+
+
+def test_mixture_quantile_of_points_is_a_step():
+    means = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64).reshape(3, 1, 1)
+    log_weights = torch.full((3,), -math.log(3), dtype=torch.float64)
+    assert mixture_quantile(log_weights, means, torch.zeros_like(means), 0.5).item() == pytest.approx(1.0)
+
+
+def test_a_singular_covariance_samples_its_line():
+    cov = torch.tensor([[[1.0, 1.0], [1.0, 1.0]]], dtype=torch.float64)
+    latent = GaussianLatent(torch.zeros(1, 2, dtype=torch.float64), cov, "quadrature")
+    draws = latent.sample(100, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(draws[..., 0], draws[..., 1], rtol=0, atol=1e-7)

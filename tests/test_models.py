@@ -1,0 +1,42 @@
+"""The linear model and its tape, against autograd."""
+
+import numpy as np
+import pytest
+import torch
+
+from bayescope.errors import InputError
+from bayescope.models import LinearModel
+
+SHAPES = [(1, 1, True), (4, 1, False), (3, 3, True), (2, 5, False)]
+
+
+@pytest.mark.parametrize(("features", "outputs", "bias"), SHAPES)
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_jacobian_is_autograd_s(features, outputs, bias, rows):
+    model = LinearModel(features, outputs, bias)
+    source = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, features, dtype=torch.float64, generator=source)
+    theta = torch.randn(model.dim, dtype=torch.float64, generator=source)
+    expected = torch.func.jacrev(lambda t: model.forward(x, t))(theta)
+    torch.testing.assert_close(model.tape(x, theta).jacobian(slice(None)), expected)
+
+
+@pytest.mark.parametrize(("features", "outputs", "bias"), SHAPES)
+def test_forward_is_nn_linear_in_its_parameter_order(features, outputs, bias):
+    with torch.random.fork_rng():
+        layer = torch.nn.Linear(features, outputs, bias=bias, dtype=torch.float64)
+    theta = torch.nn.utils.parameters_to_vector(layer.parameters()).detach()
+    model = LinearModel(features, outputs, bias)
+    x = torch.linspace(-1, 1, 4 * features, dtype=torch.float64).reshape(4, features)
+    torch.testing.assert_close(model.forward(x, theta), layer(x).detach())
+    torch.testing.assert_close(model.flat(*model.unflat(theta)), theta)
+    many = theta + torch.arange(6, dtype=torch.float64).reshape(2, 3, 1)
+    torch.testing.assert_close(model.forward(x, many)[1, 2], model.forward(x, many[1, 2]))
+
+
+def test_inputs_are_checked():
+    model = LinearModel(3)
+    assert model.inputs(np.ones((2, 3), dtype=np.float32)).dtype == torch.float64
+    for bad in (np.ones((2, 4)), np.ones(3), np.ones((1, 2, 3))):
+        with pytest.raises(InputError, match=r"X: expected shape \(N, 3\)"):
+            model.inputs(bad)

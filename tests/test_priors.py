@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from bayescope.errors import InputError
+from bayescope.precision import DensePrecision
+from bayescope.priors import Prior
+
+DENSE = torch.tensor([[2.0, 0.3, 0.0], [0.3, 1.0, -0.2], [0.0, -0.2, 4.0]], dtype=torch.float64)
+PRIORS = {
+    "scalar": (Prior(0.25), 0.25 * torch.eye(3), torch.zeros(3)),
+    "vector": (Prior([0.5, 1.0, 4.0], [1.0, 2.0, 3.0]), torch.diag(torch.tensor([0.5, 1.0, 4.0])), [1.0, 2.0, 3.0]),
+    "dense": (Prior(DensePrecision(DENSE), -1.0), DENSE, -torch.ones(3)),
+}
+
+
+@pytest.mark.parametrize("case", PRIORS)
+def test_log_prob_and_gradient_are_the_gaussian_s(case):
+    prior, precision, mean = PRIORS[case]
+    mean = torch.as_tensor(mean, dtype=torch.float64)
+    reference = torch.distributions.MultivariateNormal(mean, precision_matrix=precision.to(torch.float64))
+    theta = torch.linspace(-2, 3, 12, dtype=torch.float64).reshape(2, 2, 3)
+    torch.testing.assert_close(prior.log_prob(theta), reference.log_prob(theta))
+    point = theta[1, 0].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(reference.log_prob(point), point)
+    torch.testing.assert_close(prior.gradient(point.detach()), expected)
+    torch.testing.assert_close(prior.diagonal(3), precision.diagonal().to(torch.float64))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, [1.0, 0.0], [[1.0]], float("nan")])
+def test_bad_precisions_are_refused(bad):
+    with pytest.raises(InputError):
+        Prior(bad)
+
+
+def test_a_prior_for_another_number_of_weights_is_refused():
+    for prior in (Prior([1.0, 2.0]), Prior(DensePrecision(DENSE)), Prior(1.0, [0.0, 0.0])):
+        with pytest.raises(InputError, match=r"expected .*5"):
+            prior.log_prob(torch.zeros(5, dtype=torch.float64))
