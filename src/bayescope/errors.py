@@ -10,6 +10,21 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+__all__ = [
+    "BayescopeError",
+    "BayescopeWarning",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "DivergenceWarning",
+    "InputError",
+    "InputTypeError",
+    "MissingDependencyError",
+    "NotPositiveDefiniteError",
+    "OptionError",
+    "UndefinedQuantityError",
+    "UnsupportedError",
+]
+
 
 class BayescopeError(Exception):
     """The parent of every error that bayescope raises on purpose."""

@@ -34,8 +34,8 @@ class DensePrecision:
     def from_covariance(cls, covariance: Tensor, *, name: str = "the covariance") -> DensePrecision:
         """A = Σ⁻¹ for a covariance Σ, shape (P, P), by its triangular factor alone: Σ is never inverted.
 
-        With the rows and columns of Σ in reverse order, its Cholesky factor reversed back is upper triangular, Σ = U Uᵀ,
-        and A = U⁻ᵀ U⁻¹ has the lower triangular factor L = U⁻ᵀ.
+        With the rows and columns of Σ in reverse order, its Cholesky factor reversed back is upper triangular,
+        Σ = U Uᵀ, and A = U⁻ᵀ U⁻¹ has the lower triangular factor L = U⁻ᵀ.
 
         Raises:
             NotPositiveDefiniteError: if Σ is not positive definite.
@@ -44,7 +44,8 @@ class DensePrecision:
         symmetric = 0.5 * (symmetric + symmetric.mT)
         upper = _cholesky(symmetric.flip(0, 1), name).flip(0, 1)
         precision = cls.__new__(cls)
-        precision._cholesky = torch.linalg.solve_triangular(upper.mT, torch.eye(len(upper), dtype=upper.dtype), upper=False)
+        identity = torch.eye(symmetric.shape[0], dtype=torch.float64)
+        precision._cholesky = torch.linalg.solve_triangular(upper.mT, identity, upper=False)
         precision._matrix = precision._cholesky @ precision._cholesky.mT
         return precision
 

@@ -1,0 +1,35 @@
+"""Likelihoods p(y∣f): Bernoulli (logit and probit), categorical and Gaussian."""
+
+from __future__ import annotations
+
+from bayescope.errors import InputTypeError, OptionError
+from bayescope.likelihoods.bernoulli import Bernoulli
+from bayescope.likelihoods.categorical import Categorical
+from bayescope.likelihoods.gaussian import Gaussian
+from bayescope.likelihoods.likelihood import Likelihood, Moments
+
+__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "Moments", "resolve"]
+
+_NAMED: dict[str, Likelihood] = {
+    "bernoulli": Bernoulli(link="logit"),
+    "probit": Bernoulli(link="probit"),
+    "categorical": Categorical(),
+    "gaussian": Gaussian(),
+}
+
+
+def resolve(likelihood: str | Likelihood) -> Likelihood:
+    """Returns the likelihood that a name stands for, and a likelihood as it is.
+
+    Raises:
+        OptionError: if the name is unknown; the message lists the known ones.
+        InputTypeError: if it is neither a name nor an object with the methods of `Likelihood`.
+    """
+    if isinstance(likelihood, str):
+        if likelihood not in _NAMED:
+            raise OptionError.unknown("likelihood", likelihood, _NAMED)
+        return _NAMED[likelihood]
+    if not isinstance(likelihood, Likelihood) or isinstance(likelihood, type):
+        known = ", ".join(map(repr, _NAMED))
+        raise InputTypeError(f"likelihood: expected one of {known}, or a likelihood object, got {likelihood!r}.")
+    return likelihood

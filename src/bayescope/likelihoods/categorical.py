@@ -1,0 +1,262 @@
+"""The categorical likelihood: softmax over C ≥ 2 outputs, symmetric under relabelling the classes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import InputError, OptionError
+from bayescope.likelihoods.bernoulli import Bernoulli
+from bayescope.likelihoods.likelihood import INTEGRALS, Moments
+from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, log_expected, nodes, principal_root, row_blocks
+
+
+@final
+@dataclass(frozen=True)
+class Categorical:
+    """p(y = c∣f) = softmax(f)_c for C ≥ 2 outputs. Canonical targets are integers 0…C−1, int64 of shape (N,).
+
+    The outcome columns are the K = C indicators of the classes. Integrals over f ~ N(mean, cov):
+
+    - "quadrature": for C = 2 the one-dimensional integral over f₁ − f₀, right to 1e-10; for more classes randomised
+      quasi-Monte Carlo on 16 × 128 fixed nodes, whose standard error `integration_error` reports. The distribution
+      of f along (1, …, 1), which softmax does not see, is taken out first.
+    - "mackay": the mean-field form softmax(κ_c μ_c), κ_c = (1 + πσ_c²/8)^(−½) (Lu, Ie & Sha 2020, "mean-field 0"). It
+      depends on where the origin of f lies. By Stein's identity E[p_c(1 − p_c)] = ∂E[p_c]/∂μ_c, so the aleatoric part
+      is κ_c p̄_c(1 − p̄_c).
+    - "laplace_bridge": the Dirichlet of Hobbhahn, Kristiadi & Hennig (2022), with (1, …, 1) taken out of f.
+      For C > 2 it does not tend to softmax(μ) as cov → 0.
+    - "monte_carlo": for callers that hold draws of f; `predictive` does not take it.
+    """
+
+    @property
+    def name(self) -> str:
+        """``"categorical"``."""
+        return "categorical"
+
+    @property
+    def discrete(self) -> bool:
+        """True: y is a label."""
+        return True
+
+    @property
+    def elementwise(self) -> bool:
+        """False: a class probability depends on every output."""
+        return False
+
+    def targets(self, y: Any, outputs: int) -> Tensor:
+        """Checks integer labels and returns them in int64, shape (N,).
+
+        Args:
+            y: shape (N,) or (N, 1); whole numbers of any dtype.
+            outputs: C.
+
+        Raises:
+            InputError: if there are fewer than two outputs, or a label is not one of 0…C−1.
+        """
+        if outputs < 2:
+            raise InputError(
+                f"outputs: expected at least 2 for the categorical likelihood, got {outputs}. "
+                "Use the Bernoulli likelihood for two classes and one output."
+            )
+        labels = checks.float64("y", y)
+        if labels.ndim == 2 and labels.shape[1] == 1:
+            labels = labels[:, 0]
+        if labels.ndim != 1:
+            raise InputError(f"y: expected class labels of shape (N,), got {tuple(labels.shape)}.")
+        wrong = (labels < 0) | (labels >= outputs) | (labels != labels.floor())
+        if wrong.any():
+            row = int(torch.nonzero(wrong)[0])
+            raise InputError(
+                f"y: expected class labels 0…{outputs - 1} for {outputs} outputs, got {labels[row].item():g} in row "
+                f"{row}. Number the classes from 0, or give the model an output for each class."
+            )
+        return labels.to(torch.int64)
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """f_y − log Σ_c exp f_c, shape (..., N)."""
+        return _pick(torch.log_softmax(f, -1), y)
+
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        """[c = y] − p_c, shape (..., N, C), the entry of y as Σ_{c≠y} p_c, which does not cancel as p_y → 1."""
+        p = torch.softmax(f, -1)
+        hot = torch.nn.functional.one_hot(y, f.shape[-1]).to(torch.bool)
+        return torch.where(hot, torch.where(hot, 0.0, p).sum(-1, keepdim=True), -p)
+
+    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
+        """Λ = diag(p) − p pᵀ, shape (..., N, C, C)."""
+        root = self.fisher_sqrt(f)
+        return root @ root.mT
+
+    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
+        """S = diag(√p) − p √pᵀ, shape (..., N, C, C); observed and expected Λ are the same."""
+        return self.fisher_sqrt(f)
+
+    def fisher_sqrt(self, f: Tensor) -> Tensor:
+        """S = diag(√p) − p √pᵀ, with diagonal √p_c (1 − p_c) from Σ_{j≠c} p_j, shape (..., N, C, C)."""
+        p = torch.softmax(f, -1)
+        root = p.sqrt()
+        full = -p[..., :, None] * root[..., None, :]
+        return full - torch.diag_embed(full.diagonal(dim1=-2, dim2=-1)) + torch.diag_embed(root * _others(p))
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """Draws labels, int64 of shape (..., N), as the first arrival of C exponential clocks with rates p."""
+        log_p = torch.log_softmax(f.to(torch.float64), -1)
+        clocks = torch.empty(f.shape, dtype=torch.float64, device=generator.device).exponential_(generator=generator)
+        return (log_p - clocks.log().to(f.device)).argmax(-1)
+
+    def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """p and p(1 − p) per class, each (..., N, C)."""
+        p = torch.softmax(f, -1)
+        return p, p * _others(p)
+
+    def integral(self, name: str | None, outputs: int) -> str:
+        """Resolves the integral over f: "quadrature" by default.
+
+        Raises:
+            OptionError: if the name is unknown.
+        """
+        return checks.choice("integral", "quadrature" if name is None else name, INTEGRALS)
+
+    def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
+        """Moments of the class indicators, each (N, C).
+
+        Raises:
+            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
+        """
+        return _rule(integral, _MOMENTS)(mean.to(torch.float64), cov.to(torch.float64))
+
+    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
+        """log E[p_y] per row, shape (N,); for "quadrature" the nodes follow the label into the tails.
+
+        Raises:
+            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
+        """
+        mean, cov = mean.to(torch.float64), cov.to(torch.float64)
+        if integral != "quadrature":
+            return _pick(_rule(integral, _LOG_PROBS)(mean, cov), y)
+        mean, root = _centred(mean, cov)
+        if mean.shape[-1] == 2:
+            return Bernoulli().predictive_log_prob(*_difference(mean, root), y[:, None], "quadrature")
+        return log_expected(self, mean, root, y)
+
+    def integration_error(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
+
+        It is the standard deviation of the 16 scramblings' means over √16; for C = 2 it is 0, the integral being
+        one-dimensional.
+        """
+        mean, root = _centred(mean.to(torch.float64), cov.to(torch.float64))
+        if mean.shape[-1] == 2:
+            return torch.zeros_like(mean)
+        errors = [
+            _at_nodes(mean[rows], root[rows]).mean(1).std(0) / math.sqrt(SCRAMBLES) for rows in row_blocks(*mean.shape)
+        ]
+        return torch.cat([mean[:0], *errors])
+
+
+def _pick(values: Tensor, y: Tensor) -> Tensor:
+    return values.gather(-1, y.expand(values.shape[:-1])[..., None])[..., 0]
+
+
+def _others(p: Tensor) -> Tensor:
+    """1 − p_c, as the sum of the other probabilities where p_c > ½ and the difference would cancel."""
+    rest = torch.where(p > 0.5, 0.0, p)
+    return torch.where(p > 0.5, rest.sum(-1, keepdim=True), 1.0 - p)
+
+
+def _centred(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean (N, C) and root (N, C, C − 1) of f minus its average over the classes, whose rank is at most C − 1."""
+    projected = _project(cov)
+    scale = cov.diagonal(dim1=-2, dim2=-1).abs().amax(-1)
+    return mean - mean.mean(-1, keepdim=True), principal_root(projected, scale)[..., :-1]
+
+
+def _project(cov: Tensor) -> Tensor:
+    """P cov P with P = I − 1 1ᵀ/C."""
+    rows = cov - cov.mean(-1, keepdim=True)
+    return rows - rows.mean(-2, keepdim=True)
+
+
+def _difference(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean (N, 1) and variance (N, 1, 1) of f₁ − f₀."""
+    variance = (root[:, 1] - root[:, 0]).square().sum(-1)
+    return mean[:, 1:] - mean[:, :1], variance[:, None, None]
+
+
+def _at_nodes(mean: Tensor, root: Tensor) -> Tensor:
+    """softmax(f) at the nodes, shape (SCRAMBLES, NODES, n, C)."""
+    dim = root.shape[-1]
+    shift = torch.einsum("nck,sk->snc", root, nodes(dim).reshape(-1, dim).to(mean.device))
+    return torch.softmax(mean + shift, -1).unflatten(0, (SCRAMBLES, NODES))
+
+
+def _rule(integral: str, table: dict[str, Any]) -> Any:
+    if integral not in table:
+        raise OptionError.unknown("integral", integral, _MOMENTS)
+    return table[integral]
+
+
+def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
+    mean, root = _centred(mean, cov)
+    if mean.shape[-1] == 2:
+        return Bernoulli().predictive(*_difference(mean, root), "quadrature")
+    parts = [_quadrature_block(mean[rows], root[rows]) for rows in row_blocks(*mean.shape)]
+    columns = zip((mean[:0], mean[:0], mean[:0]), *parts, strict=True)
+    return Moments(*(torch.cat(column) for column in columns))
+
+
+def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    p = _at_nodes(mean, root)
+    average = p.mean((0, 1))
+    return average, (p * (1.0 - p)).mean((0, 1)), (p - average).square().mean((0, 1))
+
+
+def _mackay_logits(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
+    scale = torch.rsqrt(1.0 + math.pi / 8.0 * cov.diagonal(dim1=-2, dim2=-1))
+    return scale, scale * mean
+
+
+def _mackay(mean: Tensor, cov: Tensor) -> Moments:
+    scale, logits = _mackay_logits(mean, cov)
+    p = torch.softmax(logits, -1)
+    total = p * _others(p)
+    return Moments(p, scale * total, (1.0 - scale) * total)
+
+
+def _bridge_log_counts(mean: Tensor, cov: Tensor) -> Tensor:
+    """log α_k, α_k = (1 − 2/C + C⁻² e^{μ_k} Σ_l e^{−μ_l}) / Σ_kk for the centred f, shape (N, C)."""
+    outputs = mean.shape[-1]
+    mean, variance = mean - mean.mean(-1, keepdim=True), _project(cov).diagonal(dim1=-2, dim2=-1)
+    if (variance <= 0).any():
+        row = int(torch.nonzero((variance <= 0).any(-1))[0])
+        raise InputError(
+            f"cov: expected a positive variance of every output about their average for the Laplace bridge, got "
+            f"{variance[row].tolist()} in row {row}. Use integral='quadrature'."
+        )
+    weights = mean + torch.logsumexp(-mean, -1, keepdim=True) - 2.0 * math.log(outputs)
+    if outputs > 2:
+        weights = torch.logaddexp(weights, torch.full_like(weights, math.log1p(-2.0 / outputs)))
+    return weights - variance.log()
+
+
+def _laplace_bridge(mean: Tensor, cov: Tensor) -> Moments:
+    log_counts = _bridge_log_counts(mean, cov)
+    p = torch.softmax(log_counts, -1)
+    # Var[p] = p(1 − p)/(A + 1) for the total count A
+    share = torch.sigmoid(-torch.logsumexp(log_counts, -1, keepdim=True))
+    total = p * _others(p)
+    return Moments(p, (1.0 - share) * total, share * total)
+
+
+_MOMENTS = {"quadrature": _quadrature, "mackay": _mackay, "laplace_bridge": _laplace_bridge}
+# The same for log E[p], from the mean and covariance of f.
+_LOG_PROBS = {
+    "mackay": lambda mean, cov: torch.log_softmax(_mackay_logits(mean, cov)[1], -1),
+    "laplace_bridge": lambda mean, cov: torch.log_softmax(_bridge_log_counts(mean, cov), -1),
+}
