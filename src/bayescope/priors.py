@@ -33,7 +33,9 @@ class Prior:
 
     def __init__(self, precision: Any = 1.0, mean: Any = 0.0) -> None:
         structured = isinstance(precision, Precision)
-        object.__setattr__(self, "precision", precision if structured else checks.positive("prior_precision", precision))
+        object.__setattr__(
+            self, "precision", precision if structured else checks.positive("prior_precision", precision)
+        )
         object.__setattr__(self, "mean", checks.float64("prior mean", mean))
         for name, value in (("prior_precision", self.precision), ("prior mean", self.mean)):
             if isinstance(value, Tensor) and value.ndim > 1:

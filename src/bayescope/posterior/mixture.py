@@ -73,7 +73,9 @@ class MixturePosterior(Posterior):
 
     def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
         parts = [component._latent(x, model, likelihood, options) for component in self.components]
-        return MixtureLatent(self.log_weights, [latent for latent, _ in parts]), f"mixture of {len(parts)}, {parts[0][1]}"
+        return MixtureLatent(
+            self.log_weights, [latent for latent, _ in parts]
+        ), f"mixture of {len(parts)}, {parts[0][1]}"
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.sample(draws, generator=generator)[None]

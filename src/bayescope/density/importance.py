@@ -1,0 +1,118 @@
+"""Importance sampling from an approximation: its evidence, corrected, and how far it can be trusted."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.density.problem import pose
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
+
+# Vehtari et al. 2024, section 3: above this the estimate's error is not to be trusted at practical numbers of draws.
+PARETO_K_LIMIT = 0.7
+
+
+@runtime_checkable
+class Proposal(Protocol):
+    """A normalised density that can be drawn from."""
+
+    @property
+    def mean(self) -> Tensor:
+        """E_q[θ], shape (P,)."""
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """n draws, shape (n, P)."""
+
+    def log_prob(self, theta: Any) -> Tensor:
+        """log q(θ), shape (...) for θ of shape (..., P)."""
+
+
+@final
+@dataclass(frozen=True)
+class ImportanceResult:
+    """What importance sampling says about log Z and about the approximation it drew from.
+
+    Attributes:
+        log_evidence: log Z, from the smoothed weights, a float64 scalar.
+        standard_error: of log Z, by the delta method: sd(w)/(mean(w) √S).
+        pareto_k: the tail's shape k̂: below 0.5 the weights have a finite variance; above 0.7 nothing here is to be
+            trusted; −∞ where all weights are equal, the approximation being exact.
+        effective_draws: (Σ w)²/Σ w².
+        draws: S.
+    """
+
+    log_evidence: Tensor
+    standard_error: Tensor
+    pareto_k: float
+    effective_draws: float
+    draws: int
+
+
+def importance(
+    log_density: Any, posterior: Any, *, draws: int = 4000, generator: torch.Generator | int | None = None
+) -> ImportanceResult:
+    """Corrects the evidence of a Gaussian or mixture approximation q by Pareto-smoothed importance sampling.
+
+    Z = E_q[p̃/q] ≈ S⁻¹ Σ w_s with w_s = p̃(θ_s)/q(θ_s), the largest weights replaced by quantiles of a generalised
+    Pareto distribution fitted to them (Vehtari et al. 2024).
+
+    Args:
+        log_density: what the approximation was made of, in the user's coordinates.
+        posterior: the approximation, such as `laplace` or `variational` returns.
+        draws: S.
+        generator: a ``torch.Generator`` or an int.
+
+    Raises:
+        UnsupportedError: for a posterior without a density, such as draws.
+        InputError: if the log density is not a number at a draw, or zero at all of them.
+        MissingDependencyError: if ArviZ is not installed: pip install 'bayescope[nuts]'.
+
+    Warns:
+        ConvergenceWarning: if k̂ is above 0.7.
+    """
+    if not isinstance(posterior, Proposal):
+        raise UnsupportedError(
+            f"importance: expected a posterior with a density (Gaussian or mixture), got {type(posterior).__name__}."
+        )
+    target = pose(log_density, posterior.mean.shape[0]).target
+    theta = posterior.sample(checks.count("draws", draws, least=25), generator=generator)
+    with torch.no_grad():
+        log_weights = target.log_prob(theta) - posterior.log_prob(theta)
+    if log_weights.isnan().any() or not torch.isfinite(log_weights.max()):
+        raise InputError(
+            "log_density: expected numbers at the draws, positive densities among them, got NaN or only zeros."
+        )
+    smoothed, pareto_k = _pareto_smoothed(log_weights)
+    if pareto_k > PARETO_K_LIMIT:
+        warnings.warn(
+            f"importance: Pareto k-hat is {pareto_k:.2f}, above {PARETO_K_LIMIT}: the approximation misses tails of "
+            "the density and the corrected evidence is not to be trusted. Use another family or transform, or NUTS.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    total = torch.logsumexp(smoothed, 0)
+    effective = float((2.0 * total - torch.logsumexp(2.0 * smoothed, 0)).exp())
+    error = math.sqrt(max(0.0, 1.0 / effective - 1.0 / draws))  # rounding alone takes it below zero, at equal weights
+    return ImportanceResult(
+        total - math.log(draws), torch.tensor(error, dtype=torch.float64), pareto_k, effective, int(draws)
+    )
+
+
+def _pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, float]:
+    """The log weights with a smoothed tail, on their own scale, and k̂."""
+    tail = log_weights.topk(min(len(log_weights) // 5, math.ceil(3 * math.sqrt(len(log_weights))))).values
+    if float(tail[0] - tail[-1]) < 1e-9 * (1.0 + abs(float(tail[0]))):  # equal up to rounding: there is no tail to fit
+        return log_weights, -math.inf
+    arviz = checks.optional_package("arviz", extra="nuts")
+    normalised, pareto_k = arviz.psislw(log_weights.numpy())
+    smoothed = torch.from_numpy(normalised)
+    # ArviZ returns weights that sum to one. The smallest is never in the tail: its change is the normaliser.
+    finite = torch.where(torch.isfinite(log_weights), log_weights, math.inf)
+    smallest = int(finite.argmin())
+    return smoothed + (log_weights[smallest] - smoothed[smallest]), float(pareto_k)

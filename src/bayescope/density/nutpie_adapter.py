@@ -1,0 +1,177 @@
+"""The one place that knows nutpie: the No-U-Turn sampler (Hoffman & Gelman 2014) on any log density.
+
+``nutpie.compiled_pyfunc.from_pyfunc`` is undocumented. What is relied on, and held by a contract test: it calls
+``make_logp_fn()`` once a chain for a function from a float64 array (P,) to a float and a contiguous array (P,); a value
+that is not finite counts as a divergence; an exception from it makes the Rust side panic, so none may reach it; an
+initial point whose gradient is zero is refused; ``sample(..., blocking=False)`` returns a handle with ``cancel`` and with
+``wait``, which raises `TimeoutError` while the chain runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.density.starts import chain_starts
+from bayescope.errors import ConvergenceError
+from bayescope.log_density import LogDensity
+
+_POLL_SECONDS = 0.01
+
+
+class _Chain(NamedTuple):
+    """A running chain: nutpie's handle, and what its callbacks have seen."""
+
+    sampler: Any
+    failures: list[BaseException]
+
+
+def nuts_draws(
+    density: LogDensity,
+    *,
+    start: Tensor,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    target_accept: float = 0.8,
+    generator: torch.Generator,
+    progress: bool = False,
+) -> tuple[Tensor, int]:
+    """Draws from a log density by NUTS, the chains in parallel over the processor's cores.
+
+    Args:
+        density: over ℝᴾ, unconstrained.
+        start: where the chains start, shape (chains, P); or (P,), from which each starts at a random distance of up to
+            one conditional sd a coordinate.
+        draws: kept draws a chain.
+        tune: warm-up draws a chain, in which step size and diagonal mass matrix adapt; they are dropped.
+        chains: how many.
+        target_accept: the acceptance rate that the step size aims at.
+        generator: the seeds of the chains come from it.
+        progress: whether to show a progress bar.
+
+    Returns:
+        The draws, shape (chains, draws, P), and the number of divergent transitions among them.
+
+    Raises:
+        MissingDependencyError: if nutpie is not installed.
+        InputError: if the log density at a start is not finite.
+        ConvergenceError: if nutpie gives up, for instance because a gradient is zero where a chain starts.
+        Exception: whatever the density itself raises, as it is.
+    """
+    starts = chain_starts(density, start, chains, generator)
+    seeds = [checks.seed_from(generator) for _ in range(chains)]
+    settings = {"draws": draws, "tune": tune, "target_accept": target_accept}
+    with _one_torch_thread(), _progress_bar(chains * (draws + tune), progress) as advance:
+
+        def launch(chain: int) -> _Chain:
+            return _launch(density, starts[chain].numpy(), seeds[chain], settings, advance)
+
+        traces = _run(launch, chains)
+    samples = np.concatenate([trace.posterior["theta"].values for trace in traces])
+    divergences = sum(int(trace.sample_stats["diverging"].values.sum()) for trace in traces)
+    return torch.from_numpy(samples), divergences
+
+
+def _launch(
+    density: LogDensity, start: np.ndarray, seed: int, settings: dict[str, Any], advance: Callable[[], None]
+) -> _Chain:
+    nutpie = checks.optional_package("nutpie", extra="nuts")
+    compiled_pyfunc = checks.optional_package("nutpie.compiled_pyfunc", extra="nuts")
+    failures: list[BaseException] = []
+
+    def log_prob(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        if not failures:
+            try:
+                value, gradient = density.value_and_gradient(torch.tensor(theta))
+                return value.item(), np.ascontiguousarray(gradient.numpy())
+            except BaseException as error:  # noqa: BLE001  re-raised by the thread that waits; here it would panic
+                failures.append(error)
+        return float("nan"), np.zeros_like(theta)
+
+    def expand(theta: np.ndarray) -> dict[str, np.ndarray]:
+        advance()
+        return {"theta": np.array(theta)}
+
+    model = compiled_pyfunc.from_pyfunc(
+        density.dim,
+        lambda: log_prob,
+        lambda *_: expand,
+        [np.dtype("float64")],
+        [(density.dim,)],
+        ["theta"],
+        make_initial_point_fn=lambda _seed: np.array(start),
+    )
+    sampler = nutpie.sample(
+        model, chains=1, cores=1, seed=seed, save_warmup=False, progress_bar=False, blocking=False, **settings
+    )
+    return _Chain(sampler, failures)
+
+
+def _run(launch: Callable[[int], _Chain], chains: int) -> list[Any]:
+    """Runs the chains, at most one a core at a time; the first failure stops them all."""
+    cores = min(chains, os.cpu_count() or 1)
+    waiting = list(range(chains))
+    running: dict[int, _Chain] = {}
+    traces: dict[int, Any] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < cores:
+                chain = waiting.pop(0)
+                running[chain] = launch(chain)
+            for chain, handle in list(running.items()):
+                trace = _poll(handle)
+                if trace is not None:
+                    traces[chain] = trace
+                    del running[chain]
+    finally:
+        for handle in running.values():
+            handle.sampler.cancel()
+    return [traces[chain] for chain in range(chains)]
+
+
+def _poll(handle: _Chain) -> Any | None:
+    """The trace of a finished chain, or ``None`` while it runs."""
+    trace, refusal = None, None
+    try:
+        trace = handle.sampler.wait(timeout=_POLL_SECONDS)
+    except TimeoutError:
+        pass
+    except RuntimeError as error:
+        refusal = str(error).partition("Stack backtrace")[0].strip()
+    if handle.failures:
+        raise handle.failures[0]
+    if refusal is not None:
+        raise ConvergenceError(f"nuts: the sampler gave up: {refusal}. Start elsewhere, or rescale the coordinates.")
+    return trace
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Chains are the parallelism: threads inside each evaluation would compete with them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _progress_bar(total: int, shown: bool) -> Iterator[Callable[[], None]]:
+    """Yields a function to call once a draw."""
+    if not shown:
+        yield lambda: None
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("sampling", total=total)
+        yield lambda: bar.advance(task)

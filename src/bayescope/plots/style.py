@@ -1,0 +1,184 @@
+"""The house style: one colour and one name per posterior in every picture, and one way to lay panels out."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.figure import Figure
+
+DPI = 150
+MARGIN = 0.12  # inches
+LEAST_WIDTH = 5.0  # inches
+LETTERS_PER_INCH = 15.5  # of a subtitle
+INK = "#222222"
+MUTED = "#6b6b6b"
+FAINT = "#d9d9d9"
+
+# Okabe & Ito (2008): told apart by colour-blind readers too.
+COLOURS = {
+    "nuts": INK,
+    "map": "#7f7f7f",
+    "map_temperature": "#009E73",
+    "laplace": "#0072B2",
+    "variational": "#D55E00",
+    "mean_field": "#E69F00",
+    "ep": "#CC79A7",
+    "metropolis": "#56B4E9",
+}
+LABELS = {
+    "nuts": "NUTS",
+    "map": "MAP",
+    "map_temperature": "MAP + temperature",
+    "laplace": "Laplace",
+    "variational": "Full-rank VI",
+    "mean_field": "Mean-field VI",
+    "ep": "EP",
+    "metropolis": "Metropolis",
+}
+DASHES = {
+    "map_temperature": (0, (2, 1.2)),
+    "mean_field": (0, (5, 1.5)),
+    "ep": (0, (1, 1)),
+    "metropolis": (0, (4, 1, 1, 1)),
+}
+# Classes are told apart in decision surfaces: the first two are the two ends of the surface of two classes.
+CLASS_COLOURS = ("#2166AC", "#B2182B", "#1B7837", "#E08214", "#762A83", "#01665E", "#8C510A", "#C51B7D")
+CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+_RC: dict[str, Any] = {
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 6,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "lines.linewidth": 1.6,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+def colour(name: str) -> str:
+    """The colour of a posterior; names without one of their own share a neutral blue-grey."""
+    return COLOURS.get(name, "#4C6A92")
+
+
+def dash(name: str) -> str | tuple[int, tuple[float, ...]]:
+    """The line pattern of a posterior, so that lines on top of each other stay visible."""
+    return DASHES.get(name, "-")
+
+
+def label(name: str) -> str:
+    """What a posterior is called in pictures and tables."""
+    return LABELS.get(name, name.replace("_", " "))
+
+
+def probability_scale() -> LinearSegmentedColormap:
+    """Colours of p(class 1): tints of the two classes' colours at 0 and 1, so that data stand out, and white at ½."""
+    low, high = (tuple(0.38 + 0.62 * channel for channel in to_rgb(end)) for end in CLASS_COLOURS[:2])
+    return LinearSegmentedColormap.from_list("probability", [low, (1.0, 1.0, 1.0), high])
+
+
+@contextmanager
+def house() -> Iterator[None]:
+    """Within the block matplotlib draws in the house style; its settings are put back at the end."""
+    with mpl.rc_context(_RC):  # type: ignore[arg-type]
+        yield
+
+
+def panels(
+    count: int,
+    *,
+    width: float,
+    height: float,
+    title: str,
+    subtitle: str,
+    key: Sequence[Artist] = (),
+    most: int = 4,
+    sharex: bool = False,
+    sharey: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a header and a grid of equal panels, free of pyplot's global state.
+
+    Args:
+        count: how many panels.
+        width: of one panel, inches.
+        height: of one panel, inches.
+        title: what the figure shows.
+        subtitle: how to read it; wrapped to the figure's width.
+        key: the legend's handles, drawn under the subtitle, where they cover no data.
+        most: panels in a row.
+        sharex: whether all panels have one x axis.
+        sharey: whether all panels have one y axis.
+
+    Returns:
+        The figure and its panels, row by row; places beyond the last panel are empty.
+    """
+    rows = math.ceil(count / most)
+    columns = math.ceil(count / rows)
+    size = max(columns * width, LEAST_WIDTH)
+    lines = textwrap.wrap(subtitle, int(LETTERS_PER_INCH * (size - 2 * MARGIN)))
+    entries = [0.42 + len(str(handle.get_label())) / LETTERS_PER_INCH * 1.1 for handle in key]
+    room = size - 2 * MARGIN
+    per_row = len(key) if sum(entries) <= room else max(1, int(room / max(entries)))
+    header = 0.50 + 0.17 * len(lines) + (0.06 + 0.23 * math.ceil(len(key) / per_row) if key else 0)
+    total = rows * height + header
+    figure = Figure(figsize=(size, total))
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine(
+        "constrained", rect=(0, 0, 1, 1 - header / total), w_pad=0.08, h_pad=0.08, hspace=0.04, wspace=0.03
+    )
+    left = MARGIN / size
+    figure.text(left, 1 - 0.16 / total, title, va="top", fontsize=13, fontweight="bold")
+    figure.text(left, 1 - 0.44 / total, "\n".join(lines), va="top", fontsize=9, color=MUTED, linespacing=1.35)
+    if key:
+        place = (left, 1 - (0.53 + 0.17 * len(lines)) / total)
+        look = {"borderpad": 0, "borderaxespad": 0, "columnspacing": 1.6, "handlelength": 1.8, "handletextpad": 0.5}
+        figure.legend(handles=list(key), loc="upper left", bbox_to_anchor=place, ncols=per_row, **look)
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey).flat)
+    for spare in axes[count:]:
+        spare.remove()
+    # A panel with none below it keeps its tick labels, also where the row below is not full.
+    for panel in axes[max(count - columns, 0) : count]:
+        panel.xaxis.set_tick_params(labelbottom=True)
+    return figure, axes[:count]
+
+
+def titled(panel: Axes, name: str, aside: str = "") -> None:
+    """A panel's title, the posterior's name in bold on the left, and a muted aside on the right."""
+    panel.set_title(label(name))
+    panel.set_title(aside, loc="right", fontsize=8.5, fontweight="normal", color=MUTED)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes the figure as PNG at the house resolution."""
+    figure.savefig(path, dpi=DPI)
+
+
+def shorten(text: str, most: int = 24) -> str:
+    """A name that fits above a panel: its beginning and its end around an ellipsis."""
+    if len(text) <= most:
+        return text
+    head = most // 2 + 2
+    return f"{text[:head]}…{text[head - most + 1 :]}"
