@@ -1,0 +1,230 @@
+"""The command line: what it prints and writes, and how it ends."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import bayescope.cli.comparing as comparing
+from bayescope.cli import app
+from bayescope.errors import ConvergenceError, ConvergenceWarning
+from bayescope.estimators import BayesianLogisticRegression
+
+pytest.importorskip("nutpie")
+
+
+def table(tmp_path, classes=2, rows=60, **columns):
+    source = np.random.default_rng(0)
+    y = np.arange(rows) % classes
+    frame = pd.DataFrame(
+        {"width": y + source.normal(size=rows), "height": source.normal(size=rows), **columns, "kind": y}
+    )
+    path = tmp_path / "table.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(result, message):
+    """Whether the command ended as bad input does: one line on the error stream, nothing printed, code 2."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert result.stderr.startswith("bayescope: ")
+    assert message in result.stderr
+    return True
+
+
+@pytest.fixture
+def short_chains(monkeypatch):
+    def template(**options):
+        return BayesianLogisticRegression(draws=300, tune=300, chains=2, **options)
+
+    monkeypatch.setattr(comparing, "BayesianLogisticRegression", template)
+
+
+@pytest.mark.usefixtures("short_chains")
+def test_compare_prints_the_table_and_writes_files(tmp_path):
+    result = run(
+        "compare", table(tmp_path), "--target", "kind", "--out", tmp_path / "out", "--posteriors", "map,laplace"
+    )
+    assert result.exit_code == 0, result.output
+    for text in ("MAP", "Laplace", "NUTS", "NLL", "AUROC", "TV to NUTS", "sd error", "log evidence", "k̂ > 0.7"):
+        assert text in result.stdout
+    written = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"comparison.csv", "comparison.md", "reliability.png", "marginals.png", "decision_surface.png"} <= written
+    assert all(f"wrote {tmp_path / 'out' / name}\n" in result.stdout for name in written)
+    assert result.stderr == ""
+
+
+@pytest.mark.usefixtures("short_chains")
+def test_options_reach_the_model(tmp_path):
+    options = [
+        "--posteriors",
+        "map",
+        "--test-size",
+        "0.5",
+        "--seed",
+        "3",
+        "--link",
+        "probit",
+        "--features",
+        "polynomial",
+    ]
+    result = run("compare", table(tmp_path), "--target", "kind", *options, "--prior-precision", "evidence")
+    assert result.exit_code == 0, result.output
+    assert "30 training rows, 30 test rows" in result.stdout
+    assert "Prior precision: " in result.stdout
+    assert "add --out" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--target", "kin"], "Did you mean 'kind'?"),
+        (["--posteriors", "map,laplase"], "Did you mean 'laplace'?"),
+        (["--posteriors", ""], "posteriors: expected one of"),
+        (["--test-size", "1.5"], "test_size: expected a number strictly between 0 and 1"),
+        (["--test-size", "0.99"], "split: expected at least 2 training rows"),
+        (["--prior-precision", "weak"], "--prior-precision: expected a positive number or \"evidence\", got 'weak'"),
+        (["--prior-precision", "-1"], "prior_precision: expected"),
+        (["--link", "cauchit"], "link: expected one of"),
+        (["--features", "splines"], "features: expected one of"),
+        (["--out", "/dev/null/results"], "--out: expected a folder"),
+    ],
+)
+def test_options_that_cannot_be_used(tmp_path, options, message):
+    out = tmp_path / "out"
+    given = ["--target", "kind", "--out", out, *options]
+    assert refused(run("compare", table(tmp_path), *given), message)
+    assert not out.exists()
+
+
+def test_ep_for_three_classes(tmp_path):
+    result = run("compare", table(tmp_path, classes=3), "--target", "kind", "--posteriors", "ep")
+    assert refused(result, "posterior='ep': ")
+
+
+def test_out_is_a_file(tmp_path):
+    path = table(tmp_path)
+    assert refused(run("compare", path, "--target", "kind", "--out", path), "is a file. Name another folder")
+    assert path.read_text().startswith("width")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "empty file"),
+        ("a,kind\n", "expected rows"),
+        (b"\x00\x01", "binary"),
+        ("a,kind\n1,x\n2,x\n3,x\n", "two classes"),
+        ("a,kind\n1,x\n,y\n", "missing"),
+        ("a,kind\nred,x\nblue,y\n", "Encode it as numbers"),
+        ("a,kind\ninf,x\n2,y\n", "finite"),
+        ("a,b,kind\n1,1,x\n1,2,y\n", "Drop the column"),
+        ("a,a,kind\n1,1,x\n1,2,y\n", "more than once"),
+        ("a,b,kind\n1,1,x\n2,2,y\n", "equal in every row"),
+        ("a,kind\n1,x\n2,y\n3,y\n", "split: expected at least 2 training rows and 1 test row of each class"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path, content, message):
+    path = tmp_path / "table.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert refused(run("compare", path, "--target", "kind", "--out", tmp_path / "out"), message)
+    assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_missing_file_and_a_folder(tmp_path):
+    assert refused(run("compare", tmp_path / "none.csv", "--target", "kind"), "expected a file, got nothing there")
+    assert refused(run("compare", tmp_path, "--target", "kind"), "expected a file, got a folder")
+
+
+def raising(error):
+    def compare(*_, **__):
+        raise error
+
+    return compare
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConvergenceError("no mode\nin sight"), 1, "bayescope: no mode in sight\n"),
+        (KeyboardInterrupt(), 130, "bayescope: interrupted; no file is half-written.\n"),
+    ],
+)
+def test_failures_and_interruptions_end_in_one_line(tmp_path, monkeypatch, error, code, message):
+    monkeypatch.setattr(comparing, "compare", raising(error))
+    result = run("compare", table(tmp_path), "--target", "kind", "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr) == (code, message)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("short_chains")
+def test_an_interruption_while_saving_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("bayescope.plots.style.save", raising(KeyboardInterrupt()))
+    result = run("compare", table(tmp_path), "--target", "kind", "--posteriors", "map", "--out", tmp_path / "out")
+    assert result.exit_code == 130
+    assert not (tmp_path / "out").exists()
+
+
+def test_warnings_stand_in_the_footnotes_and_not_on_the_error_stream(tmp_path, monkeypatch):
+    def template(**options):
+        return BayesianLogisticRegression(draws=20, tune=20, chains=2, **options)
+
+    monkeypatch.setattr(comparing, "BayesianLogisticRegression", template)
+    result = run("compare", table(tmp_path), "--target", "kind", "--posteriors", "map")
+    assert result.exit_code == 0
+    assert "NUTS, warning: " in result.stdout
+    assert ConvergenceWarning.__name__ not in result.stderr
+
+
+def test_version_and_help():
+    assert run("--version").stdout.startswith("bayescope 0.")
+    helped = run("compare", "--help")
+    assert helped.exit_code == 0
+    for option in (
+        "--target",
+        "--out",
+        "--posteriors",
+        "--test-size",
+        "--seed",
+        "--link",
+        "--prior-precision",
+        "--features",
+    ):
+        assert option in helped.stdout
+
+
+def test_gallery_draws_what_is_asked_for(tmp_path):
+    result = run("gallery", "--out", tmp_path / "pictures", "--only", "sigmoid-against-probit")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "pictures" / "sigmoid-against-probit.png").exists()
+    assert refused(
+        run("gallery", "--out", tmp_path / "more", "--only", "sigmoid-against-probi"),
+        "Did you mean 'sigmoid-against-probit'?",
+    )
+    assert not (tmp_path / "more").exists()
+
+
+def process(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "bayescope", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_process_ends_with_the_code_and_the_line(tmp_path):
+    ended = process("compare", tmp_path / "none.csv", "--target", "kind")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == f"bayescope: {tmp_path / 'none.csv'}: expected a file, got nothing there.\n"
+
+
+def test_help_loads_no_command():
+    code = "import sys, bayescope.cli; sys.exit('bayescope.cli.comparing' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
