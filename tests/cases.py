@@ -128,7 +128,9 @@ class LinearCase(NamedTuple):
         return self.model.tape(self.features, self.mean).jacobian(slice(None))
 
 
-def _linear(likelihood: Likelihood, outputs: int = 1, *, bias: bool = True, rows: int = 40, columns: int = 3) -> LinearCase:
+def _linear(
+    likelihood: Likelihood, outputs: int = 1, *, bias: bool = True, rows: int = 40, columns: int = 3
+) -> LinearCase:
     generator = torch.Generator().manual_seed(rows + columns)
     model = LinearModel(columns, outputs, bias)
     x = torch.randn(rows, columns, dtype=torch.float64, generator=generator) * torch.arange(1, columns + 1) + 0.5

@@ -121,7 +121,7 @@ def _on_grid(log_density: Callable[[Tensor], Tensor], centre: Tensor, covariance
     values, vectors = torch.linalg.eigh(covariance)
     axis = torch.linspace(-22.0, 22.0, size, dtype=torch.float64)
     nodes = centre + torch.cartesian_prod(axis, axis) * values.sqrt() @ vectors.mT
-    logs = torch.cat([log_density(block) for block in nodes.split(8192)])
+    logs = torch.cat([log_density(block) for block in nodes.split(1024)])
     cell = 2.0 * (axis[1] - axis[0]).log() + 0.5 * values.log().sum()
     return Plane(nodes, torch.softmax(logs, 0), torch.logsumexp(logs, 0) + cell)
 

@@ -27,15 +27,15 @@ __all__ = [
 
 
 class BayescopeError(Exception):
-    """The parent of every error that bayescope raises on purpose."""
+    """The parent of every error that bayescope raises on purpose: ``except BayescopeError`` catches them all."""
 
 
 class InputError(BayescopeError, ValueError):
-    """An input has the right type and a value that cannot be used."""
+    """An input has the right type and a value that cannot be used: a negative precision, an unknown label."""
 
 
 class InputTypeError(BayescopeError, TypeError):
-    """An input has a type that cannot be used."""
+    """An input has a type that cannot be used: text where numbers belong, a class in place of an instance."""
 
 
 class OptionError(InputError):
@@ -55,7 +55,7 @@ class UnsupportedError(InputError):
 
 
 class UndefinedQuantityError(BayescopeError, ValueError):
-    """The posterior was asked for a quantity that its approximation does not define."""
+    """The posterior was asked for what its approximation does not define, such as the evidence of a set of draws."""
 
 
 class NotPositiveDefiniteError(BayescopeError, ValueError):
@@ -76,7 +76,7 @@ class NotPositiveDefiniteError(BayescopeError, ValueError):
 
 
 class ConvergenceError(BayescopeError, RuntimeError):
-    """An iteration could not reach its tolerance and its result would mislead."""
+    """An iteration stopped short of its tolerance, so far that its result would mislead; nothing is handed out."""
 
 
 class MissingDependencyError(BayescopeError, ImportError):
@@ -84,7 +84,7 @@ class MissingDependencyError(BayescopeError, ImportError):
 
 
 class BayescopeWarning(UserWarning):
-    """The parent of every warning that bayescope gives."""
+    """The parent of every warning that bayescope gives: one filter silences them or turns them into errors."""
 
 
 class ConvergenceWarning(BayescopeWarning):

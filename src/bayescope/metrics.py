@@ -62,6 +62,11 @@ def nll(first: Any, second: Any, third: Any = None, /) -> float:
     Classes: −N⁻¹ Σ log p(y_n); infinite where a true label was given probability 0. Gaussian predictions:
     N⁻¹ Σ ½ (log 2π variance + (y − mean)²/variance), summed over the columns of outputs of shape (N, D).
 
+    Args:
+        first: class probabilities, shape (N, K) or (N,), or the means of Gaussians, shape (N,) or (N, D).
+        second: labels 0…K−1, shape (N,), or the variances, of the means' shape.
+        third: for Gaussians, the truths, of the means' shape.
+
     Raises:
         InputError: if shapes do not fit, labels or probabilities are out of range, or a variance is not positive.
     """
@@ -77,6 +82,10 @@ def nll(first: Any, second: Any, third: Any = None, /) -> float:
 def brier(probs: Any, y: Any) -> float:
     """N⁻¹ Σ_n Σ_k (p_nk − [y_n = k])², halved for two classes, where it is the mean of (p_n1 − y_n)².
 
+    Args:
+        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels 0…K−1, shape (N,).
+
     Raises:
         InputError: if shapes do not fit or labels or probabilities are out of range.
     """
@@ -87,6 +96,11 @@ def brier(probs: Any, y: Any) -> float:
 
 def ece(probs: Any, y: Any, bins: int = 15) -> float:
     """Expected calibration error Σ_b (n_b/N) ∣accuracy_b − confidence_b∣ over bins of equal width (Guo et al. 2017).
+
+    Args:
+        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels 0…K−1, shape (N,).
+        bins: how many, over [0, 1].
 
     Raises:
         InputError: if shapes do not fit or labels or probabilities are out of range.
@@ -99,6 +113,11 @@ def ece(probs: Any, y: Any, bins: int = 15) -> float:
 
 def reliability(probs: Any, y: Any, bins: int = 15) -> Reliability:
     """Confidence and accuracy in bins of equal width, with the bands that a calibrated prediction stays in.
+
+    Args:
+        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels 0…K−1, shape (N,).
+        bins: how many, over [0, 1].
 
     Raises:
         InputError: if shapes do not fit or labels or probabilities are out of range.
@@ -119,6 +138,10 @@ def reliability(probs: Any, y: Any, bins: int = 15) -> Reliability:
 
 def auroc(probs: Any, y: Any) -> float:
     """Area under the ROC curve, ties counted half; for K > 2 classes the mean over classes of one against the rest.
+
+    Args:
+        probs: class probabilities, rows summing to 1, shape (N, K); or (N,), of class 1 of two.
+        y: labels 0…K−1, shape (N,).
 
     Raises:
         InputError: if shapes do not fit, labels or probabilities are out of range, or a class has no rows.
@@ -151,6 +174,11 @@ def ood_auroc(score_in: Any, score_out: Any) -> float:
 
 def coverage(low: Any, high: Any, y: Any) -> float:
     """The share of truths in their closed intervals, over all entries.
+
+    Args:
+        low: lower ends, any shape.
+        high: upper ends, the same shape.
+        y: the truths, the same shape.
 
     Raises:
         InputError: if shapes differ or a lower end is above its upper end.

@@ -140,6 +140,7 @@ class TestMetropolis:
         q = density.metropolis(lambda x: (-2.0 * x.detach().abs()).sum(), [0.1], generator=0)
         assert float(q.covariance) == pytest.approx(0.5, rel=0.15)
 
+    @pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")
     @pytest.mark.parametrize(("dim", "low", "high"), [(1, 0.3, 0.55), (10, 0.15, 0.35)])
     def test_acceptance_rate(self, dim, low, high):
         q = density.metropolis(lambda x: -0.5 * x @ x, [0.0] * dim, draws=4000, tune=2000, generator=0)

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.comparison.psis import pareto_smooth
+from bayescope.density.psis import PARETO_K_LIMIT, pareto_smoothed
 from bayescope.errors import UndefinedQuantityError
 from bayescope.posterior import DrawsPosterior, Posterior
 
 DRAWS = 4000
 EVEN = 0.9  # the share of effective draws above which weights differ too little for k̂ to matter
-UNRELIABLE = 0.7  # the k̂ above which a row's estimate is not to be trusted (Vehtari et al. 2024, section 3.2.4)
 BLOCK_NUMBERS = 2**20  # log likelihoods held at a time
 
 
@@ -56,11 +55,11 @@ def psis_loo(posterior: Posterior, inputs: np.ndarray, y: np.ndarray, *, seed: i
     x, targets = model.inputs(inputs), likelihood.targets(y, model.outputs)
     elpd, unreliable, harmless = 0.0, 0, 0
     for rows in torch.arange(len(y)).split(max(BLOCK_NUMBERS // theta.shape[0], 1)):
-        log_lik = likelihood.log_prob(model.forward(x[rows], theta), targets[rows]).mT.numpy()
-        smoothed = pareto_smooth(-log_lik, efficiency=efficiency)
-        elpd += float(np.logaddexp.reduce(smoothed.log_weights + log_lik, axis=1).sum())
-        warned = smoothed.k_hat > UNRELIABLE
-        even = np.exp(2 * smoothed.log_weights).sum(1) * log_lik.shape[1] < 1 / EVEN  # 1/Σ w² effective draws
+        log_lik = likelihood.log_prob(model.forward(x[rows], theta), targets[rows]).mT
+        log_weights, k_hat = pareto_smoothed(-log_lik, efficiency=efficiency)
+        elpd += float(torch.logsumexp(log_weights + log_lik, 1).sum())
+        warned = k_hat > PARETO_K_LIMIT
+        even = (2.0 * log_weights).exp().sum(1) * log_lik.shape[1] < 1.0 / EVEN  # 1/Σ w² effective draws
         unreliable += int(warned.sum())
         harmless += int((warned & even).sum())
     return Loo(elpd, unreliable, harmless)

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.problem import pose
+from bayescope.density.psis import PARETO_K_LIMIT, pareto_smoothed
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
-
-# Vehtari et al. 2024, section 3: above this the estimate's error is not to be trusted at practical numbers of draws.
-PARETO_K_LIMIT = 0.7
 
 
 @runtime_checkable
@@ -106,13 +104,8 @@ def importance(
 
 def _pareto_smoothed(log_weights: Tensor) -> tuple[Tensor, float]:
     """The log weights with a smoothed tail, on their own scale, and k̂."""
-    tail = log_weights.topk(min(len(log_weights) // 5, math.ceil(3 * math.sqrt(len(log_weights))))).values
-    if float(tail[0] - tail[-1]) < 1e-9 * (1.0 + abs(float(tail[0]))):  # equal up to rounding: there is no tail to fit
-        return log_weights, -math.inf
-    arviz = checks.optional_package("arviz", extra="nuts")
-    normalised, pareto_k = arviz.psislw(log_weights.numpy())
-    smoothed = torch.from_numpy(normalised)
-    # ArviZ returns weights that sum to one. The smallest is never in the tail: its change is the normaliser.
+    normalised, k_hat = pareto_smoothed(log_weights[None])
+    # The smallest weight is never in the tail: its change is the normaliser.
     finite = torch.where(torch.isfinite(log_weights), log_weights, math.inf)
     smallest = int(finite.argmin())
-    return smoothed + (log_weights[smallest] - smoothed[smallest]), float(pareto_k)
+    return normalised[0] + (log_weights[smallest] - normalised[0, smallest]), float(k_hat[0])

@@ -49,6 +49,7 @@ def metropolis(
     Warns:
         ConvergenceWarning: if an R-hat is above 1.01 or there are fewer than 400 effective draws of a coordinate.
     """
+    checks.optional_package("arviz", extra="nuts")  # missed now, not after the sampling
     point = checks.float64("start", start)
     if point.ndim == 0:
         raise InputError("start: expected shape (dim,) or (chains, dim), got ().")

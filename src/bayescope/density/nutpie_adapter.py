@@ -3,8 +3,8 @@
 ``nutpie.compiled_pyfunc.from_pyfunc`` is undocumented. What is relied on, and held by a contract test: it calls
 ``make_logp_fn()`` once a chain for a function from a float64 array (P,) to a float and a contiguous array (P,); a value
 that is not finite counts as a divergence; an exception from it makes the Rust side panic, so none may reach it; an
-initial point whose gradient is zero is refused; ``sample(..., blocking=False)`` returns a handle with ``cancel`` and with
-``wait``, which raises `TimeoutError` while the chain runs.
+initial point whose gradient is zero is refused; ``sample(..., blocking=False)`` returns a handle with ``cancel`` and
+with ``wait``, which raises `TimeoutError` while the chain runs.
 """
 
 from __future__ import annotations

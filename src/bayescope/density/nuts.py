@@ -54,6 +54,7 @@ def nuts(
         ConvergenceWarning: if an R-hat is above 1.01 or there are fewer than 400 effective draws of a coordinate.
         DivergenceWarning: if transitions diverged.
     """
+    checks.optional_package("arviz", extra="nuts")  # missed now, not after the sampling
     problem = pose(log_density, dim, transform)
     sampled, divergences = nuts_draws(
         problem.unconstrained,

@@ -36,7 +36,7 @@ class Categorical:
 
     @property
     def name(self) -> str:
-        """``"categorical"``."""
+        """``"categorical"``, as ``likelihood=`` spells it."""
         return "categorical"
 
     @property

@@ -48,7 +48,7 @@ class Gaussian:
 
     @property
     def name(self) -> str:
-        """``"gaussian"``."""
+        """``"gaussian"``, as ``likelihood=`` spells it."""
         return "gaussian"
 
     @property

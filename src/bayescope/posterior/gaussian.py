@@ -16,7 +16,7 @@ from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
-from bayescope.posterior.posterior import Options, Posterior
+from bayescope.posterior.posterior import Options, Posterior, as_points
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
@@ -71,7 +71,7 @@ class GaussianPosterior(Posterior):
 
         With a transform, log q(θ) = log N(u; location, precision⁻¹) − log∣∂θ/∂u∣ at u = transform.inverse(θ).
         """
-        point = checks.float64("theta", theta)
+        point = as_points(theta)
         u = point if self.transform is None else self.transform.inverse(point)
         offset = (u - self.location).reshape(-1, self.precision.dim)
         quadratic = (offset * self.precision.multiply(offset.mT).mT).sum(-1).reshape(u.shape[:-1])

@@ -14,7 +14,7 @@ from bayescope.latent import Latent, MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.gaussian import GaussianPosterior
-from bayescope.posterior.posterior import Options, Posterior
+from bayescope.posterior.posterior import Options, Posterior, as_points
 from bayescope.posterior.record import Record
 
 
@@ -67,7 +67,7 @@ class MixturePosterior(Posterior):
 
     def log_prob(self, theta: Any) -> Tensor:
         """log Σ_k w_k q_k(θ), shape (...) for θ of shape (..., P)."""
-        point = checks.float64("theta", theta)
+        point = as_points(theta)
         each = torch.stack([component.log_prob(point) for component in self.components])
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 

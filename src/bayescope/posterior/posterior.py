@@ -39,6 +39,11 @@ class Options(NamedTuple):
             )
 
 
+def as_points(theta: Any) -> Tensor:
+    """Points θ in float64, shape (..., P); a tensor keeps its graph, so that a density can be differentiated."""
+    return theta.to(torch.float64) if isinstance(theta, Tensor) else checks.float64("theta", theta)
+
+
 class Posterior(ABC):
     """q(θ) over P weights: a Gaussian, a mixture of Gaussians, draws, or a point.
 

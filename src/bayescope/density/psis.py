@@ -1,0 +1,42 @@
+"""Pareto-smoothed importance sampling (Vehtari, Simpson, Gelman, Yao & Gabry 2024), through ArviZ."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+
+# Section 3.2.4 of the paper: above this k̂ an estimate is not to be trusted at practical numbers of draws.
+PARETO_K_LIMIT = 0.7
+# Ratios that differ by less than this share of their size are equal up to rounding.
+EQUAL = 1e-9
+
+
+def pareto_smoothed(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Replaces the largest of S importance ratios by quantiles of a generalised Pareto distribution fitted to them.
+
+    Args:
+        log_ratios: independent problems of S draws each, shape (R, S); −∞ for a draw of ratio 0.
+        efficiency: effective draws over draws, for draws from a Markov chain.
+
+    Returns:
+        Smoothed log weights that sum to one in each problem, shape (R, S), and the tails' shapes k̂, shape (R,): weights
+        have finite moments up to order 1/k̂. It is −∞ where the largest ratios are equal: there is no tail to fit.
+
+    Raises:
+        MissingDependencyError: if ArviZ is not installed.
+    """
+    arviz = checks.optional_package("arviz", extra="nuts")
+    draws = log_ratios.shape[1]
+    tail = log_ratios.topk(min(draws // 5, math.ceil(3.0 * math.sqrt(draws / efficiency))), dim=1).values
+    fitted = tail[:, 0] - tail[:, -1] > EQUAL * (1.0 + tail[:, 0].abs())
+    log_weights = log_ratios - torch.logsumexp(log_ratios, 1, keepdim=True)
+    k_hat = torch.full((log_ratios.shape[0],), -math.inf, dtype=torch.float64)
+    if fitted.any():
+        smoothed, shapes = arviz.psislw(log_ratios[fitted].numpy().copy(), reff=efficiency)
+        log_weights[fitted] = torch.from_numpy(smoothed)
+        k_hat[fitted] = torch.as_tensor(shapes, dtype=torch.float64)
+    return log_weights, k_hat

@@ -1,0 +1,7 @@
+"""Scikit-learn estimators."""
+
+from bayescope.estimators.features import RadialBasis
+from bayescope.estimators.linear import BayesianLinearRegression
+from bayescope.estimators.logistic import BayesianLogisticRegression
+
+__all__ = ["BayesianLinearRegression", "BayesianLogisticRegression", "RadialBasis"]

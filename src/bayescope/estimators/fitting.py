@@ -1,0 +1,126 @@
+"""How each posterior of a linear classifier is fitted: one table from its name to the inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.estimators.priors import USELESS
+from bayescope.linear.density import LinearDensity
+from bayescope.linear.evidence import effective_parameters, maximise_evidence, weight_prior
+from bayescope.linear.expectation_propagation import expectation_propagation
+from bayescope.linear.laplace import laplace_at, map_at
+from bayescope.linear.mode import Mode, find_mode
+from bayescope.linear.sampling import metropolis, nuts
+from bayescope.linear.variational import variational
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
+from bayescope.priors import Prior
+
+# Where the search for the precision of the greatest evidence begins.
+FIRST_PRECISION = 1.0
+
+
+@final
+@dataclass(frozen=True)
+class Task:
+    """What is to be fitted.
+
+    Attributes:
+        table: the checked table, with the model and the likelihood; its prior is `prior`, or where the search for
+            the precision begins.
+        tune: whether the weights' precision is to be learnt.
+        intercept_prior_precision: the intercept's.
+        generator: for the samplers.
+        chains: options of the samplers that were given: draws, tune, chains.
+    """
+
+    table: LinearDensity
+    tune: bool
+    intercept_prior_precision: float
+    generator: torch.Generator
+    chains: dict[str, int]
+
+    @property
+    def weights(self) -> Tensor:
+        """A mask of shape (P,): all but the intercepts."""
+        model = self.table.model
+        return torch.arange(model.dim) < model.outputs * model.features
+
+
+@final
+@dataclass(frozen=True)
+class Fitted:
+    """A posterior, the prior that it was found under, and where that came from.
+
+    Attributes:
+        posterior: of the weights.
+        prior: p(θ).
+        effective_parameters: γ under a Gaussian posterior, else ``None``.
+        tuned_by: what was maximised to learn the precision, or ``None`` where it was given.
+    """
+
+    posterior: GaussianPosterior | PointPosterior | DrawsPosterior
+    prior: Prior
+    effective_parameters: float | None
+    tuned_by: str | None = None
+
+
+def _mode(task: Task) -> tuple[Mode, float, str | None]:
+    """The mode under the given or the learnt prior, γ there, and what was maximised."""
+    if not task.tune:
+        mode = find_mode(task.table)
+        return mode, effective_parameters(mode), None
+    tuned = maximise_evidence(task.table, intercept_prior_precision=task.intercept_prior_precision)
+    return tuned.mode, tuned.effective_parameters, "Laplace's evidence" + (USELESS if tuned.useless else "")
+
+
+def _laplace(task: Task) -> Fitted:
+    mode, gamma, tuned_by = _mode(task)
+    return Fitted(laplace_at(mode), mode.density.prior, gamma, tuned_by)
+
+
+def _map(task: Task) -> Fitted:
+    mode, gamma, tuned_by = _mode(task)
+    return Fitted(map_at(mode), mode.density.prior, gamma, tuned_by)
+
+
+def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: str) -> Fitted:
+    """Inference that learns the precision by an objective of its own, from where Laplace's evidence has it."""
+    table = task.table
+    prior = _mode(task)[0].density.prior if task.tune else table.prior
+    tuned = task.weights if task.tune else None
+    posterior = infer(table.model, table.likelihood, prior, table.features, table.targets, tuned=tuned)
+    if task.tune:
+        learnt = posterior.trace["prior_precision"][-1]
+        prior = weight_prior(table.model, learnt, task.intercept_prior_precision)
+    share = prior.diagonal(table.dim) * posterior.precision.marginal_variance()
+    gamma = float((1.0 - share[task.weights]).sum())
+    return Fitted(posterior, prior, gamma, objective if task.tune else None)
+
+
+def _sampled(task: Task, sample: Callable[..., DrawsPosterior]) -> Fitted:
+    """A sampler, under the precision that Laplace's evidence has: draws have no evidence of their own."""
+    table = task.table
+    prior = _mode(task)[0].density.prior if task.tune else table.prior
+    posterior = sample(
+        table.model, table.likelihood, prior, table.features, table.targets, generator=task.generator, **task.chains
+    )
+    return Fitted(posterior, prior, None, "Laplace's evidence" if task.tune else None)
+
+
+POSTERIORS: dict[str, Callable[[Task], Fitted]] = {
+    "map": _map,
+    "laplace": _laplace,
+    "variational": partial(_iterated, infer=partial(variational, family="full"), objective="the evidence lower bound"),
+    "mean_field": partial(
+        _iterated, infer=partial(variational, family="mean_field"), objective="the evidence lower bound"
+    ),
+    "ep": partial(_iterated, infer=expectation_propagation, objective="expectation propagation's evidence"),
+    "nuts": partial(_sampled, sample=nuts),
+    "metropolis": partial(_sampled, sample=metropolis),
+}

@@ -1,0 +1,214 @@
+"""Bayesian logistic and probit regression."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bayescope import checks
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.estimators.fitting import FIRST_PRECISION, POSTERIORS, Task
+from bayescope.estimators.inputs import InputMap
+from bayescope.estimators.priors import per_feature, positive_number, prior_notes, weight_precision
+from bayescope.estimators.reading import MissingAttributeError, PosteriorReader, as_tensor, generator_from, noted
+from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
+from bayescope.linear.density import LinearDensity
+from bayescope.linear.evidence import weight_prior
+from bayescope.models import LinearModel
+from bayescope.predictive import Predictive
+
+
+@final
+class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ignore[misc]
+    """Logistic or probit regression with a posterior over its weights.
+
+    Two classes have one output f = w·x + b and p(y = classes_[1]∣f) = σ(f) or Φ(f). More classes have one weight
+    vector each, p(y = k∣f) = softmax(f)_k, so that renaming the classes renames the answer and changes nothing else.
+
+    The prior is w ~ N(0, 1/prior_precision) and b ~ N(0, 1/intercept_prior_precision), independent. It has units: x is
+    used as given unless ``standardize=True``, so that multiplying a feature by 10 asks for 100 times its precision.
+
+    Args:
+        link: "logit" or "probit" (two classes only).
+        posterior: "map" (a point), "laplace", "variational" (Gaussian, full covariance), "mean_field" (Gaussian,
+            diagonal), "ep" (expectation propagation, two classes only), "nuts" or "metropolis" (draws).
+        prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
+            ``features``), or "evidence": learnt by maximising Laplace's evidence (also for "map", "nuts" and
+            "metropolis"), the evidence lower bound, or expectation propagation's evidence.
+        intercept_prior_precision: of b. It is weak: f at x = 0 is 0 ± 100 before the data are seen.
+        features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn
+            transformer, which is cloned and fitted.
+        fit_intercept: whether there is b.
+        standardize: whether to centre and scale the inputs first; they are then in standard deviations.
+        random_state: of the samplers and of the "rbf" centres: an int for the same answer at every call.
+        draws: kept draws a chain; like the next two it is for "nuts" and "metropolis", ``None`` for their defaults.
+        tune: warm-up draws a chain.
+        chains: how many chains.
+
+    Attributes:
+        classes_: the labels, sorted.
+        posterior_: over the flat weights (W row-major, then b).
+        coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D).
+        intercept_: the posterior mean of b, shape (1,) or (K,).
+        prior_precision_: the prior precision of the weights, a number or one a feature.
+        log_evidence_: log p(y∣X), where the posterior defines it.
+        elbo_: a lower bound on it, for "variational" and "mean_field".
+        effective_parameters_: how many weights the data determine, γ = Σ (1 − α_i Σ_ii), for Gaussian posteriors.
+        weight_names_: of the flat weights.
+        n_iter_: steps of the fit.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, if X had some.
+
+    Examples:
+        >>> import numpy as np
+        >>> X, y = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array(["no", "no", "yes", "yes"])
+        >>> model = BayesianLogisticRegression().fit(X, y)
+        >>> model.predict([[3.0]])
+        array(['yes'], dtype='<U3')
+    """
+
+    def __init__(
+        self,
+        *,
+        link: str = "logit",
+        posterior: str = "laplace",
+        prior_precision: Any = 1.0,
+        intercept_prior_precision: float = 1e-4,
+        features: Any = None,
+        fit_intercept: bool = True,
+        standardize: bool = False,
+        random_state: Any = None,
+        draws: int | None = None,
+        tune: int | None = None,
+        chains: int | None = None,
+    ) -> None:
+        self.link = link
+        self.posterior = posterior
+        self.prior_precision = prior_precision
+        self.intercept_prior_precision = intercept_prior_precision
+        self.features = features
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.random_state = random_state
+        self.draws = draws
+        self.tune = tune
+        self.chains = chains
+
+    def fit(self, X: Any, y: Any) -> BayesianLogisticRegression:
+        """Finds the posterior of the weights.
+
+        Args:
+            X: a table of numbers, shape (N, D).
+            y: N class labels.
+
+        Raises:
+            InputError: if an input or an option cannot be used.
+            UnsupportedError: if the link or the posterior does not go with the number of classes.
+            ConvergenceError: if the inference does not reach its tolerance.
+        """
+        checks.choice("posterior", self.posterior, POSTERIORS)
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        codes, classes = pd.factorize(y, sort=True)
+        self.classes_ = np.asarray(classes).astype(y.dtype, copy=False)
+        likelihood, outputs = self._likelihood(len(self.classes_))
+        self._inputs, table = InputMap.fit(
+            X,
+            self._names_in(),
+            standardize=self.standardize,
+            features=self.features,
+            random_state=self.random_state,
+        )
+        model = LinearModel(table.shape[1], outputs, bool(self.fit_intercept))
+        self._infer(table, codes, model, likelihood)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row, shape (N,)."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``.
+
+        Two classes are integrated to 1e-8; the rows are taken in blocks, so that memory stays bounded.
+        """
+        return self._read(X, lambda predictive: np.asarray(predictive.probs))
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(y = k∣x, data), shape (N, K), without underflow."""
+
+        def read(predictive: Predictive) -> np.ndarray:
+            classes = range(len(self.classes_))
+            return np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in classes], axis=1)
+
+        return self._read(X, read)
+
+    @property
+    def effective_parameters_(self) -> float:
+        """How many of the weights the data determine, γ = Σ (1 − α_i Σ_ii), under a Gaussian posterior."""
+        check_is_fitted(self)
+        if self._effective_parameters is None:
+            raise MissingAttributeError(f"effective_parameters_: a posterior by {self.posterior} does not define it.")
+        return self._effective_parameters
+
+    @property
+    def _two_classes_only(self) -> bool:
+        return self.link == "probit" or self.posterior == "ep"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = not self._two_classes_only
+        return tags
+
+    def _likelihood(self, classes: int) -> tuple[Likelihood, int]:
+        """p(y∣f) and how many outputs f has."""
+        if classes < 2:
+            raise InputError(f"y: expected at least two classes, got one class, {self.classes_[0]!r}.")
+        likelihood = Bernoulli(self.link)
+        if classes == 2:
+            return likelihood, 1
+        if self._two_classes_only:
+            several = [name for name in POSTERIORS if name != "ep"]
+            option = "link='probit'" if self.link == "probit" else "posterior='ep'"
+            raise UnsupportedError(
+                f"{option}: Only binary classification is supported. The type of the target is multiclass, with "
+                f"{classes} classes. For those use link='logit' with one of {', '.join(map(repr, several))}."
+            )
+        return Categorical(), classes
+
+    def _infer(self, table: np.ndarray, codes: np.ndarray, model: LinearModel, likelihood: Likelihood) -> None:
+        """Fits the named posterior and sets the learned attributes."""
+        precision = weight_precision(self.prior_precision, model.features)
+        intercept = positive_number("intercept_prior_precision", self.intercept_prior_precision)
+        prior = weight_prior(model, FIRST_PRECISION if precision is None else precision, intercept)
+        targets = likelihood.targets(codes, model.outputs)
+        density = LinearDensity(model, likelihood, prior, as_tensor(table), targets)
+        chains = {"draws": self.draws, "tune": self.tune, "chains": self.chains}
+        given = {name: value for name, value in chains.items() if value is not None}
+        task = Task(density, precision is None, intercept, generator_from(self.random_state), given)
+        fitted = POSTERIORS[self.posterior](task)
+        notes = {**self._inputs.notes(), **prior_notes(fitted.prior, model, fitted.tuned_by)}
+        self._effective_parameters = fitted.effective_parameters
+        if fitted.effective_parameters is not None:
+            notes["well-determined weights"] = f"{fitted.effective_parameters:.2f} of {model.outputs * model.features}"
+        each = per_feature(fitted.prior, model)
+        one = precision is None or precision.ndim == 0
+        self.prior_precision_ = float(each[0]) if one else each.numpy().copy()
+        self.posterior_ = noted(fitted.posterior, notes)
+        self.n_iter_ = max([1, *(len(steps) for steps in fitted.posterior.trace.values())])
+        weights, bias = model.unflat(self.posterior_.mean)
+        self.coef_ = weights.numpy().copy()
+        self.intercept_ = np.zeros(model.outputs) if bias is None else bias.numpy().copy()
+        self.weight_names_ = self._weight_names(model)
+
+    def _weight_names(self, model: LinearModel) -> tuple[str, ...]:
+        """In the order of the flat weights."""
+        labels = ["" if model.outputs == 1 else f"{label}: " for label in self.classes_]
+        names = [label + name for label in labels[: model.outputs] for name in self._inputs.names]
+        return (*names, *(label + "intercept" for label in labels[: model.outputs] * model.bias))

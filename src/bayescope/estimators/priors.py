@@ -1,0 +1,66 @@
+"""The estimators' prior: what ``prior_precision=`` may be, and how a summary tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import InputError
+from bayescope.models import LinearModel
+from bayescope.priors import Prior
+
+# What a summary says of a precision at the upper end of the search.
+USELESS = " at the end of its range: the features tell nothing about y, and their weights are held at 0"
+
+
+def weight_precision(value: Any, features: int) -> Tensor | None:
+    """Checks ``prior_precision=``: a positive number, or one a feature; ``None`` stands for "evidence".
+
+    Raises:
+        InputError: if it is not positive or its shape does not fit.
+        OptionError: if it is another word.
+    """
+    if isinstance(value, str):
+        checks.choice("prior_precision", value, ["evidence"])
+        return None
+    precision = checks.positive("prior_precision", value)
+    if precision.ndim > 1 or (precision.ndim == 1 and precision.shape[0] != features):
+        raise InputError(
+            f"prior_precision: expected a number, one for each of the {features} features or 'evidence', got shape "
+            f"{tuple(precision.shape)}."
+        )
+    return precision
+
+
+def positive_number(name: str, value: Any) -> float:
+    """Checks one positive number.
+
+    Raises:
+        InputError: if it is not positive or there are several.
+    """
+    number = checks.positive(name, value)
+    if number.numel() != 1:
+        raise InputError(f"{name}: expected one number, got shape {tuple(number.shape)}.")
+    return float(number)
+
+
+def per_feature(prior: Prior, model: LinearModel) -> Tensor:
+    """The precision of each feature's weights, shape (D,)."""
+    return prior.diagonal(model.dim)[: model.features]
+
+
+def prior_notes(prior: Prior, model: LinearModel, tuned_by: str | None) -> dict[str, str]:
+    """The prior in words, with its units: it says something about the inputs as the model sees them."""
+    each = per_feature(prior, model)
+    low, high = float(each.min()), float(each.max())
+    value = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}, one a feature"
+    source = "" if tuned_by is None else f", which maximises {tuned_by}"
+    notes = {"prior precision of the weights": f"{value}{source}, per (unit of f per unit of input) squared"}
+    if model.bias:
+        intercept = float(prior.diagonal(model.dim)[-1])
+        notes["prior precision of the intercept"] = (
+            f"{intercept:g}: f at input 0 is 0 ± {intercept**-0.5:g} before the data are seen"
+        )
+    return notes

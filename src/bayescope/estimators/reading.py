@@ -1,0 +1,128 @@
+"""What both estimators read from their fitted posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import UndefinedQuantityError
+from bayescope.estimators.inputs import InputMap
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
+from bayescope.predictive import Predictive
+
+# Numbers that predicting one block of rows may hold at a time.
+BLOCK_NUMBERS = 2**22
+
+P = TypeVar("P", bound=GaussianPosterior | DrawsPosterior | PointPosterior)
+
+
+class MissingAttributeError(UndefinedQuantityError, AttributeError):
+    """A learned attribute that this posterior does not define: for ``hasattr`` it is not there."""
+
+
+class PosteriorReader(BaseEstimator):  # type: ignore[misc]
+    """The questions that every fitted estimator answers from its posterior."""
+
+    posterior_: Posterior
+    random_state: Any
+    n_features_in_: int
+    _inputs: InputMap
+
+    def predict_distribution(
+        self,
+        X: Any,
+        *,
+        integral: str | None = None,
+        method: str | None = None,
+        samples: int | None = None,
+        generator: torch.Generator | int | None = None,
+    ) -> Predictive:
+        """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
+
+        The labels of a classifier are the codes 0…K−1 of ``classes_``.
+
+        Args:
+            X: a table of numbers, shape (N, D).
+            integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
+                the most accurate one. Where there is a closed form it is used.
+            method: "linearized" or "sampled".
+            samples: how many draws, where there are any.
+            generator: for the draws; ``random_state`` by default.
+        """
+        inputs = self.transform_inputs(X)
+        source = generator_from(self.random_state) if generator is None else generator
+        return self.posterior_.predict(inputs, integral=integral, method=method, samples=samples, generator=source)
+
+    def transform_inputs(self, X: Any) -> np.ndarray:
+        """The inputs of the posterior's model: X standardised and mapped to features, shape (N, D)."""
+        check_is_fitted(self)
+        return self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def summary(self) -> str:
+        """How the posterior was made, with the prior and its units."""
+        check_is_fitted(self)
+        return self.posterior_.summary()
+
+    @property
+    def log_evidence_(self) -> float:
+        """log p(y∣X), exact or as the approximation defines it."""
+        check_is_fitted(self)
+        return _defined(self.posterior_.log_evidence)
+
+    @property
+    def elbo_(self) -> float:
+        """A lower bound on log p(y∣X)."""
+        check_is_fitted(self)
+        return _defined(lambda: self.posterior_.elbo)
+
+    def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
+        """Predicts rows in blocks that bound the memory, and joins what is read from each."""
+        inputs, posterior = self.transform_inputs(X), self.posterior_
+        draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
+        rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.model.outputs if posterior.model else 1)))
+        starts = range(0, max(1, inputs.shape[0]), rows)
+        return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])
+
+    def _names_in(self) -> list[str]:
+        return list(getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]))
+
+
+def generator_from(random_state: Any) -> torch.Generator:
+    """A generator for scikit-learn's ``random_state``: an int, a RandomState, which is advanced, or ``None``."""
+    if random_state is None:
+        return checks.generator(None)
+    if isinstance(random_state, int | np.integer):
+        return checks.generator(int(random_state))
+    return checks.generator(int(check_random_state(random_state).randint(2**31 - 1)))
+
+
+def as_tensor(table: np.ndarray) -> Tensor:
+    """The table as a tensor on the same memory, of whatever strides; a read-only one is copied."""
+    return torch.from_numpy(table if table.flags.writeable else table.copy())
+
+
+def noted(posterior: P, notes: dict[str, str]) -> P:
+    """The posterior with more lines in its summary."""
+    record = posterior.record
+    return replace(posterior, record=replace(record, notes={**record.notes, **notes}))
+
+
+def _defined(quantity: Callable[[], Tensor]) -> float:
+    """A quantity of the posterior as a number.
+
+    Raises:
+        MissingAttributeError: if the approximation does not define it.
+    """
+    try:
+        return float(quantity())
+    except UndefinedQuantityError as error:
+        raise MissingAttributeError(str(error)) from None

@@ -1,0 +1,268 @@
+"""Bayesian linear regression: the exact posterior and evidence, and the scales that maximise the evidence."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from bayescope.errors import ConvergenceWarning, InputError
+from bayescope.likelihoods import Gaussian
+from bayescope.linear.density import LinearDensity
+from bayescope.linear.evidence import BOUNDS
+from bayescope.linear.expansion import GRID
+from bayescope.linear.laplace import compile_density, laplace_at
+from bayescope.linear.mode import find_mode
+from bayescope.models import LinearModel
+from bayescope.posterior import GaussianPosterior
+from bayescope.priors import Prior
+
+# The noise variance is sought between these multiples of the mean squared deviation of y.
+NOISE_BOUNDS = (1e-12, 1e2)
+POLISH_STEPS = 3
+
+
+def conjugate(model: LinearModel, likelihood: Gaussian, prior: Prior, X: Any, y: Any) -> GaussianPosterior:
+    """p(θ∣y) = N(m, A⁻¹), A = P₀ + Σ JᵀΛJ, with the exact log evidence (Bishop 2006, eqs. 3.49–3.51 and 3.86).
+
+    The log joint is quadratic, so that Newton's method lands on m in one step and Laplace's formula is exact; a second
+    step removes the first one's rounding.
+
+    Args:
+        model: f = W x + b, or without b.
+        likelihood: with known noise.
+        prior: p(θ).
+        X: shape (N, D).
+        y: shape (N,) or (N, C).
+
+    Returns:
+        A posterior with `log_evidence` and `condition`: data in two parts, one after the other, give the posterior of
+        all, and log evidences whose sum is that of all.
+
+    Raises:
+        InputError: if X or y cannot be used, or the noise is still to be learnt.
+    """
+    density = compile_density(model, likelihood, prior, X, y)
+    infer = partial(conjugate, model, likelihood)
+    return laplace_at(find_mode(density, density.prior_mean), method="conjugate", infer=infer)
+
+
+@final
+@dataclass(frozen=True)
+class Scales:
+    """The prior precision of the weights and the noise variance that maximise the log evidence.
+
+    Attributes:
+        prior_precision: α, in one over (the unit of y per unit of x) squared.
+        noise_variance: 1/β, in the unit of y squared.
+        log_evidence: the log evidence there.
+        useless: whether the evidence still rises as α → ∞: the features tell nothing of y, and α/β is the upper bound.
+    """
+
+    prior_precision: float
+    noise_variance: float
+    log_evidence: float
+    useless: bool = False
+
+
+def tune_scales(
+    density: LinearDensity,
+    *,
+    intercept_prior_precision: float,
+    prior_precision: float | None = None,
+    noise_variance: float | None = None,
+) -> Scales:
+    """Maximises the exact log evidence of a regression with one output over α, β = 1/noise, or both.
+
+    The table is read once: with the eigenvalues λ of the centred XᵀX, an evaluation takes O(D). With the intercept
+    (prior precision τ) integrated out, the weights have precision S = α I + β XᵀX (centred) + c N x̄x̄ᵀ, where
+    c = βτ/(βN + τ), and in the eigenbasis this is diagonal plus rank one:
+
+        2 log Z = N log(β/2π) + D log α + log(τ/(βN + τ)) − log∣S∣ − β‖y − ȳ‖² − c N ȳ² + ρᵀS⁻¹ρ,
+        ρ = β Xᵀ(y − ȳ) + c N ȳ x̄.
+
+    Args:
+        density: the table; its prior and noise are not used.
+        intercept_prior_precision: τ.
+        prior_precision: α, if it is known; else it is learnt.
+        noise_variance: 1/β, if it is known; else it is learnt.
+
+    Warns:
+        ConvergenceWarning: if the maximum is at a bound other than that of useless features: α/β at the lower of
+            `BOUNDS` times the largest λ, or the noise at one of `NOISE_BOUNDS` times the mean squared deviation of y.
+
+    Raises:
+        InputError: if y is constant and the noise is to be learnt.
+    """
+    spectrum = _Spectrum.of(density, intercept_prior_precision)
+    if noise_variance is None and spectrum.squares == 0.0:
+        raise InputError("y: expected numbers that vary, to learn the noise from, got a constant. Give noise_variance.")
+    search = _Search.over(spectrum, prior_precision, noise_variance)
+    q = search.maximum()
+    alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
+    useless, unbounded = search.ends(q)
+    if unbounded:
+        warnings.warn(
+            f"prior_precision, noise_variance: the evidence has no maximum within range; {alpha:.3g} and "
+            f"{1.0 / beta:.3g} are used. y is explained without noise, or the prior is flat. Give them as numbers.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return Scales(alpha, 1.0 / beta, float(search.log_evidence(q)), useless)
+
+
+@final
+@dataclass(frozen=True)
+class _Spectrum:
+    """What the evidence needs of the table, in the eigenbasis of the centred XᵀX.
+
+    Attributes:
+        rows: N.
+        values: λ, shape (D,).
+        projected: Vᵀ Xᵀ(y − ȳ), shape (D,).
+        centre: √N Vᵀx̄, shape (D,); zero without an intercept.
+        squares: ‖y − ȳ‖².
+        mean: √N ȳ; zero without an intercept.
+        intercept: τ; 0 without an intercept.
+    """
+
+    rows: int
+    values: Tensor
+    projected: Tensor
+    centre: Tensor
+    squares: float
+    mean: float
+    intercept: float
+
+    @classmethod
+    def of(cls, density: LinearDensity, intercept: float) -> _Spectrum:
+        """Reads the table once."""
+        x, y, bias = density.features, density.targets[:, 0], density.model.bias
+        rows, columns = x.shape
+        root = math.sqrt(rows)
+        mean = y.mean() if bias else y.new_zeros(())
+        gram = density.weighted_gram(torch.ones(rows, dtype=torch.float64))[:columns, :columns]
+        centre = x.sum(0) / root if bias else x.new_zeros(columns)
+        deviation = y - mean
+        values, vectors = torch.linalg.eigh(gram - torch.outer(centre, centre))
+        return cls(
+            rows,
+            values.clamp(min=0.0),  # eigenvalues of a Gram matrix: below zero by rounding alone
+            vectors.mT @ (deviation @ x),
+            vectors.mT @ centre,
+            float(deviation @ deviation),
+            float(mean) * root,
+            intercept if bias else 0.0,
+        )
+
+    def log_evidence(self, point: Tensor) -> Tensor:
+        """log Z, shape (...), at (log α, log β) of shape (..., 2)."""
+        log_alpha, log_beta = point.unbind(-1)
+        alpha, beta = log_alpha.exp(), log_beta.exp()
+        coupling = beta * self.intercept / (beta * self.rows + self.intercept) if self.intercept else 0.0 * beta
+        precision = alpha[..., None] + beta[..., None] * self.values
+        linear = beta[..., None] * self.projected + (coupling * self.mean)[..., None] * self.centre
+        along = 1.0 + coupling * (self.centre.square() / precision).sum(-1)
+        fitted = (linear.square() / precision).sum(-1)
+        fitted = fitted - coupling * (self.centre * linear / precision).sum(-1).square() / along
+        determinant = precision.log().sum(-1) + along.log()
+        if self.intercept:
+            determinant = determinant + torch.log1p(beta * self.rows / self.intercept)
+        constant = self.rows * (log_beta - math.log(2.0 * math.pi)) + self.values.shape[0] * log_alpha
+        return 0.5 * (constant - determinant - beta * self.squares - coupling * self.mean**2 + fitted)
+
+    def best_log_beta(self, log_ratio: Tensor) -> Tensor:
+        """The log β of the highest evidence for given log(α/β), shapes (T, 1), but for the intercept's prior."""
+        explained = (self.projected.square() / (self.values + log_ratio.exp())).sum(-1, keepdim=True)
+        return math.log(self.rows) - (self.squares - explained).clamp(min=np.finfo(float).tiny).log()
+
+
+@final
+@dataclass(frozen=True)
+class _Search:
+    """The free scales q, shape (K,): log(α/β) and log β, or the one of α and β that is not known.
+
+    Attributes:
+        spectrum: the evidence.
+        offset: (log α, log β) at q = 0.
+        matrix: ∂(log α, log β)/∂q, shape (2, K).
+        low: the lower bounds of q.
+        high: the upper bounds of q.
+        ratio_free: whether the first of q is log(α/β).
+    """
+
+    spectrum: _Spectrum
+    offset: Tensor
+    matrix: Tensor
+    low: np.ndarray
+    high: np.ndarray
+    ratio_free: bool
+
+    @classmethod
+    def over(cls, spectrum: _Spectrum, prior_precision: float | None, noise_variance: float | None) -> _Search:
+        """The scales that are not known."""
+        largest = max(float(spectrum.values.max()), np.finfo(float).tiny)
+        deviation = max(spectrum.squares / spectrum.rows, np.finfo(float).tiny)
+        ratio = [math.log(bound * largest) for bound in BOUNDS]
+        beta = [-math.log(bound * deviation) for bound in reversed(NOISE_BOUNDS)]
+        log_alpha = 0.0 if prior_precision is None else math.log(prior_precision)
+        log_beta = 0.0 if noise_variance is None else -math.log(noise_variance)
+        free_alpha, free_beta = prior_precision is None, noise_variance is None
+        columns = [[1.0, 0.0]] * free_alpha + [[1.0 * free_alpha, 1.0]] * free_beta
+        box = np.array([ratio] * free_alpha + [beta] * free_beta).reshape(-1, 2)
+        return cls(
+            spectrum,
+            torch.tensor([log_alpha + log_beta * free_alpha, log_beta], dtype=torch.float64),
+            torch.tensor(columns, dtype=torch.float64).reshape(-1, 2).mT,
+            box[:, 0],
+            box[:, 1],
+            free_alpha,
+        )
+
+    def log_evidence(self, q: Tensor) -> Tensor:
+        """log Z, shape (...), for q of shape (..., K)."""
+        return self.spectrum.log_evidence(self.offset + q @ self.matrix.mT)
+
+    def maximum(self) -> Tensor:
+        """The q of the highest evidence: the best of a grid, a quasi-Newton climb, Newton's steps to the last digit."""
+        if self.low.size == 0:
+            return torch.zeros(0, dtype=torch.float64)
+        grid = torch.linspace(float(self.low[0]), float(self.high[0]), GRID, dtype=torch.float64)[:, None]
+        if self.low.size == 2:
+            grid = torch.cat([grid, self.spectrum.best_log_beta(grid).clamp(self.low[1], self.high[1])], dim=-1)
+        start = grid[self.log_evidence(grid).argmax()]
+        box = list(zip(self.low.tolist(), self.high.tolist(), strict=True))
+        climb = minimize(self._negative, start.numpy(), jac=True, method="L-BFGS-B", bounds=box)
+        return self._polish(torch.from_numpy(climb.x))
+
+    def ends(self, q: Tensor) -> tuple[bool, bool]:
+        """Whether α/β ended at its upper bound, and whether a free scale ended at another bound."""
+        low, high = q.numpy() <= self.low + 1e-6, q.numpy() >= self.high - 1e-6
+        useless = self.ratio_free and bool(high[0])
+        return useless, bool(low.any() or high[int(self.ratio_free) :].any())
+
+    def _negative(self, q: np.ndarray) -> tuple[float, np.ndarray]:
+        point = torch.tensor(q, requires_grad=True)
+        value = -self.log_evidence(point)
+        (gradient,) = torch.autograd.grad(value, point)
+        return float(value.detach()), gradient.numpy()
+
+    def _polish(self, q: Tensor) -> Tensor:
+        for _ in range(POLISH_STEPS):
+            inside = torch.from_numpy((q.numpy() > self.low) & (q.numpy() < self.high))
+            gradient = -torch.from_numpy(self._negative(q.numpy())[1])
+            hessian = torch.autograd.functional.hessian(self.log_evidence, q)
+            step = torch.zeros_like(q)
+            step[inside] = torch.linalg.solve(-hessian[inside][:, inside], gradient[inside])
+            moved = q + step
+            if (step.abs() > 0.1).any() or (moved.numpy() < self.low).any() or (moved.numpy() > self.high).any():
+                break  # flat or not yet concave: the climb's own answer stands
+            q = moved
+        return q

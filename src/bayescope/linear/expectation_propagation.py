@@ -1,0 +1,283 @@
+"""Expectation propagation for a linear model of two classes.
+
+Each row's likelihood p(y_n∣a_n), a_n = J_n θ, is replaced by a Gaussian site exp(ν_n a_n − ½ τ_n a_n²), so that
+
+    q(θ) = N(m, A⁻¹),    A = P₀ + Σ_n τ_n J_nᵀJ_n,    A m = P₀ m₀ + Σ_n ν_n J_nᵀ.
+
+Taking site n out leaves the cavity; the cavity times the row's own likelihood is the tilted distribution. At the fixed
+point q has the tilted mean and variance of every a_n (Minka 2001; Rasmussen & Williams 2006, Gaussian Processes for
+Machine Learning, §3.6, here in weight space). The sites are updated all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from bayescope import checks
+from bayescope.errors import ConvergenceError, UnsupportedError
+from bayescope.likelihoods import Likelihood
+from bayescope.linear.density import LinearDensity
+from bayescope.linear.laplace import compile_density
+from bayescope.linear.mode import find_mode
+from bayescope.linear.tuning import tune_precision
+from bayescope.models import LinearModel
+from bayescope.posterior import GaussianPosterior, Record
+from bayescope.precision import DensePrecision
+from bayescope.priors import Prior
+from bayescope.quadrature import activation_nodes
+from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
+
+# Rows whose quadrature is worked on at once: what is computed from it stays in a core's cache.
+BLOCK_ROWS = 1024
+
+
+class Tilted(NamedTuple):
+    """The tilted distribution p(s) N(s; μ, v)/Ẑ of a margin s = (2y − 1) a, all of shape (N,).
+
+    Attributes:
+        log_normaliser: log Ẑ.
+        slope: ∂ log Ẑ/∂μ; the tilted mean is μ + v slope.
+        bend: −∂² log Ẑ/∂μ²; the tilted variance is v (1 − v bend).
+        shrinkage: tilted variance / v = 1 − v bend, without its cancellation.
+    """
+
+    log_normaliser: Tensor
+    slope: Tensor
+    bend: Tensor
+    shrinkage: Tensor
+
+
+def probit_tilted(mean: Tensor, variance: Tensor) -> Tilted:
+    """Moments of Φ(s) N(s; μ, v) in closed form (Rasmussen & Williams 2006, eqs. 3.58, 3.82–3.85)."""
+    root = torch.rsqrt(1.0 + variance)
+    z = mean * root
+    bend = inverse_mills_slope(z) * root.square()
+    # 1 − v/(1 + v) w = 1/(1 + v) + v/(1 + v) (1 − w)
+    shrinkage = root.square() * (1.0 + variance * (1.0 - inverse_mills_slope(z)))
+    return Tilted(log_ndtr(z), inverse_mills(z) * root, bend, shrinkage)
+
+
+def logit_tilted(mean: Tensor, variance: Tensor) -> Tilted:
+    """Moments of σ(s) N(s; μ, v) by quadrature, at any distance in the tails."""
+    blocks = zip(mean.split(BLOCK_ROWS), variance.split(BLOCK_ROWS), strict=True)
+    return Tilted(*(torch.cat(parts) for parts in zip(*(_logit_tilted(*block) for block in blocks), strict=True)))
+
+
+def _logit_tilted(mean: Tensor, variance: Tensor) -> Tilted:
+    """The rule for N(s; c, v), with c near the tilted mode, integrates the rest of the integrand.
+
+    As N(s; μ, v) = N(s; c, v) exp(−k (s − c) − k (c − μ)/2) with k = (c − μ)/v, the rest is σ(s) exp(−k (s − c)). At
+    the mode k = σ(−c) is between 0 and 1, so that its structure is of unit size around s = 0, which the rule resolves.
+    """
+    centre = _logit_mode(mean, variance)
+    pull = (centre - mean) / variance
+    nodes, log_weights = activation_nodes(centre, variance)
+    terms = log_weights + logsigmoid(nodes) - pull[:, None] * (nodes - centre[:, None])
+    log_sum = torch.logsumexp(terms, -1)
+    weights = (terms - log_sum[:, None]).exp()
+    falling = torch.sigmoid(-nodes)  # ∂ log σ(s)/∂s
+    slope = (weights * falling).sum(-1)
+    tilted_mean = (weights * nodes).sum(-1)
+    shrinkage = (weights * (nodes - tilted_mean[:, None]).square()).sum(-1) / variance
+    # −∂² log Ẑ/∂μ² = E[Λ] − Var[∂ log σ]: two terms that cancel for a wide cavity, as 1 − shrinkage does for a narrow.
+    narrow = (weights * (falling * (1.0 - falling) - (falling - slope[:, None]).square())).sum(-1)
+    bend = torch.where(variance < 1.0, narrow, (1.0 - shrinkage) / variance)
+    return Tilted(log_sum - 0.5 * pull * (centre - mean), slope, bend, shrinkage)
+
+
+def _logit_mode(mean: Tensor, variance: Tensor) -> Tensor:
+    """The mode of σ(s) N(s; μ, v), to well within the tilted sd.
+
+    It solves (s − μ)/v = σ(−s). For μ ≥ −v/2 it is between max(0, μ) and log(1 + v) above that; otherwise
+    σ(s) = eˢ σ(−s) makes it the mode of σ(−s) N(s; μ + v, v), a mirror image of the first case.
+    """
+    mirrored = mean < -0.5 * variance
+    centre = torch.where(mirrored, -mean - variance, mean)
+    low = centre.clamp_min(0.0)
+    high = low + torch.log1p(variance)
+    s = low
+    for _ in range(6):
+        falling = torch.sigmoid(-s)
+        excess = (s - centre) / variance - falling
+        s = torch.minimum(high, torch.maximum(low, s - excess / (1.0 / variance + falling * (1.0 - falling))))
+    return torch.where(mirrored, -s, s)
+
+
+TILTED: dict[str, Callable[[Tensor, Tensor], Tilted]] = {"bernoulli": logit_tilted, "probit": probit_tilted}
+
+
+@final
+@dataclass(frozen=True)
+class Sites:
+    """The sites exp(ν a − ½ τ a²), each of shape (N,)."""
+
+    precision: Tensor
+    shift: Tensor
+
+    def toward(self, other: Sites, step: float) -> Sites:
+        """A damped update."""
+        return Sites(
+            self.precision + step * (other.precision - self.precision), self.shift + step * (other.shift - self.shift)
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Fit:
+    """q = N(mean, precision⁻¹) of given sites, and what one sweep over the rows tells of it.
+
+    Attributes:
+        mean: m, shape (P,).
+        precision: A.
+        sites: the sites that q is made of.
+        matched: the sites that would give q the tilted moments.
+        residual: the largest difference between q's moments of an a_n and the tilted ones: of the means in standard
+            deviations of q, of the variances relative to q's.
+        log_evidence: log Z of expectation propagation, at the fixed point.
+        trace: the residuals of the sweeps that led here.
+    """
+
+    mean: Tensor
+    precision: DensePrecision
+    sites: Sites
+    matched: Sites
+    residual: float
+    log_evidence: Tensor
+    trace: tuple[float, ...] = ()
+
+
+def expectation_propagation(
+    model: LinearModel,
+    likelihood: Likelihood,
+    prior: Prior,
+    X: Any,
+    y: Any,
+    *,
+    tuned: Tensor | None = None,
+    damping: float = 0.0,
+    tolerance: float = 1e-8,
+    max_sweeps: int = 1000,
+) -> GaussianPosterior:
+    """The Gaussian that has every row's tilted moments, and its estimate of the log evidence.
+
+    Args:
+        model: f = W x (+ b), with one output.
+        likelihood: a Bernoulli, with either link.
+        prior: p(θ); a dense precision and a mean other than zero are fine.
+        X: shape (N, D).
+        y: N labels, 0 or 1.
+        tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising log Z.
+        damping: how much of the old sites every update keeps, at least; it is raised where the sweeps do not converge.
+        tolerance: the largest difference left between q's moments of a row's activation and the tilted ones: of the
+            means in standard deviations of q, of the variances relative to q's.
+        max_sweeps: over the rows, for each prior precision that is tried.
+
+    Returns:
+        A `GaussianPosterior` with `log_evidence`, and the differences after each sweep in ``trace["residual"]``.
+
+    Raises:
+        UnsupportedError: for another likelihood or more than one output.
+        InputError: if the damping is not in [0, 1).
+        ConvergenceError: if the tolerance is not reached.
+    """
+    if likelihood.name not in TILTED or model.outputs != 1:
+        raise UnsupportedError(
+            f"posterior: expectation propagation expects two classes with one output and the logit or the probit link, "
+            f"got {likelihood.name} with {model.outputs} output(s). More classes have posterior='variational' and "
+            "'laplace'."
+        )
+    least = checks.fraction("damping", damping) if damping != 0 else 0.0
+    density = compile_density(model, likelihood, prior, X, y)
+    solve = partial(fixed_point, damping=least, tolerance=tolerance, max_sweeps=max_sweeps)
+    trace: dict[str, list[float]] = {}
+    notes: dict[str, str] = {}
+    if tuned is None:
+        fit = solve(density, None)
+    else:
+        tuning = tune_precision(solve, density, tuned)
+        fit, trace["prior_precision"] = tuning.fit, tuning.precisions
+        notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the log evidence"
+    trace["residual"] = list(fit.trace)
+    record = Record("ep", evidence=fit.log_evidence, notes=notes, trace=trace)
+    options = partial(expectation_propagation, damping=damping, tolerance=tolerance, max_sweeps=max_sweeps)
+    again = partial(options, model, likelihood)  # not a closure: a posterior can be pickled
+    return GaussianPosterior(fit.mean, fit.precision, record, model, likelihood, infer=again)
+
+
+def fixed_point(
+    density: LinearDensity,
+    start: Fit | None = None,
+    *,
+    damping: float = 0.0,
+    tolerance: float = 1e-8,
+    max_sweeps: int = 1000,
+) -> Fit:
+    """Sweeps over all rows until no residual is above the tolerance.
+
+    Args:
+        density: a table of two classes and its prior.
+        start: the solution under another prior, whose sites are started from; by default Laplace's.
+        damping: how much of the old sites every update keeps, at least.
+        tolerance: of `Fit.residual`.
+        max_sweeps: over the rows.
+
+    Raises:
+        ConvergenceError: if the tolerance is not reached.
+    """
+    fit = _sweep(density, _laplace_sites(density) if start is None else start.sites)
+    trace, keep = [fit.residual], damping
+    for _ in range(max_sweeps):
+        if fit.residual <= tolerance:
+            return replace(fit, trace=tuple(trace))
+        fit = _sweep(density, fit.sites.toward(fit.matched, 1.0 - keep))
+        keep = 0.5 * (1.0 + keep) if fit.residual > trace[-1] else max(damping, 0.9 * keep)
+        trace.append(fit.residual)
+    raise ConvergenceError(
+        f"posterior: expected expectation propagation to match every row's moments to {tolerance:g}, got "
+        f"{fit.residual:.3g} after {max_sweeps} sweeps. Raise the damping, max_sweeps or the prior precision."
+    )
+
+
+def _laplace_sites(density: LinearDensity) -> Sites:
+    """The sites that make q Laplace's approximation: log p(y∣a) to second order at the mode.
+
+    From no sites at all, many rows updated at once overshoot, and the sweeps may never recover.
+    """
+    f = density.outputs(find_mode(density).theta)
+    precision = density.likelihood.hessian(f, density.targets)[:, 0, 0]
+    return Sites(precision, density.likelihood.gradient(f, density.targets)[:, 0] + precision * f[:, 0])
+
+
+def _sweep(density: LinearDensity, sites: Sites) -> Fit:
+    """q from its sites, and the tilted moments of all rows.
+
+    With a_n and σ_n² the mean and variance of an activation under q, μ_n and v_n those of its cavity, the sites drop
+    out of log Z (Rasmussen & Williams 2006, eq. 3.65, here in weight space), because each Gaussian integral over a site
+    is the integrand's value at its mean times a volume:
+
+        Σ_n [log Ẑ_n + (a_n − μ_n)²/(2 v_n) − ½ log(σ_n²/v_n)] − ½ (m − m₀)ᵀP₀(m − m₀) + ½ log∣P₀∣ − ½ log∣A∣.
+    """
+    prior = density.prior_precision
+    precision = DensePrecision(prior.to_dense() + density.weighted_gram(sites.precision), name="the precision of q")
+    mean = precision.solve(prior.multiply(density.prior_mean) + density.pull_back(sites.shift[:, None]))
+    activation, variance = density.outputs(mean)[:, 0], density.latent_variance(precision)[:, 0, 0]
+    rest = 1.0 - sites.precision * variance  # σ²/v: above 0, as no site is stronger than q
+    cavity_variance = variance / rest
+    cavity_mean = (activation - sites.shift * variance) / rest
+    sign = 2.0 * density.targets[:, 0] - 1.0
+    tilted = TILTED[density.likelihood.name](sign * cavity_mean, cavity_variance)
+    slope = sign * tilted.slope
+    matched = Sites(tilted.bend / tilted.shrinkage, (slope + cavity_mean * tilted.bend) / tilted.shrinkage)
+    offset = cavity_mean + cavity_variance * slope - activation
+    residual = torch.maximum(offset.abs() * variance.rsqrt(), (tilted.shrinkage / rest - 1.0).abs()).max()
+    rows = tilted.log_normaliser + 0.5 * (activation - cavity_mean).square() / cavity_variance - 0.5 * rest.log()
+    shift = mean - density.prior_mean
+    gaussian = prior.logdet() - precision.logdet() - shift @ prior.multiply(shift)
+    return Fit(mean, precision, sites, matched, float(residual), rows.sum() + 0.5 * gaussian)

@@ -1,0 +1,144 @@
+"""Expected log likelihoods of a linear model's rows under Gaussian outputs, with their derivatives.
+
+For f ~ N(μ, Σ) the derivatives are expectations too (Bonnet's and Price's theorems, Opper & Archambeau 2009, eq. 12):
+
+    ∂ E[log p(y∣f)]/∂μ = E[∂ log p/∂f],    −2 ∂ E[log p(y∣f)]/∂Σ = E[Λ],    Λ = −∂² log p/∂f².
+
+None of the rules draws random numbers: the same mean and covariance give the same value to the last digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import UnsupportedError
+from bayescope.likelihoods import Likelihood
+from bayescope.quadrature import activation_nodes, normal_nodes
+
+# Rows × nodes × outputs that are worked on at once: what is computed from them stays in a core's cache.
+BLOCK_ENTRIES = 2**16
+
+
+class Expectation(NamedTuple):
+    """E[log p(y∣f)] per row, f ~ N(μ, Σ), and its derivatives.
+
+    Attributes:
+        log_prob: E[log p(y∣f)], shape (N,).
+        gradient: ∂E/∂μ, shape (N, C).
+        curvature: −2 ∂E/∂Σ, symmetric, shape (N, C, C): the expected Λ.
+    """
+
+    log_prob: Tensor
+    gradient: Tensor
+    curvature: Tensor
+
+
+Rule = Callable[[Likelihood, Tensor, Tensor, Tensor], Expectation]
+
+
+def expected_log_likelihood(
+    likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor, *, nodes: int = 512
+) -> Expectation:
+    """E[log p(y∣f)] and its derivatives for each of N rows f ~ N(mean, cov).
+
+    One output and a class label: a one-dimensional quadrature, right to 1e-10. A Gaussian outcome: the closed form.
+    More than two classes: `nodes` fixed quasi-Monte-Carlo points.
+
+    Args:
+        likelihood: p(y∣f).
+        mean: μ, shape (N, C).
+        cov: Σ, shape (N, C, C).
+        y: targets in canonical form, N of them.
+        nodes: how many points for more than two classes, a power of two.
+
+    Raises:
+        UnsupportedError: if no rule is known for the likelihood; the message lists those that have one.
+    """
+    rule, width = _rule(likelihood, mean.shape[-1], nodes)
+    rows = max(1, BLOCK_ENTRIES // width)
+    blocks = [
+        rule(likelihood, m, c, t) for m, c, t in zip(mean.split(rows), cov.split(rows), y.split(rows), strict=True)
+    ]
+    return Expectation(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
+
+
+def _rule(likelihood: Likelihood, outputs: int, nodes: int) -> tuple[Rule, int]:
+    """The rule for a likelihood, and how many numbers it holds a row."""
+    if likelihood.name == "gaussian":
+        return _quadratic, outputs**2
+    if likelihood.name in ("bernoulli", "probit") and outputs == 1:
+        return _over_activation, 128
+    if likelihood.name == "categorical":
+        z = _matched_nodes(outputs - 1, nodes)
+        return (lambda p, mean, cov, y: _over_contrasts(p, mean, cov, y, z)), nodes * outputs
+    raise UnsupportedError(
+        f"likelihood: expected a Bernoulli with one output, a Categorical or a Gaussian, got {likelihood.name} with "
+        f"{outputs} outputs."
+    )
+
+
+def _quadratic(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor) -> Expectation:
+    """log p is quadratic in f: E[log p(y∣f)] = log p(y∣μ) − ½ tr(ΛΣ)."""
+    curvature = likelihood.hessian(mean, y)
+    log_prob = likelihood.log_prob(mean, y) - 0.5 * (curvature * cov).sum((-2, -1))
+    return Expectation(log_prob, likelihood.gradient(mean, y), curvature)
+
+
+def _over_activation(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor) -> Expectation:
+    """One output: f is the activation a ~ N(μ, σ²)."""
+    nodes, log_weights = activation_nodes(mean[:, 0], cov[:, 0, 0])
+    f, weights = nodes.mT[..., None], log_weights.exp().mT
+    log_prob = (weights * likelihood.log_prob(f, y)).sum(0)
+    gradient = (weights * likelihood.gradient(f, y)[..., 0]).sum(0)
+    curvature = (weights * likelihood.hessian(f, y)[..., 0, 0]).sum(0)
+    return Expectation(log_prob, gradient[:, None], curvature[:, None, None])
+
+
+def _over_contrasts(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor, z: Tensor) -> Expectation:
+    """Classes: f = μ + U L z with U an orthonormal basis of the contrasts between classes and L Lᵀ = UᵀΣU.
+
+    A softmax does not change when all outputs are shifted by the same amount, so that direction is left out exactly.
+    The derivatives are those of the sum over the nodes itself, so that the sum is a function that can be maximised to
+    working precision. By the chain rule through the Cholesky factor, with D = Σ_s w_s Uᵀ∇log p(f_s) z_sᵀ = ∂E/∂L,
+    ∂E/∂(LLᵀ) = L⁻ᵀ sym(tril(LᵀD) − ½ diag(LᵀD)) L⁻¹.
+    """
+    basis = _contrasts(mean.shape[-1])
+    spread = basis.mT @ cov @ basis
+    # A row of zeros in a model without bias: f does not vary, and J = 0 multiplies whatever curvature stands here.
+    still = (spread.diagonal(dim1=-2, dim2=-1).sum(-1) == 0)[:, None, None]
+    root = torch.linalg.cholesky(torch.where(still, torch.eye(basis.shape[1], dtype=spread.dtype), spread))
+    steps = basis @ torch.where(still, 0.0, root)
+    f = mean + torch.einsum("nck,sk->snc", steps, z)
+    log_prob, gradient = likelihood.log_prob(f, y), likelihood.gradient(f, y)
+    by_root = torch.einsum("snc,sk->nck", gradient @ basis, z) / z.shape[0]
+    inner = (root.mT @ by_root).tril()
+    inner = 0.5 * (inner + inner.mT - torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1)))
+    half = torch.linalg.solve_triangular(root.mT, inner, upper=True)
+    by_spread = torch.linalg.solve_triangular(root.mT, half.mT, upper=True)
+    curvature = -2.0 * basis @ (0.5 * (by_spread + by_spread.mT)) @ basis.mT
+    return Expectation(log_prob.mean(0), gradient.mean(0), curvature)
+
+
+@cache
+def _contrasts(outputs: int) -> Tensor:
+    """An orthonormal basis U of the vectors in ℝᶜ that sum to zero, shape (C, C − 1), by Helmert's construction."""
+    index = torch.arange(outputs, dtype=torch.float64)
+    columns = [(index < k).to(torch.float64) - k * (index == k) for k in range(1, outputs)]
+    return torch.stack([column / column.norm() for column in columns], dim=1)
+
+
+@cache
+def _matched_nodes(dim: int, n: int) -> Tensor:
+    """Quasi-Monte-Carlo points of N(0, I) with z and −z in pairs and the identity for their covariance, shape (n, dim).
+
+    Then every cubic polynomial is integrated exactly.
+    """
+    half = normal_nodes(dim, max(1, n // 2))
+    root = torch.linalg.cholesky(half.mT @ half / half.shape[0])
+    half = torch.linalg.solve_triangular(root, half.mT, upper=False).mT
+    return torch.cat([half, -half])

@@ -1,0 +1,185 @@
+"""The mode of the log joint of a linear model: Newton's method with a line search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import ConvergenceError
+from bayescope.linear.density import LinearDensity, Reading
+from bayescope.precision import DensePrecision
+from bayescope.priors import Prior
+
+# The Newton decrement √(gᵀA⁻¹g) is the distance to the mode in posterior standard deviations. Where the classes are
+# separable the curvature changes by a hundred times itself within one of them, and A is wanted to eight digits or more.
+TOLERANCE = 1e-12
+# A table with many rows starts from the mode of every STRIDE-th of them; that is prime, to fall in step with few
+# patterns of the rows.
+SAMPLED_ROWS, SAMPLED_SHARE = 20_000, 400
+STRIDE = 17
+SAMPLE_TOLERANCE = 0.3
+# A large table stops within LARGE_TOLERANCE: the last step, which costs no pass, then leaves the mode within about
+# 1e-6/√N sds, and the precision is that of a point 1e-3 sds away, where it differs by about 1e-3/√N of itself.
+LARGE_ROWS = 200_000
+LARGE_TOLERANCE = 1e-3
+MAX_STEPS = 200
+ARMIJO = 1e-4
+ROUNDING = 64 * torch.finfo(torch.float64).eps
+
+Retune = Callable[[Tensor, Reading], Prior]
+
+
+@final
+@dataclass(frozen=True)
+class Mode:
+    """The mode of a log joint density and its curvature there.
+
+    Attributes:
+        theta: the mode, shape (P,).
+        log_joint: log p(y, θ) at the mode.
+        precision: the negative Hessian of the log joint.
+        reading: the likelihood alone, as last read.
+        density: what was climbed, under the prior that the climb ended with.
+        decrement: how far the last reading was from the mode, in posterior standard deviations.
+        trace: "log_joint" and "decrement" of each step on all rows.
+    """
+
+    theta: Tensor
+    log_joint: Tensor
+    precision: DensePrecision
+    reading: Reading
+    density: LinearDensity
+    decrement: float
+    trace: dict[str, list[float]]
+
+
+def find_mode(
+    density: LinearDensity,
+    start: Tensor | None = None,
+    *,
+    retune: Retune | None = None,
+    tolerance: float | None = None,
+) -> Mode:
+    """Climbs to argmax_θ log p(y, θ) by Newton's method, with the exact Hessian and Armijo backtracking.
+
+    The log joint of a log-concave likelihood under a Gaussian prior has one mode and a positive definite precision
+    everywhere, so that the climb converges from any start, on separable data too. Where rows abound the climb begins
+    on a fixed choice of them, each counting for those left out, and from a choice of those.
+
+    Args:
+        density: the log joint.
+        start: where to begin, shape (P,); zero by default.
+        retune: called with θ and the reading there after each pass; the climb goes on under the prior that it
+            returns. The fixed point is a mode under the prior that `retune` returns at the mode.
+        tolerance: the decrement to stop at; `TOLERANCE`, or `LARGE_TOLERANCE` for a large table, by default.
+
+    Raises:
+        ConvergenceError: if the mode is not reached.
+        NotPositiveDefiniteError: if the curvature is not positive definite, for a likelihood that is not log-concave.
+    """
+    if start is None and density.rows.count >= max(SAMPLED_ROWS, SAMPLED_SHARE * density.dim):
+        sampled = find_mode(every(density, STRIDE), retune=retune, tolerance=SAMPLE_TOLERANCE)
+        start, density = sampled.theta, density.with_prior(sampled.density.prior)
+    if tolerance is None:
+        tolerance = LARGE_TOLERANCE if density.rows.count >= LARGE_ROWS else TOLERANCE
+    theta = torch.zeros(density.dim, dtype=torch.float64) if start is None else start
+    point = _Point.read(density, theta, retune)
+    trace: dict[str, list[float]] = {"log_joint": [], "decrement": []}
+    for _ in range(MAX_STEPS):
+        trace["log_joint"].append(float(point.log_joint))
+        trace["decrement"].append(point.decrement)
+        if point.decrement <= tolerance or _stalled(trace["decrement"], point):
+            return point.finish(trace)
+        point = _advance(point, retune)
+    raise ConvergenceError(
+        f"mode: expected a Newton decrement of at most {tolerance:g} within {MAX_STEPS} steps, got "
+        f"{point.decrement:.3g}. Raise the prior precision or standardise the features."
+    )
+
+
+def every(density: LinearDensity, stride: int) -> LinearDensity:
+    """Every ``stride``-th row of a table, weighted so that the rows taken count for all; a view, not a copy."""
+    taken = density.targets[::stride]
+    share = density.rows.count / taken.shape[0]
+    weights = taken.new_full((taken.shape[0],), share, dtype=torch.float64)
+    if density.weights is not None:
+        weights = density.weights[::stride] * share
+    return LinearDensity(density.model, density.likelihood, density.prior, density.features[::stride], taken, weights)
+
+
+@final
+@dataclass(frozen=True)
+class _Point:
+    """A θ with everything that one pass over the rows tells of it."""
+
+    density: LinearDensity
+    theta: Tensor
+    reading: Reading
+    log_joint: Tensor
+    precision: DensePrecision
+    step: Tensor
+    decrement: float
+
+    @classmethod
+    def read(cls, density: LinearDensity, theta: Tensor, retune: Retune | None = None) -> _Point:
+        """Reads the rows at θ, lets the prior be tuned, and solves for Newton's step."""
+        reading = density.read(theta)
+        if retune is not None:
+            density = density.with_prior(retune(theta, reading))
+        return cls.of(density, theta, reading)
+
+    @classmethod
+    def of(cls, density: LinearDensity, theta: Tensor, reading: Reading) -> _Point:
+        """The same from a reading that is at hand."""
+        assert reading.curvature is not None
+        pull = density.prior_precision.multiply(theta - density.prior_mean)
+        gradient = reading.gradient - pull
+        precision = DensePrecision(
+            reading.curvature + density.prior_precision.to_dense(), name="the precision of the log joint"
+        )
+        step = precision.solve(gradient)
+        log_joint = reading.log_likelihood + density.prior.log_prob(theta)
+        decrement = float((gradient @ step).clamp(min=0.0).sqrt())
+        return cls(density, theta, reading, log_joint, precision, step, decrement)
+
+    def finish(self, trace: dict[str, list[float]]) -> Mode:
+        """Takes the last step, which needs no pass: what it changes is below the tolerance."""
+        return Mode(
+            self.theta + self.step,
+            self.log_joint + 0.5 * self.decrement**2,
+            self.precision,
+            self.reading,
+            self.density,
+            self.decrement,
+            trace,
+        )
+
+
+def _advance(point: _Point, retune: Retune | None) -> _Point:
+    """Newton's step, halved until the log joint rises by a share of what its slope promises."""
+    density, length = point.density, 1.0
+    while True:
+        trial = _Point.read(density, point.theta + length * point.step, None)
+        slack = ROUNDING * (1.0 + abs(float(point.log_joint)))
+        if trial.log_joint >= point.log_joint + ARMIJO * length * point.decrement**2 - slack:
+            break
+        length *= 0.5
+        if length < 1e-10:
+            raise ConvergenceError(
+                f"mode: the log joint does not rise along Newton's step (decrement {point.decrement:.3g}). "
+                "The likelihood may not be log-concave, or the features differ too much in scale: standardise them."
+            )
+    if retune is None:
+        return trial
+    return _Point.of(density.with_prior(retune(trial.theta, trial.reading)), trial.theta, trial.reading)
+
+
+def _stalled(decrements: list[float], point: _Point) -> bool:
+    """Whether rounding keeps the decrement from falling: it no longer halves, and its square changes no digit."""
+    if len(decrements) < 2 or decrements[-1] < 0.5 * decrements[-2]:
+        return False
+    return point.decrement**2 <= ROUNDING * (1.0 + abs(float(point.log_joint)))

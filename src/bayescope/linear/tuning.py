@@ -1,0 +1,161 @@
+"""One prior precision for many weights, learnt by maximising a bound on the evidence or an estimate of it.
+
+With q the posterior for the prior precision α of D weights, both the evidence lower bound and the evidence of
+expectation propagation change with α, at their stationary point in q, only through E_q[log p(θ)] (for the second,
+Seeger 2005, Expectation propagation for exponential families):
+
+    d/d log α = ½ (D − α E_q‖θ − m₀‖²)    over these weights.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar, final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
+from bayescope.linear.density import LinearDensity
+from bayescope.precision import DiagonalPrecision, Precision
+from bayescope.priors import Prior
+
+# The precision is sought between these multiples of the largest eigenvalue of the data's curvature at the prior's mean.
+BOUNDS = (1e-10, 1e6)
+# At the solution D − α E‖θ − m₀‖² is at most this times D.
+TOLERANCE = 1e-7
+MAX_FITS = 80
+# The longest step in log α: far from the solution neither a secant nor MacKay's step means much.
+LONGEST = 5.0
+
+
+class Gaussian(Protocol):
+    """A fitted N(mean, precision⁻¹)."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Its mean, shape (P,)."""
+
+    @property
+    def precision(self) -> Precision:
+        """Its precision."""
+
+
+F = TypeVar("F", bound=Gaussian)
+Fitter = Callable[[LinearDensity, F | None], F]
+
+
+@final
+@dataclass(frozen=True)
+class Tuned(Generic[F]):
+    """A fit under the prior precision that maximises its objective.
+
+    Attributes:
+        fit: the posterior there.
+        precisions: every α that was tried; the last is the solution.
+    """
+
+    fit: F
+    precisions: list[float]
+
+
+def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor) -> Tuned[F]:
+    """Finds the shared α with d/d log α = 0, by secants that stay within a bracket.
+
+    Where a secant is of no use the step is MacKay's (1992), α ← γ / ‖m − m₀‖² with γ = D − α Σ Var_q, whose fixed
+    point is the same.
+
+    Args:
+        fit: the posterior of a density, started from the solution under another prior, or from ``None``.
+        density: its prior gives the precision of the other weights, and of the tuned ones the start.
+        tuned: a mask of shape (P,): the D weights that share α.
+
+    Returns:
+        The fit under the maximising prior.
+
+    Raises:
+        InputError: if the mask is not a boolean tensor of shape (P,) with a true entry.
+        UnsupportedError: if the prior precision is not diagonal.
+        ConvergenceError: if no stationary point is found.
+
+    Warns:
+        ConvergenceWarning: if the maximum is at an end of the range, where the fit is then made.
+    """
+    _check(density, tuned)
+    here, low, high = _range(density, tuned)
+    current: F | None = None
+    before: tuple[float, float] | None = None
+    precisions: list[float] = []
+    slope = math.nan
+    for _ in range(MAX_FITS):
+        current = fit(density.with_prior(_with_precision(density.prior, tuned, math.exp(here))), current)
+        precisions.append(math.exp(here))
+        slope, mackay = _slope(current, density.prior_mean, tuned, math.exp(here))
+        if abs(slope) <= TOLERANCE:
+            return Tuned(current, precisions)
+        if here == (high if slope > 0 else low):
+            _warn_of_bound(math.exp(here), slope)
+            return Tuned(current, precisions)
+        there = _proposal(here, slope, mackay, before)
+        before = (here, slope)
+        here = min(high, max(low, there))
+    raise ConvergenceError(
+        f"prior_precision: expected a stationary evidence after {MAX_FITS} fits, got a relative slope of {slope:.3g} "
+        f"at {precisions[-1]:.6g}. Give the prior precision as a number."
+    )
+
+
+def _proposal(here: float, slope: float, mackay: float, before: tuple[float, float] | None) -> float:
+    """The next log α: the root of the line through the last two slopes where it falls, else MacKay's."""
+    step = mackay
+    if before is not None:
+        rise = (slope - before[1]) / (here - before[0])
+        if rise < 0:
+            step = -slope / rise
+    return here + math.copysign(min(abs(step), LONGEST), slope)
+
+
+def _slope(fit: Gaussian, centre: Tensor, tuned: Tensor, precision: float) -> tuple[float, float]:
+    """(2/D) d/d log α, and MacKay's step in log α, which has the same sign."""
+    variance = precision * float(fit.precision.marginal_variance()[tuned].sum())
+    distance = precision * float((fit.mean - centre)[tuned].square().sum())
+    count = int(tuned.sum())
+    determined = count - variance  # γ
+    step = math.log(determined / distance) if determined > 0 and distance > 0 else LONGEST
+    return (determined - distance) / count, step
+
+
+def _range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, float]:
+    """The logs of the start and of the two ends."""
+    curvature = density.curvature(density.prior_mean)
+    largest = float(torch.linalg.eigvalsh(curvature[tuned][:, tuned])[-1])
+    low, high = (math.log(bound * largest) for bound in BOUNDS)
+    start = float(density.prior_precision.diagonal()[tuned].log().mean())
+    return min(high, max(low, start)), low, high
+
+
+def _with_precision(prior: Prior, tuned: Tensor, precision: float) -> Prior:
+    return Prior(torch.where(tuned, precision, prior.diagonal(tuned.shape[0])), prior.mean)
+
+
+def _check(density: LinearDensity, tuned: Tensor) -> None:
+    if tuned.dtype != torch.bool or tuned.shape != (density.dim,) or not tuned.any():
+        raise InputError(
+            f"tuned: expected a boolean mask of shape ({density.dim},) with a true entry, got {tuned.dtype} of shape "
+            f"{tuple(tuned.shape)}."
+        )
+    if not isinstance(density.prior_precision, DiagonalPrecision):
+        raise UnsupportedError("tuned: expected a prior with a precision per weight, got a dense one. Leave tuned out.")
+
+
+def _warn_of_bound(precision: float, slope: float) -> None:
+    reason = "the inputs tell nothing of y" if slope > 0 else "the weights are not held back at all"
+    warnings.warn(
+        f"prior_precision: its evidence has no maximum within range, {reason}; {precision:.3g} is used. "
+        "Give the prior precision as a number.",
+        ConvergenceWarning,
+        stacklevel=4,
+    )

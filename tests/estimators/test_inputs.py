@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+from bayescope.errors import InputError
+from bayescope.estimators.inputs import InputMap
+
+
+def table() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((50, 3)) * [1.0, 10.0, 100.0] + 5.0
+
+
+def fit(X: np.ndarray, **options: object) -> tuple[InputMap, np.ndarray]:
+    names = [f"x{j}" for j in range(X.shape[1])]
+    return InputMap.fit(X, names, **{"standardize": False, "features": None, "random_state": 0, **options})
+
+
+def test_a_table_that_needs_nothing_is_not_copied():
+    X = table()
+    inputs, mapped = fit(X)
+    assert mapped is X
+    assert inputs(X) is X
+    assert inputs.notes()["inputs"] == "as given"
+
+
+def test_standardised_inputs_come_first_and_features_second():
+    X = table()
+    inputs, mapped = fit(X, standardize=True, features=FunctionTransformer(np.square))
+    z = (X - X.mean(0)) / X.std(0)
+    np.testing.assert_allclose(mapped, z**2, atol=1e-12)
+    np.testing.assert_allclose(inputs(X[:3]), mapped[:3], atol=1e-12)
+    assert "mapped by FunctionTransformer" in inputs.notes()["inputs"]
+
+
+def test_a_wide_span_of_scales_is_remarked():
+    assert "span" in fit(table())[0].notes()["scales"]
+    assert "scales" not in fit(table(), standardize=True)[0].notes()
+    constant = np.column_stack([table()[:, 0], np.ones(50)])
+    assert "scales" not in fit(constant)[0].notes()
+    assert fit(np.ones((4, 2)))[0].scales == (0.0, 0.0)
+
+
+def test_sparse_features_become_dense():
+    X = np.array([[0.0], [1.0], [2.0], [1.0]])
+    inputs, mapped = fit(X, features=OneHotEncoder())
+    assert isinstance(mapped, np.ndarray)
+    np.testing.assert_array_equal(mapped, np.eye(3)[[0, 1, 2, 1]])
+    assert inputs.names == ("x0_0.0", "x0_1.0", "x0_2.0")
+    assert not scipy.sparse.issparse(inputs(X))
+
+
+def test_features_have_to_be_a_table():
+    with pytest.raises(InputError, match="shape"):
+        fit(table(), features=FunctionTransformer(lambda X: X[:, 0]))

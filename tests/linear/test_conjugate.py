@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import BayesianRidge
+from torch.testing import assert_close
+
+from bayescope.errors import ConvergenceWarning, InputError
+from bayescope.likelihoods import Gaussian
+from bayescope.linear.conjugate import conjugate, tune_scales
+from bayescope.linear.density import LinearDensity
+from bayescope.linear.evidence import weight_prior
+from bayescope.models import LinearModel
+from bayescope.precision import DensePrecision
+from bayescope.priors import Prior
+from tests.cases import LINEAR_CASES
+from tests.reference import regression
+
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+CASES = {name: case for name, case in LINEAR_CASES.items() if name.startswith("gaussian")}
+
+
+def line(rows: int = 60, columns: int = 5, *, bias: bool = True, seed: int = 0, noise: float = 1.0) -> LinearDensity:
+    generator = torch.Generator().manual_seed(seed)
+    x = 3.0 * torch.randn(rows, columns, dtype=torch.float64, generator=generator) + 2.0
+    y = x @ torch.linspace(-0.5, 0.8, columns, dtype=torch.float64) + 4.0
+    y = y + noise * torch.randn(rows, dtype=torch.float64, generator=generator)
+    return LinearDensity(LinearModel(columns, 1, bias), Gaussian(), Prior(), x, y[:, None])
+
+
+def log_evidence(table: LinearDensity, log_alpha: float, log_beta: float, intercept: float) -> float:
+    """log N(y; 0, noise + X Xᵀ/α + 1 1ᵀ/τ)."""
+    x, rows = table.features, table.rows.count
+    covariance = math.exp(-log_beta) * torch.eye(rows).double() + x @ x.mT * math.exp(-log_alpha)
+    covariance += table.model.bias / intercept
+    marginal = torch.distributions.MultivariateNormal(torch.zeros(rows).double(), covariance)
+    return float(marginal.log_prob(table.targets[:, 0]))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_posterior_and_evidence_are_those_of_the_joint_gaussian(case):
+    noise = case.likelihood.noise(case.targets).expand(case.targets.shape).reshape(-1)
+    truth = regression(case.jacobian.flatten(0, 1), case.targets.reshape(-1), noise, case.precision, case.mean)
+    q = conjugate(case.model, case.likelihood, case.prior, case.features, case.targets)
+    assert_close(q.mean, truth[0], **EXACT)
+    assert_close(q.covariance, truth[1], **EXACT)
+    assert float(q.log_evidence()) == pytest.approx(truth[2], rel=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_two_halves_one_after_the_other_are_the_whole(case):
+    x, y = case.features, case.targets
+    whole = conjugate(case.model, case.likelihood, case.prior, x, y)
+    first = conjugate(case.model, case.likelihood, case.prior, x[:15], y[:15])
+    second = first.condition((x[15:], y[15:]))
+    assert_close(second.mean, whole.mean, **EXACT)
+    assert_close(second.covariance, whole.covariance, **EXACT)
+    assert_close(first.log_evidence() + second.log_evidence(), whole.log_evidence(), **EXACT)
+
+
+def test_a_dense_prior_is_taken_whole():
+    case = CASES["gaussian"]
+    dense = torch.diag(case.precision) + 0.1
+    q = conjugate(case.model, case.likelihood, Prior(DensePrecision(dense), case.mean), case.features, case.targets)
+    jacobian = case.jacobian[:, 0]
+    precision = dense + jacobian.mT @ jacobian / 0.5
+    expected = torch.linalg.solve(precision, dense @ case.mean + jacobian.mT @ case.targets[:, 0] / 0.5)
+    assert_close(q.mean, expected, **EXACT)
+    assert_close(q.precision.to_dense(), precision, **EXACT)
+
+
+def test_large_offsets_cost_no_digits():
+    """y far from 0: the second step takes away what the first one rounds off."""
+    table = line()
+    x, y = table.features, table.targets + 1e7
+    q = conjugate(table.model, Gaussian(1.0), Prior(1e-12), x, y)
+    near = conjugate(table.model, Gaussian(1.0), Prior(1e-12), x, table.targets)
+    assert_close(q.mean[:-1], near.mean[:-1], rtol=0, atol=1e-7)
+    assert float(q.mean[-1] - near.mean[-1]) == pytest.approx(1e7, rel=1e-10)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("point", [(0.0, 0.0), (1.0, -2.0), (-3.0, 2.0)])
+def test_the_evidence_of_given_scales_is_exact(bias: bool, point: tuple[float, float]):
+    table = line(bias=bias)
+    scales = tune_scales(
+        table,
+        intercept_prior_precision=0.01,
+        prior_precision=math.exp(point[0]),
+        noise_variance=math.exp(-point[1]),
+    )
+    assert (scales.prior_precision, scales.noise_variance) == pytest.approx((math.exp(point[0]), math.exp(-point[1])))
+    assert scales.log_evidence == pytest.approx(log_evidence(table, *point, 0.01), rel=1e-10)
+    prior = weight_prior(table.model, math.exp(point[0]), 0.01)
+    q = conjugate(table.model, Gaussian(math.exp(-point[1])), prior, table.features, table.targets)
+    assert float(q.log_evidence()) == pytest.approx(scales.log_evidence, rel=1e-10)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("known", [{}, {"noise_variance": 0.7}, {"prior_precision": 2.0}], ids=str)
+@pytest.mark.parametrize("shape", [(60, 5), (8, 20)], ids=str)
+def test_learnt_scales_are_at_the_maximum(bias: bool, known: dict[str, float], shape: tuple[int, int]):
+    table = line(*shape, bias=bias)
+    scales = tune_scales(table, intercept_prior_precision=0.01, **known)
+    a, b, h = math.log(scales.prior_precision), -math.log(scales.noise_variance), 1e-4
+    along = [(h, 0.0)] * ("prior_precision" not in known) + [(0.0, h)] * ("noise_variance" not in known)
+    here = log_evidence(table, a, b, 0.01)
+    assert scales.log_evidence == pytest.approx(here, rel=1e-8)
+    for da, db in along:
+        up, down = log_evidence(table, a + da, b + db, 0.01), log_evidence(table, a - da, b - db, 0.01)
+        # A shift of the optimum by 1e-8 would show as curvature × 1e-8; the difference itself resolves 1e-7 or so.
+        assert abs(up - down) / (2 * h) < 2e-7 * max(1.0, abs(up + down - 2 * here) / h**2)
+        assert max(up, down) < here + 1e-10
+
+
+def test_a_weak_intercept_gives_the_scales_of_bayesian_ridge():
+    table = line(200, 4)
+    ridge = BayesianRidge(tol=1e-12, max_iter=10_000, alpha_1=0, alpha_2=0, lambda_1=0, lambda_2=0)
+    ridge.fit(table.features.numpy(), table.targets[:, 0].numpy())
+    scales = tune_scales(table, intercept_prior_precision=1e-9)
+    # Its noise divides by N − γ without the intercept's own degree of freedom.
+    assert scales.prior_precision == pytest.approx(ridge.lambda_, rel=2e-2)
+    assert scales.noise_variance == pytest.approx(1.0 / ridge.alpha_, rel=2e-2)
+
+
+def test_features_without_information_are_told_and_do_no_harm():
+    x = torch.tensor([[-1.0], [1.0]] * 10, dtype=torch.float64)
+    y = torch.tensor([0.0, 0.0, 1.0, 1.0] * 5, dtype=torch.float64)
+    table = LinearDensity(LinearModel(1), Gaussian(), Prior(), x, y[:, None])
+    scales = tune_scales(table, intercept_prior_precision=1e-4)
+    assert scales.useless
+    assert scales.noise_variance == pytest.approx(0.25, rel=0.1)
+
+
+def test_a_noise_of_zero_is_warned_of():
+    x = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+    table = LinearDensity(LinearModel(1), Gaussian(), Prior(), x, 2.0 * x + 1.0)
+    with pytest.warns(ConvergenceWarning, match="without noise"):
+        scales = tune_scales(table, intercept_prior_precision=1e-4)
+    assert scales.noise_variance < 1e-8
+
+
+def test_a_constant_has_no_noise_to_learn():
+    table = LinearDensity(
+        LinearModel(1), Gaussian(), Prior(), torch.arange(4.0).double()[:, None], torch.ones(4, 1).double()
+    )
+    with pytest.raises(InputError, match="vary"):
+        tune_scales(table, intercept_prior_precision=1e-4)
+    assert math.isfinite(tune_scales(table, intercept_prior_precision=1e-4, noise_variance=1.0).log_evidence)
+
+
+def test_noise_that_is_still_to_be_learnt_is_refused():
+    table = line()
+    with pytest.raises(InputError, match="noise_variance"):
+        conjugate(table.model, Gaussian("evidence"), Prior(), table.features, table.targets)
+
+
+def test_numpy_and_strides_give_the_same():
+    case = CASES["gaussian"]
+    q = conjugate(case.model, case.likelihood, case.prior, case.features, case.targets)
+    columns = np.asfortranarray(case.features.numpy())
+    again = conjugate(case.model, case.likelihood, case.prior, columns, case.targets[:, 0].numpy())
+    assert_close(again.mean, q.mean, rtol=1e-12, atol=1e-12)
