@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 Report = Callable[[int, int, str], None]
+
+# A bar inside another one stays hidden: the outer one says what a person waits for.
+_drawn: ContextVar[bool] = ContextVar("a bar is drawn", default=False)
 
 
 @contextmanager
@@ -17,12 +21,13 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
 
     Args:
         doing: the verb before each name, such as "fitting".
-        shown: whether to draw it; it stays hidden where the error stream is no terminal.
+        shown: whether to draw it; it stays hidden where the error stream is no terminal, and inside another bar.
 
     Yields:
         A function to call before each step, with how many steps are done, how many there are, and the step's name.
     """
     console = Console(stderr=True)
+    visible = shown and (console.is_terminal or console.is_jupyter) and not _drawn.get()
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -30,10 +35,14 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
-        task = bar.add_task(doing, total=None)
+    token = _drawn.set(visible or _drawn.get())
+    try:
+        with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
+            task = bar.add_task(doing, total=None)
 
-        def report(done: int, steps: int, name: str) -> None:
-            bar.update(task, completed=done, total=steps, description=f"{doing} {name}")
+            def report(done: int, steps: int, name: str) -> None:
+                bar.update(task, completed=done, total=steps, description=f"{doing} {name}")
 
-        yield report
+            yield report
+    finally:
+        _drawn.reset(token)

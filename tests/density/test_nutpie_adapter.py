@@ -115,10 +115,11 @@ class TestAdapter:
         assert torch.get_num_threads() == before
 
     def test_progress_counts_every_draw(self, monkeypatch):
-        monkeypatch.setattr("rich.progress.Progress.advance", lambda bar, task: advances.append(task))
-        advances = []
+        seen = []
+        monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **now: seen.append(now))
         self.run(progress=True, chains=2)
-        assert len(advances) == 2 * (60 + 60)
+        assert [now["completed"] for now in seen] == list(range(1, 2 * (60 + 60) + 1))
+        assert {now["total"] for now in seen} == {2 * (60 + 60)}
 
     def test_a_gradient_of_one_repeated_number(self):
         """Such a gradient is an expanded tensor, which is not contiguous."""

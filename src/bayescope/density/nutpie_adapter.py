@@ -9,21 +9,21 @@ with ``wait``, which raises `TimeoutError` while the chain runs.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.starts import chain_starts
 from bayescope.errors import ConvergenceError
 from bayescope.log_density import LogDensity
+from bayescope.progress import progress_bar
+from bayescope.threads import one_thread
 
 _POLL_SECONDS = 0.01
 
@@ -71,7 +71,11 @@ def nuts_draws(
     starts = chain_starts(density, start, chains, generator)
     seeds = [checks.seed_from(generator) for _ in range(chains)]
     settings = {"draws": draws, "tune": tune, "target_accept": target_accept}
-    with _one_torch_thread(), _progress_bar(chains * (draws + tune), progress) as advance:
+    with one_thread(), progress_bar("sampling", shown=progress) as report:
+        done = itertools.count(1)
+
+        def advance() -> None:
+            report(next(done), chains * (draws + tune), "draws")
 
         def launch(chain: int) -> _Chain:
             return _launch(density, starts[chain].numpy(), seeds[chain], settings, advance)
@@ -153,25 +157,3 @@ def _poll(handle: _Chain) -> Any | None:
     if refusal is not None:
         raise ConvergenceError(f"nuts: the sampler gave up: {refusal}. Start elsewhere, or rescale the coordinates.")
     return trace
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Chains are the parallelism: threads inside each evaluation would compete with them."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _progress_bar(total: int, shown: bool) -> Iterator[Callable[[], None]]:
-    """Yields a function to call once a draw."""
-    if not shown:
-        yield lambda: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("sampling", total=total)
-        yield lambda: bar.advance(task)

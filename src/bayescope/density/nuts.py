@@ -24,7 +24,7 @@ def nuts(
     chains: int = 4,
     target_accept: float = 0.8,
     generator: torch.Generator | int | None = None,
-    progress: bool = False,
+    progress: bool = True,
 ) -> DrawsPosterior:
     """Draws by the No-U-Turn sampler (Hoffman & Gelman 2014), as nutpie implements it.
 
@@ -40,7 +40,7 @@ def nuts(
         chains: how many; they run in parallel over the processor's cores.
         target_accept: the acceptance rate that the step size aims at; nearer to 1 for fewer divergences.
         generator: a ``torch.Generator`` or an int.
-        progress: whether to show a progress bar.
+        progress: whether to show a progress bar, on the error stream and only to a terminal.
 
     Returns:
         A `DrawsPosterior`, with ``r_hat``, ``effective_draws`` and ``divergences``.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -77,17 +76,6 @@ class Rows:
         rows = max(1, min(rows, WORK_BYTES // (8 * self.outputs * max(self.outputs, copies))))
         for start in range(low, high, rows):
             yield slice(start, min(start + rows, high))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small operations one after the other are fastest in one thread, most of all on a machine that is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _total(parts: Iterator[tuple[Tensor, ...]] | Iterator[list[Tensor]]) -> list[Tensor]:

@@ -17,10 +17,10 @@ from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.laplace import compile_density
 from bayescope.linear.mode import Mode, find_mode
-from bayescope.linear.rows import one_thread
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
+from bayescope.threads import one_thread
 
 # Chains start this many posterior standard deviations around the mode: wider than the posterior, as R-hat asks.
 START_SPREAD = 2.0
@@ -38,7 +38,7 @@ def nuts(
     chains: int = 4,
     target_accept: float = 0.9,
     generator: torch.Generator | int | None = None,
-    progress: bool = False,
+    progress: bool = True,
 ) -> DrawsPosterior:
     """Draws from p(θ∣y) by NUTS (Hoffman & Gelman 2014), in coordinates in which Laplace's posterior is N(0, I).
 
@@ -53,7 +53,7 @@ def nuts(
         chains: how many.
         target_accept: the acceptance rate that the step size aims at; for separable classes 0.8 diverges at times.
         generator: a ``torch.Generator`` or an int.
-        progress: whether to show a progress bar.
+        progress: whether to show a progress bar, on the error stream and only to a terminal.
 
     Raises:
         MissingDependencyError: if nutpie or ArviZ is not installed.
