@@ -1,20 +1,28 @@
-"""How many threads torch uses inside an operation."""
+"""How many threads torch uses inside an operation.
+
+Threads inside an operation wait for each other at its end, up to a hundred times longer than it runs when another
+process has one of the cores. Small operations are fastest in one thread, and so is work that is parallel outside.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+
+# Tables of fewer numbers than this are small: an operation on all of one takes well under a millisecond.
+SMALL = 2**19
+
+
+def threads_for(numbers: int) -> AbstractContextManager[None]:
+    """One thread inside each operation on a table of so many numbers if it is small, else the caller's setting."""
+    return one_thread() if numbers < SMALL else nullcontext()
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside each operation, put back on leaving.
-
-    For small operations, and for work that is parallel outside of them. Threads inside an operation wait for each
-    other at its end, up to a hundred times longer than it runs when another process has one of the cores.
-    """
+    """One thread inside each operation; the caller's setting is put back on leaving."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -42,6 +42,14 @@ def test_equal_ratios_have_no_tail_and_do_not_disturb_their_neighbours():
     torch.testing.assert_close(k_hat[1:], alone_k)
 
 
+def test_few_ratios_above_equal_ones_are_too_few_for_a_fit():
+    log_ratios = torch.zeros(1, 4000, dtype=torch.float64)
+    log_ratios[0, :5] = 1.0
+    log_weights, k_hat = pareto_smoothed(log_ratios)
+    assert k_hat[0] == math.inf
+    torch.testing.assert_close(log_weights, torch.log_softmax(log_ratios, 1))
+
+
 def test_a_ratio_of_zero_keeps_weight_zero():
     log_ratios = ratios(1)
     log_ratios[0, :7] = -math.inf

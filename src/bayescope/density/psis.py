@@ -11,7 +11,7 @@ from bayescope import checks
 
 # Section 3.2.4 of the paper: above this k̂ an estimate is not to be trusted at practical numbers of draws.
 PARETO_K_LIMIT = 0.7
-# Ratios that differ by less than this share of their size are equal up to rounding.
+# Log ratios that differ by less are equal up to rounding.
 EQUAL = 1e-9
 
 
@@ -24,7 +24,8 @@ def pareto_smoothed(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Ten
 
     Returns:
         Smoothed log weights that sum to one in each problem, shape (R, S), and the tails' shapes k̂, shape (R,): weights
-        have finite moments up to order 1/k̂. It is −∞ where the largest ratios are equal: there is no tail to fit.
+        have finite moments up to order 1/k̂. It is −∞ where the largest ratios are equal, so that there is no tail to
+        fit, and +∞ where only a few stand out from ratios that are equal, too few for a fit: those stay as they are.
 
     Raises:
         MissingDependencyError: if ArviZ is not installed.
@@ -32,9 +33,11 @@ def pareto_smoothed(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Ten
     arviz = checks.optional_package("arviz", extra="nuts")
     draws = log_ratios.shape[1]
     tail = log_ratios.topk(min(draws // 5, math.ceil(3.0 * math.sqrt(draws / efficiency))), dim=1).values
-    fitted = tail[:, 0] - tail[:, -1] > EQUAL * (1.0 + tail[:, 0].abs())
+    # The fit divides by the excess of the tail's lower quartile over its end.
+    quartile = tail[:, -max(1, tail.shape[1] // 4)] - tail[:, -1]
+    even, fitted = tail[:, 0] - tail[:, -1] <= EQUAL, quartile > EQUAL
     log_weights = log_ratios - torch.logsumexp(log_ratios, 1, keepdim=True)
-    k_hat = torch.full((log_ratios.shape[0],), -math.inf, dtype=torch.float64)
+    k_hat = torch.where(even, -math.inf, math.inf).to(torch.float64)
     if fitted.any():
         smoothed, shapes = arviz.psislw(log_ratios[fitted].numpy().copy(), reff=efficiency)
         log_weights[fitted] = torch.from_numpy(smoothed)

@@ -21,6 +21,7 @@ from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
 from bayescope.predictive import Predictive
+from bayescope.threads import threads_for
 
 
 @final
@@ -192,7 +193,8 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         chains = {"draws": self.draws, "tune": self.tune, "chains": self.chains}
         given = {name: value for name, value in chains.items() if value is not None}
         task = Task(density, precision is None, intercept, generator_from(self.random_state), given)
-        fitted = POSTERIORS[self.posterior](task)
+        with threads_for(table.size):
+            fitted = POSTERIORS[self.posterior](task)
         notes = {**self._inputs.notes(), **prior_notes(fitted.prior, model, fitted.tuned_by)}
         self._effective_parameters = fitted.effective_parameters
         if fitted.effective_parameters is not None:

@@ -23,6 +23,7 @@ from bayescope.gallery import (
 )
 from bayescope.gallery.picture import Picture
 from bayescope.plots.style import house
+from bayescope.threads import one_thread
 
 __all__ = ["PICTURES", "Picture", "draw", "draw_all"]
 
@@ -84,7 +85,7 @@ def draw_all(
     for done, name in enumerate(names):
         if progress is not None:
             progress(done, len(names), name)
-        with staged(folder) as stage, house():
+        with staged(folder) as stage, house(), one_thread():
             PICTURES[name].draw().savefig(stage / f"{name}.png")
     with staged(folder) as stage:
         (stage / INDEX).write_text(_index(folder), encoding="utf-8")

@@ -10,16 +10,17 @@ from typing import final
 import torch
 from torch import Tensor
 
+from bayescope.threads import SMALL
+
 # A block of the table and what is computed from it stay in a core's cache: the product of a block with itself then
 # runs at the processor's speed and never waits for memory. Wide tables still get enough rows for a matrix product.
 CACHE_BYTES = 3 * 2**19
 LEAST_ROWS = 1024
 # What one block may take beside the table: outputs of many weight vectors at once, Λ of many classes.
 WORK_BYTES = 32 * 2**20
-# Above this many numbers a table is cut into parts that are summed side by side, if their sums take little memory
-# beside it. Every part is summed by one thread: threads inside an operation wait for each other at its end, a hundred
-# times longer than it runs when another process has one of the cores.
-PARALLEL_SIZE = 2**19
+# A table that is not small is cut into parts that are summed side by side, each by one thread, if their sums take
+# little memory beside it.
+PARALLEL_SIZE = SMALL
 PARTS = 16
 SUMS_SHARE = 16
 
