@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +31,13 @@ def test_log_prob_and_gradient_are_the_gaussian_s(case):
 def test_bad_precisions_are_refused(bad):
     with pytest.raises(InputError):
         Prior(bad)
+
+
+def test_a_prior_does_not_change_with_the_caller_s_array():
+    array = np.array([1.0, 2.0])
+    prior = Prior(array)
+    array[0] = 9.0
+    assert prior.diagonal(2).tolist() == [1.0, 2.0]
 
 
 def test_a_prior_for_another_number_of_weights_is_refused():

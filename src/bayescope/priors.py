@@ -34,9 +34,9 @@ class Prior:
     def __init__(self, precision: Any = 1.0, mean: Any = 0.0) -> None:
         structured = isinstance(precision, Precision)
         object.__setattr__(
-            self, "precision", precision if structured else checks.positive("prior_precision", precision)
+            self, "precision", precision if structured else checks.positive("prior_precision", precision).clone()
         )
-        object.__setattr__(self, "mean", checks.float64("prior mean", mean))
+        object.__setattr__(self, "mean", checks.float64("prior mean", mean).clone())
         for name, value in (("prior_precision", self.precision), ("prior mean", self.mean)):
             if isinstance(value, Tensor) and value.ndim > 1:
                 raise InputError(f"{name}: expected a number or shape (P,), got {tuple(value.shape)}.")

@@ -161,6 +161,29 @@ def test_options_that_a_form_cannot_honour_are_refused(form, options):
         forms()[form].predict(X, **options)
 
 
+def test_a_number_of_samples_is_refused_where_nothing_is_drawn():
+    for q in (gaussian(), forms()["mixture"], forms()["point"]):
+        with pytest.raises(InputError, match="samples: expected None"):
+            q.predict(X, samples=7)
+    assert forms()["draws"].predict(X, samples=7, generator=0).latent.values.shape[0] == 7
+
+
+def test_writing_to_an_answer_does_not_reach_the_posterior():
+    for q in forms().values():
+        before = q.predict(X).probs
+        q.mean.zero_()
+        q.covariance.zero_()
+        np.testing.assert_array_equal(q.predict(X).probs, before)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_samples_functions_and_only_a_gaussian_becomes_a_prior(form):
+    q = forms()[form]
+    assert q.sample_functions(X, 3, generator=0).shape == (3, 4, 1)
+    with pytest.raises(UndefinedQuantityError, match="condition"):
+        q.condition((X, np.array([0, 1, 0, 1])))
+
+
 def test_bad_options_are_refused():
     q = gaussian()
     with pytest.raises(OptionError):

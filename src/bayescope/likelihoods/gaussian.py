@@ -41,7 +41,7 @@ class Gaussian:
         if isinstance(noise_variance, str):
             value: Tensor | str = checks.choice("noise_variance", noise_variance, [_LEARNT])
         else:
-            value = checks.positive("noise_variance", noise_variance)
+            value = checks.positive("noise_variance", noise_variance).clone()
             if value.ndim > 1:
                 raise InputError(f"noise_variance: expected a number or shape (D,), got {tuple(value.shape)}.")
         object.__setattr__(self, "noise_variance", value)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import DrawsLatent, Latent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.posterior import Options, Posterior
 from bayescope.posterior.record import Record
+from bayescope.priors import Prior
 
 
 @final
@@ -64,6 +66,9 @@ class DrawsPosterior(Posterior):
         options.refuse_integration(f"draws by {self.record.method}")
         theta = self.flat if options.samples is None else self.sample(options.samples, generator=options.generator)
         return DrawsLatent(model.forward(x, theta)), f"{theta.shape[0]} draws of the weights"
+
+    def _as_prior(self) -> Prior:
+        raise UndefinedQuantityError("condition: a set of draws cannot be a prior; a Gaussian posterior can.")
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.draws

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError, UndefinedQuantityError
+from bayescope.errors import InputError
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
@@ -51,12 +51,12 @@ class GaussianPosterior(Posterior):
     @property
     def mean(self) -> Tensor:
         """E_q[θ], shape (P,): by the change of variables, so not the mode's image under a transform."""
-        return self._moments[0]
+        return self._moments[0].clone()
 
     @property
     def covariance(self) -> Tensor:
         """Cov_q[θ], shape (P, P)."""
-        return self._moments[1]
+        return self._moments[1].clone()
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform."""
@@ -78,29 +78,6 @@ class GaussianPosterior(Posterior):
         density = 0.5 * (self.precision.logdet() - self.precision.dim * math.log(2 * math.pi) - quadratic)
         return density if self.transform is None else density - self.transform.log_jacobian(u)
 
-    def condition(self, data: tuple[Any, Any]) -> Posterior:
-        """The posterior after more data: this one becomes the prior of the same inference.
-
-        Args:
-            data: (X, y), as the model and the likelihood take them.
-
-        Raises:
-            UndefinedQuantityError: if the inference that made this posterior needs more than a prior and data.
-        """
-        if self.infer is None:
-            raise UndefinedQuantityError(f"condition: a posterior by {self.record.method} cannot be updated with data.")
-        return self.infer(Prior(self.precision, self.location), *data)
-
-    def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
-        """n functions f at the inputs, joint over them, shape (n, N, C): Cov = J Σ Jᵀ across rows.
-
-        Raises:
-            UndefinedQuantityError: if the posterior is of a bare log density.
-        """
-        if self.model is None:
-            raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
-        return self.model.forward(self.model.inputs(x), self.sample(n, generator=generator))
-
     def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
         integral = likelihood.integral(options.integral, model.outputs)
         samples = options.samples or DEFAULT_SAMPLES
@@ -110,10 +87,15 @@ class GaussianPosterior(Posterior):
             draws = self.sample(samples, generator=options.generator)
             return DrawsLatent(model.forward(x, draws)), f"sampled, {samples} draws of the weights"
         cov = self.precision.covariance_of(model.tape(x, self.location))
+        if integral != "monte_carlo":
+            options.refuse_samples(f"the {integral} integral draws nothing")
         latent = GaussianLatent(model.forward(x, self.location), cov, integral)
         if integral == "monte_carlo":
             return latent.with_draws(samples, options.generator), f"linearized, monte_carlo with {samples} draws"
         return latent, f"linearized, {integral} integral"
+
+    def _as_prior(self) -> Prior:
+        return Prior(self.precision, self.location)
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.sample(draws, generator=generator)[None]

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import Latent, MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.posterior import Options, Posterior, as_points
 from bayescope.posterior.record import Record
+from bayescope.priors import Prior
 
 
 @final
@@ -76,6 +78,9 @@ class MixturePosterior(Posterior):
         return MixtureLatent(
             self.log_weights, [latent for latent, _ in parts]
         ), f"mixture of {len(parts)}, {parts[0][1]}"
+
+    def _as_prior(self) -> Prior:
+        raise UndefinedQuantityError("condition: a mixture cannot be a prior; a Gaussian posterior can.")
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.sample(draws, generator=generator)[None]

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import DrawsLatent, Latent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.posterior import Options, Posterior
 from bayescope.posterior.record import Record
+from bayescope.priors import Prior
 
 
 @final
@@ -36,7 +38,7 @@ class PointPosterior(Posterior):
     @property
     def mean(self) -> Tensor:
         """The point, shape (P,)."""
-        return self.location
+        return self.location.clone()
 
     @property
     def covariance(self) -> Tensor:
@@ -49,7 +51,11 @@ class PointPosterior(Posterior):
 
     def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
         options.refuse_integration("a point")
+        options.refuse_samples("a point has no draws")
         return DrawsLatent(model.forward(x, self.location)[None]), "at one point: no epistemic part"
+
+    def _as_prior(self) -> Prior:
+        raise UndefinedQuantityError("condition: a point cannot be a prior; a Gaussian posterior can.")
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.sample(draws)[None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
+from bayescope.priors import Prior
 
 
 class Options(NamedTuple):
@@ -25,6 +26,15 @@ class Options(NamedTuple):
     integral: str | None
     samples: int | None
     generator: torch.Generator
+
+    def refuse_samples(self, reason: str) -> None:
+        """Refuses ``samples=`` where nothing is drawn.
+
+        Raises:
+            InputError: if a number of samples is given.
+        """
+        if self.samples is not None:
+            raise InputError(f"samples: expected None, got {self.samples}: {reason}. Leave it out.")
 
     def refuse_integration(self, form: str) -> None:
         """Refuses options that only a Gaussian over the weights can honour.
@@ -53,11 +63,13 @@ class Posterior(ABC):
         record: how the posterior was made.
         model: f(x, θ), for predictions; ``None`` for a bare log density.
         likelihood: p(y∣f); ``None`` for a bare log density.
+        infer: the inference that made it, as a function of (prior, X, y), where it is one.
     """
 
     record: Record
     model: Model | None
     likelihood: Likelihood | None
+    infer: Callable[[Prior, Any, Any], Posterior] | None = None
 
     @property
     @abstractmethod
@@ -76,6 +88,14 @@ class Posterior(ABC):
     @abstractmethod
     def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
         """The distribution of f at checked inputs, and a note of how it was found."""
+
+    @abstractmethod
+    def _as_prior(self) -> Prior:
+        """This posterior as the prior of the next inference.
+
+        Raises:
+            UndefinedQuantityError: if it is no Gaussian.
+        """
 
     @abstractmethod
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
@@ -98,7 +118,8 @@ class Posterior(ABC):
                 The default is "linearized" for Gaussians and mixtures; draws and points are always "sampled".
             integral: over a Gaussian f: "mackay", "quadrature", "monte_carlo" or "laplace_bridge". The default is
                 the likelihood's most accurate; a closed form, where there is one, is always used.
-            samples: how many draws, for "sampled" and "monte_carlo"; default 1000, for draws all of them.
+            samples: how many draws, for "sampled" and "monte_carlo" (default 1000) and for posteriors that are draws
+                (default all of them).
             generator: a ``torch.Generator`` or an int.
 
         Returns:
@@ -119,6 +140,37 @@ class Posterior(ABC):
         latent, note = self._latent(inputs, self.model, self.likelihood, options)
         notes = {"posterior": self.record.method, "latent": note}
         return Predictive(latent, self.likelihood, arrays=not isinstance(x, Tensor), notes=notes)
+
+    def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """n functions f at the inputs, joint over them, shape (n, N, C): one draw of the weights a function.
+
+        For a Gaussian posterior of a linear model, Cov = J Σ Jᵀ across all rows.
+
+        Args:
+            x: inputs as the model takes them, N rows.
+            n: how many functions.
+            generator: a ``torch.Generator`` or an int.
+
+        Raises:
+            UndefinedQuantityError: if the posterior is of a bare log density.
+        """
+        if self.model is None:
+            raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
+        return self.model.forward(self.model.inputs(x), self.sample(n, generator=generator))
+
+    def condition(self, data: tuple[Any, Any]) -> Posterior:
+        """The posterior after more data: this one becomes the prior of the same inference.
+
+        Args:
+            data: (X, y), as the model and the likelihood take them.
+
+        Raises:
+            UndefinedQuantityError: if this posterior cannot serve as a prior, or its inference needs more than one.
+        """
+        prior = self._as_prior()
+        if self.infer is None:
+            raise UndefinedQuantityError(f"condition: a posterior by {self.record.method} cannot be updated with data.")
+        return self.infer(prior, *data)
 
     def log_evidence(self) -> Tensor:
         """log p(data), a float64 scalar.
