@@ -27,7 +27,11 @@ __all__ = [
 
 
 class BayescopeError(Exception):
-    """The parent of every error that bayescope raises on purpose: ``except BayescopeError`` catches them all."""
+    """The parent of every error that bayescope raises on purpose: ``except BayescopeError`` catches them all.
+
+    The estimators also raise scikit-learn's own errors (``ValueError``, ``NotFittedError``) where its checks of tables
+    find something, so that they behave in its pipelines like any other estimator.
+    """
 
 
 class InputError(BayescopeError, ValueError):

@@ -1,4 +1,4 @@
-"""How many threads torch uses inside an operation.
+"""How many threads torch and NumPy use inside an operation.
 
 Threads inside an operation wait for each other at its end, up to a hundred times longer than it runs when another
 process has one of the cores. Small operations are fastest in one thread, and so is work that is parallel outside.
@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 # Tables of fewer numbers than this are small: an operation on all of one takes well under a millisecond.
 SMALL = 2**19
@@ -24,8 +26,15 @@ def threads_for(numbers: int) -> AbstractContextManager[None]:
 def one_thread() -> Iterator[None]:
     """One thread inside each operation; the caller's setting is put back on leaving."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    with _blas().limit(limits=1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """NumPy's and SciPy's BLAS; torch's own is set through torch."""
+    return ThreadpoolController().select(user_api="blas")

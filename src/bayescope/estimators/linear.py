@@ -22,6 +22,7 @@ from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
+from bayescope.threads import threads_for
 
 # Prior standard deviations from 0 beyond which the intercept's prior is no longer weak.
 FAR = 3.0
@@ -108,9 +109,10 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         )
         model = LinearModel(table.shape[1], 1, bool(self.fit_intercept))
         inputs, intercept = as_tensor(table), self._intercept_precision()
-        precision, noise, tuned_by = self._scales(model, inputs, y, intercept)
-        prior = weight_prior(model, precision, intercept)
-        posterior = conjugate(model, Gaussian(noise), prior, inputs, y)
+        with threads_for(table.size):
+            precision, noise, tuned_by = self._scales(model, inputs, y, intercept)
+            prior = weight_prior(model, precision, intercept)
+            posterior = conjugate(model, Gaussian(noise), prior, inputs, y)
         share = prior.diagonal(model.dim) * posterior.precision.marginal_variance()
         self.effective_parameters_ = float((1.0 - share[: model.features]).sum())
         self.prior_precision_ = float(precision) if precision.ndim == 0 else precision.numpy().copy()

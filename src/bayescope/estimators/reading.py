@@ -18,6 +18,7 @@ from bayescope.errors import UndefinedQuantityError
 from bayescope.estimators.inputs import InputMap
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
 from bayescope.predictive import Predictive
+from bayescope.threads import threads_for
 
 # Numbers that predicting one block of rows may hold at a time.
 BLOCK_NUMBERS = 2**22
@@ -90,7 +91,8 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
         rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.model.outputs if posterior.model else 1)))
         starts = range(0, max(1, inputs.shape[0]), rows)
-        return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])
+        with threads_for(inputs.size):
+            return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])
 
     def _names_in(self) -> list[str]:
         return list(getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]))

@@ -81,7 +81,7 @@ CASES = (
     Case("Gamma(2.5, 1)", _gamma, (1e-9, 60.0), (-0.7, 8.0), 1.0, "positive", "log x"),
     Case("Beta(2, 5)", _beta, (1e-9, 1 - 1e-9), (-0.2, 0.85), 0.3, "unit_interval", "logit x"),
     Case("Student-t, 3 degrees", _student, (-4000.0, 4000.0), (-5.5, 5.5), 0.2),
-    Case(r"$e^{-x^2/2}\,\sigma(20x+4)$", _skewed, (-12.0, 12.0), (-1.9, 3.6), 0.5),
+    Case("e^(−x²/2) σ(20x + 4)", _skewed, (-12.0, 12.0), (-1.9, 3.6), 0.5),
 )
 
 

@@ -81,9 +81,9 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
 
         s = −½ tr(A⁻¹ dH/d log α)
 
-    is O(P/N). It is found by a central difference of log∣A∣ along the shift and added to the objective, so that
-    the result is the maximum of log Z itself. On a large table s comes from a fixed sample of the rows, which
-    leaves ∣d log Z/d log α∣ below 1e-4.
+    is O(P/N). It is found by a central difference of log∣A∣ along the shift, and the search goes on from MacKay's α
+    to the root of d log Z/d log α = ½ (γ − α‖w‖²) + s: the result is the maximum of log Z itself. On a large table s
+    comes from a fixed sample of the rows and stays, which leaves ∣d log Z/d log α∣ below 1e-4.
 
     The search is confined to `BOUNDS` times the largest eigenvalue of the curvature at θ = 0 (that of S, the intercept
     integrated out). It goes uphill to the nearest maximum; for data that a plane separates there can be another.
@@ -143,7 +143,8 @@ def _stationary(slope: _TotalSlope, start: float, bounds: tuple[float, float]) -
     """The root of d log Z/dt uphill of the start, or the bound there, with the mode."""
     low, high = bounds
     rise = slope(start)
-    uphill, length = math.copysign(1.0, rise), max(2.0 * abs(rise) / slope.count, 1e-6)
+    # Near the maximum the slope falls by a share of γ per unit of t: the bracket is meant to need no widening.
+    uphill, length = math.copysign(1.0, rise), 4.0 * abs(rise) / max(slope.effective_parameters, 1e-3) + 1e-6
     near, far = start, start
     while slope(far) * uphill > 0.0:
         if far in bounds:
@@ -163,9 +164,9 @@ class _TotalSlope:
         self._known: dict[float, float] = {}
 
     @property
-    def count(self) -> int:
-        """How many weights share α."""
-        return self._mode.density.model.outputs * self._mode.density.model.features
+    def effective_parameters(self) -> float:
+        """γ at the last mode."""
+        return effective_parameters(self._mode)
 
     def mode(self, t: float) -> Mode:
         """The mode under α = eᵗ."""
@@ -176,8 +177,10 @@ class _TotalSlope:
     def __call__(self, t: float) -> float:
         if t not in self._known:
             mode = self.mode(t)
-            partial = Expansion.at(mode.theta, mode.reading, mode.density.model, self._intercept).derivative(t)
-            self._known[t] = float(partial) + _shift_slope(mode)
+            model = mode.density.model
+            weights = mode.theta[: model.outputs * model.features]
+            mackay = 0.5 * (effective_parameters(mode) - math.exp(t) * float(weights @ weights))
+            self._known[t] = mackay + _shift_slope(mode)
         return self._known[t]
 
 

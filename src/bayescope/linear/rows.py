@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.threads import SMALL
+from bayescope.threads import SMALL, one_thread
 
 # A block of the table and what is computed from it stay in a core's cache: the product of a block with itself then
 # runs at the processor's speed and never waits for memory. Wide tables still get enough rows for a matrix product.
@@ -62,12 +62,9 @@ class Rows:
         threads = torch.get_num_threads()
         if threads == 1:
             return _total(map(lambda low, high: self._sum(block, low, high), bounds[:-1], bounds[1:]))
-        try:
-            # A thread's own setting; what other threads are born with is put right below.
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                return _total(pool.map(lambda low, high: self._sum(block, low, high), bounds[:-1], bounds[1:]))
-        finally:
-            torch.set_num_threads(threads)
+        # torch's setting belongs to a thread, and new threads are born with the last one made: leaving puts that right.
+        with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return _total(pool.map(lambda low, high: self._sum(block, low, high), bounds[:-1], bounds[1:]))
 
     def _sum(self, block: Block, low: int, high: int) -> list[Tensor]:
         return _total(block(rows) for rows in self._blocks(low, high, 1))

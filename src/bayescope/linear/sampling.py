@@ -87,9 +87,10 @@ def metropolis(
     X: Any,
     y: Any,
     *,
-    draws: int | None = None,
+    draws: int = 2000,
     tune: int | None = None,
     chains: int = 8,
+    thin: int | None = None,
     generator: torch.Generator | int | None = None,
 ) -> DrawsPosterior:
     """Draws from p(θ∣y) by random-walk Metropolis, in the same coordinates as `nuts`, all chains in one walk.
@@ -100,9 +101,10 @@ def metropolis(
         prior: p(θ).
         X: shape (N, D).
         y: labels or numbers, as the likelihood takes them.
-        draws: kept draws a chain. One in about 3 P counts, so that the default is 500 P, between 2,000 and 20,000.
-        tune: warm-up steps a chain; by default half as many.
+        draws: kept draws a chain.
+        tune: warm-up steps a chain; by default half as many as follow.
         chains: how many.
+        thin: one of so many steps is kept. One in about 3 P is independent of the last: the default is P/2, at most 20.
         generator: a ``torch.Generator`` or an int.
 
     Raises:
@@ -112,17 +114,19 @@ def metropolis(
     Warns:
         ConvergenceWarning: if the chains have not mixed.
     """
-    draws = min(20_000, max(2_000, 500 * model.dim)) if draws is None else checks.count("draws", draws)
-    tune = max(1, draws // 2) if tune is None else checks.count("tune", tune)
+    thin = max(1, min(20, model.dim // 2)) if thin is None else checks.count("thin", thin)
+    steps = thin * checks.count("draws", draws)
+    tune = max(1, steps // 2) if tune is None else checks.count("tune", tune)
     source = checks.generator(generator)
     whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y)))
     starts = whitened.starts(checks.count("chains", chains), source)
     with one_thread():
         sampled, acceptance = metropolis_draws(
-            whitened, starts, draws=draws, tune=tune, chains=chains, generator=source
+            whitened, starts, draws=steps, tune=tune, chains=chains, generator=source
         )
-    notes = {"acceptance rate": f"{acceptance:.3f}"}
-    return diagnosed(whitened.theta(sampled), method="metropolis", notes=notes, model=model, likelihood=likelihood)
+    notes = {"acceptance rate": f"{acceptance:.3f}", "thinning": f"one step in {thin} is kept"}
+    kept = whitened.theta(sampled[:, thin - 1 :: thin])
+    return diagnosed(kept, method="metropolis", notes=notes, model=model, likelihood=likelihood)
 
 
 @final

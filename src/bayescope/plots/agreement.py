@@ -25,13 +25,14 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
     others = [name for name in odds if name != reference]
     truth = odds[reference]
     what = f"log odds of {classes[1]}" if len(classes) == 2 else "log odds of each class"
+    points = "One point a test row" if len(classes) == 2 else "One point for each class of a test row"
     with style.house():
         figure, axes = style.panels(
             len(others),
             width=2.5,
             height=2.4,
             title=f"Predictions beside {style.label(reference)}",
-            subtitle=f"One point a test row: {what}. Steeper than the diagonal is overconfident, flatter is "
+            subtitle=f"{points}: {what}. Steeper than the diagonal is overconfident, flatter is "
             "underconfident.",
             sharex=True,
             sharey=True,
@@ -43,7 +44,7 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
             panel.locator_params(nbins=6)
             style.titled(panel, name)
         figure.supxlabel(f"{what}, {style.label(reference)}", fontsize=9.5)
-        figure.supylabel(what, fontsize=9.5)
+        figure.supylabel(f"{what}, the panel's posterior", fontsize=9.5)
     return figure
 
 
