@@ -70,6 +70,12 @@ def test_fraction_refuses(bad):
         checks.fraction("level", bad)
 
 
+def test_flag_knows_a_word_from_a_truth_value():
+    assert checks.flag("standardize", np.True_) is True
+    with pytest.raises(InputTypeError, match="expected True or False, got 'no'"):
+        checks.flag("standardize", "no")
+
+
 def test_choice_returns_or_lists():
     assert checks.choice("link", "logit", ("logit", "probit")) == "logit"
     with pytest.raises(OptionError, match="'logit', 'probit'"):

@@ -1,5 +1,7 @@
 """Files appear whole or not at all."""
 
+from pathlib import Path
+
 import pytest
 
 from bayescope.errors import InputError
@@ -57,3 +59,62 @@ def test_a_file_is_no_folder(tmp_path, below):
 def test_a_folder_that_refuses_files_is_refused():
     with pytest.raises(InputError, match="out: expected a folder that can be written to, got /proc"):
         usable_folder("out", "/proc/results")
+
+
+def write_three(folder):
+    with staged(folder) as stage:
+        for name in ("a.txt", "b.txt", "c.txt"):
+            (stage / name).write_text("new")
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused_before_any_file_moves(tmp_path):
+    (tmp_path / "b.txt").mkdir()
+    with pytest.raises(InputError, match=r"expected to write the file .*b\.txt, got a folder of that name"):
+        write_three(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"), [(OSError(5, "worn out"), InputError), (KeyboardInterrupt(), KeyboardInterrupt)]
+)
+def test_moves_before_one_that_fails_are_taken_back(tmp_path, monkeypatch, failure, raised):
+    (tmp_path / "a.txt").write_text("old")
+    move = Path.replace
+
+    def replace(self, target):
+        if Path(target).name == "c.txt":
+            raise failure
+        return move(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    with pytest.raises(raised):
+        write_three(tmp_path)
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("a.txt", "old")]
+
+
+def test_a_disk_that_fails_is_an_input_that_cannot_be_used(tmp_path):
+    with pytest.raises(InputError, match=r"expected to save files in .*, got: No space left on device"):
+        write_and_fail(tmp_path / "deep" / "results", OSError(28, "No space left on device"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_somebody_else_put_there_does_not_hide_the_failure(tmp_path):
+    def write_beside_and_fail():
+        with staged(tmp_path / "results"):
+            (tmp_path / "results" / "foreign.txt").write_text("")
+            raise RuntimeError("the first error")
+
+    with pytest.raises(RuntimeError, match="the first error"):
+        write_beside_and_fail()
+    assert [file.name for file in (tmp_path / "results").iterdir()] == ["foreign.txt"]
+
+
+def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="out: expected a folder that can be written to"):
+        usable_folder("out", tmp_path / ("x" * 300))
+
+
+def test_a_folder_in_the_place_of_a_file_is_found_beforehand(tmp_path):
+    (tmp_path / "table.txt").mkdir()
+    with pytest.raises(InputError, match="out: expected to write the file"):
+        usable_folder("out", tmp_path, ["table.txt"])

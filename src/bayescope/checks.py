@@ -42,7 +42,8 @@ def float64(name: str, value: Any) -> Tensor:
     # A sum is finite unless an entry is not, or the sum overflows; only then is each entry looked at.
     if not torch.isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
         first = torch.nonzero(~torch.isfinite(tensor))[0].tolist()
-        raise InputError(f"{name}: expected finite numbers, got {tensor[tuple(first)].item()} at index {first}.")
+        where = f" at index {first}" if first else ""
+        raise InputError(f"{name}: expected finite numbers, got {tensor[tuple(first)].item()}{where}.")
     return tensor
 
 
@@ -68,6 +69,17 @@ def count(name: str, value: Any, *, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}.")
     return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Returns a truth value.
+
+    Raises:
+        InputTypeError: if it is anything but True or False: ``"no"`` would count as true.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise InputTypeError(f"{name}: expected True or False, got {value!r}.")
+    return bool(value)
 
 
 def choice(name: str, value: Any, supported: Iterable[str]) -> str:
@@ -100,6 +112,7 @@ def generator(value: torch.Generator | int | None) -> torch.Generator:
 
     Raises:
         InputTypeError: if the value is none of the three.
+        InputError: if the integer is too large for a seed.
     """
     if isinstance(value, torch.Generator):
         return value
@@ -107,6 +120,8 @@ def generator(value: torch.Generator | int | None) -> torch.Generator:
     if value is None:
         fresh.seed()
     elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if not -(2**63) <= value < 2**63:
+            raise InputError(f"generator: expected a seed of at most 63 bits, got {value}.")
         fresh.manual_seed(int(value))
     else:
         raise InputTypeError(f"generator: expected a torch.Generator, an int or None, got {type(value).__name__}.")

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bayescope.errors import InputError
 
 
-def usable_folder(name: str, path: str | Path) -> Path:
+def usable_folder(name: str, path: str | Path, files: Iterable[str] = ()) -> Path:
     """Checks, before the work begins, that files can be written into a folder that need not exist yet.
 
     Args:
         name: what the folder is, for the message.
         path: the folder. It is not created.
+        files: names of files that are to lie in it.
 
     Raises:
-        InputError: if the path or one above it is a file, or the first folder that exists cannot be written to.
+        InputError: if the path or one above it is a file, the first folder that exists cannot be written to, or a
+            folder stands in the place of a file.
     """
     folder = Path(path)
-    existing = next(above for above in (folder, *folder.absolute().parents) if above.exists())
-    if not existing.is_dir():
-        raise InputError(f"{name}: expected a folder, got {folder}, but {existing} is a file. Name another folder.")
     try:
+        existing = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+        if not existing.is_dir():
+            raise InputError(f"{name}: expected a folder, got {folder}, but {existing} is a file. Name another folder.")
         with tempfile.TemporaryFile(dir=existing):
-            return folder
+            pass
+        _refuse_folders(name, [folder / file for file in files])
     except OSError as error:
         raise InputError(
-            f"{name}: expected a folder that can be written to, got {folder} ({error.strerror}). Name another folder."
+            f"{name}: expected a folder that can be written to, got {folder} ({_reason(error)}). Name another folder."
         ) from None
+    return folder
 
 
 @contextmanager
@@ -39,25 +43,69 @@ def staged(folder: str | Path) -> Iterator[Path]:
     """A folder to write into, whose files move to their place when the block ends, and vanish when it fails.
 
     The staging folder lies inside the target, on one file system with it, so that each move is an atomic rename;
-    files of the same name are replaced. Folders made for a block that fails are taken away again.
+    files of the same name are replaced. Where a move fails, those before it are taken back. Folders made for a block
+    that fails are taken away again.
 
     Args:
         folder: where the files are to lie; it is made if it is missing.
 
     Raises:
-        InputError: if the folder cannot be written to.
+        InputError: if the folder cannot be written to, at first or while the block runs (a full disk), or a folder
+            stands in the place of a file.
     """
     target = usable_folder("folder", folder)
     made = [place for place in (target, *target.parents) if not place.exists()]
-    target.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=target))
     try:
-        yield stage
-        for file in sorted(stage.iterdir()):
-            file.replace(target / file.name)
-    except BaseException:
-        shutil.rmtree(stage)
-        for place in made:
-            place.rmdir()
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target, ignore_cleanup_errors=True) as stage:
+            yield Path(stage)
+            _move_all(Path(stage), target)
+    except BaseException as error:
+        with suppress(OSError):  # what somebody else put there meanwhile stays; the first error is the one to tell
+            for place in made:
+                place.rmdir()
+        if isinstance(error, OSError):
+            raise InputError(
+                f"folder: expected to save files in {target}, got: {_reason(error)}. Mend that, or name another folder."
+            ) from error
         raise
-    shutil.rmtree(stage)
+
+
+def _move_all(stage: Path, target: Path) -> None:
+    """Renames every file of the stage to its place; if one fails, all places hold what they held before."""
+    places = {file: target / file.name for file in sorted(stage.iterdir())}
+    _refuse_folders("folder", places.values())
+    before = Path(tempfile.mkdtemp(dir=stage))
+    for place in places.values():
+        if place.exists() or place.is_symlink():
+            shutil.copy2(place, before / place.name, follow_symlinks=False)
+    begun: list[Path] = []
+    try:
+        for file, place in places.items():
+            begun.append(place)
+            file.replace(place)
+    except BaseException:
+        for place in begun:
+            with suppress(OSError):
+                _put_back(before / place.name, place)
+        raise
+
+
+def _put_back(copy: Path, place: Path) -> None:
+    if copy.exists() or copy.is_symlink():
+        copy.replace(place)
+    else:
+        place.unlink(missing_ok=True)
+
+
+def _refuse_folders(name: str, places: Iterable[Path]) -> None:
+    for place in places:
+        if place.is_dir():
+            raise InputError(
+                f"{name}: expected to write the file {place}, got a folder of that name. Move it, or name another "
+                "folder."
+            )
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bayescope.cli.comparing as comparing
-from bayescope.cli import app
+from bayescope.cli import app, main
 from bayescope.errors import ConvergenceError, ConvergenceWarning
 from bayescope.estimators import BayesianLogisticRegression
 
@@ -97,6 +97,8 @@ def test_options_reach_the_model(tmp_path):
         (["--link", "cauchit"], "link: expected one of"),
         (["--features", "splines"], "features: expected one of"),
         (["--out", "/dev/null/results"], "--out: expected a folder"),
+        (["--seed", "-1"], "random_state: expected an int from 0 to 4294967295, got -1"),
+        (["--seed", "99999999999"], "random_state: expected an int from 0 to 4294967295, got 99999999999"),
     ],
 )
 def test_options_that_cannot_be_used(tmp_path, options, message):
@@ -109,6 +111,25 @@ def test_options_that_cannot_be_used(tmp_path, options, message):
 def test_ep_for_three_classes(tmp_path):
     result = run("compare", table(tmp_path, classes=3), "--target", "kind", "--posteriors", "ep")
     assert refused(result, "posterior='ep': ")
+
+
+@pytest.mark.parametrize("name", ["comparison.md", "reliability.png"])
+def test_a_folder_in_the_place_of_a_file_is_refused_before_the_fits(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(comparing, "compare", raising(AssertionError("fitted")))
+    (tmp_path / "out" / name).mkdir(parents=True)
+    result = run("compare", table(tmp_path), "--target", "kind", "--out", tmp_path / "out")
+    assert refused(result, f"{name}, got a folder of that name")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == [name]
+
+
+@pytest.mark.usefixtures("short_chains")
+def test_a_full_disk_ends_in_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("bayescope.plots.style.save", raising(OSError(28, "No space left on device")))
+    result = run("compare", table(tmp_path), "--target", "kind", "--posteriors", "map", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "No space left on device" in result.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_out_is_a_file(tmp_path):
@@ -223,6 +244,34 @@ def test_a_process_ends_with_the_code_and_the_line(tmp_path):
     ended = process("compare", tmp_path / "none.csv", "--target", "kind")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == f"bayescope: {tmp_path / 'none.csv'}: expected a file, got nothing there.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "slip", "command"),
+    [
+        (["compare", "t.csv"], "missing option '--target'", "bayescope compare"),
+        (["compare"], "missing argument 'table'", "bayescope compare"),
+        (["compare", "t.csv", "--colour", "red"], "no such option: --colour", "bayescope compare"),
+        (["compare", "t.csv", "--seed", "x"], "invalid value for '--seed'", "bayescope compare"),
+        (["comparing"], "no such command 'comparing'", "bayescope"),
+    ],
+)
+def test_a_slip_in_the_arguments_ends_in_one_line(monkeypatch, capsys, arguments, slip, command):
+    monkeypatch.setattr(sys, "argv", ["anything", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.lower().startswith(f"bayescope: {slip}")
+    assert err.endswith(f"; see '{command} --help'.\n")
+
+
+def test_no_arguments_show_the_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bayescope"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert "compare" in capsys.readouterr().out
 
 
 def test_help_loads_no_command():

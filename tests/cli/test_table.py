@@ -98,6 +98,14 @@ BAD = {
         "column 'a': expected numbers, got text in 1 of 3 rows, first '?' in data row 2. Replace or drop",
     ),
     "infinite feature": ("a,kind\n1,x\n-inf,y\n3,x\n", "column 'a': expected finite numbers, got -inf in data row 2"),
+    "too large to square": (
+        "a,kind\n1,x\n-1e200,y\n3,x\n",
+        "column 'a': expected numbers of at most 1e+75 in magnitude, whose squares can be summed, got -1e+200 in",
+    ),
+    "too close to divide by": (
+        "a,kind\n1e-200,x\n2e-200,y\n3e-200,x\n",
+        "column 'a': expected a standard deviation of at least 1e-75",
+    ),
     "constant column": (
         "a,b,kind\n1,7,x\n2,7,y\n",
         "column 'b': expected more than one value, got 7 in every row. Drop the column",

@@ -8,6 +8,7 @@ from sklearn.datasets import make_moons
 
 from bayescope.comparison import compare
 from bayescope.comparison.columns import best_cells, columns, written
+from bayescope.comparison.comparison import FILES
 from bayescope.errors import InputError
 from bayescope.estimators import BayesianLogisticRegression
 
@@ -34,7 +35,7 @@ def test_saves_a_table_and_pictures_that_can_be_read_again(moons, tmp_path):
         "reliability.png",
     ]
     assert [path.name for path in paths] == names
-    assert sorted(file.name for file in (tmp_path / "results").iterdir()) == names
+    assert sorted(file.name for file in (tmp_path / "results").iterdir()) == names == sorted(FILES)
     table = pd.read_csv(
         tmp_path / "results" / "comparison.csv", index_col="posterior", keep_default_na=False, na_values=[""]
     )
@@ -51,7 +52,7 @@ def test_a_failure_while_saving_leaves_nothing(moons, tmp_path, monkeypatch):
         raise OSError("no space left on device")
 
     monkeypatch.setattr("bayescope.plots.style.save", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(InputError, match="no space"):
         moons.save(tmp_path / "results")
     assert list(tmp_path.iterdir()) == []
 

@@ -8,9 +8,17 @@ import pytest
 from sklearn.base import BaseEstimator
 from sklearn.metrics import log_loss, roc_auc_score
 
-from bayescope import metrics
-from bayescope.comparison import compare
-from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope import checks, metrics
+from bayescope.comparison import compare, run, templates
+from bayescope.errors import (
+    BayescopeWarning,
+    ConvergenceWarning,
+    InputError,
+    InputTypeError,
+    MissingDependencyError,
+    OptionError,
+    UnsupportedError,
+)
 from bayescope.estimators import BayesianLogisticRegression
 
 pytest.importorskip("nutpie")
@@ -75,7 +83,7 @@ def test_scores_are_those_of_the_predictions(binary):
 
 def test_a_row_equals_the_estimator_fitted_alone(binary):
     data = binary.split
-    alone = quick(posterior="laplace").fit(data.X_train, data.y_train)
+    alone = BayesianLogisticRegression(standardize=True).fit(data.X_train, data.y_train)
     np.testing.assert_allclose(binary.outcomes["laplace"].probs, alone.predict_proba(data.X_test), atol=1e-9)
     assert binary.table.loc["laplace", "log_evidence"] == pytest.approx(alone.log_evidence_)
 
@@ -159,9 +167,31 @@ def test_a_learnt_prior_is_one_for_all_posteriors():
     )
     assert any(note.startswith("Prior precision: ") for note in comparison.footnotes)
     data = comparison.split
-    learnt = quick(prior_precision="evidence").fit(data.X_train, data.y_train)
-    same = quick(prior_precision=learnt.prior_precision_, posterior="ep").fit(data.X_train, data.y_train)
+    options = {"standardize": True}
+    learnt = BayesianLogisticRegression(prior_precision="evidence", **options).fit(data.X_train, data.y_train)
+    same = BayesianLogisticRegression(prior_precision=learnt.prior_precision_, posterior="ep", **options).fit(
+        data.X_train, data.y_train
+    )
     np.testing.assert_allclose(comparison.outcomes["ep"].probs, same.predict_proba(data.X_test), atol=1e-8)
+
+
+def test_a_learnt_prior_is_learnt_on_the_features_that_are_compared():
+    template = quick(features="rbf", prior_precision="evidence", random_state=1)
+    outcome = compare(template, *blobs(), posteriors=["laplace"], reference="laplace", random_state=5)
+    data = outcome.split
+    alone = template.set_params(random_state=5, draws=None, tune=None, chains=None).fit(data.X_train, data.y_train)
+    np.testing.assert_allclose(outcome.outcomes["laplace"].probs, alone.predict_proba(data.X_test), atol=1e-8)
+
+
+def test_a_warning_of_the_learnt_prior_reaches_the_caller_and_the_footnotes(monkeypatch):
+    def warning(*arguments):
+        warnings.warn("evidence is flat", ConvergenceWarning, stacklevel=1)
+        return templates.with_one_prior(*arguments)
+
+    monkeypatch.setattr(run, "with_one_prior", warning)
+    with pytest.warns(ConvergenceWarning, match="evidence is flat"):
+        comparison = compare(quick(prior_precision="evidence"), *blobs(), posteriors=["map"], reference="laplace")
+    assert comparison.footnotes[-1] == "Prior precision, warning: evidence is flat"
 
 
 def test_the_template_is_left_as_it_was():
@@ -186,6 +216,10 @@ def test_a_sampler_that_warns_warns_the_caller_and_the_reader():
         ({"posteriors": "laplace"}, InputTypeError, "posteriors: expected a list of names"),
         ({"reference": "map_temperature"}, OptionError, "reference: expected one of"),
         ({"test_size": 1.5}, InputError, "test_size"),
+        ({"random_state": -1}, InputError, "random_state: expected an int from 0 to 4294967295, got -1"),
+        ({"random_state": 2**32}, InputError, "random_state: expected an int"),
+        ({"random_state": np.random.RandomState(0)}, InputTypeError, "random_state: .* got RandomState"),
+        ({"random_state": None}, InputTypeError, "random_state: .* got NoneType"),
     ],
 )
 def test_refuses_options(options, error, message):
@@ -193,9 +227,52 @@ def test_refuses_options(options, error, message):
         compare(quick(), *blobs(), **options)
 
 
-def test_refuses_ep_for_three_classes():
-    with pytest.raises(UnsupportedError, match="posterior='ep': "):
-        compare(quick(), *blobs(3), posteriors=["ep"], reference="laplace")
+def test_the_largest_seed_is_taken():
+    compare(quick(), *blobs(), posteriors=["map_temperature"], reference="laplace", random_state=np.int64(2**32 - 1))
+
+
+@pytest.fixture
+def no_fits(monkeypatch):
+    def fit(*_):
+        raise AssertionError("fitted")
+
+    monkeypatch.setattr(BayesianLogisticRegression, "fit", fit)
+
+
+@pytest.mark.usefixtures("no_fits")
+@pytest.mark.parametrize(
+    ("link", "options", "message"),
+    [
+        ("logit", {"posteriors": ["laplace", "ep"]}, "posterior='ep': expected two classes, got 3"),
+        ("logit", {"posteriors": ["laplace"], "reference": "ep"}, "posterior='ep': expected two classes, got 3"),
+        ("probit", {}, "link='probit': expected two classes, got 3"),
+    ],
+)
+def test_what_needs_two_classes_is_refused_before_the_first_fit(link, options, message):
+    with pytest.raises(UnsupportedError, match=message):
+        compare(quick(link=link), *blobs(3), **options)
+
+
+@pytest.mark.usefixtures("no_fits")
+@pytest.mark.parametrize(
+    ("package", "reference"), [("nutpie", "nuts"), ("arviz", "nuts"), ("arviz", "metropolis"), ("arviz", "laplace")]
+)
+def test_a_missing_package_is_missed_before_the_first_fit(monkeypatch, package, reference):
+    def optional_package(name, *, extra):
+        if name == package:
+            raise MissingDependencyError(f"{name} of {extra}")
+
+    monkeypatch.setattr(checks, "optional_package", optional_package)
+    with pytest.raises(MissingDependencyError, match=f"{package} of nuts"):
+        compare(quick(), *blobs(), posteriors=["map"], reference=reference)
+
+
+def test_points_need_no_package(monkeypatch):
+    def optional_package(name, *, extra):
+        raise MissingDependencyError(f"{name} of {extra}")
+
+    monkeypatch.setattr(checks, "optional_package", optional_package)
+    assert len(compare(quick(), *blobs(), posteriors=["map_temperature"], reference="map").table) == 2
 
 
 @pytest.mark.parametrize("estimator", [None, "laplace", BaseEstimator(), BayesianLogisticRegression])

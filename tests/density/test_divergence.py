@@ -93,6 +93,23 @@ class TestNumerical:
         q = density.laplace(target.log_density, [[-6.0], [6.0]], modes=2)
         assert float(density.kl(q, target.log_density)) == pytest.approx(0.0, abs=1e-6)
 
+    def test_in_one_thread(self):
+        """Threads inside the sums wait for each other; the caller's setting comes back."""
+        seen = []
+
+        def watched(x):
+            seen.append(torch.get_num_threads())
+            return unnormalised(Q1)(x)
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(2)
+        try:
+            density.kl(P1, watched)
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(before)
+        assert set(seen) == {1}
+
 
 class TestRefusals:
     def test_more_than_two_dimensions(self):

@@ -54,6 +54,12 @@ class TestGaussianTarget:
         assert (q.mean / unit).tolist() == pytest.approx([1.0, 1.0])
         assert float(q.log_evidence()) == pytest.approx(math.log(2 * math.pi * unit**2))
 
+    @pytest.mark.parametrize("sd", [1.0, 1e8])
+    def test_a_mode_far_from_the_start(self, sd):
+        q = density.laplace(lambda x: -0.5 * ((x - 3e8) / sd).square().sum(), [0.3])
+        assert q.mean.tolist() == pytest.approx([3e8])
+        assert float(q.covariance) == pytest.approx(sd**2)
+
     def test_the_best_of_several_starts(self):
         bimodal = two_gaussians(weights=(0.2, 0.8), separation=8.0)
         q = density.laplace(bimodal.log_density, [[-9.0], [7.0]])
@@ -188,6 +194,11 @@ class TestRefusals:
         assert caught.value.smallest_eigenvalue == pytest.approx(float(values[0]))
         assert abs(float(caught.value.direction @ vectors[:, 0])) == pytest.approx(1.0)
 
+    def test_a_saddle_with_a_quartic_direction_is_a_saddle(self):
+        with pytest.raises(NotPositiveDefiniteError, match="saddle") as caught:
+            density.laplace(lambda x: -(x[0] ** 4) + 0.5 * x[1] ** 2 - x[1] ** 4, [0.1, 0.0])
+        assert caught.value.smallest_eigenvalue == pytest.approx(-1.0)
+
     def test_a_saddle_reached_along_its_ridge(self):
         with pytest.raises(NotPositiveDefiniteError, match="smallest eigenvalue -1"):
             density.laplace(lambda x: -0.5 * x[0] ** 2 + 0.5 * x[1] ** 2 - x[1] ** 4, [2.0, 0.0])
@@ -232,10 +243,47 @@ class TestRefusals:
         assert caught.value.smallest_eigenvalue == pytest.approx(0.0, abs=1e-12)
         assert caught.value.direction.abs().tolist() == pytest.approx([2**-0.5] * 2)
 
+    @pytest.mark.parametrize("power", [4, 6, 8])
+    @pytest.mark.parametrize("offset", [0.0, -1000.0])
+    def test_a_smooth_maximum_without_curvature(self, power, offset):
+        """It is no kink: −x⁴ falls by a sixteenth over half the distance, a kink by a half."""
+        with pytest.raises(NotPositiveDefiniteError, match="Hessian that is zero") as caught:
+            density.laplace(lambda x: offset - x[0] ** power - x[1] ** 2, [0.3, 0.4])
+        assert caught.value.smallest_eigenvalue == pytest.approx(0.0, abs=1e-6)
+        assert caught.value.direction.abs().tolist() == pytest.approx([1.0, 0.0])
+
+    @pytest.mark.parametrize("slope", [1e-3, 1e-2])
+    def test_a_faint_kink_on_a_curved_maximum(self, slope):
+        with pytest.raises(InputError, match="kink"):
+            density.laplace(lambda x: -slope * x.abs().sum() - 0.5 * x @ x, [0.3])
+
     @pytest.mark.parametrize("rising", [lambda x: x.sum(), lambda x: x @ x, lambda x: x[0] - 0.5 * x[1] ** 2])
     def test_a_density_that_rises_for_ever(self, rising):
         with pytest.raises(BayescopeError, match=r"without bound|no Laplace"):
             density.laplace(rising, [1.0, 0.0])
+
+    @pytest.mark.parametrize(
+        ("rising", "transform", "hessian"),
+        [
+            (lambda x: x.sum(), None, "autograd"),
+            (lambda x: x.sum(), None, "finite_difference"),
+            (lambda x: x.exp().sum(), None, "autograd"),
+            (lambda x: x.log().sum(), None, "autograd"),
+            (lambda x: x.log().sum(), "positive", "autograd"),
+            (lambda x: x.log().sum(), "positive", "finite_difference"),
+            (lambda x: torch.log1p(x * x).sum(), None, "autograd"),
+        ],
+    )
+    def test_a_rise_is_given_up_soon(self, rising, transform, hessian):
+        calls = []
+
+        def counted(x):
+            calls.append(None)
+            return rising(x)
+
+        with pytest.raises(ConvergenceError, match="without bound"):
+            density.laplace(counted, [0.3], transform=transform, hessian=hessian)
+        assert len(calls) < 2000
 
     def test_separable_data_without_a_prior(self):
         with pytest.raises(BayescopeError, match=r"rise for ever|without bound"):

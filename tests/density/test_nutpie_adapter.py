@@ -1,6 +1,7 @@
 """The contract with nutpie, whose interface for plain functions is undocumented, and the adapter's own promises."""
 
 import os
+import signal
 import time
 
 import numpy as np
@@ -104,6 +105,30 @@ class TestAdapter:
         with pytest.raises(LookupError, match="late"):
             self.run(CallableDensity(breaks, 2), draws=100_000)
         assert time.perf_counter() - began < 30
+
+    def test_an_interrupt_stops_the_chains_soon(self):
+        calls = []
+
+        def slow(x):
+            calls.append(None)
+            if len(calls) == 500:
+                signal.raise_signal(signal.SIGINT)
+            time.sleep(1e-3)
+            return -0.5 * x @ x
+
+        began = time.perf_counter()
+        with pytest.raises(KeyboardInterrupt):
+            self.run(CallableDensity(slow, 2), draws=100_000)
+        assert time.perf_counter() - began < 10
+        time.sleep(0.2)  # the evaluation under way may end
+        stopped = len(calls)
+        time.sleep(0.2)
+        assert len(calls) == stopped
+
+    @pytest.mark.parametrize("dim", [2, 5])
+    def test_nothing_is_printed(self, capfd, dim):
+        density.nuts(lambda x: -0.5 * x @ x, dim, draws=400, tune=300, generator=0)
+        assert capfd.readouterr() == ("", "")
 
     def test_a_flat_density_is_refused_and_not_waited_for(self):
         with pytest.raises(ConvergenceError, match="gave up"):

@@ -14,7 +14,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import FunctionTransformer
 
-from bayescope.errors import InputError, OptionError, UndefinedQuantityError, UnsupportedError
+from bayescope.errors import (
+    BayescopeWarning,
+    InputError,
+    InputTypeError,
+    OptionError,
+    UndefinedQuantityError,
+    UnsupportedError,
+)
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.estimators.fitting import POSTERIORS
 from bayescope.likelihoods import Bernoulli, Categorical
@@ -331,3 +338,42 @@ def test_what_knows_two_classes_only_says_so(options: dict[str, str]):
 def test_one_class_is_not_enough():
     with pytest.raises(InputError, match="one class"):
         BayesianLogisticRegression().fit(np.eye(3), [1, 1, 1])
+
+
+def test_an_intercept_that_its_prior_holds_back_is_told():
+    source = np.random.default_rng(0)
+    year = 2000.0 + 5.0 * source.normal(size=(300, 1))
+    y = (year[:, 0] - 2000.0 + source.logistic(size=300) > 0).astype(int)
+    with pytest.warns(BayescopeWarning, match="intercept_prior_precision: the intercept, .* holds it"):
+        BayesianLogisticRegression().fit(year, y)
+    assert BayesianLogisticRegression(standardize=True).fit(year, y).score(year, y) > 0.85  # and says nothing
+
+
+@pytest.mark.parametrize("posterior", ["map", "laplace", "variational", "mean_field", "ep"])
+def test_options_of_chains_are_refused_where_there_are_none(posterior: str):
+    X, y = binary()
+    with pytest.raises(UnsupportedError, match="draws: expected None"):
+        BayesianLogisticRegression(posterior=posterior, draws=10).fit(X, y)
+    with pytest.raises(InputError, match="chains: expected a whole number"):
+        BayesianLogisticRegression(posterior="nuts", chains=0).fit(X, y)
+
+
+def test_words_are_no_truth_values():
+    X, y = binary()
+    with pytest.raises(InputTypeError, match="standardize: expected True or False"):
+        BayesianLogisticRegression(standardize="no").fit(X, y)
+
+
+def test_features_of_a_network_may_carry_a_graph():
+    X, y = binary()
+    model = BayesianLogisticRegression().fit(torch.tensor(X, requires_grad=True), torch.tensor(y))
+    np.testing.assert_array_equal(model.coef_, BayesianLogisticRegression().fit(X, y).coef_)
+
+
+def test_log_probabilities_of_three_classes_are_those_of_the_probabilities_and_finite_in_the_tails():
+    X, y = load_iris(return_X_y=True)
+    model = BayesianLogisticRegression().fit(X, y)
+    logs, probs = model.predict_log_proba(X), model.predict_proba(X)
+    np.testing.assert_array_equal(logs.argmax(1), probs.argmax(1))
+    np.testing.assert_allclose(np.exp(logs), probs, atol=1e-8)
+    assert np.isfinite(model.predict_log_proba(100.0 * X)).all()

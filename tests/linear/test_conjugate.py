@@ -164,3 +164,17 @@ def test_numpy_and_strides_give_the_same():
     columns = np.asfortranarray(case.features.numpy())
     again = conjugate(case.model, case.likelihood, case.prior, columns, case.targets[:, 0].numpy())
     assert_close(again.mean, q.mean, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [1e5, 1e7])
+def test_scales_do_not_move_with_the_origin_of_the_inputs(shift: float):
+    """Under a flat intercept a shift of the columns changes nothing; XᵀX − N x̄x̄ᵀ would lose all digits."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(60, 3, dtype=torch.float64, generator=generator)
+    y = x @ torch.tensor([1.0, -0.5, 0.2]).double() + 0.3 * torch.randn(60, dtype=torch.float64, generator=generator)
+    near, far = (
+        tune_scales(LinearDensity(LinearModel(3), Gaussian(), Prior(), at, y[:, None]), intercept_prior_precision=1e-40)
+        for at in (x, x + shift)
+    )
+    assert far.prior_precision == pytest.approx(near.prior_precision, rel=1e-6)
+    assert far.noise_variance == pytest.approx(near.noise_variance, rel=1e-6)

@@ -75,9 +75,9 @@ def test_a_large_table_is_begun_on_some_of_its_rows(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(module, "LARGE_ROWS", 10_000)
     monkeypatch.setattr(module, "SAMPLED_ROWS", 10_000)
     mode = find_mode(density)
-    assert passes.count(20_000) <= 4 < len(exact.trace["decrement"])
+    assert passes.count(20_000) <= len(exact.trace["decrement"])
     assert distance(density, mode.theta) < 1e-6
-    assert_close(mode.precision.to_dense(), exact.precision.to_dense(), rtol=1e-5, atol=1e-5 * 20_000)
+    assert_close(mode.precision.to_dense(), exact.precision.to_dense(), rtol=1e-8, atol=1e-8 * 20_000)
     assert_close(mode.log_joint, exact.log_joint, rtol=0, atol=1e-8)
 
 

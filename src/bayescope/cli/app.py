@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bayescope.cli.exits import exits
+from bayescope.cli.exits import exits, usage_errors
 
 app = typer.Typer(
     name="bayescope",
@@ -21,8 +22,9 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Runs the command line on the process's arguments."""
-    app()
+    """Runs the command line on the process's arguments, and without any shows the help."""
+    with usage_errors():
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="bayescope", standalone_mode=False))
 
 
 def _version(asked: bool) -> None:

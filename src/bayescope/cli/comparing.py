@@ -9,6 +9,7 @@ from typing import NamedTuple
 from bayescope.cli.show import show, stdout
 from bayescope.cli.table import read_table
 from bayescope.comparison import compare
+from bayescope.comparison.comparison import FILES
 from bayescope.errors import BayescopeWarning, InputError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.files import usable_folder
@@ -39,7 +40,7 @@ def compare_table(path: Path, target: str, out: Path | None, settings: Settings)
             written.
     """
     if out is not None:
-        usable_folder("--out", out)
+        usable_folder("--out", out, FILES)
     template = BayesianLogisticRegression(
         link=settings.link,
         prior_precision=_prior_precision(settings.prior_precision),

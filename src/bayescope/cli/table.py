@@ -16,6 +16,8 @@ from bayescope.errors import InputError
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 MOST_CLASSES = 50
+# Sums of fourth powers of such numbers, as in the variance of a squared feature, neither overflow nor underflow.
+LARGEST, SMALLEST_SPREAD = 1e75, 1e-75
 SHOWN = 8  # names or labels listed in a message
 
 
@@ -176,9 +178,20 @@ def _numbers(what: str, column: pd.Series) -> pd.Series:
             f"{what}: expected finite numbers, got {numbers.iloc[row]} in data row {row + 1} "
             f"({np.isinf(numbers).sum()} such rows). Replace or drop them."
         )
+    if (numbers.abs() > LARGEST).any():
+        row = int(np.argmax(numbers.abs().to_numpy()))
+        raise InputError(
+            f"{what}: expected numbers of at most {LARGEST:g} in magnitude, whose squares can be summed, got "
+            f"{numbers.iloc[row]:g} in data row {row + 1}. Replace it, or give the column another unit."
+        )
     if numbers.nunique() == 1:
         raise InputError(
             f"{what}: expected more than one value, got {numbers.iloc[0]:g} in every row. Drop the column."
+        )
+    if numbers.std() < SMALLEST_SPREAD:
+        raise InputError(
+            f"{what}: expected a standard deviation of at least {SMALLEST_SPREAD:g}, whose square can be divided by, "
+            f"got {numbers.std():g}. Give the column another unit."
         )
     return numbers
 

@@ -20,6 +20,16 @@ from bayescope.comparison.split import Split
 from bayescope.files import staged
 from bayescope.plots import style
 
+# What a comparison may write, so that a folder can be checked before the fits.
+FILES = (
+    "comparison.csv",
+    "comparison.md",
+    "reliability.png",
+    "agreement.png",
+    "marginals.png",
+    "decision_surface.png",
+)
+
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +102,7 @@ class Comparison:
             The files' paths.
 
         Raises:
-            InputError: if the directory cannot be written to.
+            InputError: if the directory cannot be written to, or has a folder of one of these names.
         """
         with staged(directory) as stage:
             self.table.to_csv(stage / "comparison.csv")

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-from sklearn.base import clone
 from sklearn.model_selection import StratifiedKFold
 
+from bayescope.comparison.templates import variant
 from bayescope.posterior import Posterior
 
 FOLDS = 5
@@ -59,7 +59,7 @@ def contender(name: str) -> Contender:
 
 
 def _fit_posterior(name: str, template: Any, X: pd.DataFrame, y: np.ndarray, random_state: int) -> Fitted:
-    estimator = clone(template).set_params(posterior=name, random_state=random_state).fit(X, y)
+    estimator = variant(template, name, random_state).fit(X, y)
     return Fitted(
         partial(_log_probs, estimator),
         estimator.predict_proba,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,19 @@ from bayescope.comparison.loo import Loo, psis_loo
 from bayescope.comparison.outcome import Outcome
 from bayescope.comparison.split import Split, split
 from bayescope.comparison.templates import Menu, menu, with_one_prior
-from bayescope.errors import BayescopeWarning, InputTypeError
+from bayescope.errors import BayescopeWarning, InputError, InputTypeError, UnsupportedError
 from bayescope.plots import style
 from bayescope.posterior import Posterior
 from bayescope.progress import progress_bar
 
 Row = dict[str, Any]
+
+MOST_SEED = 2**32 - 1  # of NumPy's legacy generator, which scikit-learn draws the split and the folds from
+
+# The optional packages behind a row: a sampler, ArviZ for its diagnosis, and ArviZ for the smoothing in PSIS-LOO,
+# which every row has but those of a point.
+PACKAGES = {"nuts": ("nutpie", "arviz"), "map": (), "map_temperature": ()}
+PACKAGES_OF_OTHERS = ("arviz",)
 
 
 def compare(
@@ -53,7 +61,7 @@ def compare(
             classes allows.
         reference: the posterior that the others are compared with; it is fitted also if it is not among the names.
         test_size: the share of the rows to test on, with the classes in proportion.
-        random_state: the seed of the split, the folds and every random fit.
+        random_state: the seed of the split, the folds and every random fit, an int from 0 to 2³² − 1.
         progress: whether to show a progress bar on the error stream.
 
     Returns:
@@ -61,28 +69,44 @@ def compare(
 
     Raises:
         InputError: if the table or an option cannot be used.
-        InputTypeError: if the estimator is none that can be compared.
-        MissingDependencyError: if the reference needs a package that is not installed.
+        InputTypeError: if the estimator is none that can be compared, or the random state is no int.
+        UnsupportedError: if the link or a posterior does not go with the number of classes.
+        MissingDependencyError: if a row needs a package that is not installed.
     """
+    random_state = _seed(random_state)
     data = split(X, y, test_size=test_size, random_state=random_state)
     names = _names(menu(estimator, len(data.classes)), posteriors, reference)
-    template, prior = with_one_prior(estimator, data.X_train, data.y_train)
+    _check_packages(names)
+    with _recorded() as prior_warned:
+        template, prior = with_one_prior(estimator, data.X_train, data.y_train, random_state)
     rows: dict[str, Row] = {}
     outcomes: dict[str, Outcome] = {}
     warned: dict[str, list[str]] = {}
     with progress_bar("fitting", shown=progress) as report:
         for done, name in enumerate(names):
             report(done, len(names), style.label(name))
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", BayescopeWarning)
+            with _recorded() as warned[name]:
                 outcomes[name], rows[name] = _judge(name, template, data, random_state)
-            warned[name] = _told_again(caught)
     _add_agreement(rows, outcomes, reference)
     order = [column.name for column in columns(reference)]
     order.insert(order.index("log_evidence") + 1, "evidence_kind")
     table = pd.DataFrame.from_dict(rows, orient="index")[order].rename_axis("posterior")
-    notes = (*footnotes(table, outcomes, warned, reference), *prior)
+    notes = (
+        *footnotes(table, outcomes, warned, reference),
+        *prior,
+        *(f"Prior precision, warning: {text}" for text in prior_warned),
+    )
     return Comparison(table, reference, notes, outcomes, data)
+
+
+def _seed(random_state: Any) -> int:
+    """The seed, if it is one: a generator in its place would give every fit other features and other folds."""
+    if isinstance(random_state, bool) or not isinstance(random_state, int | np.integer):
+        kind = type(random_state).__name__
+        raise InputTypeError(f"random_state: expected an int from 0 to {MOST_SEED}, got {kind}. Give a seed.")
+    if not 0 <= random_state <= MOST_SEED:
+        raise InputError(f"random_state: expected an int from 0 to {MOST_SEED}, got {random_state}.")
+    return int(random_state)
 
 
 def _names(choice: Menu, posteriors: Sequence[str] | None, reference: str) -> list[str]:
@@ -92,7 +116,18 @@ def _names(choice: Menu, posteriors: Sequence[str] | None, reference: str) -> li
     known = [*choice.supported, *BASELINES]
     named = choice.default if posteriors is None else posteriors
     checks.choice("reference", reference, choice.supported)
-    return list(dict.fromkeys([*(checks.choice("posteriors", name, known) for name in named), reference]))
+    names = list(dict.fromkeys([*(checks.choice("posteriors", name, known) for name in named), reference]))
+    for name in names:
+        if name in choice.refused:
+            raise UnsupportedError(choice.refused[name])
+    return names
+
+
+def _check_packages(names: Sequence[str]) -> None:
+    """Misses a package now, and not after the fits before the one that needs it."""
+    for name in names:
+        for package in PACKAGES.get(name, PACKAGES_OF_OTHERS):
+            checks.optional_package(package, extra="nuts")
 
 
 def _judge(name: str, template: Any, data: Split, random_state: int) -> tuple[Outcome, Row]:
@@ -147,8 +182,13 @@ def _add_agreement(rows: dict[str, Row], outcomes: dict[str, Outcome], reference
         rows[name] |= {f"tv_to_{reference}": distance, "sd_error": error}
 
 
-def _told_again(caught: list[warnings.WarningMessage]) -> list[str]:
-    """Gives recorded warnings to the caller too, and returns bayescope's own for the footnotes."""
+@contextmanager
+def _recorded() -> Iterator[list[str]]:
+    """Gives warnings raised in the block to the caller too, and lists bayescope's own, once it ends."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BayescopeWarning)
+        yield told
     for warning in caught:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BayescopeWarning)))
+    told += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BayescopeWarning))

@@ -14,6 +14,7 @@ from torch import Tensor
 from bayescope.density.problem import pose
 from bayescope.errors import ConvergenceError, ConvergenceWarning, UnsupportedError
 from bayescope.posterior import GaussianPosterior, MixturePosterior
+from bayescope.threads import one_thread
 from bayescope.transforms import Transform
 
 # Nodes per axis of the grids that find a density's mass, and of those that integrate, each twice the last.
@@ -63,6 +64,12 @@ def kl(p: Any, q: Any) -> Tensor:
     """
     if isinstance(p, GaussianPosterior) and isinstance(q, GaussianPosterior) and p.transform == q.transform:
         return _between_gaussians(p, q)
+    with one_thread():  # the sums are cheap for a point and many: threads wait for each other longer than they work
+        return _integrated(p, q)
+
+
+def _integrated(p: Any, q: Any) -> Tensor:
+    """KL(p‖q) by quadrature."""
     frame = _frame(p, q)
     log_p, log_q = _coordinates(p, frame), _coordinates(q, frame)
     box_p = _box(log_p, frame)
@@ -202,5 +209,5 @@ def _refined(name: str, integral: Callable[[int], Tensor], dim: int) -> Tensor:
         raise ConvergenceError(
             f"{name}: the two finest grids differ by {difference:.2g}. Are there jumps, or heavy tails?"
         )
-    warnings.warn(f"{name}: right to about {difference:.1g} only.", ConvergenceWarning, stacklevel=3)
+    warnings.warn(f"{name}: right to about {difference:.1g} only.", ConvergenceWarning, stacklevel=4)
     return previous

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -20,6 +20,30 @@ from bayescope.posterior import GaussianPosterior, MixturePosterior, Record
 # Where more modes are asked for than the starts lead to: rounds of further starts, at distances in sds of a mode found.
 _SPREADS = (1.0, 3.0, 10.0, 30.0)
 _STARTS_A_ROUND = 8
+
+
+@overload
+def laplace(
+    log_density: Any,
+    start: Any,
+    *,
+    modes: Literal[1] = 1,
+    hessian: str = "autograd",
+    transform: Any = None,
+    generator: torch.Generator | int | None = 0,
+) -> GaussianPosterior: ...
+
+
+@overload
+def laplace(
+    log_density: Any,
+    start: Any,
+    *,
+    modes: int,
+    hessian: str = "autograd",
+    transform: Any = None,
+    generator: torch.Generator | int | None = 0,
+) -> GaussianPosterior | MixturePosterior: ...
 
 
 def laplace(
@@ -57,8 +81,8 @@ def laplace(
     Raises:
         InputTypeError: for integer starts: discrete parameters have no Laplace approximation.
         InputError: if a start is outside the support, or the density has a kink at its maximum.
-        NotPositiveDefiniteError: at a saddle point, with the smallest eigenvalue and its direction; and where the
-            Hessian is zero or not finite.
+        NotPositiveDefiniteError: at a saddle point, or a maximum without curvature, such as that of −x⁴, with the
+            smallest eigenvalue and its direction; and where the Hessian is not finite.
         ConvergenceError: if the density rises without bound.
 
     Warns:

@@ -20,16 +20,22 @@ _MAX_NEWTON = 50
 _STEP_TOLERANCE = 1e-9
 # The last steps may instead stop shrinking, at a length of this many posterior sds, because gradients are rounded.
 _ROUNDED_DECREMENT = 1e-6
-# Beyond this times (1 + ∣start∣) a search is following a density that rises for ever.
-_FAR = 1e8
+# Beyond this times (1 + ∣start∣) a search is following a density that rises for ever: the start is rounding there. A
+# nearer limit would refuse modes in large units; the trust region doubles, so that this one is reached in 54 steps.
+_FAR = 1e16
+# Nor has a log density a mode as high as this; the optimiser's squares overflow further up.
+_HIGH = 1e100
 # The search ends where this many iterations have not raised the log density by more than its rounding.
 _PATIENCE = 20
 # Relative to its diagonal, a Hessian's smallest eigenvalue below this many roundings is zero.
 _SINGULAR = 16 * np.finfo(np.float64).eps
 # Kinks are looked for at this many conditional sds, where a smooth density has the Hessian's curvature to 5 %.
 _PROBE, _PROBE_TOLERANCE = 1e-2, 0.05
-# Where the search failed they are looked for at this distance, times (1 + ∣u_i∣), and at a tenth of it.
-_KINK_REACH = 1e-3
+# Where the search failed, kinks and maxima without curvature are looked for at these distances, times (1 + ∣u_i∣), and
+# at half of them. Without curvature the fall is lost in rounding sooner.
+_REACH, _FLAT_REACH = 1e-3, 1e-1
+# Over half the distance a kink falls half as far, curvature a quarter, and less where the curvature is zero.
+_KINKED, _QUARTIC = 1 / 3.9, 1 / 12.0
 
 
 @final
@@ -63,8 +69,8 @@ def find_mode(density: LogDensity, start: Tensor) -> Mode:
 
     Raises:
         InputError: if the density at the start is not finite, or if it has a kink at its maximum.
-        NotPositiveDefiniteError: at a saddle point, with the smallest eigenvalue of A and its direction; and where the
-            Hessian is zero or not finite.
+        NotPositiveDefiniteError: at a saddle point, or a maximum without curvature, such as that of −u⁴, with the
+            smallest eigenvalue of A and its direction; and where the Hessian is not finite.
         ConvergenceError: if there is no maximum to be found: the density rises without bound.
     """
     search = _Search(density, start)
@@ -74,9 +80,9 @@ def find_mode(density: LogDensity, start: Tensor) -> Mode:
         location = _polish(density, best, _curvature(density, best))
         precision = _curvature(density, location)
     except (NotPositiveDefiniteError, ConvergenceError):
-        _refuse_kink_near(density, best)
+        _refuse_misshapen_near(density, best)
         raise
-    _refuse_kink_at(density, location, precision)
+    _refuse_misshapen_at(density, location, precision)
     return Mode(location, density.log_prob(location).detach(), precision, search.trace)
 
 
@@ -91,11 +97,10 @@ class _Search:
 
     def climb(self) -> Tensor:
         """The best point found; errors where the search ran away."""
-        first = self._value(self.start.numpy())
+        first = float(self.density.log_prob(self.start))
         if not np.isfinite(first):
             raise InputError(
-                f"start: expected a finite log density, got {-first} at {self.start.tolist()}. Start inside the "
-                "support."
+                f"start: expected a finite log density, got {first} at {self.start.tolist()}. Start inside the support."
             )
         with np.errstate(all="ignore"):  # steps beyond the support evaluate to infinity and are taken back
             result = minimize(
@@ -105,22 +110,27 @@ class _Search:
                 jac=self._gradient,
                 hess=self._hessian,
                 callback=self._watch,
-                options={"gtol": 1e-10, "maxiter": _MAX_ITERATIONS, "max_trust_radius": 1e12},
+                options={"gtol": 1e-10, "maxiter": _MAX_ITERATIONS, "max_trust_radius": np.inf},
             )
         location = torch.from_numpy(result.x)
         if self._far(location):
-            raise ConvergenceError(
-                f"laplace: the log density rises without bound: it is {-result.fun:.6g} at a distance of "
-                f"{float(location.norm()):.3g}. It has no mode there; check its sign, its priors and its support."
-            )
+            raise _runaway(-result.fun, location)
         return location
 
     def _value(self, u: np.ndarray) -> float:
         value = -self.density.log_prob(torch.tensor(u)).item()
+        if value < -_HIGH:
+            raise _runaway(-value, torch.tensor(u))
         return np.inf if np.isnan(value) else value  # undefined is outside the support
 
     def _gradient(self, u: np.ndarray) -> np.ndarray:
-        return -self.density.value_and_gradient(torch.tensor(u))[1].numpy()
+        gradient = -self.density.value_and_gradient(torch.tensor(u))[1].numpy()
+        if not np.isfinite(gradient).all():
+            raise ConvergenceError(
+                f"laplace: expected a finite gradient, got NaN or infinity at {u.tolist()[:8]}. The log density has a "
+                "cusp or an edge there, or rises without bound; check its support, or start elsewhere."
+            )
+        return gradient
 
     def _hessian(self, u: np.ndarray) -> np.ndarray:
         return -_finite_hessian(self.density, torch.tensor(u)).numpy()
@@ -134,6 +144,13 @@ class _Search:
 
     def _far(self, u: Tensor) -> bool:
         return not float(u.norm()) <= _FAR * (1.0 + float(self.start.norm()))
+
+
+def _runaway(value: float, location: Tensor) -> ConvergenceError:
+    return ConvergenceError(
+        f"laplace: the log density rises without bound: it is {value:.6g} at a distance of "
+        f"{float(location.norm()):.3g}. It has no mode there; check its sign, its priors and its support."
+    )
 
 
 def _polish(density: LogDensity, location: Tensor, precision: DensePrecision) -> Tensor:
@@ -159,7 +176,8 @@ def _polish(density: LogDensity, location: Tensor, precision: DensePrecision) ->
         precision = _curvature(density, location)
     raise ConvergenceError(
         f"laplace: no mode near {location.tolist()[:8]}: Newton's steps do not vanish there, the last was "
-        f"{longest:.3g} long. The log density may rise without bound; add a prior, or start elsewhere."
+        f"{longest:.3g} long. The log density may rise without bound, or be flat at its top; add a prior, or start "
+        "elsewhere."
     )
 
 
@@ -208,37 +226,70 @@ def _curvature(density: LogDensity, location: Tensor) -> DensePrecision:
     return precision
 
 
-def _refuse_kink_at(density: LogDensity, location: Tensor, precision: DensePrecision) -> None:
+def _refuse_misshapen_at(density: LogDensity, location: Tensor, precision: DensePrecision) -> None:
     """Compares A with the fall of the log density a hundredth of a conditional sd away, on both sides of the mode.
 
-    2 f(u) − f(u + d) − f(u − d) = dᵀA d to O(∣d∣⁴) where f is smooth; a kink falls linearly instead. Autograd alone
-    sees the smooth pieces on either side and reports their curvature.
+    2 f(u) − f(u + d) − f(u − d) = dᵀA d to O(∣d∣⁴) where f is smooth. A kink falls linearly instead: autograd alone
+    sees the smooth pieces on either side and reports their curvature. A maximum without curvature falls as d⁴ or
+    faster, and A is the rounding of its location.
     """
-    fall = _fall(density, location, torch.diag(_PROBE * precision.diagonal().rsqrt()))
-    rounding = 8 * np.finfo(np.float64).eps * (1.0 + abs(float(density.log_prob(location))))
-    wrong = ~((fall - _PROBE**2).abs() <= _PROBE_TOLERANCE * _PROBE**2 + rounding)
-    if wrong.any():
-        index = int(torch.nonzero(wrong)[0])
-        times = float(fall[index]) / _PROBE**2
-        raise InputError(
-            f"log_density: expected a smooth maximum, got a kink in coordinate {index}: near the mode the log density "
-            f"falls {times:.3g} times as fast as its Hessian says. Kinks have no Laplace approximation."
-        )
+    steps = _PROBE * precision.diagonal().rsqrt()
+    fall = _fall(density, location, torch.diag(steps))
+    wrong = ~((fall - _PROBE**2).abs() <= _PROBE_TOLERANCE * _PROBE**2 + _rounding(density, location))
+    if not wrong.any():
+        return
+    # Without curvature a hundredth of a conditional sd is far from the mode, where the rate of the fall is another.
+    steps = torch.minimum(steps, _REACH * (1.0 + location.abs()))
+    far, half = _falls(density, location, steps)
+    flat = wrong & (fall > _PROBE**2) & (half <= _KINKED * far + _rounding(density, location))
+    index = int(torch.nonzero(wrong & ~flat if (wrong & ~flat).any() else flat)[0])
+    if flat[index]:
+        raise _uncurved(precision.to_dense(), location)
+    raise InputError(
+        f"log_density: expected a smooth maximum, got a kink in coordinate {index}: near the mode the log density "
+        f"falls {float(fall[index]) / _PROBE**2:.3g} times as fast as its Hessian says. Kinks have no Laplace "
+        "approximation."
+    )
 
 
-def _refuse_kink_near(density: LogDensity, location: Tensor) -> None:
-    """Raises where the search has failed because of a kink: the fall is then as good as linear in the distance.
-
-    Over a tenth of the distance a smooth density falls by a hundredth, and one with a kink by a tenth.
-    """
-    axes = torch.diag(_KINK_REACH * (1.0 + location.abs()))
-    far, near = _fall(density, location, axes), _fall(density, location, 0.1 * axes)
-    kinked = (far > 0) & (near > 0.03 * far)
+def _refuse_misshapen_near(density: LogDensity, location: Tensor) -> None:
+    """Raises where the search has failed because of a kink, or of a maximum without curvature."""
+    far, half = _falls(density, location, _REACH * (1.0 + location.abs()))
+    kinked = (far > _rounding(density, location)) & (half > _KINKED * far)
     if kinked.any():
         raise InputError(
             f"log_density: expected a smooth maximum, got a kink in coordinate {int(torch.nonzero(kinked)[0])} near "
             f"{location.tolist()[:8]}. A density with a kink at its mode has no Laplace approximation."
         )
+    steps = _FLAT_REACH * (1.0 + location.abs())
+    far, half = _falls(density, location, steps)
+    flat = (far > _rounding(density, location)) & (half < _QUARTIC * far)
+    matrix = -_finite_hessian(density, location)
+    # At a saddle the smallest eigenvalue is another direction's, and is not zero.
+    if (flat & (torch.linalg.eigvalsh(matrix)[0].abs() * steps.square() < far)).any():
+        raise _uncurved(matrix, location)
+
+
+def _uncurved(matrix: Tensor, location: Tensor) -> NotPositiveDefiniteError:
+    values, vectors = torch.linalg.eigh(matrix)
+    return NotPositiveDefiniteError(
+        f"laplace: expected a curved maximum, got a Hessian that is zero to rounding at the maximum near "
+        f"{location.tolist()[:8]}: its smallest eigenvalue is {float(values[0]):.3g} along "
+        f"{vectors[:, 0].tolist()[:8]}, and the log density falls faster than the distance squared, as −u⁴ does. Such "
+        "a maximum has no Laplace approximation; add a prior, or sample it.",
+        float(values[0]),
+        vectors[:, 0],
+    )
+
+
+def _rounding(density: LogDensity, location: Tensor) -> float:
+    """What rounding leaves of a fall of zero."""
+    return 8 * float(np.finfo(np.float64).eps) * (1.0 + abs(float(density.log_prob(location))))
+
+
+def _falls(density: LogDensity, location: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """The fall over the step along each axis, and over half of it."""
+    return _fall(density, location, torch.diag(steps)), _fall(density, location, torch.diag(0.5 * steps))
 
 
 def _fall(density: LogDensity, location: Tensor, steps: Tensor) -> Tensor:

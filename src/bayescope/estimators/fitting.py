@@ -124,3 +124,5 @@ POSTERIORS: dict[str, Callable[[Task], Fitted]] = {
     "nuts": partial(_sampled, sample=nuts),
     "metropolis": partial(_sampled, sample=metropolis),
 }
+# Those that are made of chains.
+SAMPLERS = ("nuts", "metropolis")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, final
 
 import numpy as np
@@ -12,10 +11,9 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import BayescopeWarning
 from bayescope.estimators.inputs import InputMap
-from bayescope.estimators.priors import USELESS, positive_number, prior_notes, weight_precision
-from bayescope.estimators.reading import PosteriorReader, as_tensor, noted
+from bayescope.estimators.priors import USELESS, positive_number, prior_notes, warn_of_far_intercept, weight_precision
+from bayescope.estimators.reading import PosteriorReader, as_tensor, detached, noted
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate, tune_scales
 from bayescope.linear.density import LinearDensity
@@ -23,9 +21,6 @@ from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from bayescope.threads import threads_for
-
-# Prior standard deviations from 0 beyond which the intercept's prior is no longer weak.
-FAR = 3.0
 
 
 @final
@@ -99,15 +94,15 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             BayescopeWarning: if the intercept's prior holds it back.
         """
         rows = 2 if isinstance(self.noise_variance, str) else 1
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=rows)
+        X, y = validate_data(self, detached(X), detached(y), dtype=np.float64, y_numeric=True, ensure_min_samples=rows)
         self._inputs, table = InputMap.fit(
             X,
             self._names_in(),
-            standardize=self.standardize,
+            standardize=checks.flag("standardize", self.standardize),
             features=self.features,
             random_state=self.random_state,
         )
-        model = LinearModel(table.shape[1], 1, bool(self.fit_intercept))
+        model = LinearModel(table.shape[1], 1, checks.flag("fit_intercept", self.fit_intercept))
         inputs, intercept = as_tensor(table), self._intercept_precision()
         with threads_for(table.size):
             precision, noise, tuned_by = self._scales(model, inputs, y, intercept)
@@ -129,7 +124,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
         }
         self.posterior_ = noted(posterior, notes)
-        self._warn_of_far_intercept(intercept)
+        warn_of_far_intercept(self.intercept_, intercept)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -165,14 +160,3 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             return precision, scales.noise_variance, None
         learnt = torch.tensor(scales.prior_precision, dtype=torch.float64)
         return learnt, scales.noise_variance, "the evidence" + (USELESS if scales.useless else "")
-
-    def _warn_of_far_intercept(self, precision: float) -> None:
-        """The intercept's prior is meant to be weak; for a y far from 0 it is not."""
-        distance = abs(self.intercept_) * precision**0.5
-        if distance > FAR:
-            warnings.warn(
-                f"intercept_prior_precision: the intercept, {self.intercept_:.4g}, lies {distance:.2g} standard "
-                f"deviations of its prior from 0, which holds it back. Centre y, or give {self.intercept_**-2:.1g}.",
-                BayescopeWarning,
-                stacklevel=3,
-            )

@@ -12,16 +12,32 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.estimators.fitting import FIRST_PRECISION, POSTERIORS, Task
+from bayescope.estimators.fitting import FIRST_PRECISION, POSTERIORS, SAMPLERS, Task
 from bayescope.estimators.inputs import InputMap
-from bayescope.estimators.priors import per_feature, positive_number, prior_notes, weight_precision
-from bayescope.estimators.reading import MissingAttributeError, PosteriorReader, as_tensor, generator_from, noted
+from bayescope.estimators.priors import (
+    per_feature,
+    positive_number,
+    prior_notes,
+    warn_of_far_intercept,
+    weight_precision,
+)
+from bayescope.estimators.reading import (
+    MissingAttributeError,
+    PosteriorReader,
+    as_tensor,
+    detached,
+    generator_from,
+    noted,
+)
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
 from bayescope.predictive import Predictive
 from bayescope.threads import threads_for
+
+# Below this a probability of three classes and more is integrated on nodes of its own.
+TAIL = 1e-8
 
 
 @final
@@ -113,7 +129,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
             ConvergenceError: if the inference does not reach its tolerance.
         """
         checks.choice("posterior", self.posterior, POSTERIORS)
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = validate_data(self, detached(X), detached(y), dtype=np.float64)
         check_classification_targets(y)
         codes, classes = pd.factorize(y, sort=True)
         self.classes_ = np.asarray(classes).astype(y.dtype, copy=False)
@@ -121,11 +137,11 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         self._inputs, table = InputMap.fit(
             X,
             self._names_in(),
-            standardize=self.standardize,
+            standardize=checks.flag("standardize", self.standardize),
             features=self.features,
             random_state=self.random_state,
         )
-        model = LinearModel(table.shape[1], outputs, bool(self.fit_intercept))
+        model = LinearModel(table.shape[1], outputs, checks.flag("fit_intercept", self.fit_intercept))
         self._infer(table, codes, model, likelihood)
         return self
 
@@ -142,11 +158,19 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         return self._read(X, lambda predictive: np.asarray(predictive.probs))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """log p(y = k∣x, data), shape (N, K), without underflow."""
+        """log p(y = k∣x, data), shape (N, K), without underflow.
+
+        For three classes and more it is the logarithm of `predict_proba`, but for probabilities below 1e-8, which are
+        integrated anew where their own mass lies.
+        """
 
         def read(predictive: Predictive) -> np.ndarray:
             classes = range(len(self.classes_))
-            return np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in classes], axis=1)
+            tails = np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in classes], axis=1)
+            if len(classes) == 2:
+                return tails
+            probs = np.asarray(predictive.probs)
+            return np.where(probs < TAIL, tails, np.log(np.maximum(probs, TAIL)))
 
         return self._read(X, read)
 
@@ -170,7 +194,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
     def _likelihood(self, classes: int) -> tuple[Likelihood, int]:
         """p(y∣f) and how many outputs f has."""
         if classes < 2:
-            raise InputError(f"y: expected at least two classes, got one class, {self.classes_[0]!r}.")
+            raise InputError(f"y: expected at least two classes, got one class, {self.classes_[0]}.")
         likelihood = Bernoulli(self.link)
         if classes == 2:
             return likelihood, 1
@@ -190,8 +214,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         prior = weight_prior(model, FIRST_PRECISION if precision is None else precision, intercept)
         targets = likelihood.targets(codes, model.outputs)
         density = LinearDensity(model, likelihood, prior, as_tensor(table), targets)
-        chains = {"draws": self.draws, "tune": self.tune, "chains": self.chains}
-        given = {name: value for name, value in chains.items() if value is not None}
+        given = self._chain_options()
         task = Task(density, precision is None, intercept, generator_from(self.random_state), given)
         with threads_for(table.size):
             fitted = POSTERIORS[self.posterior](task)
@@ -208,6 +231,22 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         self.coef_ = weights.numpy().copy()
         self.intercept_ = np.zeros(model.outputs) if bias is None else bias.numpy().copy()
         self.weight_names_ = self._weight_names(model)
+        warn_of_far_intercept(self.intercept_, intercept)
+
+    def _chain_options(self) -> dict[str, int]:
+        """The options of the samplers that were given.
+
+        Raises:
+            UnsupportedError: if there are some and the posterior is not sampled.
+        """
+        options = {"draws": self.draws, "tune": self.tune, "chains": self.chains}
+        given = {name: checks.count(name, value) for name, value in options.items() if value is not None}
+        if given and self.posterior not in SAMPLERS:
+            raise UnsupportedError(
+                f"{', '.join(given)}: expected None for posterior={self.posterior!r}, which draws no chains; it is for "
+                f"{' and '.join(map(repr, SAMPLERS))}."
+            )
+        return given
 
     def _weight_names(self, model: LinearModel) -> tuple[str, ...]:
         """In the order of the flat weights."""

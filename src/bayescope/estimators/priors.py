@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError
+from bayescope.errors import BayescopeWarning, InputError
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 
+# Prior standard deviations from 0 beyond which the intercept's prior is no longer weak.
+FAR = 3.0
 # What a summary says of a precision at the upper end of the search.
 USELESS = " at the end of its range: the features tell nothing about y, and their weights are held at 0"
 
@@ -49,6 +53,27 @@ def positive_number(name: str, value: Any) -> float:
 def per_feature(prior: Prior, model: LinearModel) -> Tensor:
     """The precision of each feature's weights, shape (D,)."""
     return prior.diagonal(model.dim)[: model.features]
+
+
+def warn_of_far_intercept(intercept: Any, precision: float) -> None:
+    """Warns where the intercept's prior, which is meant to be weak, holds the intercept back.
+
+    That happens where the inputs lie far from 0 in their own standard deviations, or y does.
+
+    Args:
+        intercept: the posterior mean, a number or one an output.
+        precision: of its prior.
+    """
+    farthest = float(np.abs(intercept).max(initial=0.0))
+    distance = farthest * precision**0.5
+    if distance > FAR:
+        warnings.warn(
+            f"intercept_prior_precision: the intercept, {farthest:.4g} in size, lies {distance:.2g} standard "
+            f"deviations of its prior from 0, which holds it and the weights back. Use standardize=True, centre the data, or give "
+            f"intercept_prior_precision={farthest**-2:.1g}.",
+            BayescopeWarning,
+            stacklevel=3,
+        )
 
 
 def prior_notes(prior: Prior, model: LinearModel, tuned_by: str | None) -> dict[str, str]:

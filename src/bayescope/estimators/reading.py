@@ -66,7 +66,7 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
     def transform_inputs(self, X: Any) -> np.ndarray:
         """The inputs of the posterior's model: X standardised and mapped to features, shape (N, D)."""
         check_is_fitted(self)
-        return self._inputs(validate_data(self, X, dtype=np.float64, reset=False))
+        return self._inputs(validate_data(self, detached(X), dtype=np.float64, reset=False))
 
     def summary(self) -> str:
         """How the posterior was made, with the prior and its units."""
@@ -105,6 +105,11 @@ def generator_from(random_state: Any) -> torch.Generator:
     if isinstance(random_state, int | np.integer):
         return checks.generator(int(random_state))
     return checks.generator(int(check_random_state(random_state).randint(2**31 - 1)))
+
+
+def detached(value: Any) -> Any:
+    """A tensor as an array, without its graph; anything else as it is."""
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 
 
 def as_tensor(table: np.ndarray) -> Tensor:

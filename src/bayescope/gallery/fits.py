@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 
@@ -16,7 +15,7 @@ from bayescope.precision import DensePrecision
 def laplace(log_density: LogDensityFunction, start: Sequence[float], transform: str | None = None) -> GaussianPosterior:
     """Laplace's approximation at the mode that the start leads to."""
     point = torch.tensor(start, dtype=torch.float64)
-    return cast(GaussianPosterior, density.laplace(log_density, point, transform=transform))
+    return density.laplace(log_density, point, transform=transform)
 
 
 def moment_match(p: Grid | MixturePosterior) -> GaussianPosterior:

@@ -148,15 +148,21 @@ class _Spectrum:
         rows, columns = x.shape
         root = math.sqrt(rows)
         mean = y.mean() if bias else y.new_zeros(())
-        gram = density.weighted_gram(torch.ones(rows, dtype=torch.float64))[:columns, :columns]
-        centre = x.sum(0) / root if bias else x.new_zeros(columns)
+        centre = x.sum(0) / rows if bias else x.new_zeros(columns)
         deviation = y - mean
-        values, vectors = torch.linalg.eigh(gram - torch.outer(centre, centre))
+
+        def block(part: slice) -> tuple[Tensor, ...]:
+            # Centred before it is squared: XᵀX − N x̄x̄ᵀ cancels where the columns lie far from 0.
+            centred = x[part] - centre
+            return centred.mT @ centred, deviation[part] @ centred
+
+        gram, projected = density.rows.sum(block, size=columns**2)
+        values, vectors = torch.linalg.eigh(gram)
         return cls(
             rows,
             values.clamp(min=0.0),  # eigenvalues of a Gram matrix: below zero by rounding alone
-            vectors.mT @ (deviation @ x),
-            vectors.mT @ centre,
+            vectors.mT @ projected,
+            vectors.mT @ (centre * root),
             float(deviation @ deviation),
             float(mean) * root,
             intercept if bias else 0.0,

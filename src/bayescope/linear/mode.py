@@ -22,10 +22,10 @@ TOLERANCE = 1e-12
 SAMPLED_ROWS, SAMPLED_SHARE = 20_000, 400
 STRIDE = 17
 SAMPLE_TOLERANCE = 0.3
-# A large table stops within LARGE_TOLERANCE: the last step, which costs no pass, then leaves the mode within about
-# 1e-6/√N sds, and the precision is that of a point 1e-3 sds away, where it differs by about 1e-3/√N of itself.
+# A large table stops within LARGE_TOLERANCE: the last step costs no pass, and the precision is that of a point 1e-6 sds
+# from the mode, where it differs by about 1e-6/√N of itself.
 LARGE_ROWS = 200_000
-LARGE_TOLERANCE = 1e-3
+LARGE_TOLERANCE = 1e-6
 MAX_STEPS = 200
 ARMIJO = 1e-4
 ROUNDING = 64 * torch.finfo(torch.float64).eps

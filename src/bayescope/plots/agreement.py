@@ -32,8 +32,7 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
             width=2.5,
             height=2.4,
             title=f"Predictions beside {style.label(reference)}",
-            subtitle=f"{points}: {what}. Steeper than the diagonal is overconfident, flatter is "
-            "underconfident.",
+            subtitle=f"{points}: {what}. Steeper than the diagonal is overconfident, flatter is underconfident.",
             sharex=True,
             sharey=True,
         )
