@@ -40,6 +40,11 @@ def test_reads_other_habits(tmp_path, content, name):
     assert read_table(written(tmp_path, content, name), "kind").features["height"].tolist() == [2.5, 1.5, 0.5, 3.5]
 
 
+def test_running_numbers_are_names(tmp_path):
+    table = read_table(written(tmp_path, "0,1,2,kind\n1,5,2,a\n2,6,4,b\n3,9,9,a\n"), "kind")
+    assert table.features.columns.tolist() == ["0", "1", "2"]
+
+
 def test_true_and_false_are_numbers(tmp_path):
     table = read_table(written(tmp_path, "flag,size,kind\nTrue,1,a\nFalse,2,b\nTrue,3,a\n"), "kind")
     assert table.features["flag"].tolist() == [1.0, 0.0, 1.0]
@@ -71,6 +76,10 @@ BAD = {
     ),
     "target in other case": ("a,Kind\n1,x\n2,y\n", "Did you mean 'Kind'?"),
     "no features": ("kind\nx\ny\n", "expected features beside the target"),
+    "no header": (
+        "6,148,72,1\n1,85,66,0\n",
+        "expected a header of column names, got numbers such as '6', '148', '72', '1': the first row looks like data",
+    ),
     "unnamed column": (",a,kind\n0,1,x\n1,2,y\n", "got none for column 1. Name it, or drop it if it is a row index"),
     "same name twice": ("a,a,kind\n1,2,x\n2,3,y\n", "expected each column name once, got 'a' more than once"),
     "equal columns": ("a,b,c,kind\n1,1,1,x\n2,2,2,y\n3,5,3,x\n", "got 'a' and 'c' equal in every row. Drop one"),

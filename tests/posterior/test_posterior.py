@@ -112,6 +112,12 @@ def test_the_density_is_the_gaussian_s_and_the_mixture_s():
     torch.testing.assert_close(forms()["mixture"].log_prob(theta), torch.logsumexp(parts, 0))
 
 
+def test_points_of_another_dimension_are_refused():
+    for form in ("gaussian", "mixture"):
+        with pytest.raises(InputError, match=r"theta: expected shape \(\.\.\., 3\), got \(2,\)"):
+            forms()[form].log_prob([0.0, 1.0])
+
+
 def test_a_density_can_be_differentiated():
     point = torch.tensor([0.3, -0.2, 1.0], dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(gaussian().log_prob(point), point)

@@ -84,7 +84,10 @@ def compare(
 @app.command()
 def gallery(
     out: Annotated[Path, typer.Option(help="Folder for the pictures (png).")],
-    only: Annotated[list[str] | None, typer.Option(help="Draw this picture only; may be given several times.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Draw this picture only; may be given several times. An unknown name lists all."),
+    ] = None,
 ) -> None:
     """Draw the textbook pictures of approximate inference, each from bayescope's own fits.
 

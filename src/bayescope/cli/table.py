@@ -116,6 +116,11 @@ def _check_header(path: Path, separator: str, header: list[str]) -> None:
             f"{path}: expected columns separated by {separator!r}, got one column whose name holds {other[0]!r}. "
             "Save it with commas as .csv or with tabs as .tsv."
         )
+    if _looks_like_data(header):
+        raise InputError(
+            f"{path}: expected a header of column names, got numbers such as {_listed(header)}: the first row looks "
+            "like data. Put a line of names above it."
+        )
     unnamed = [str(place) for place, name in enumerate(header, 1) if not name.strip()]
     if unnamed:
         raise InputError(
@@ -127,6 +132,13 @@ def _check_header(path: Path, separator: str, header: list[str]) -> None:
         raise InputError(
             f"{path}: expected each column name once, got {_listed(twice)} more than once. Rename or drop."
         )
+
+
+def _looks_like_data(header: list[str]) -> bool:
+    """Whether most names are numbers, and not the running numbers that pandas gives to nameless columns."""
+    numbers = pd.to_numeric(pd.Series(header), errors="coerce").dropna()
+    running = bool((numbers.diff().dropna() == 1).all())
+    return len(numbers) > len(header) / 2 and not running
 
 
 def _check_target(what: str, labels: pd.Series) -> None:

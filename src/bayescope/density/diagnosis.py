@@ -67,7 +67,13 @@ def diagnosed(
 
 
 def convergence(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Rank-normalised split R-hat and bulk effective sample size, each (P,), of draws (chains, draws, P)."""
+    """Rank-normalised split R-hat and bulk effective sample size, each (P,), of draws (chains, draws, P).
+
+    One chain is judged by its two halves.
+    """
+    if draws.shape[0] == 1:
+        half = draws.shape[1] // 2
+        draws = torch.stack([draws[0, :half], draws[0, draws.shape[1] - half :]])
     arviz = checks.optional_package("arviz", extra="nuts")
     dataset = arviz.convert_to_dataset({"theta": draws.numpy()})
     r_hat, effective = arviz.rhat(dataset, method="rank"), arviz.ess(dataset, method="bulk")

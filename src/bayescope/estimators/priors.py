@@ -69,8 +69,8 @@ def warn_of_far_intercept(intercept: Any, precision: float) -> None:
     if distance > FAR:
         warnings.warn(
             f"intercept_prior_precision: the intercept, {farthest:.4g} in size, lies {distance:.2g} standard "
-            f"deviations of its prior from 0, which holds it and the weights back. Use standardize=True, centre the data, or give "
-            f"intercept_prior_precision={farthest**-2:.1g}.",
+            f"deviations of its prior from 0, which holds it and the weights back. Use standardize=True, centre the "
+            f"data, or give intercept_prior_precision={farthest**-2:.1g}.",
             BayescopeWarning,
             stacklevel=3,
         )

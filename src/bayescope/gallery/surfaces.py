@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from sklearn.datasets import make_moons
 
 from bayescope.estimators import BayesianLogisticRegression, RadialBasis
+from bayescope.estimators.fitting import SAMPLERS
 from bayescope.gallery import canvas
 from bayescope.gallery.picture import Picture
 from bayescope.plots.style import CLASS_COLOURS, CLASS_MARKERS, COLOURS, INK, LABELS, MUTED
@@ -66,10 +67,9 @@ def _fit(scene: Scene, posterior: str, draws: int) -> BayesianLogisticRegression
         features=scene.features,
         prior_precision=scene.prior_precision,
         random_state=0,
-        draws=draws,
-        tune=500,
-        chains=2,
     )
+    if posterior in SAMPLERS:
+        model.set_params(draws=draws, tune=500, chains=2)
     return model.fit(scene.X, scene.y)
 
 

@@ -71,7 +71,7 @@ class GaussianPosterior(Posterior):
 
         With a transform, log q(θ) = log N(u; location, precision⁻¹) − log∣∂θ/∂u∣ at u = transform.inverse(θ).
         """
-        point = as_points(theta)
+        point = as_points(theta, self.precision.dim)
         u = point if self.transform is None else self.transform.inverse(point)
         offset = (u - self.location).reshape(-1, self.precision.dim)
         quadratic = (offset * self.precision.multiply(offset.mT).mT).sum(-1).reshape(u.shape[:-1])

@@ -69,7 +69,7 @@ class MixturePosterior(Posterior):
 
     def log_prob(self, theta: Any) -> Tensor:
         """log Σ_k w_k q_k(θ), shape (...) for θ of shape (..., P)."""
-        point = as_points(theta)
+        point = as_points(theta, self.mean.shape[0])
         each = torch.stack([component.log_prob(point) for component in self.components])
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 

@@ -49,9 +49,16 @@ class Options(NamedTuple):
             )
 
 
-def as_points(theta: Any) -> Tensor:
-    """Points θ in float64, shape (..., P); a tensor keeps its graph, so that a density can be differentiated."""
-    return theta.to(torch.float64) if isinstance(theta, Tensor) else checks.float64("theta", theta)
+def as_points(theta: Any, dim: int) -> Tensor:
+    """Points θ in float64, shape (..., P); a tensor keeps its graph, so that a density can be differentiated.
+
+    Raises:
+        InputError: if the last dimension is not P = ``dim``.
+    """
+    points = theta.to(torch.float64) if isinstance(theta, Tensor) else checks.float64("theta", theta)
+    if points.ndim == 0 or points.shape[-1] != dim:
+        raise InputError(f"theta: expected shape (..., {dim}), got {tuple(points.shape)}.")
+    return points
 
 
 class Posterior(ABC):
