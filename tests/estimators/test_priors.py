@@ -7,6 +7,8 @@ from bayescope.errors import InputError, OptionError
 from bayescope.estimators.priors import per_feature, positive_number, prior_notes, weight_precision
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
+from bayescope.precision import DensePrecision
+from bayescope.priors import Prior
 
 
 def test_a_precision_is_a_number_one_a_feature_or_learnt():
@@ -16,6 +18,14 @@ def test_a_precision_is_a_number_one_a_feature_or_learnt():
     with pytest.raises(OptionError, match="evidence"):
         weight_precision("evidenc", 3)
     for wrong in ([1.0, 2.0], [[1.0, 2.0, 3.0]], 0.0, float("nan")):
+        with pytest.raises(InputError, match="prior_precision"):
+            weight_precision(wrong, 3)
+
+
+def test_a_prior_brings_its_precision():
+    assert float(weight_precision(Prior(2.0), 3)) == 2.0
+    assert weight_precision(Prior([1.0, 2.0, 3.0]), 3).tolist() == [1.0, 2.0, 3.0]
+    for wrong in (Prior(1.0, mean=0.5), Prior(DensePrecision(torch.eye(3))), Prior([1.0, 2.0])):
         with pytest.raises(InputError, match="prior_precision"):
             weight_precision(wrong, 3)
 

@@ -32,7 +32,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
 
     Args:
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
-            ``features``), or "evidence": the one that maximises the evidence.
+            ``features``), a `Prior` with either and mean 0, or "evidence": the one that maximises the evidence.
         noise_variance: in y's unit squared, a positive number or "evidence".
         intercept_prior_precision: of b. Where y lies far from 0 in units of 100 it has to be lower.
         features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn

@@ -55,8 +55,8 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         posterior: "map" (a point), "laplace", "variational" (Gaussian, full covariance), "mean_field" (Gaussian,
             diagonal), "ep" (expectation propagation, two classes only), "nuts" or "metropolis" (draws).
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
-            ``features``), or "evidence": learnt by maximising Laplace's evidence (also for "map", "nuts" and
-            "metropolis"), the evidence lower bound, or expectation propagation's evidence.
+            ``features``), a `Prior` with either and mean 0, or "evidence": learnt by maximising Laplace's evidence
+            (also for "map", "nuts" and "metropolis"), the evidence lower bound, or expectation propagation's evidence.
         intercept_prior_precision: of b. It is weak: f at x = 0 is 0 ± 100 before the data are seen.
         features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn
             transformer, which is cloned and fitted.

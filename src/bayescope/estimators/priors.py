@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import BayescopeWarning, InputError
+from bayescope.errors import BayescopeWarning, InputError, OptionError
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 
@@ -20,15 +20,23 @@ USELESS = " at the end of its range: the features tell nothing about y, and thei
 
 
 def weight_precision(value: Any, features: int) -> Tensor | None:
-    """Checks ``prior_precision=``: a positive number, or one a feature; ``None`` stands for "evidence".
+    """Checks ``prior_precision=``: a positive number, one a feature, or a `Prior`; ``None`` stands for "evidence".
 
     Raises:
-        InputError: if it is not positive or its shape does not fit.
+        InputError: if it is not positive or its shape does not fit, or a prior has another mean than 0.
         OptionError: if it is another word.
     """
     if isinstance(value, str):
-        checks.choice("prior_precision", value, ["evidence"])
+        if value != "evidence":
+            raise OptionError(f"prior_precision: expected positive numbers or 'evidence', got {value!r}.")
         return None
+    if isinstance(value, Prior):
+        if bool((value.mean != 0).any()) or not isinstance(value.precision, Tensor):
+            raise InputError(
+                "prior_precision: expected a Prior with mean 0 and one precision, or one a feature, the intercept left "
+                "out, got another. For other priors, condition a posterior on data."
+            )
+        value = value.precision
     precision = checks.positive("prior_precision", value)
     if precision.ndim > 1 or (precision.ndim == 1 and precision.shape[0] != features):
         raise InputError(
