@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bayescope import checks, density
+from bayescope.density import nutpie_adapter
 from bayescope.density.nutpie_adapter import nuts_draws
 from bayescope.errors import ConvergenceError, DivergenceWarning
 from bayescope.log_density import CallableDensity
@@ -133,6 +134,28 @@ class TestAdapter:
     def test_a_flat_density_is_refused_and_not_waited_for(self):
         with pytest.raises(ConvergenceError, match="gave up"):
             self.run(CallableDensity(lambda x: 0.0 * x.sum(), 2))
+
+    def test_a_chain_that_fails_while_it_is_stopped_hides_nothing(self):
+        class Panic(BaseException):
+            """As Rust's, which is no Exception."""
+
+        class Failed:
+            def __init__(self, error):
+                self.error = error
+
+            def cancel(self):
+                raise self.error
+
+            def wait(self, timeout):
+                raise self.error
+
+        nutpie_adapter._stop(nutpie_adapter._Chain(Failed(Panic()), []))
+        with pytest.raises(KeyboardInterrupt):
+            nutpie_adapter._stop(nutpie_adapter._Chain(Failed(KeyboardInterrupt()), []))
+        with pytest.raises(LookupError, match="the density's"):
+            nutpie_adapter._poll(nutpie_adapter._Chain(Failed(Panic()), [LookupError("the density's")]))
+        with pytest.raises(ConvergenceError, match="gave up"):
+            nutpie_adapter._poll(nutpie_adapter._Chain(Failed(Panic()), []))
 
     def test_threads_are_left_as_they_were(self):
         before = torch.get_num_threads()

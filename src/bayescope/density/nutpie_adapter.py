@@ -139,8 +139,18 @@ def _run(launch: Callable[[int], _Chain], chains: int) -> list[Any]:
                     del running[chain]
     finally:
         for handle in running.values():
-            handle.sampler.cancel()
+            _stop(handle)
     return [traces[chain] for chain in range(chains)]
+
+
+def _stop(handle: _Chain) -> None:
+    """Stops a chain whose draws are not wanted any more."""
+    try:
+        handle.sampler.cancel()
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001, S110  Rust's panic is no Exception
+        pass  # the chain had failed by itself in the meantime; what stopped the run is already on its way
 
 
 def _poll(handle: _Chain) -> Any | None:
@@ -150,7 +160,9 @@ def _poll(handle: _Chain) -> Any | None:
         trace = handle.sampler.wait(timeout=_POLL_SECONDS)
     except TimeoutError:
         pass
-    except RuntimeError as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # noqa: BLE001  a RuntimeError, or Rust's panic, which is no Exception
         refusal = str(error).partition("Stack backtrace")[0].strip()
     if handle.failures:
         raise handle.failures[0]
