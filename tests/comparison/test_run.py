@@ -286,3 +286,8 @@ def test_the_noise_of_the_reference_is_told(binary):
     errors = chains.std(axis=0, ddof=1) / chains.mean(axis=0) / np.sqrt(2)
     expected = f"NUTS is a sample: it knows a weight's sd to ±{100 * np.sqrt((errors**2).mean()):.1f} %"
     assert any(note.startswith(expected) for note in binary.footnotes)
+
+
+def test_an_empty_list_of_posteriors_is_refused():
+    with pytest.raises(InputError, match="posteriors: expected at least one name"):
+        compare(quick(), *blobs(), posteriors=[])

@@ -98,7 +98,8 @@ def test_well_determined_weights_are_counted():
     """Two strong columns and three that the prior alone holds: γ counts the former."""
     table = TABLES["logit"]
     strong = weight_prior(table.model, torch.tensor([1e-9, 1e-9, 1e9, 1e9, 1e9]), INTERCEPT)
-    assert effective_parameters(find_mode(table.with_prior(strong))) == pytest.approx(2.0, abs=1e-3)
+    precision = find_mode(table.with_prior(strong)).precision
+    assert effective_parameters(table.model, strong, precision) == pytest.approx(2.0, abs=1e-3)
 
 
 def test_features_without_information_are_held_at_zero():

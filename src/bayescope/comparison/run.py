@@ -113,6 +113,8 @@ def _names(choice: Menu, posteriors: Sequence[str] | None, reference: str) -> li
     """The rows in order, each once, the reference last unless it was named earlier."""
     if isinstance(posteriors, str):
         raise InputTypeError(f"posteriors: expected a list of names, got the text {posteriors!r}. Put it in a list.")
+    if posteriors is not None and len(posteriors) == 0:
+        raise InputError("posteriors: expected at least one name, got none. Leave it out for all of them.")
     known = [*choice.supported, *BASELINES]
     named = choice.default if posteriors is None else posteriors
     checks.choice("reference", reference, choice.supported)

@@ -74,7 +74,7 @@ def _mode(task: Task) -> tuple[Mode, float, str | None]:
     """The mode under the given or the learnt prior, γ there, and what was maximised."""
     if not task.tune:
         mode = find_mode(task.table)
-        return mode, effective_parameters(mode), None
+        return mode, effective_parameters(task.table.model, mode.density.prior, mode.precision), None
     tuned = maximise_evidence(task.table, intercept_prior_precision=task.intercept_prior_precision)
     return tuned.mode, tuned.effective_parameters, "Laplace's evidence" + (USELESS if tuned.useless else "")
 
@@ -98,8 +98,7 @@ def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: st
     if task.tune:
         learnt = posterior.trace["prior_precision"][-1]
         prior = weight_prior(table.model, learnt, task.intercept_prior_precision)
-    share = prior.diagonal(table.dim) * posterior.precision.marginal_variance()
-    gamma = float((1.0 - share[task.weights]).sum())
+    gamma = effective_parameters(table.model, prior, posterior.precision)
     return Fitted(posterior, prior, gamma, objective if task.tune else None)
 
 

@@ -17,7 +17,7 @@ from bayescope.estimators.reading import PosteriorReader, as_tensor, detached, n
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate, tune_scales
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import weight_prior
+from bayescope.linear.evidence import effective_parameters, weight_prior
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from bayescope.threads import threads_for
@@ -108,8 +108,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             precision, noise, tuned_by = self._scales(model, inputs, y, intercept)
             prior = weight_prior(model, precision, intercept)
             posterior = conjugate(model, Gaussian(noise), prior, inputs, y)
-        share = prior.diagonal(model.dim) * posterior.precision.marginal_variance()
-        self.effective_parameters_ = float((1.0 - share[: model.features]).sum())
+        self.effective_parameters_ = effective_parameters(model, prior, posterior.precision)
         self.prior_precision_ = float(precision) if precision.ndim == 0 else precision.numpy().copy()
         self.noise_variance_ = noise
         weights, bias = model.unflat(posterior.mean)

@@ -17,7 +17,7 @@ from bayescope.linear.density import LinearDensity, Reading
 from bayescope.linear.expansion import Climb, Expansion
 from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, STRIDE, Mode, Retune, every, find_mode
 from bayescope.models import LinearModel
-from bayescope.precision import DensePrecision
+from bayescope.precision import DensePrecision, Precision
 from bayescope.priors import Prior
 
 # The precision is sought between these multiples of the largest eigenvalue of the data's curvature. Above the upper
@@ -61,14 +61,18 @@ def weight_prior(model: LinearModel, prior_precision: Tensor | float, intercept_
     return Prior(torch.cat([each, intercept]))
 
 
-def effective_parameters(mode: Mode) -> float:
+def effective_parameters(model: LinearModel, prior: Prior, precision: Precision) -> float:
     """γ = Σ_i (1 − α_i Σ_ii) over the weights, the intercept left out: how many the data determine.
 
     MacKay (1992), "Bayesian interpolation", eq. 4.9.
+
+    Args:
+        model: whose weights.
+        prior: with the precisions α_i.
+        precision: of the posterior, Σ⁻¹.
     """
-    weights = mode.density.model.outputs * mode.density.model.features
-    share = mode.density.prior_precision.diagonal() * mode.precision.marginal_variance()
-    return float((1.0 - share[:weights]).sum())
+    share = prior.diagonal(model.dim) * precision.marginal_variance()
+    return float((1.0 - share[: model.outputs * model.features]).sum())
 
 
 def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: float) -> TunedMode:
@@ -123,8 +127,13 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
             ConvergenceWarning,
             stacklevel=2,
         )
-    gamma = effective_parameters(mode)
+    gamma = _at_mode(mode)
     return TunedMode(mode, math.exp(t), gamma, useless=gamma < USELESS)
+
+
+def _at_mode(mode: Mode) -> float:
+    """γ of Laplace's posterior at a mode."""
+    return effective_parameters(mode.density.model, mode.density.prior, mode.precision)
 
 
 def _rest(mode: Mode, climb: Climb, retune: Retune) -> Mode:
@@ -166,7 +175,7 @@ class _TotalSlope:
     @property
     def effective_parameters(self) -> float:
         """γ at the last mode."""
-        return effective_parameters(self._mode)
+        return _at_mode(self._mode)
 
     def mode(self, t: float) -> Mode:
         """The mode under α = eᵗ."""
@@ -179,7 +188,7 @@ class _TotalSlope:
             mode = self.mode(t)
             model = mode.density.model
             weights = mode.theta[: model.outputs * model.features]
-            mackay = 0.5 * (effective_parameters(mode) - math.exp(t) * float(weights @ weights))
+            mackay = 0.5 * (_at_mode(mode) - math.exp(t) * float(weights @ weights))
             self._known[t] = mackay + _shift_slope(mode)
         return self._known[t]
 
