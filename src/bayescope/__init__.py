@@ -8,8 +8,10 @@ from importlib.metadata import version
 
 from bayescope import density, errors, metrics
 from bayescope.comparison import Comparison, compare
+from bayescope.curvature import Curvature, Plan, fit_curvature, plan
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
+from bayescope.network.weights import largest_magnitude, largest_variance
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
@@ -22,10 +24,12 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Comparison",
+    "Curvature",
     "DrawsPosterior",
     "Gaussian",
     "GaussianPosterior",
     "MixturePosterior",
+    "Plan",
     "PointPosterior",
     "Posterior",
     "Predictive",
@@ -33,5 +37,9 @@ __all__ = [
     "compare",
     "density",
     "errors",
+    "fit_curvature",
+    "largest_magnitude",
+    "largest_variance",
     "metrics",
+    "plan",
 ]

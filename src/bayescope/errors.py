@@ -18,6 +18,7 @@ __all__ = [
     "DivergenceWarning",
     "InputError",
     "InputTypeError",
+    "MemoryBudgetError",
     "MissingDependencyError",
     "NotPositiveDefiniteError",
     "OptionError",
@@ -81,6 +82,10 @@ class NotPositiveDefiniteError(BayescopeError, ValueError):
 
 class ConvergenceError(BayescopeError, RuntimeError):
     """An iteration stopped short of its tolerance, so far that its result would mislead; nothing is handed out."""
+
+
+class MemoryBudgetError(BayescopeError, MemoryError):
+    """A run would take more memory than its budget; it is refused before it starts, with what would fit."""
 
 
 class MissingDependencyError(BayescopeError, ImportError):

@@ -167,3 +167,28 @@ def test_labels() -> None:
         likelihood.targets([0.5], 3)
     with pytest.raises(InputError, match="outputs: expected at least 2"):
         likelihood.targets([0, 1], 1)
+
+
+def test_the_root_has_as_many_columns_as_the_curvature_has_rank() -> None:
+    for outputs in (2, 3, 7):
+        f, _ = _problem(6, outputs)
+        root = Categorical().ggn_sqrt(f, torch.zeros(6, dtype=torch.int64))
+        assert root.shape == (6, outputs, outputs - 1)
+        assert (torch.linalg.matrix_rank(root) == outputs - 1).all()
+
+
+@pytest.mark.parametrize("sure", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_roots_and_hessians_of_sure_predictions_do_not_cancel(sure: int, dtype: torch.dtype) -> None:
+    """The curvature of p with 1 − p_c = 1e-17 and less, entry by entry, whichever class is the sure one."""
+    others = [-40.0, -50.0]
+    f = torch.tensor([[*others[:sure], 0.0, *others[sure:]]], dtype=dtype)
+    p = f[0].double().exp() / f[0].double().exp().sum()
+    truth = -p[:, None] * p
+    for c in range(3):
+        truth[c, c] = p[c] * sum(p[j] for j in range(3) if j != c)
+    y, tolerance = torch.zeros(1, dtype=torch.int64), 100 * torch.finfo(dtype).eps
+    root = Categorical().ggn_sqrt(f, y)[0]
+    assert root.dtype == dtype
+    torch.testing.assert_close(Categorical().hessian(f, y)[0].double(), truth, rtol=tolerance, atol=0)
+    torch.testing.assert_close((root.double() @ root.double().mT).diagonal(), truth.diagonal(), rtol=tolerance, atol=0)

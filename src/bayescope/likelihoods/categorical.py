@@ -89,20 +89,31 @@ class Categorical:
         return torch.where(hot, torch.where(hot, 0.0, p).sum(-1, keepdim=True), -p)
 
     def hessian(self, f: Tensor, y: Tensor) -> Tensor:
-        """Λ = diag(p) − p pᵀ, shape (..., N, C, C)."""
-        root = self.fisher_sqrt(f)
-        return root @ root.mT
+        """Λ = diag(p) − p pᵀ, its diagonal p_c Σ_{j≠c} p_j, shape (..., N, C, C)."""
+        p = torch.softmax(f, -1)
+        hessian = -p[..., :, None] * p[..., None, :]
+        hessian.diagonal(dim1=-2, dim2=-1).copy_(p * _others(p))
+        return hessian
 
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
-        """S = diag(√p) − p √pᵀ, shape (..., N, C, C); observed and expected Λ are the same."""
+        """A root of C − 1 columns, shape (..., N, C, C − 1); observed and expected Λ are the same."""
         return self.fisher_sqrt(f)
 
     def fisher_sqrt(self, f: Tensor) -> Tensor:
-        """S = diag(√p) − p √pᵀ, with diagonal √p_c (1 − p_c) from Σ_{j≠c} p_j, shape (..., N, C, C)."""
+        """A root of Λ with as many columns as its rank, shape (..., N, C, C − 1).
+
+        With q = √p, S = diag(q) − p qᵀ is a root, and S q = 0. The reflection H = I − v vᵀ/(1 + q_C), v = q + e_C,
+        takes e_C to −q, so that the last column of the root S H is 0. The others are, for the classes but the last,
+        q_c ([c = k] − q_c q_k/(1 + q_C)), and for the last −q_C q_k; on the diagonal that is
+        q_c (Σ_{j≠c} p_j + q_C)/(1 + q_C). Nothing cancels as a p_c → 1.
+        """
         p = torch.softmax(f, -1)
-        root = p.sqrt()
-        full = -p[..., :, None] * root[..., None, :]
-        return full - torch.diag_embed(full.diagonal(dim1=-2, dim2=-1)) + torch.diag_embed(root * _others(p))
+        q = p.sqrt()
+        most, last = q[..., :-1], q[..., -1:]
+        lean = p[..., :-1] / (1.0 + last)
+        root = -torch.cat([lean, last], -1)[..., :, None] * most[..., None, :]
+        root.diagonal(dim1=-2, dim2=-1).copy_(most * (_others(p)[..., :-1] + last) / (1.0 + last))
+        return root
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Draws labels, int64 of shape (..., N), as the first arrival of C exponential clocks with rates p."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import final
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError
+from bayescope.precision.precision import Precision
+from bayescope.precision.state import State
 from bayescope.tape import Tape
 
 
@@ -19,16 +22,19 @@ class DensePrecision:
     Args:
         matrix: A, shape (P, P). Only symmetric matrices are meaningful; the mean of A and Aᵀ is used.
         name: what the matrix is, for the message when it is not positive definite.
+        semidefinite: whether A may be singular, as a curvature without its prior is. It is then factorised, and
+            refused, when a factor is first needed; with a diagonal added it is an ordinary precision again.
 
     Raises:
         NotPositiveDefiniteError: with the smallest eigenvalue and its direction. Nothing is added to the diagonal.
     """
 
-    def __init__(self, matrix: Tensor, *, name: str = "the precision") -> None:
+    def __init__(self, matrix: Tensor, *, name: str = "the precision", semidefinite: bool = False) -> None:
         symmetric = matrix.to(torch.float64)
         symmetric = 0.5 * (symmetric + symmetric.mT)
-        self._matrix = symmetric
-        self._cholesky = _cholesky(symmetric, name)
+        self._matrix, self._name, self._semidefinite = symmetric, name, semidefinite
+        if not semidefinite:
+            self._cholesky = _cholesky(symmetric, name)
 
     @classmethod
     def from_covariance(cls, covariance: Tensor, *, name: str = "the covariance") -> DensePrecision:
@@ -44,7 +50,8 @@ class DensePrecision:
         symmetric = 0.5 * (symmetric + symmetric.mT)
         upper = _cholesky(symmetric.flip(0, 1), name).flip(0, 1)
         precision = cls.__new__(cls)
-        identity = torch.eye(symmetric.shape[0], dtype=torch.float64)
+        precision._name, precision._semidefinite = name, False
+        identity = torch.eye(symmetric.shape[0], dtype=torch.float64, device=symmetric.device)
         precision._cholesky = torch.linalg.solve_triangular(upper.mT, identity, upper=False)
         precision._matrix = precision._cholesky @ precision._cholesky.mT
         return precision
@@ -56,8 +63,12 @@ class DensePrecision:
 
     def add_diagonal(self, diagonal: Tensor | float) -> DensePrecision:
         """A + diag(d) for d a scalar or of shape (P,)."""
-        values = torch.as_tensor(diagonal, dtype=torch.float64).expand(self.dim)
-        return DensePrecision(self._matrix + torch.diag(values))
+        values = torch.as_tensor(diagonal, dtype=torch.float64, device=self._matrix.device).expand(self.dim)
+        return DensePrecision(self._matrix + torch.diag(values), name=self._name)
+
+    def __add__(self, other: Precision) -> DensePrecision:
+        """The sum of two dense precisions, semidefinite where both are."""
+        return DensePrecision.from_state(self.state() + other.state())
 
     def logdet(self) -> Tensor:
         """log∣A∣ = 2 Σ log L_ii."""
@@ -76,9 +87,16 @@ class DensePrecision:
         return torch.linalg.solve_triangular(self._cholesky.mT, z.reshape(self.dim, -1), upper=True).reshape(z.shape)
 
     def covariance_of(self, tape: Tape) -> Tensor:
-        """J A⁻¹ Jᵀ per row, shape (N, C, C), as the Gram matrix of L⁻¹ Jᵀ, a block of rows at a time."""
-        blocks = [self._covariance_block(tape.jacobian(rows)) for rows in tape.blocks()]
+        """J A⁻¹ Jᵀ per row, shape (N, K, K), as the Gram matrix of L⁻¹ Jᵀ, a block of rows at a time."""
+        if tape.outputs == 1:  # a batch of dot products is slow as a batch of 1×P by P×1 products
+            return self.variance_of(tape)[..., None]
+        blocks = [whitened @ whitened.mT for whitened in self._whitened(tape)]
         return torch.cat(blocks) if blocks else self._matrix.new_zeros(0, tape.outputs, tape.outputs)
+
+    def variance_of(self, tape: Tape) -> Tensor:
+        """The diagonal of `covariance_of`, shape (N, K): the squared lengths of L⁻¹ Jᵀ's columns."""
+        blocks = [whitened.square().sum(-1) for whitened in self._whitened(tape)]
+        return torch.cat(blocks) if blocks else self._matrix.new_zeros(0, tape.outputs)
 
     def diagonal(self) -> Tensor:
         """The diagonal of A, shape (P,)."""
@@ -92,19 +110,31 @@ class DensePrecision:
         """A, shape (P, P)."""
         return self._matrix
 
+    def state(self) -> State:
+        """The matrix, which adds."""
+        return State("full", self._name, {"matrix": self._matrix}, definite=not self._semidefinite)
+
+    @classmethod
+    def from_state(cls, state: State) -> DensePrecision:
+        """The precision that a state was taken of."""
+        return cls(state.sums["matrix"], name=state.name, semidefinite=not state.definite)
+
+    @cached_property
+    def _cholesky(self) -> Tensor:
+        return _cholesky(self._matrix, self._name)
+
     @cached_property
     def _inverse_root(self) -> Tensor:
         """L⁻¹, lower triangular: A⁻¹ = L⁻ᵀ L⁻¹."""
         identity = torch.eye(self.dim, dtype=torch.float64, device=self._matrix.device)
         return torch.linalg.solve_triangular(self._cholesky, identity, upper=False)
 
-    def _covariance_block(self, jacobian: Tensor) -> Tensor:
-        rows, outputs, dim = jacobian.shape
-        flat = jacobian.reshape(rows * outputs, dim).to(torch.float64)  # one large product, not one a row
-        whitened = (flat @ self._inverse_root.mT).reshape(rows, outputs, dim)
-        if outputs == 1:  # a batch of dot products is slow as a batch of 1×P by P×1 products
-            return whitened.square().sum(-1, keepdim=True)
-        return whitened @ whitened.mT
+    def _whitened(self, tape: Tape) -> Iterator[Tensor]:
+        """J L⁻ᵀ for blocks of rows, shape (n, K, P)."""
+        for rows in tape.blocks():
+            jacobian = tape.jacobian(rows)
+            flat = jacobian.flatten(0, 1).to(torch.float64)  # one large product, not one a row
+            yield (flat @ self._inverse_root.mT).reshape(jacobian.shape)
 
 
 def _cholesky(matrix: Tensor, name: str) -> Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import final
 
 import torch
 from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError
+from bayescope.precision.precision import Precision
+from bayescope.precision.state import State
 from bayescope.tape import Tape
 
 
@@ -18,22 +21,17 @@ class DiagonalPrecision:
     Args:
         values: a, shape (P,).
         name: what the matrix is, for the message when it is not positive definite.
+        semidefinite: whether entries may be 0, as in a curvature without its prior. They are then refused when the
+            inverse is first needed; with a diagonal added the matrix is an ordinary precision again.
 
     Raises:
         NotPositiveDefiniteError: if an entry is not finite or not above 0.
     """
 
-    def __init__(self, values: Tensor, *, name: str = "the precision") -> None:
-        self._values = values.to(torch.float64)
-        if not torch.isfinite(self._values).all():
-            raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
-        if self._values.numel() and self._values.min() <= 0:
-            index = int(self._values.argmin())
-            direction = torch.zeros_like(self._values)
-            direction[index] = 1.0
-            smallest = float(self._values[index])
-            message = f"{name}: expected positive entries, got {smallest:.6g} at index {index}."
-            raise NotPositiveDefiniteError(message, smallest, direction)
+    def __init__(self, values: Tensor, *, name: str = "the precision", semidefinite: bool = False) -> None:
+        self._values, self._name, self._semidefinite = values.to(torch.float64), name, semidefinite
+        if not semidefinite:
+            self._positive = _positive(self._values, name)
 
     @property
     def dim(self) -> int:
@@ -42,31 +40,36 @@ class DiagonalPrecision:
 
     def add_diagonal(self, diagonal: Tensor | float) -> DiagonalPrecision:
         """diag(a + d) for d a scalar or of shape (P,)."""
-        return DiagonalPrecision(self._values + diagonal)
+        values = torch.as_tensor(diagonal, dtype=torch.float64, device=self._values.device)
+        return DiagonalPrecision(self._values + values, name=self._name)
+
+    def __add__(self, other: Precision) -> DiagonalPrecision:
+        """The sum of two diagonal precisions, semidefinite where both are."""
+        return DiagonalPrecision.from_state(self.state() + other.state())
 
     def logdet(self) -> Tensor:
         """Σ log a_i."""
-        return self._values.log().sum()
+        return self._positive.log().sum()
 
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""
-        return self._scale(self._values, v)
+        return _scaled(self._values, v)
 
     def solve(self, b: Tensor) -> Tensor:
         """A⁻¹ b for b of shape (P,) or (P, K)."""
-        return self._scale(self._values.reciprocal(), b)
+        return _scaled(self._positive.reciprocal(), b)
 
     def sqrt_solve(self, z: Tensor) -> Tensor:
         """A^{−½} z for z of shape (P,) or (P, K)."""
-        return self._scale(self._values.rsqrt(), z)
+        return _scaled(self._positive.rsqrt(), z)
 
     def covariance_of(self, tape: Tape) -> Tensor:
-        """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
-        root = self._values.rsqrt()
-        blocks = [tape.jacobian(rows).to(torch.float64) * root for rows in tape.blocks()]
-        if not blocks:
-            return self._values.new_zeros(0, tape.outputs, tape.outputs)
-        return torch.cat([block @ block.mT for block in blocks])
+        """J A⁻¹ Jᵀ per row, shape (N, K, K), in the tape's dtype and then float64."""
+        return tape.gram(self._positive.reciprocal()).to(torch.float64)
+
+    def variance_of(self, tape: Tape) -> Tensor:
+        """The diagonal of `covariance_of`, shape (N, K)."""
+        return tape.norms(self._positive.reciprocal()).to(torch.float64)
 
     def diagonal(self) -> Tensor:
         """a, shape (P,)."""
@@ -74,12 +77,38 @@ class DiagonalPrecision:
 
     def marginal_variance(self) -> Tensor:
         """1/a, shape (P,)."""
-        return self._values.reciprocal()
+        return self._positive.reciprocal()
 
     def to_dense(self) -> Tensor:
         """diag(a), shape (P, P)."""
         return torch.diag(self._values)
 
-    @staticmethod
-    def _scale(values: Tensor, v: Tensor) -> Tensor:
-        return values * v if v.ndim == 1 else values[:, None] * v
+    def state(self) -> State:
+        """The entries, which add."""
+        return State("diagonal", self._name, {"values": self._values}, definite=not self._semidefinite)
+
+    @classmethod
+    def from_state(cls, state: State) -> DiagonalPrecision:
+        """The precision that a state was taken of."""
+        return cls(state.sums["values"], name=state.name, semidefinite=not state.definite)
+
+    @cached_property
+    def _positive(self) -> Tensor:
+        return _positive(self._values, self._name)
+
+
+def _scaled(values: Tensor, v: Tensor) -> Tensor:
+    return values * v if v.ndim == 1 else values[:, None] * v
+
+
+def _positive(values: Tensor, name: str) -> Tensor:
+    if not torch.isfinite(values).all():
+        raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+    if values.numel() and values.min() <= 0:
+        index = int(values.argmin())
+        direction = torch.zeros_like(values)
+        direction[index] = 1.0
+        smallest = float(values[index])
+        message = f"{name}: expected positive entries, got {smallest:.6g} at index {index}."
+        raise NotPositiveDefiniteError(message, smallest, direction)
+    return values

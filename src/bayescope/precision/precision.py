@@ -6,14 +6,18 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from bayescope.precision.state import State
 from bayescope.tape import Tape
 
 
 @runtime_checkable
 class Precision(Protocol):
-    """A symmetric positive definite P×P matrix A in some structure, float64, factorised once.
+    """A symmetric P×P matrix A in some structure, float64, on the device of its tensors, factorised at most once.
 
-    Immutable: arithmetic returns a new precision.
+    The verbs that need a factor (`logdet`, `solve`, `sqrt_solve`, `covariance_of`, `variance_of`, `marginal_variance`)
+    raise `NotPositiveDefiniteError` where A is not positive definite, as the curvature of a few data without its prior.
+
+    Immutable: arithmetic returns a new precision. Tensors that require a gradient stay in the graph.
     """
 
     @property
@@ -22,6 +26,9 @@ class Precision(Protocol):
 
     def add_diagonal(self, diagonal: Tensor | float) -> Precision:
         """A + diag(d) for d a scalar or of shape (P,)."""
+
+    def __add__(self, other: Precision) -> Precision:
+        """The sum with a precision of the same structure: the curvatures of two sets of data are that of both."""
 
     def logdet(self) -> Tensor:
         """log∣A∣, a float64 scalar."""
@@ -36,7 +43,10 @@ class Precision(Protocol):
         """R z with R Rᵀ = A⁻¹, for z of shape (P,) or (P, K): white noise becomes a posterior sample."""
 
     def covariance_of(self, tape: Tape) -> Tensor:
-        """J A⁻¹ Jᵀ per row of the tape, shape (N, C, C), without building J for all rows."""
+        """J A⁻¹ Jᵀ per row of the tape, shape (N, K, K), without building J for all rows."""
+
+    def variance_of(self, tape: Tape) -> Tensor:
+        """The diagonal of `covariance_of`, shape (N, K), without the rest of it."""
 
     def diagonal(self) -> Tensor:
         """The diagonal of A, shape (P,)."""
@@ -46,3 +56,6 @@ class Precision(Protocol):
 
     def to_dense(self) -> Tensor:
         """A as a matrix of shape (P, P)."""
+
+    def state(self) -> State:
+        """The tensors that it is made of, and how those of two precisions are summed: for files and processes."""

@@ -1,0 +1,151 @@
+"""How many bytes each structure takes, from the sizes of a network's parts and one row read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
+from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
+from bayescope.network.network import Network, PartInfo
+from bayescope.tape import FactoredTape
+from bayescope.tape.tape import BLOCK_BYTES
+
+# A part that no Kronecker product describes has its full block up to so many weights, and its diagonal beyond.
+FULL_BLOCK = 512
+FLOAT64 = 8
+# A matrix is there as the sum over the data, as the same with the prior, and as a factor or eigenvectors of that.
+COPIES = 3
+
+
+@final
+@dataclass(frozen=True)
+class Footprint:
+    """The sizes that every count of bytes is made of.
+
+    Attributes:
+        parts: the network's.
+        dim: P.
+        rows: N, the rows of a batch.
+        outputs: the entries of one row's output, S C.
+        classes: C.
+        itemsize: the bytes of a number in the passes.
+        held: the bytes that a forward pass holds of each row for the backward one.
+        activations: per part, the entries of a of one row.
+        cotangents: per part, the entries of g of one row and one cotangent.
+    """
+
+    parts: tuple[PartInfo, ...]
+    dim: int
+    rows: int
+    outputs: int
+    classes: int
+    itemsize: int
+    held: int
+    activations: tuple[int, ...]
+    cotangents: tuple[int, ...]
+
+    @classmethod
+    def of(cls, network: Network, inputs: Any) -> Footprint:
+        """Reads one row of a batch, with one cotangent."""
+        one = map_tensors(torch.clone, take_rows(inputs, slice(0, 1)))
+        stored = {parameter.untyped_storage().data_ptr() for parameter in network.module.parameters()}
+        kept: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in stored:
+                kept[storage.data_ptr()] = max(kept.get(storage.data_ptr(), 0), storage.nbytes())
+            return tensor.detach()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            recording = network.record(one)
+        f = recording.outputs
+        tapes = recording.tape(torch.ones_like(f)[None]).parts
+        activations, cotangents = [], []
+        for part, tape in zip(network.parts, tapes, strict=True):
+            positions = tape.positions if isinstance(tape, FactoredTape) else 1
+            groups, outputs, width = part.shape or (1, part.dim, 0)
+            activations.append(positions * groups * (1 if part.kind == "embedding" else width))
+            cotangents.append(positions * groups * outputs)
+        given = sum(tensor.nbytes for tensor in tensors(one))
+        return cls(
+            network.parts, network.dim, count_rows(inputs), f[0].numel(), f.shape[-1], f.element_size(),
+            sum(kept.values()) + given, tuple(activations), tuple(cotangents),
+        )  # fmt: skip
+
+    def curvature(self, structure: str, groups: Sequence[int], rank: int | None) -> int:
+        """What a structure takes over the whole run, without the batch being read.
+
+        Args:
+            structure: its name.
+            groups: the number of weights of each group, for "block".
+            rank: for "low_rank".
+        """
+        counts: dict[str, Callable[[], int]] = {
+            "full": lambda: self._dense(self.dim),
+            "block": lambda: sum(map(self._dense, groups)),
+            "diagonal": lambda: self._diagonal(self.dim),
+            "kfac": lambda: sum(map(self._kronecker, self.parts)),
+            "ekfac": lambda: sum(map(self._kronecker, self.parts)) + self._diagonal(self.dim),
+            "low_rank": lambda: self._low_rank(rank),
+        }
+        return counts[structure]()
+
+    def reading(self, cotangents: int) -> int:
+        """One batch and so many of its cotangents: the graph, a and g of every part, and what is unfolded of them."""
+        return self.rows * (self.held + cotangents * self.per_cotangent) + self._blocks(cotangents)
+
+    def head(self) -> int:
+        """One batch at a last layer read through Λ itself: some rows of Λ at a time."""
+        each = self.classes**2 * self.itemsize * self.outputs // self.classes
+        return self.rows * (self.held + self.outputs * self.itemsize) + min(self.rows * each, BLOCK_BYTES)
+
+    def prediction(self, structure: str, *, head: bool) -> int:
+        """The covariance of all outputs of one batch: every cotangent at once, turned into the structure's basis.
+
+        Args:
+            structure: its name.
+            head: whether the cotangents are the outputs themselves, and the same for all rows.
+        """
+        turned = 0
+        if structure in ("kfac", "ekfac"):
+            g = 0 if head else self.outputs
+            turned = max(a + g * o for a, o in zip(self.activations, self.cotangents, strict=True))
+        covariance = COPIES * self.outputs**2
+        reading = self.rows * self.held if head else self.reading(self.outputs)
+        return reading + self.rows * self.itemsize * (turned + covariance)
+
+    @property
+    def per_cotangent(self) -> int:
+        """Bytes for each row and cotangent: the seed, g of every part, and the one that a backward pass works on."""
+        return self.itemsize * (self.outputs + sum(self.cotangents) + max(self.cotangents))
+
+    def _blocks(self, cotangents: int) -> int:
+        """Rows that are written out, a block at a time: unfolded inputs, or U itself."""
+        widest = max(a + cotangents * g for a, g in zip(self.activations, self.cotangents, strict=True))
+        return min(self.rows * self.itemsize * widest, BLOCK_BYTES)
+
+    def _kronecker(self, part: PartInfo) -> int:
+        if part.shape is None:
+            return self._dense(part.dim) if part.dim <= FULL_BLOCK else self._diagonal(part.dim)
+        groups, outputs, inputs = part.shape
+        input_factor = inputs if part.kind == "embedding" else inputs**2
+        return COPIES * FLOAT64 * groups * (outputs**2 + input_factor) + FLOAT64 * part.dim
+
+    def _dense(self, dim: int) -> int:
+        return COPIES * FLOAT64 * dim**2
+
+    def _diagonal(self, dim: int) -> int:
+        return COPIES * FLOAT64 * dim
+
+    def _low_rank(self, rank: int | None) -> int:
+        width = TOLERANCE_BLOCK if rank is None else rank + OVERSAMPLING
+        if width >= self.dim:
+            return self._dense(self.dim)
+        # The basis, once more while it grows by a block, and that block with its image and what is left of it.
+        return FLOAT64 * self.dim * (2 * min(BLOCKS * width, self.dim) + 3 * width)

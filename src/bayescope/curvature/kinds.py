@@ -1,0 +1,175 @@
+"""Kinds of curvature: what takes the place of Λ in Σ_n J_nᵀ Λ_n J_n, and which structure each kind can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.likelihoods import Likelihood
+
+STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac", "low_rank")
+
+# Each kind with the structures that it can have. The Hessian is no sum of uᵀu, which the others stand on.
+SUPPORTED: dict[str, tuple[str, ...]] = {
+    "ggn": STRUCTURES,
+    "fisher": STRUCTURES,
+    "empirical_fisher": STRUCTURES,
+    "hessian": ("full", "block", "diagonal"),
+}
+
+# Labels are drawn for so many observations at once, from a generator of their own: the draws are the same in every pass
+# and for every batch size.
+DRAWN_TOGETHER = 256
+
+
+def check_pair(curvature: str, structure: str) -> None:
+    """Refuses names that are unknown, and a kind in a structure that it cannot have.
+
+    Raises:
+        OptionError: if either name is unknown.
+        UnsupportedError: if the two do not go together; the message lists the pairs that do.
+    """
+    checks.choice("curvature", curvature, SUPPORTED)
+    checks.choice("structure", structure, STRUCTURES)
+    if structure not in SUPPORTED[curvature]:
+        pairs = "; ".join(f"{kind!r} with {', '.join(map(repr, names))}" for kind, names in SUPPORTED.items())
+        raise UnsupportedError(
+            f"structure: expected one that the curvature {curvature!r} can have, got {structure!r}. Supported: {pairs}."
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Observations:
+    """The outputs of one batch beside their labels; each position of dense outputs is an observation.
+
+    Attributes:
+        likelihood: p(y∣f).
+        shape: the shape of the model's outputs, (N, ..., C).
+        f: the outputs, shape (M, C) for M = N S observations, S positions a row.
+        y: the labels in the likelihood's canonical form, one for each observation.
+        first: how many observations came before, in the order of the data.
+    """
+
+    likelihood: Likelihood
+    shape: tuple[int, ...]
+    f: Tensor
+    y: Tensor
+    first: int
+
+    @classmethod
+    def read(cls, likelihood: Likelihood, outputs: Tensor, targets: Any, first: int) -> Observations:
+        """Pairs outputs (N, ..., C) with targets: of shape (N, ...) for classes, else (N, ..., C).
+
+        Args:
+            likelihood: p(y∣f).
+            outputs: f.
+            targets: y.
+            first: how many observations came before.
+
+        Raises:
+            InputError: if the outputs are no (N, ..., C), or the targets do not fit them.
+        """
+        if outputs.ndim < 2:
+            raise InputError(
+                f"model: expected outputs of shape (N, C) or (N, …, C), got {tuple(outputs.shape)}. "
+                "Give it one column for one output."
+            )
+        classes = outputs.shape[-1]
+        f = outputs.detach().reshape(-1, classes)
+        y = likelihood.targets(_flat(targets, outputs), classes).to(f.device)
+        if y.shape[0] != f.shape[0]:
+            raise InputError(f"y: expected {f.shape[0]} labels, one for each output, got {y.shape[0]}.")
+        y = y.clone() if y.is_inference() else y  # autograd would refuse it
+        return cls(likelihood, tuple(outputs.shape), f, y, first)
+
+    def log_likelihood(self) -> Tensor:
+        """Σ log p(y∣f), a float64 scalar."""
+        return self.likelihood.log_prob(self.f.to(torch.float64), self.y).sum()
+
+    def seeds(self, curvature: str, seed: int, cotangents: int | None) -> Iterator[Tensor]:
+        """The cotangents s_k of a kind, in chunks of shape (K, N, ..., C), with Λ = Σ_k s_k s_kᵀ per observation.
+
+        - "ggn": the columns of the root of the observed Λ. For dense outputs each position has columns of its own, zero
+          at the other positions, so that K = S × (columns of the root).
+        - "fisher": the gradient ∂ log p(ỹ∣f)/∂f at one drawn label ỹ, in expectation the Fisher. Labels of different
+          positions are independent, so that one cotangent serves all the positions of a row: cross terms have mean 0.
+        - "empirical_fisher": the gradient at the observed label, a cotangent for each position.
+
+        Args:
+            curvature: the kind.
+            seed: what the labels of "fisher" are drawn with.
+            cotangents: the most that a chunk may hold; ``None`` for all.
+        """
+        if curvature == "fisher":
+            yield self.likelihood.gradient(self.f, self.drawn(seed)).reshape(1, *self.shape)
+            return
+        columns = self.root() if curvature == "ggn" else self.likelihood.gradient(self.f, self.y)[None]
+        yield from _spread(columns, self.shape, cotangents)
+
+    def take(self, some: slice) -> Observations:
+        """Some of the observations; where outputs are dense, positions count as rows."""
+        f = self.f[some]
+        return Observations(self.likelihood, tuple(f.shape), f, self.y[some], self.first + (some.start or 0))
+
+    def hessian(self) -> Tensor:
+        """The observed Λ, shape (M, C, C)."""
+        return self.likelihood.hessian(self.f, self.y)
+
+    def root(self) -> Tensor:
+        """S with Λ = S Sᵀ, its columns first, shape (K, M, C)."""
+        return self.likelihood.ggn_sqrt(self.f, self.y).movedim(-1, 0)
+
+    def drawn(self, seed: int) -> Tensor:
+        """One label y ~ p(y∣f) for each observation.
+
+        The observations of the whole data are cut into ranges of `DRAWN_TOGETHER`, each with a generator of its own. A
+        batch draws for all of a range that it touches and keeps its own: no draw depends on where batches begin.
+        """
+        rows, classes = self.f.shape
+        start = self.first // DRAWN_TOGETHER * DRAWN_TOGETHER
+        lead = self.first - start
+        ranges = -(-(lead + rows) // DRAWN_TOGETHER)
+        padded = self.f.new_zeros(ranges * DRAWN_TOGETHER, classes)
+        padded[lead : lead + rows] = self.f
+        draws = [
+            self.likelihood.sample(f, torch.Generator().manual_seed(seed + start // DRAWN_TOGETHER + index))
+            for index, f in enumerate(padded.split(DRAWN_TOGETHER))
+        ]
+        return torch.cat([self.y[:0], *draws])[lead : lead + rows]
+
+
+def _flat(targets: Any, outputs: Tensor) -> Any:
+    """Targets with their positions among the rows; those of plain outputs as they are."""
+    if outputs.ndim == 2:
+        return targets
+    y, lead = torch.as_tensor(targets), outputs.shape[:-1]
+    if y.shape[: len(lead)] != lead:
+        raise InputError(
+            f"y: expected one label for each of the positions {tuple(lead)} of the outputs, got shape {tuple(y.shape)}."
+        )
+    return y.reshape(lead.numel(), *y.shape[len(lead) :])
+
+
+def _spread(columns: Tensor, shape: tuple[int, ...], cotangents: int | None) -> Iterator[Tensor]:
+    """Columns (K, N S, C) as cotangents (S K, N, ..., C), a chunk at a time: position 0 first, then 1 and so on."""
+    width, classes, rows = columns.shape[0], shape[-1], shape[0]
+    columns = columns.reshape(width, rows, -1, classes)
+    total = columns.shape[2] * width
+    step = max(1, min(total, cotangents or total))
+    if total == width:
+        yield from columns.reshape(width, *shape).split(step)
+        return
+    for start in range(0, total, step):
+        index = torch.arange(start, min(start + step, total), device=columns.device)
+        position, column = index // width, index % width
+        chunk = columns.new_zeros(len(index), rows, columns.shape[2], classes)
+        each = torch.arange(len(index), device=columns.device)
+        chunk[each, :, position] = columns[column, :, position]
+        yield chunk.reshape(-1, *shape)

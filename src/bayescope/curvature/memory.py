@@ -1,0 +1,55 @@
+"""How much memory a run may take."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+_LIMITED = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a device: of a GPU's own memory, else of the machine's, within a container's limit.
+
+    Where the system does not tell, what cannot be known is not held against a run: the answer is the largest integer.
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    free = _available()
+    for limit, used in _LIMITED:
+        texts = [_read(path) for path in (limit, used)]
+        if all(text.isdigit() for text in texts):
+            free = min(free, max(0, int(texts[0]) - int(texts[1])))
+    return free
+
+
+def readable(count: int) -> str:
+    """A number of bytes as people read it: "3.2 GB"."""
+    power = 0
+    while power < len(_UNITS) - 1 and count >= 1000 ** (power + 1):
+        power += 1
+    return f"{count / 1000**power:.3g} {_UNITS[power]}"
+
+
+def _available() -> int:
+    for line in _read("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            return 1024 * int(line.split()[1])
+    names = getattr(os, "sysconf_names", {})
+    if "SC_AVPHYS_PAGES" in names and "SC_PAGE_SIZE" in names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return sys.maxsize
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,142 @@
+"""Passes over the data: every batch read once, under the network's guard, its cotangents a chunk at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.curvature.hessian import Product, check_symmetric, hessian_product
+from bayescope.curvature.kinds import Observations
+from bayescope.errors import InputError
+from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import Batches
+from bayescope.network.forward import reading
+from bayescope.network.network import Network
+from bayescope.network.recording import Recording
+from bayescope.progress import progress_bar
+from bayescope.tape import Tape
+from bayescope.tape.tape import BLOCK_BYTES
+
+# Two passes over the same data differ in Σ log p(y∣f) by rounding, which is far below this share of it.
+SAME = 1e-4
+
+
+@final
+class Passes:
+    """What is the same in all passes over the data of one fit.
+
+    Args:
+        network: as it was traced.
+        batches: the data.
+        likelihood: p(y∣f).
+        curvature: the kind.
+        seed: what the labels of the kind "fisher" are drawn with; the same ones in every pass.
+        cotangents: the most that travel through the network together.
+        progress: whether a bar is drawn.
+
+    Attributes:
+        rows: N, the number of rows; 0 before the first pass.
+        log_likelihood: Σ log p(y∣f) over all observations, a float64 scalar.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        batches: Batches,
+        likelihood: Likelihood,
+        *,
+        curvature: str,
+        seed: int,
+        cotangents: int,
+        progress: bool,
+    ) -> None:
+        self.rows = 0
+        self.log_likelihood = torch.zeros((), dtype=torch.float64)
+        self._network, self._batches, self._likelihood = network, batches, likelihood
+        self._curvature, self._seed, self._cotangents, self._progress = curvature, seed, cotangents, progress
+        self._done = 0
+
+    def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False) -> None:
+        """Gives every tape of one pass to ``add``, with whether it is the first of its rows.
+
+        Args:
+            add: takes a tape.
+            moments: whether second moments of the tapes are all that is asked for: then a last layer under the GGN is
+                read through Λ itself, and no root of it is built.
+        """
+
+        def visit(inputs: Any, observe: Observe) -> Observations:
+            recording = self._network.record(inputs)
+            observations = observe(recording.outputs)
+            if moments and self._network.head and self._curvature == "ggn":
+                tapes = ((tape, True) for tape in _head_tapes(recording, observations))
+            else:
+                seeds = observations.seeds(self._curvature, self._seed, self._cotangents)
+                tapes = ((recording.tape(cotangents), chunk == 0) for chunk, cotangents in enumerate(seeds))
+            for tape, fresh in tapes:
+                # Autocast is for the network's own products; those of the sums keep the dtype of the tape.
+                with torch.autocast(recording.outputs.device.type, enabled=False):
+                    add(tape, fresh)
+            return observations
+
+        self._pass(visit)
+
+    def run_hessian(self, add: Callable[[Product], None]) -> None:
+        """Gives the Hessian's product of every batch of one pass to ``add``."""
+
+        def visit(inputs: Any, observe: Observe) -> Observations:
+            product, observations = hessian_product(self._network.module, self._network.weights, inputs, observe)
+            if observations.first == 0:
+                check_symmetric(product, self._network.dim, self._network.indices[0].device)
+            add(product)
+            return observations
+
+        self._pass(visit)
+
+    def _pass(self, visit: Callable[[Any, Observe], Observations]) -> None:
+        rows = observed = 0
+        total = torch.zeros((), dtype=torch.float64)
+        # The guard puts the global generator back after each pass, so that a shuffling loader repeats its order.
+        with torch.no_grad(), reading(self._network.module), progress_bar("reading", shown=self._progress) as report:
+            for inputs, targets in self._batches:
+                report(rows, max(self.rows, rows), f"the data, pass {self._done + 1}")
+                observe = partial(Observations.read, self._likelihood, targets=targets, first=observed)
+                observations = visit(inputs, observe)
+                rows += observations.shape[0]
+                observed += observations.f.shape[0]
+                total += observations.log_likelihood().to(total)
+        if not torch.isfinite(total):
+            raise InputError(
+                f"data: expected a finite log likelihood, got {float(total)} over {rows} rows. "
+                "The model's outputs hold NaN or infinity for some of them."
+            )
+        if self._done and (rows != self.rows or not _same(total, self.log_likelihood)):
+            raise InputError(
+                f"data: expected every pass to give the same rows, got {self.rows} with the log likelihood "
+                f"{float(self.log_likelihood):.6g} in the first and {rows} with {float(total):.6g} in the next. "
+                "Take out random augmentation and whatever else differs between passes."
+            )
+        self.rows, self.log_likelihood = rows, total
+        self._done += 1
+
+
+Observe = Callable[[Tensor], Observations]
+
+
+def _head_tapes(recording: Recording, observations: Observations) -> Iterator[Tape]:
+    """Tapes of a last layer for so many rows at a time that their Λ_n take at most `BLOCK_BYTES`."""
+    rows, classes = observations.f.shape
+    step = max(1, BLOCK_BYTES // (classes * classes * observations.f.element_size()))
+    for start in range(0, rows, step):
+        some = slice(start, min(start + step, rows))
+        part = observations.take(some)
+        yield recording.head_tape(part.hessian(), part.root, some)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return math.isclose(float(one), float(other), rel_tol=SAME, abs_tol=SAME)

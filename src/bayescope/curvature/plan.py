@@ -1,0 +1,244 @@
+"""The plan of a run: what it will take in memory, before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.curvature.footprint import FULL_BLOCK, Footprint
+from bayescope.curvature.groups import group_indices
+from bayescope.curvature.hessian import COLUMNS
+from bayescope.curvature.kinds import SUPPORTED, Observations, check_pair
+from bayescope.curvature.memory import free_memory, readable
+from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.likelihoods import Likelihood, resolve
+from bayescope.network.batches import Batches
+from bayescope.network.forward import reading
+from bayescope.network.inputs import take_rows
+from bayescope.network.network import Network
+from bayescope.network.weights import LargestVariance, largest_magnitude
+from bayescope.tape.tape import BLOCK_BYTES
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """What a fit and the predictions after it will take. Bytes are counted from sizes, right to a factor of two.
+
+    Attributes:
+        structure: the structure planned for.
+        curvature: the kind.
+        weights: P, the number of random weights.
+        parameters: the number of all of the model's parameters.
+        rows: N, the rows of a batch.
+        cotangents: K, how many travel through the network at once.
+        curvature_bytes: the curvature, its sum with a prior, and their factors or eigenvectors.
+        reading_bytes: one batch while it is read for the curvature.
+        prediction_bytes: one batch while the covariance of its outputs is computed.
+        budget: the bytes that may be taken.
+        fallbacks: by the name of the part, what a Kronecker structure gives it instead.
+        alternatives: for each structure that the kind can have, the bytes of its run.
+    """
+
+    structure: str
+    curvature: str
+    weights: int
+    parameters: int
+    rows: int
+    cotangents: int
+    curvature_bytes: int
+    reading_bytes: int
+    prediction_bytes: int
+    budget: int
+    fallbacks: Mapping[str, str]
+    alternatives: Mapping[str, int]
+
+    @property
+    def bytes(self) -> int:
+        """The most that is taken at once: the curvature and a batch, read or predicted."""
+        return self.curvature_bytes + max(self.reading_bytes, self.prediction_bytes)
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is within the budget."""
+        return self.bytes <= self.budget
+
+    def require(self) -> Plan:
+        """The plan itself, if it fits.
+
+        Raises:
+            MemoryBudgetError: if it does not; the message names the structures that would.
+        """
+        if self.fits:
+            return self
+        fitting = [f"{name!r} ({readable(size)})" for name, size in self.alternatives.items() if size <= self.budget]
+        advice = (
+            f"Structures that fit: {', '.join(fitting)}."
+            if fitting
+            else "No structure fits: take fewer weights or a smaller batch_size, or raise memory=."
+        )
+        raise MemoryBudgetError(
+            f"memory: expected at most {readable(self.budget)}, but the structure {self.structure!r} over "
+            f"{self.weights:,} weights takes about {readable(self.bytes)}. {advice}"
+        )
+
+    def summary(self) -> str:
+        """All the numbers in lines: what is random, how much is read at once, and the bytes of each structure."""
+        lines = [
+            f"Plan for the structure {self.structure!r} of the curvature {self.curvature!r}",
+            f"  random weights       {self.weights:,} of {self.parameters:,} parameters",
+            f"  at once              {self.rows:,} rows, {self.cotangents:,} cotangents",
+            f"  the curvature        {readable(self.curvature_bytes)}",
+            f"  reading a batch      {readable(self.reading_bytes)}",
+            f"  predicting a batch   {readable(self.prediction_bytes)}",
+            f"  in all               {readable(self.bytes)} of {readable(self.budget)}: "
+            f"{'fits' if self.fits else 'does not fit'}",
+        ]
+        if self.fallbacks:
+            lines += ["  parts in another structure"]
+            lines += [f"    {name}: {what}" for name, what in self.fallbacks.items()]
+        lines += ["  all structures"]
+        lines += [
+            f"    {name:<10} {readable(size):>8}{'' if size <= self.budget else '  does not fit'}"
+            for name, size in self.alternatives.items()
+        ]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+def plan(
+    model: nn.Module,
+    data: Any,
+    *,
+    likelihood: str | Likelihood,
+    structure: str = "kfac",
+    weights: Any = "all",
+    curvature: str = "ggn",
+    groups: Any = "layer",
+    rank: int | None = None,
+    memory: int | None = None,
+    batch_size: int = 256,
+) -> Plan:
+    """What a curvature of a network will take in memory, from one row read; the model is left as it was found.
+
+    Args:
+        model: any module with outputs f of shape (N, C) or (N, …, C).
+        data: a DataLoader, a Dataset, or (X, y); one batch of it is looked at.
+        likelihood: a name or a likelihood.
+        structure: "full", "block", "diagonal", "kfac", "ekfac" or "low_rank".
+        weights: which weights are random. The weights of `largest_variance` count, which they are does not.
+        curvature: "ggn", "fisher", "empirical_fisher" or "hessian".
+        groups: the blocks of the structure "block".
+        rank: of the structure "low_rank"; without it the rank that a tolerance begins with.
+        memory: the budget in bytes; half of what is free by default.
+        batch_size: rows at once, where the data are not in batches already.
+
+    Returns:
+        The plan; `Plan.require` raises where it does not fit.
+
+    Raises:
+        OptionError: if a name is unknown.
+        UnsupportedError: if the kind and the structure do not go together.
+        InputError: if the data do not fit the model or the likelihood.
+    """
+    check_pair(curvature, structure)
+    chosen = resolve(likelihood)
+    with reading(model):  # what a shuffling loader draws is put back
+        inputs, targets = Batches(data, model, batch_size=batch_size).first()
+    weights = largest_magnitude(weights.count) if isinstance(weights, LargestVariance) else weights
+    network = Network.trace(model, inputs, weights=weights)
+    return plan_network(
+        network, inputs, targets, chosen, structure=structure, curvature=curvature, groups=groups, rank=rank,
+        memory=memory,
+    )  # fmt: skip
+
+
+def plan_network(
+    network: Network,
+    inputs: Any,
+    targets: Tensor,
+    likelihood: Likelihood,
+    *,
+    structure: str,
+    curvature: str,
+    groups: Any = "layer",
+    rank: int | None = None,
+    cotangents: int | None = None,
+    memory: int | None = None,
+) -> Plan:
+    """The plan for a network that is traced already, from its first batch.
+
+    Args:
+        network: as it was traced.
+        inputs: the first batch.
+        targets: its labels.
+        likelihood: p(y∣f).
+        structure: as in `plan`.
+        curvature: as in `plan`.
+        groups: as in `plan`.
+        rank: as in `plan`.
+        cotangents: the most that may travel at once; ``None`` for as many as memory and `BLOCK_BYTES` of seeds allow.
+        memory: the budget in bytes; half of what is free by default.
+
+    Raises:
+        InputError: if the budget is no positive number of bytes.
+    """
+    device = network.indices[0].device
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0):
+        raise InputError(f"memory: expected a positive number of bytes, got {memory!r}.")
+    budget = free_memory(device) // 2 if memory is None else int(memory)
+    footprint = Footprint.of(network, inputs)
+    sizes = [len(index) for index in group_indices(network, groups)]
+    total = _total(network, inputs, targets, likelihood, curvature)
+    if cotangents is not None:
+        total = min(total, checks.count("cotangents", cotangents))
+
+    def costs(name: str) -> tuple[int, int, int, int]:
+        held = footprint.curvature(name, sizes, rank)
+        at_once = _at_once(footprint, total, budget - held)
+        by_itself = network.head and curvature == "ggn" and name in ("diagonal", "kfac")
+        reading = footprint.head() if by_itself else footprint.reading(at_once)
+        return at_once, held, reading, footprint.prediction(name, head=network.head)
+
+    at_once, held, reading, prediction = costs(structure)
+    alternatives = {}
+    for name in SUPPORTED[curvature]:
+        _, *each = costs(name)
+        alternatives[name] = each[0] + max(each[1:])
+    return Plan(
+        structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
+        footprint.rows, at_once, held, reading, prediction, budget,
+        _fallbacks(network) if structure in ("kfac", "ekfac") else {}, alternatives,
+    )  # fmt: skip
+
+
+def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> int:
+    """The cotangents of a row: the columns of the roots at all its positions."""
+    if curvature == "hessian":
+        return COLUMNS
+    if curvature == "fisher":
+        return 1
+    f = network.record(take_rows(inputs, slice(0, 1))).outputs
+    positions = f[0, ..., 0].numel()
+    if curvature == "empirical_fisher":
+        return positions
+    return positions * len(Observations.read(likelihood, f, targets[:1], 0).take(slice(0, 1)).root())
+
+
+def _at_once(footprint: Footprint, total: int, left: int) -> int:
+    """As many cotangents as `BLOCK_BYTES` of seeds and the memory that is left allow, and at least one."""
+    seeds = footprint.rows * footprint.outputs * footprint.itemsize
+    room = (left - footprint.rows * footprint.held) // (footprint.rows * footprint.per_cotangent)
+    return max(1, min(total, BLOCK_BYTES // seeds, room))
+
+
+def _fallbacks(network: Network) -> dict[str, str]:
+    return {
+        part.name: "full block" if part.dim <= FULL_BLOCK else "diagonal" for part in network.parts if not part.factored
+    }

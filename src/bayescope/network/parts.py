@@ -1,0 +1,290 @@
+"""Parts: disjoint sets of a network's random weights, and how the tape of each is put together from its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import add
+from typing import Protocol, cast, final
+
+import torch
+from torch import Tensor
+
+from bayescope.network.forms import Form
+from bayescope.network.layout import Layout
+from bayescope.network.sites import MatrixSite, Site
+from bayescope.network.views import WeightView
+from bayescope.tape import DenseTape, SelectedTape, SumTape, Tape
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Use:
+    """A site with its cotangents, shape (K, *site.shape), and the layout of its rows."""
+
+    site: Site
+    cotangents: Tensor
+    layout: Layout
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What one batch and one set of cotangents left behind.
+
+    Attributes:
+        rows: N.
+        outputs: K.
+        uses: the sites that f depends on, by their keys.
+        like: a tensor of the dtype and on the device of the tapes.
+        rowwise: the exact reading of some parameters row by row, (N, K, p).
+    """
+
+    rows: int
+    outputs: int
+    uses: Mapping[Hashable, Sequence[Use]]
+    like: Tensor
+    rowwise: Callable[[Sequence[str]], Tensor]
+
+    def of(self, keys: Sequence[Hashable]) -> list[Use]:
+        """The uses that belong to some keys."""
+        return [use for key in keys for use in self.uses.get(key, ())]
+
+    def zeros(self, dim: int) -> Tensor:
+        """U of weights that f does not depend on, (N, K, dim); it takes no memory."""
+        return self.like.new_zeros(()).expand(self.rows, self.outputs, dim)
+
+
+class Part(Protocol):
+    """A set of random weights whose tape is of one kind."""
+
+    @property
+    def kind(self) -> str:
+        """How the weights are read."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that they belong to."""
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """(G, O, D), the joined bias counted in D, where the tape is a factored one."""
+
+    def positions(self, offsets: Mapping[str, int]) -> Tensor:
+        """Where the weights are in a flat vector, in canonical order, given where each parameter begins in it."""
+
+    def tape(self, reading: Reading) -> Tape:
+        """The tape of the weights, in canonical order."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MatrixPart:
+    """A matrix of weights, or a chunk of one, with its bias where they always occur together.
+
+    Attributes:
+        form: the kind of call.
+        weight: the matrix.
+        bias: the bias that is joined, if one is.
+        keys: those of its sites.
+    """
+
+    form: Form
+    weight: WeightView
+    bias: WeightView | None
+    keys: tuple[Hashable, ...]
+
+    @property
+    def kind(self) -> str:
+        """That of the calls."""
+        return self.form.kind
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The weight and perhaps its bias."""
+        return (self.weight.name,) if self.bias is None else (self.weight.name, self.bias.name)
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """(G, O, D)."""
+        groups, outputs, inputs = self.form.order(self.weight.value).shape
+        return groups, outputs, inputs + (self.bias is not None)
+
+    def positions(self, offsets: Mapping[str, int]) -> Tensor:
+        """Those of (G, O, D), the bias the last column."""
+        order = self.form.order(self.weight.positions) + offsets[self.weight.name]
+        if self.bias is not None:
+            column = (self.bias.positions + offsets[self.bias.name]).reshape(*order.shape[:2], 1)
+            order = torch.cat([order, column], -1)
+        return order.flatten()
+
+    def tape(self, reading: Reading) -> Tape:
+        """All uses side by side along their positions."""
+        uses, bias = reading.of(self.keys), self.bias is not None
+        if not uses:
+            groups, outputs, inputs = self.shape
+            return DenseTape(reading.zeros(groups * outputs * inputs))
+        sites = [cast(MatrixSite, use.site) for use in uses]
+        tapes = [
+            site.tape(use.cotangents, use.layout, reading.rows, bias=bias)
+            for site, use in zip(sites, uses, strict=True)
+        ]
+        return self.form.join(tapes)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DensePart:
+    """Parameters that are few or bare, whose U is held as it is: scales, shifts, tokens, biases without their weight.
+
+    Attributes:
+        uses: for each parameter its size and the keys of its sites.
+    """
+
+    uses: Mapping[str, tuple[int, tuple[Hashable, ...]]]
+    kind: str = "elementwise"
+    shape: None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters."""
+        return tuple(self.uses)
+
+    def positions(self, offsets: Mapping[str, int]) -> Tensor:
+        """Each parameter row-major, one after the other."""
+        return _ranges(offsets, {name: size for name, (size, _) in self.uses.items()})
+
+    def tape(self, reading: Reading) -> DenseTape:
+        """The values of each parameter, summed over its uses."""
+        columns = []
+        for size, keys in self.uses.values():
+            values = [use.site.values(use.cotangents, use.layout, reading.rows) for use in reading.of(keys)]
+            columns.append(reduce(add, values) if values else reading.zeros(size))
+        return DenseTape(torch.cat(columns, -1) if len(columns) > 1 else columns[0])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SumPart:
+    """A parameter that is used in unlike ways: U is the sum over them, in the parameter's row-major order.
+
+    Attributes:
+        parts: one for each way, each of the whole parameter.
+    """
+
+    parts: tuple[Part, ...]
+    kind: str = "mixed"
+    shape: None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameter."""
+        return self.parts[0].names
+
+    def positions(self, offsets: Mapping[str, int]) -> Tensor:
+        """Row-major."""
+        return self.parts[0].positions(offsets).sort().values
+
+    @cached_property
+    def _orders(self) -> tuple[Tensor, ...]:
+        """For each way the canonical place of each entry of the parameter."""
+        positions = [part.positions({self.names[0]: 0}) for part in self.parts]
+        return tuple(each.to(positions[0].device).argsort() for each in positions)
+
+    def tape(self, reading: Reading) -> SumTape:
+        """The tapes of all ways, brought into one order."""
+        tapes = (part.tape(reading) for part in self.parts)
+        return SumTape(tuple(SelectedTape(tape, order) for tape, order in zip(tapes, self._orders, strict=True)))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowPart:
+    """Parameters that are read row by row, which is exact whatever the network does with them.
+
+    Attributes:
+        sizes: the number of weights of each parameter.
+    """
+
+    sizes: Mapping[str, int]
+    kind: str = "per-row"
+    shape: None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters."""
+        return tuple(self.sizes)
+
+    def positions(self, offsets: Mapping[str, int]) -> Tensor:
+        """Each parameter row-major, one after the other."""
+        return _ranges(offsets, self.sizes)
+
+    def tape(self, reading: Reading) -> DenseTape:
+        """U from one backward pass a row."""
+        with torch.no_grad():  # the other parameters would leave a graph
+            return DenseTape(reading.rowwise(self.names).to(reading.like))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class UnusedPart:
+    """Weights that the network's output does not depend on.
+
+    Attributes:
+        entries: row-major positions in each parameter.
+    """
+
+    entries: Mapping[str, Tensor]
+    kind: str = "unused"
+    shape: None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters."""
+        return tuple(self.entries)
+
+    def positions(self, offsets: Mapping[str, int]) -> Tensor:
+        """As they stand."""
+        return torch.cat([positions + offsets[name] for name, positions in self.entries.items()])
+
+    def tape(self, reading: Reading) -> DenseTape:
+        """Zero."""
+        return DenseTape(reading.zeros(sum(len(positions) for positions in self.entries.values())))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SelectedPart:
+    """Some weights of a part: a mask has fixed the others.
+
+    Attributes:
+        part: the part.
+        kept: which of its weights are random, in its canonical order.
+    """
+
+    part: Part
+    kept: Tensor
+    shape: None = None
+
+    @property
+    def kind(self) -> str:
+        """That of the part."""
+        return self.part.kind
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of the part."""
+        return self.part.names
+
+    def positions(self, offsets: Mapping[str, int]) -> Tensor:
+        """Those of the kept weights."""
+        return self.part.positions(offsets)[self.kept]
+
+    def tape(self, reading: Reading) -> SelectedTape:
+        """The kept columns of U."""
+        return SelectedTape(self.part.tape(reading), self.kept)
+
+
+def _ranges(offsets: Mapping[str, int], sizes: Mapping[str, int]) -> Tensor:
+    return torch.cat([torch.arange(offsets[name], offsets[name] + size) for name, size in sizes.items()])

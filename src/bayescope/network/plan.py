@@ -1,0 +1,148 @@
+"""The plan: which weights are read together as one part, from where a trace has found them in use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.network.parts import DensePart, MatrixPart, Part, RowPart, SumPart, UnusedPart
+from bayescope.network.sites import MatrixSite, Site
+from bayescope.network.views import WeightView
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Roles:
+    """The sites of each parameter, by the role that it plays there.
+
+    Attributes:
+        matrix: where it is the matrix.
+        bias: where it is the bias.
+        spread: where it is neither.
+    """
+
+    matrix: dict[str, list[MatrixSite]] = field(default_factory=dict)
+    bias: dict[str, list[MatrixSite]] = field(default_factory=dict)
+    spread: dict[str, list[Site]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sites: Iterable[Site]) -> Roles:
+        """Sorts the sites."""
+        roles = cls()
+        for site in sites:
+            if not isinstance(site, MatrixSite):
+                roles.spread.setdefault(site.view.name, []).append(site)
+                continue
+            if site.weight is not None:
+                roles.matrix.setdefault(site.weight.name, []).append(site)
+            if site.bias is not None:
+                roles.bias.setdefault(site.bias.name, []).append(site)
+        return roles
+
+    def joined(self) -> frozenset[str]:
+        """The biases that always come with the same matrix, entry by entry, and it with them."""
+        return frozenset(name for name in self.bias if self._always_joined(name))
+
+    def _always_joined(self, name: str) -> bool:
+        sites = self.bias[name]
+        matrices = {site.weight.name if site.weight else None for site in sites}
+        (matrix,) = matrices if len(matrices) == 1 else (None,)
+        if matrix is None or name in self.matrix or name in self.spread or matrix in self.spread:
+            return False
+        if len(self.matrix[matrix]) != len(sites) or not all(site.form.joins_bias for site in sites):
+            return False
+        pairs = {(site.form.kind, *(view.key for view in site.views)): site.views for site in sites}
+        return _disjoint([w for w, _ in pairs.values()]) and _disjoint([b for _, b in pairs.values()])
+
+
+def make_parts(
+    sizes: Mapping[str, int], sites: Sequence[Site], rowwise: Collection[str]
+) -> tuple[tuple[Part, ...], dict[str, str]]:
+    """Sorts the random parameters into parts, in the order of their first parameters.
+
+    Args:
+        sizes: the number of weights of each random parameter.
+        sites: those that the output depends on.
+        rowwise: the parameters that are to be read row by row.
+
+    Returns:
+        The parts, and the reasons for which some parameters have to be read row by row and are in none of them.
+    """
+    roles = Roles.of(sites)
+    joined = roles.joined()
+    parts: list[Part] = []
+    refused: dict[str, str] = {}
+    dense = [name for name in sizes if name not in roles.matrix and name not in joined | set(rowwise)]
+    dense = [name for name in dense if name in roles.spread or name in roles.bias]
+    for name in roles.matrix:
+        found = _matrix_parts(name, sizes[name], roles, joined)
+        if not found:
+            refused[name] = "its chunks overlap where they are used"
+        parts += found
+    parts += [DensePart({name: (sizes[name], _keys(roles, name)) for name in group}) for group in _by_owner(dense)]
+    parts += [RowPart({name: sizes[name] for name in group}) for group in _by_owner([n for n in sizes if n in rowwise])]
+    unused = _uncovered({n: s for n, s in sizes.items() if n not in refused}, parts)
+    parts += [UnusedPart({name: unused[name] for name in group}) for group in _by_owner(list(unused))]
+    order = {name: place for place, name in enumerate(sizes)}
+    return tuple(sorted(parts, key=lambda part: min(order[name] for name in part.names))), refused
+
+
+def _matrix_parts(name: str, size: int, roles: Roles, joined: Collection[str]) -> list[Part]:
+    """One part for each chunk of the matrix that is used by itself; one for all ways in which all of it is used."""
+    groups: dict[Hashable, list[MatrixSite]] = {}
+    for site in roles.matrix[name]:
+        assert site.weight is not None
+        shape = site.form.order(site.weight.value).shape
+        groups.setdefault((site.form.kind, shape, site.weight.key), []).append(site)
+    alone = name not in roles.spread and name not in roles.bias
+    matrices = [_matrix_part(sites, joined) for sites in groups.values()]
+    if alone and _disjoint([part.weight for part in matrices]):
+        return list(matrices)
+    if any(part.weight.value.numel() != size for part in matrices):
+        return []
+    others = [] if alone else [DensePart({name: (size, _keys(roles, name))})]
+    return [SumPart((*matrices, *others))]
+
+
+def _matrix_part(sites: Sequence[MatrixSite], joined: Collection[str]) -> MatrixPart:
+    first = sites[0]
+    assert first.weight is not None
+    bias = first.bias if first.bias is not None and first.bias.name in joined else None
+    return MatrixPart(first.form, first.weight, bias, tuple(dict.fromkeys(site.key for site in sites)))
+
+
+def _keys(roles: Roles, name: str) -> tuple[Hashable, ...]:
+    """The sites at which a parameter is not the matrix."""
+    return tuple(dict.fromkeys(site.key for site in (*roles.spread.get(name, ()), *roles.bias.get(name, ()))))
+
+
+def _disjoint(views: Sequence[WeightView]) -> bool:
+    """Whether no two of the views share an entry of the weight, nor one of them has it twice."""
+    if len(views) == 1 and views[0].value.numel() == views[0].weight.numel():
+        return 0 not in views[0].value.stride()
+    positions = torch.cat([view.positions.flatten() for view in views])
+    return len(positions) == len(positions.unique())
+
+
+def _uncovered(sizes: Mapping[str, int], parts: Iterable[Part]) -> dict[str, Tensor]:
+    """For each parameter the weights that are in no part."""
+    names = list(sizes)
+    ends = torch.tensor([0, *sizes.values()]).cumsum(0).tolist()
+    offsets = dict(zip(names, ends, strict=False))
+    free = torch.ones(ends[-1], dtype=torch.bool)
+    for part in parts:
+        free[part.positions(offsets).cpu()] = False
+    left = {name: free[offsets[name] : offsets[name] + size].nonzero().squeeze(-1) for name, size in sizes.items()}
+    return {name: positions for name, positions in left.items() if len(positions)}
+
+
+def _by_owner(names: Sequence[str]) -> list[list[str]]:
+    """The names in groups that belong to one module."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.rpartition(".")[0], []).append(name)
+    return list(groups.values())

@@ -1,0 +1,63 @@
+"""The recorder: sees every call to torch that a network makes, and notes those that random weights take part in."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from bayescope.network.notes import RANDOM, Notes, flows, replaced
+from bayescope.network.pointwise import POINTWISE
+from bayescope.network.rewrites import REWRITES
+from bayescope.network.rules import RULES, unknown
+
+
+@final
+class Recorder(TorchFunctionMode):
+    """Runs a network's calls to torch so that each site's cotangents can be asked for afterwards.
+
+    No graph is built before the first random weight: reading a last layer is a forward pass.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        found = self._notes.parameters(args, kwargs)
+        if found is None and not flows(args, kwargs):
+            return func(*args, **kwargs)
+        if found and getattr(func, "__name__", "") == "__get__":
+            value = func(*args, **kwargs)
+            if not (isinstance(value, Tensor) and value.requires_grad):  # a shape, the flag requires_grad, W.data
+                return value
+        random = found == RANDOM and torch.is_grad_enabled()
+        if func in REWRITES and (random or flows(args, kwargs)):
+            with self:  # its own calls are seen as the network's are
+                result = REWRITES[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if random:
+            return RULES.get(func, unknown)(self._notes, func, args, kwargs)
+        if found:
+            args, kwargs = replaced(args, kwargs, self._notes.plain)
+            if not flows(args, kwargs):
+                return func(*args, **kwargs)
+        return _differentiable(func)(*args, **kwargs)
+
+
+def _differentiable(func: Any) -> Any:
+    """The function in the form whose backward pass takes many cotangents at once."""
+    if func is functional.scaled_dot_product_attention:
+        return _attention  # the fused kernels have no batched backward pass
+    return POINTWISE.get(func, func)
+
+
+def _attention(*args: Any, **kwargs: Any) -> Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return functional.scaled_dot_product_attention(*args, **kwargs)

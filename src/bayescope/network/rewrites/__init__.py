@@ -1,0 +1,34 @@
+"""Layers that use several weights inside one call, as the same mathematics in calls that each use one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from bayescope.network.rewrites import attention, norms, recurrent
+
+__all__ = ["REWRITES"]
+
+# The function as a TorchFunctionMode sees it, and what to call in its place with the same arguments. The answer is the
+# same up to rounding, or NotImplemented where the arguments ask for something that keeps no row by itself.
+REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.multi_head_attention_forward: attention.multi_head_attention,
+    F.layer_norm: norms.layer_norm,
+    F.rms_norm: norms.rms_norm,
+    F.group_norm: norms.group_norm,
+    F.batch_norm: norms.batch_norm,
+    F.instance_norm: norms.instance_norm,
+    torch.prelu: norms.prelu,
+    F.bilinear: norms.bilinear,
+    torch.lstm: recurrent.lstm,
+    torch.gru: recurrent.gru,
+    torch.rnn_tanh: recurrent.rnn_tanh,
+    torch.rnn_relu: recurrent.rnn_relu,
+    torch.lstm_cell: recurrent.lstm_cell,
+    torch.gru_cell: recurrent.gru_cell,
+    torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
+    torch.rnn_relu_cell: recurrent.rnn_relu_cell,
+}

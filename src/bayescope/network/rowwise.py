@@ -1,0 +1,106 @@
+"""The exact reading that works for any use of a weight: one row at a time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from bayescope.network.guard import untouched
+from bayescope.network.inputs import call, count_rows, take_rows
+from bayescope.network.pullback import pull_back
+from bayescope.tape import row_blocks
+
+
+def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor) -> Tensor:
+    """The rows u_nk = ∂(s_nkᵀ f_n)/∂θ for the given parameters, whatever the network does with them.
+
+    A backward pass per row, vectorised over rows and cotangents where torch can, in a loop over rows where it cannot.
+
+    Args:
+        module: the network; it is read in eval mode and left as found.
+        names: the parameters, as in ``module.named_parameters()``.
+        inputs: N rows.
+        seeds: the cotangents s_nk, shape (K, N, ..., C).
+
+    Returns:
+        Shape (N, K, p): each parameter row-major, in the order of the names.
+    """
+    parameters = [module.get_parameter(name) for name in names]
+    rows = count_rows(inputs)
+    width = sum(parameter.numel() for parameter in parameters)
+    result = seeds.new_empty(rows, seeds.shape[0], width)
+    read = _vectorised
+    with untouched(module):
+        for block in row_blocks(rows, seeds.shape[0] * width * seeds.element_size()):
+            some, cotangents = take_rows(inputs, block), seeds[:, block]
+            try:
+                result[block] = read(module, parameters, some, cotangents)
+            except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
+                if read is _looped:
+                    raise
+                read = _looped
+                result[block] = read(module, parameters, some, cotangents)
+    return result
+
+
+def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
+    def row(one: Any, cotangents: Tensor) -> Tensor:
+        def f(*values: Tensor) -> Tensor:
+            with _Substituted(parameters, values):
+                return call(module, tree_map(_as_batch, one))[0]
+
+        pullback: Any = torch.func.vjp(f, *[parameter.detach() for parameter in parameters])[1]
+        gradients = torch.func.vmap(pullback)(cotangents)
+        return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
+
+    with (
+        warnings.catch_warnings()
+    ):  # an operation without a batching rule is looped over: exact, and not to be acted on
+        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        return torch.func.vmap(row, in_dims=(0, 1))(inputs, seeds)
+
+
+def _looped(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
+    result = []
+    for n in range(count_rows(inputs)):
+        leaves = [parameter.detach().requires_grad_() for parameter in parameters]
+        with torch.enable_grad(), _Substituted(parameters, leaves):
+            f = call(module, take_rows(inputs, slice(n, n + 1)))
+        result.append(_one_row(f, leaves, seeds[:, n : n + 1]))
+    return torch.stack(result)
+
+
+def _one_row(f: Tensor, leaves: Sequence[Tensor], seeds: Tensor) -> Tensor:
+    """(K, p) from the graph of one row."""
+    try:
+        gradients = pull_back(f, leaves, seeds)
+    except RuntimeError:  # a custom backward pass that takes one cotangent at a time
+        each = [torch.autograd.grad(f, leaves, s, retain_graph=True, materialize_grads=True) for s in seeds]
+        gradients = [torch.stack(of_one) for of_one in zip(*each, strict=True)]
+    filled = [
+        leaf.new_zeros(seeds.shape[0], leaf.numel()) if gradient is None else gradient.flatten(1)
+        for leaf, gradient in zip(leaves, gradients, strict=True)
+    ]
+    return torch.cat(filled, 1)
+
+
+def _as_batch(value: Any) -> Any:
+    return value.unsqueeze(0) if isinstance(value, Tensor) else value
+
+
+class _Substituted(TorchFunctionMode):
+    """Puts values in the place of parameters in every call to torch, whoever holds the parameter."""
+
+    def __init__(self, parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._values = {id(parameter): value for parameter, value in zip(parameters, values, strict=True)}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map(lambda value: self._values.get(id(value), value), (args, kwargs or {}))
+        return func(*args, **kwargs)

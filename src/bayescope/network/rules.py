@@ -1,0 +1,243 @@
+"""Rules: for each primitive that a random weight can take part in, the kind of site that the call is.
+
+A function without a rule meets the weight as it is: a view of it is a view of the weight, and anything else is left to
+the probe, which finds that rows cannot be told apart there, and hands the weight to the exact reading row by row.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bayescope.network.forms import Convolved, Dense, Lookup
+from bayescope.network.notes import Notes, grows, leaves, replaced
+from bayescope.network.views import WeightView
+from bayescope.tape.unfold import Convolution
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Rule = Callable[[Notes, Callable[..., Any], Args, Kwargs], Any]
+
+
+def linear(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """y = x Wᵀ + b."""
+    x, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
+    if weight.ndim != 2:
+        return unknown(notes, func, args, kwargs)
+    return _linear(notes, x, weight, bias)
+
+
+def matmul(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """x V = F.linear(x, Vᵀ), and V x = (xᵀ Vᵀ)ᵀ, for a matrix V of weights; w as a matrix of one column."""
+    a, b = _bound(("input", "other"), args, {"other" if k == "mat2" else k: v for k, v in kwargs.items()})
+    left, right = notes.view(a), notes.view(b)
+    if right is not None and b.ndim == 2 and a.ndim >= 2:
+        return _linear(notes, a, _transposed(notes, right))
+    if right is not None and b.ndim == 1 and a.ndim >= 2:
+        return _linear(notes, a, notes.register(right.viewed(right.value[None]))).squeeze(-1)
+    if left is not None and right is None and a.ndim == 2 and b.ndim >= 2:
+        return _linear(notes, b.mT, a).mT
+    return unknown(notes, func, args, kwargs)
+
+
+def addmm(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """b + x V = F.linear(x, Vᵀ, b)."""
+    if len(args) != 3 or kwargs or args[0].ndim != 1:
+        return unknown(notes, func, args, kwargs)
+    bias, x, matrix = args
+    view = notes.view(matrix)
+    return _linear(notes, x, notes.plain(matrix).mT if view is None else _transposed(notes, view), bias)
+
+
+def contraction(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """einsum of data with an array of weights: F.linear where each index of the weights is summed or in the result."""
+    operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
+    views = [notes.view(operand) for operand in operands]
+    if not isinstance(args[0], str) or len(operands) != 2 or views.count(None) != 1:
+        return unknown(notes, func, args, kwargs)
+    place = 1 - views.index(None)
+    view, x = views[place], operands[1 - place]
+    subscripts = _subscripts(args[0], place, x.ndim)
+    if view is None or subscripts is None:
+        return unknown(notes, func, args, kwargs)
+    data, weights, result = subscripts
+    summed, added = [i for i in weights if i in data], [i for i in weights if i not in data]
+    kept = [i for i in data if i not in summed]
+    array = view.value.permute([weights.index(i) for i in added + summed])
+    matrix = array.flatten(0, len(added) - 1).flatten(1) if added and summed else array
+    if matrix.ndim != 2 or matrix.data_ptr() != array.data_ptr() or sorted(result) != sorted(kept + added):
+        return unknown(notes, func, args, kwargs)
+    vectors = x.permute([data.index(i) for i in kept + summed]).flatten(len(kept))
+    y = _linear(notes, vectors, notes.register(view.viewed(matrix)))
+    y = y.unflatten(-1, array.shape[: len(added)])
+    return y.permute([(kept + added).index(i) for i in result])
+
+
+def convolution(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """Convolutions in one, two and three dimensions."""
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    x, weight, bias, *options = _bound(names, args, kwargs, (None, 1, 0, 1, 1))
+    geometry = Convolution.of(notes.plain(weight), *options)
+    lead = int(x.ndim == weight.ndim)
+    return notes.meet(
+        Convolved(geometry),
+        lambda x, w, b: func(x, w, b, *options),
+        x,
+        weight,
+        bias,
+        outputs=weight.shape[0],
+        lead=lead,
+    )
+
+
+def transposed_convolution(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """Transposed convolutions in one, two and three dimensions."""
+    names = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+    x, weight, bias, *options = _bound(names, args, kwargs, (None, 1, 0, 0, 1, 1))
+    stride, padding, _, groups, dilation = options
+    geometry = Convolution.of(notes.plain(weight), stride, padding, dilation, groups, transposed=True)
+    outputs, lead = weight.shape[1] * groups, int(x.ndim == weight.ndim)
+    return notes.meet(
+        Convolved(geometry), lambda x, w, b: func(x, w, b, *options), x, weight, bias, outputs=outputs, lead=lead
+    )
+
+
+def embedding(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """y = W[token]. With ``max_norm`` the table changes while it is read, which is no linear map."""
+    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
+    tokens, weight, padding, limit, _, by_frequency, _ = _bound(names, args, kwargs, (None, None, 2.0, False, False))
+    view = notes.view(weight)
+    if view is None or limit is not None or by_frequency:
+        return unknown(notes, func, args, kwargs)
+    entries = weight.shape[0]
+    padding = padding + entries if padding is not None and padding < 0 else padding
+    return notes.look(Lookup(entries, padding), tokens, view)
+
+
+def elementwise(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """Broadcasting functions: the weight has an entry for each entry of the result."""
+    tensors = [value for value in leaves(args, kwargs) if isinstance(value, Tensor)]
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+
+    def spread(value: Any) -> Any:
+        view = notes.view(value)
+        return notes.plain(value) if view is None else notes.spread(view, shape)
+
+    args, kwargs = replaced(args, kwargs, spread)
+    return func(*args, **kwargs)
+
+
+def assignment(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """x[index] = w: the weight has an entry for each entry that is written."""
+    if len(args) != 3 or notes.view(args[2]) is None or notes.view(args[0]) is not None:
+        return unknown(notes, func, args, kwargs)
+    target, index, value = args
+    view = notes.view(value)
+    assert view is not None
+    return func(target, index, notes.spread(view, target[index].shape))
+
+
+def repetition(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """w.repeat(n, 1, 1) for dimensions of size one is w.expand(n, -1, -1)."""
+    value, *counts = args
+    counts = [*counts[0]] if len(counts) == 1 and isinstance(counts[0], tuple | list) else counts
+    view = notes.view(value)
+    shape = [1] * (len(counts) - value.ndim) + list(value.shape)
+    if view is None or kwargs or any(n > 1 and size > 1 for n, size in zip(counts, shape, strict=True)):
+        return unknown(notes, func, args, kwargs)
+    spread = [n * size for n, size in zip(counts, shape, strict=True)]
+    return notes.register(view.viewed(view.value.expand(spread)))
+
+
+def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """Any other function: a view or a copy of one weight is one still, and else the weight is met as it is."""
+    met: list[tuple[WeightView, Tensor]] = []
+
+    def stand_in(value: Any) -> Any:
+        view = notes.view(value)
+        if view is None:
+            return notes.plain(value)
+        met.append((view, view.value.detach().requires_grad_(view.value.is_floating_point())))
+        return met[-1][1]
+
+    args, kwargs = replaced(args, kwargs, stand_in)
+    result = func(*args, **kwargs)
+    if result is not None and not grows(result):  # a shape, a device, a detached copy
+        return result
+    if len(met) == 1 and result is not None:
+        (view, leaf), *_ = met
+        outputs = result if isinstance(result, list | tuple) else (result,)
+        if all(output is leaf or output._base is leaf for output in outputs):
+            views = [notes.register(view.viewed(output)) for output in outputs]
+            return views[0] if isinstance(result, Tensor) else tuple(views)
+        if func in COPIES and result.shape == leaf.shape and result.stride() == leaf.stride():
+            return notes.register(view.copied(result))
+    for view, leaf in met:
+        notes.met(view, leaf)
+    return result
+
+
+def _subscripts(equation: str, place: int, dims: int) -> tuple[str, str, str] | None:
+    """The indices of the data, of the weights in that place, and of the result; ``None`` where one is there twice."""
+    inputs, _, result = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    data, weights = terms[1 - place], terms[place]
+    spare = [letter for letter in string.ascii_letters if letter not in equation]
+    hidden = "".join(spare[: dims - len(data.replace("...", ""))])
+    data, result = data.replace("...", hidden), result.replace("...", hidden)
+    once = all(len(set(term)) == len(term) for term in (data, weights, result))
+    return (data, weights, result) if once and "." not in weights and set(result) <= set(data + weights) else None
+
+
+def _linear(notes: Notes, x: Any, weight: Any, bias: Any = None) -> Tensor:
+    outputs = weight.shape[0]
+    return notes.meet(Dense(), functional.linear, x, weight, bias, outputs=outputs, lead=x.ndim - 1)
+
+
+def _transposed(notes: Notes, view: WeightView) -> Tensor:
+    return notes.register(view.viewed(view.value.mT))
+
+
+def _bound(names: tuple[str, ...], args: Args, kwargs: Kwargs, defaults: Args = (None,)) -> list[Any]:
+    """The arguments of a call in the order of their names; the last ones have defaults."""
+    values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | dict(
+        zip(names, args, strict=False)
+    )
+    values |= kwargs
+    return [values[name] for name in names]
+
+
+def _named(*names: str) -> list[Callable[..., Any]]:
+    """The functions of these names in torch and among the methods of tensors, and the methods that write in place."""
+    owners = [(torch, name) for name in names] + [(Tensor, name + end) for name in names for end in ("", "_")]
+    return [getattr(owner, name) for owner, name in owners if hasattr(owner, name)]
+
+
+COPIES = frozenset(_named("clone", "contiguous", "to", "type_as", "float", "double", "half", "bfloat16"))
+
+RULES: dict[Callable[..., Any], Rule] = {
+    functional.linear: linear,
+    functional.embedding: embedding,
+    **dict.fromkeys(_named("matmul", "mm"), matmul),
+    **dict.fromkeys([Tensor.__matmul__], matmul),
+    **dict.fromkeys(_named("addmm"), addmm),
+    torch.einsum: contraction,
+    Tensor.__setitem__: assignment,
+    Tensor.repeat: repetition,
+    **dict.fromkeys([torch.conv1d, torch.conv2d, torch.conv3d], convolution),
+    **dict.fromkeys([torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d], transposed_convolution),
+    **dict.fromkeys(
+        _named(
+            *("add", "sub", "mul", "div", "subtract", "multiply", "divide", "true_divide", "rsub", "pow"),
+            *("maximum", "minimum", "fmax", "fmin", "where", "lerp", "addcmul", "addcdiv", "atan2", "hypot", "copy"),
+            *("__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__", "__rmul__", "__imul__"),
+            *("__truediv__", "__rtruediv__", "__itruediv__", "__rdiv__", "__pow__", "__rpow__"),
+        ),
+        elementwise,
+    ),
+}

@@ -1,0 +1,267 @@
+"""The trace: a network run on a few rows, to find out how each of its random weights can be read, and to check that.
+
+Nothing is taken on trust. The rows have to be independent; the cotangents of each site have to tell the rows apart; and
+the tape put together from the sites has to give the gradients that plain automatic differentiation gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.network.forward import cotangents, forward, owned, reading
+from bayescope.network.inputs import call, count_rows, map_tensors, take_rows, tensors
+from bayescope.network.layout import Layout, find_layout
+from bayescope.network.parts import MatrixPart, Part, Reading
+from bayescope.network.plan import make_parts
+from bayescope.network.recording import checked_outputs, tape_dtype
+from bayescope.network.rowwise import rowwise
+from bayescope.network.sites import MatrixSite, Site
+from bayescope.network.treatment import Treatment
+from bayescope.network.weights import Weights
+
+PROBES = 3
+
+# What two ways of computing one number may differ by: relative to its own size, and the share of the largest of all
+# gradients below which a gradient counts as rounding noise (the bias of a key in attention has gradient zero).
+TOLERANCES = {torch.float64: (1e-8, 1e-3), torch.float32: (1e-3, 1e-2)}
+COARSE = (5e-2, 0.3)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What a trace has found.
+
+    Attributes:
+        weights: the random weights.
+        treatment: how the sites are read.
+        reasons: the parameters that are read row by row, and why.
+        head: whether all random weights are in one linear site whose output is f.
+    """
+
+    weights: Weights
+    treatment: Treatment
+    reasons: Mapping[str, str]
+    head: bool
+
+
+def trace(module: nn.Module, inputs: Any, choice: Any) -> Trace:
+    """Runs the network on a few rows of a batch and settles how it is read.
+
+    Raises:
+        InputError: if the rows are not independent, or f has another shape than (N, ..., C).
+        UnsupportedError: if a parameter's gradients cannot be told row by row.
+    """
+    with reading(module):
+        probe = Probe.of(module, inputs)
+        weights = Weights.select(module, choice, probe.last_layer)
+        reference = probe.gradients(weights)
+        reasons: dict[str, str] = {}
+        for _ in range(2 * len(weights.names) + 1):  # each round moves at least one parameter to the reading by rows
+            found = probe.treat(weights, reasons)
+            if not found.refused:
+                found = replace(found, refused=probe.wrong(weights, found.treatment, reference, reasons))
+            if not found.refused:
+                return Trace(weights, found.treatment, reasons, found.head)
+            _demote(reasons, found.refused)
+    raise AssertionError("a parameter was refused that is read row by row")
+
+
+def _demote(reasons: dict[str, str], refused: Mapping[str, str]) -> None:
+    for name, reason in refused.items():
+        if name in reasons:
+            raise UnsupportedError(
+                f"weights: the gradients of {name!r} could not be told row by row ({reasons[name]}). "
+                "Leave it out of `weights`, or write the layer in calls to torch."
+            )
+        reasons[name] = reason
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """A treatment, and the parameters that it cannot hold, with the reasons."""
+
+    treatment: Treatment
+    refused: Mapping[str, str]
+    head: bool
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """A few rows of a batch, and random cotangents of which the k-th is zero but in row k.
+
+    Attributes:
+        module: the network.
+        inputs: `PROBES` rows; those of a smaller batch are repeated.
+        f: the network's output, with the graph of its own parameters.
+        seeds: shape (N, N, ..., C).
+        overwrites_inputs: whether the network changes what it is given.
+    """
+
+    module: nn.Module
+    inputs: Any
+    f: Tensor
+    seeds: Tensor
+    overwrites_inputs: bool
+
+    @classmethod
+    def of(cls, module: nn.Module, inputs: Any) -> Probe:
+        """Runs the network as it is.
+
+        Raises:
+            InputError: if the outputs have another shape than (N, ..., C), or the rows are not independent.
+        """
+        rows = count_rows(inputs)
+        if rows == 0:
+            raise InputError("inputs: expected at least one row, got none.")
+        chosen = [n % rows for n in range(PROBES)]
+        inputs = map_tensors(lambda tensor: tensor.detach()[chosen], inputs)
+        run_on = owned(inputs, copy=True)
+        before = [tensor._version for tensor in tensors(run_on)]
+        with torch.enable_grad():
+            f = checked_outputs(call(module, run_on), PROBES)
+        wrote = before != [tensor._version for tensor in tensors(run_on)]
+        seeds = torch.zeros(PROBES, *f.shape, dtype=f.dtype, device=f.device)
+        generator = torch.Generator().manual_seed(0)
+        for row in range(PROBES):
+            seeds[row, row] = torch.randn(f.shape[1:], generator=generator).to(f)
+        probe = cls(module, inputs, f, seeds, wrote)
+        probe.check_rows()
+        return probe
+
+    def check_rows(self) -> None:
+        """Checks that f of a row by itself is that row of f."""
+        limit = self.tolerance[0] * max(1.0, float(self.f.detach().abs().max()))
+        for row in range(PROBES):
+            one = owned(take_rows(self.inputs, slice(row, row + 1)), copy=True)
+            try:
+                with torch.no_grad():
+                    alone = call(self.module, one)
+            except (RuntimeError, ValueError) as error:
+                raise InputError(f"model: expected a network that takes one row, got {error!r} from it.") from error
+            together = self.f.detach()[row : row + 1]
+            if alone.shape != together.shape or not (alone - together).abs().max() <= limit:
+                raise InputError(
+                    "model: expected rows that do not depend on each other, got an output that changes with the rest "
+                    "of the batch, or from call to call. Leave out statistics of the batch and random numbers."
+                )
+
+    @property
+    def tolerance(self) -> tuple[float, float]:
+        """What rounding may do, in the coarsest dtype at work."""
+        device = self.f.device.type
+        coarse = torch.is_autocast_enabled(device) or self.f.dtype not in TOLERANCES
+        relative, share = COARSE if coarse else TOLERANCES[self.f.dtype]
+        return (10 * relative if device == "cuda" and self.f.dtype == torch.float32 else relative), share  # TF32
+
+    def gradients(self, weights: Weights) -> dict[str, Tensor]:
+        """The gradient of each seed, by plain automatic differentiation, (N, *shape) by name.
+
+        Raises:
+            InputError: if f depends on none of the weights.
+            UnsupportedError: if torch cannot differentiate the network.
+        """
+        parameters = weights.parameters(self.module)
+        if not self.f.requires_grad:
+            raise InputError("weights: expected weights that the network's output depends on, got none.")
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        try:
+            rows = [torch.autograd.grad(self.f, list(parameters.values()), seed, **options) for seed in self.seeds]
+        except RuntimeError as error:  # such as activations that are needed and were changed in place
+            raise UnsupportedError(f"model: expected a network that torch can differentiate, got: {error}") from error
+        return {name: torch.stack(of_one) for name, of_one in zip(parameters, zip(*rows, strict=True), strict=True)}
+
+    def record(self, names: frozenset[str], overwritten: frozenset[Hashable] = frozenset()) -> _Recorded:
+        """The sites of some parameters that f depends on, with their cotangents."""
+        f, sites = forward(self.module, names, owned(self.inputs, copy=True), overwritten)
+        found = cotangents(f, [site.target for site in sites], self.seeds)
+        return _Recorded(f, sites, found)
+
+    def last_layer(self) -> list[str]:
+        """The parameters in use from the last matrix on, in the order of execution, and those of their modules."""
+        trainable = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
+        recorded = self.record(frozenset(trainable))
+        sites = [site for site, g in zip(recorded.sites, recorded.gradients, strict=True) if g is not None]
+        if not sites:
+            raise InputError("weights: expected weights that the network's output depends on, got none.")
+        start = max((place for place, site in enumerate(sites) if isinstance(site, MatrixSite)), default=len(sites) - 1)
+        names = {view.name for site in sites[start:] for view in site.views}
+        owners = tuple(name.rpartition(".")[0] + "." for name in names if "." in name)
+        return [name for name in trainable if name in names or name.startswith(owners)]
+
+    def treat(self, weights: Weights, reasons: Mapping[str, str]) -> Finding:
+        """Records the network with some parameters left to the reading row by row, and sorts the others into parts."""
+        names = frozenset(weights.names) - reasons.keys()
+        overwritten = frozenset(site.key for site in self.record(names).sites if site.overwritten)
+        recorded = self.record(names, overwritten)
+        layouts: dict[Hashable, tuple[Layout, ...]] = {}
+        refused: dict[str, str] = {}
+        used: list[Site] = []
+        for site, g in zip(recorded.sites, recorded.gradients, strict=True):
+            if g is None:
+                continue
+            used.append(site)
+            layout = find_layout(g, site.lead, site.constant)
+            if layout is None:
+                refused |= {view.name: "rows cannot be told apart where it is used" for view in site.views}
+            else:
+                layouts[site.key] = (*layouts.get(site.key, ()), layout)
+        sizes = {name: shape.numel() for name, shape in zip(weights.names, weights.shapes, strict=True)}
+        parts, overlapping = ((), {}) if refused else make_parts(sizes, used, reasons)
+        treatment = Treatment(parts, layouts, overwritten, self.overwrites_inputs)
+        return Finding(treatment, refused | overlapping, recorded.is_head(parts, self.seeds))
+
+    def wrong(
+        self, weights: Weights, treatment: Treatment, reference: Mapping[str, Tensor], reasons: Mapping[str, str]
+    ) -> dict[str, str]:
+        """The parameters for which the tape gives other gradients than automatic differentiation."""
+        recorded = self.record(frozenset(weights.names) - reasons.keys(), treatment.overwritten)
+        like = recorded.f.detach().to(tape_dtype(recorded.f))
+        module, inputs, seeds = self.module, self.inputs, self.seeds
+        read = Reading(
+            rows=PROBES,
+            outputs=PROBES,
+            uses=treatment.uses(recorded.sites, recorded.gradients, PROBES, like.dtype),
+            like=like,
+            rowwise=lambda names: rowwise(module, names, owned(inputs, copy=True), seeds),
+        )
+        sizes = [shape.numel() for shape in weights.shapes]
+        found = like.new_zeros(PROBES, sum(sizes))
+        offsets = dict(zip(weights.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
+        each = torch.eye(PROBES, dtype=like.dtype, device=like.device).expand(PROBES, PROBES, PROBES)
+        for part in treatment.parts:
+            found[:, part.positions(offsets).to(like.device)] = part.tape(read).transpose_multiply(each).T.to(like)
+        return self._differing(dict(zip(weights.names, found.split(sizes, 1), strict=True)), reference)
+
+    def _differing(self, found: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> dict[str, str]:
+        relative, share = self.tolerance
+        largest = {name: float(gradient.abs().max()) for name, gradient in reference.items()}
+        floor = share * max(largest.values())
+        return {
+            name: "its gradients where it is seen in use are not all of its gradients"
+            for name, value in found.items()
+            if not (value - reference[name].reshape(value.shape)).abs().max() <= relative * max(largest[name], floor)
+        }
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Recorded:
+    f: Tensor
+    sites: Sequence[Site]
+    gradients: Sequence[Tensor | None]
+
+    def is_head(self, parts: Sequence[Part], seeds: Tensor) -> bool:
+        """Whether all weights are in one linear site whose cotangents are the seeds themselves."""
+        if len(self.sites) != 1 or len(parts) != 1 or not isinstance(parts[0], MatrixPart) or parts[0].kind != "linear":
+            return False
+        g = self.gradients[0]
+        return g is not None and g.shape == seeds.shape and torch.equal(g, seeds)

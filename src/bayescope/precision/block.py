@@ -1,0 +1,143 @@
+"""A block-diagonal precision: weights in groups that are independent of each other, each group in its own structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, reduce
+from operator import add
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import InputError
+from bayescope.precision.precision import Precision
+from bayescope.precision.state import State
+from bayescope.tape import Tape
+
+
+@final
+class BlockPrecision:
+    """A = Σ_i E_i A_i E_iᵀ, where E_i puts the weights of block i, in its own order, at their flat positions.
+
+    Args:
+        blocks: the A_i.
+        indices: for each block the flat positions of its weights, int64. Together they are 0, …, P − 1, each once.
+        dim: P.
+        name: what the matrix is, for messages.
+
+    Raises:
+        InputError: if the positions are not those of the weights, each once.
+    """
+
+    def __init__(
+        self, blocks: Sequence[Precision], indices: Sequence[Tensor], dim: int, *, name: str = "the precision"
+    ) -> None:
+        sizes = [index.shape[0] for index in indices]
+        if [block.dim for block in blocks] != sizes or sum(sizes) != dim or dim == 0:
+            raise InputError(
+                f"{name}: expected as many positions as each block has weights, {dim} together and at least one, got "
+                f"blocks of {[block.dim for block in blocks]} and {sizes} positions."
+            )
+        places = torch.cat(list(indices))
+        if not torch.equal(places.sort().values, torch.arange(dim, device=places.device)):
+            raise InputError(f"{name}: expected the positions 0 to {dim - 1}, each once, got others.")
+        self._blocks, self._indices, self._name = tuple(blocks), tuple(indices), name
+
+    @property
+    def dim(self) -> int:
+        """P, the number of rows."""
+        return sum(index.shape[0] for index in self._indices)
+
+    @property
+    def blocks(self) -> tuple[Precision, ...]:
+        """The A_i."""
+        return self._blocks
+
+    @property
+    def indices(self) -> tuple[Tensor, ...]:
+        """For each block the flat positions of its weights."""
+        return self._indices
+
+    def add_diagonal(self, diagonal: Tensor | float) -> BlockPrecision:
+        """A + diag(d) for d a scalar or of shape (P,), in flat order."""
+        if not isinstance(diagonal, Tensor) or diagonal.ndim == 0:
+            return self._with([block.add_diagonal(diagonal) for block in self._blocks])
+        if diagonal.shape != (self.dim,):
+            raise InputError(f"{self._name}: expected a diagonal of shape ({self.dim},), got {tuple(diagonal.shape)}.")
+        pairs = zip(self._blocks, self._indices, strict=True)
+        return self._with([block.add_diagonal(diagonal[index]) for block, index in pairs])
+
+    def add_per_block(self, values: Tensor) -> BlockPrecision:
+        """A_i + v_i I for v of shape (B,), one number a block."""
+        if values.shape != (len(self._blocks),):
+            raise InputError(f"{self._name}: expected {len(self._blocks)} numbers, got shape {tuple(values.shape)}.")
+        return self._with([block.add_diagonal(value) for block, value in zip(self._blocks, values, strict=True)])
+
+    def __add__(self, other: Precision) -> BlockPrecision:
+        """The blocks added, each to its own."""
+        self.state().refuse_unlike(other.state())
+        assert isinstance(other, BlockPrecision)
+        return self._with([mine + theirs for mine, theirs in zip(self._blocks, other.blocks, strict=True)])
+
+    def logdet(self) -> Tensor:
+        """Σ_i log∣A_i∣."""
+        return reduce(add, (block.logdet() for block in self._blocks))
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """A v for v of shape (P,) or (P, K)."""
+        return self._blockwise(lambda block, part: block.multiply(part), v)
+
+    def solve(self, b: Tensor) -> Tensor:
+        """A⁻¹ b for b of shape (P,) or (P, K)."""
+        return self._blockwise(lambda block, part: block.solve(part), b)
+
+    def sqrt_solve(self, z: Tensor) -> Tensor:
+        """R z with R Rᵀ = A⁻¹, block by block, for z of shape (P,) or (P, K)."""
+        return self._blockwise(lambda block, part: block.sqrt_solve(part), z)
+
+    def covariance_of(self, tape: Tape) -> Tensor:
+        """J A⁻¹ Jᵀ = Σ_i J_i A_i⁻¹ J_iᵀ per row, shape (N, K, K)."""
+        pairs = zip(self._blocks, self._indices, strict=True)
+        return reduce(add, (block.covariance_of(tape.part(index)) for block, index in pairs))
+
+    def variance_of(self, tape: Tape) -> Tensor:
+        """The diagonal of `covariance_of`, shape (N, K)."""
+        pairs = zip(self._blocks, self._indices, strict=True)
+        return reduce(add, (block.variance_of(tape.part(index)) for block, index in pairs))
+
+    def diagonal(self) -> Tensor:
+        """The diagonal of A, shape (P,)."""
+        return self._placed([block.diagonal() for block in self._blocks])
+
+    def marginal_variance(self) -> Tensor:
+        """The diagonal of A⁻¹, shape (P,)."""
+        return self._placed([block.marginal_variance() for block in self._blocks])
+
+    def to_dense(self) -> Tensor:
+        """A, shape (P, P)."""
+        joined = torch.block_diag(*[block.to_dense() for block in self._blocks])
+        return joined[self._order][:, self._order]
+
+    def state(self) -> State:
+        """The blocks' states, and their positions, which have to be the same."""
+        shared = {f"indices {i}": index for i, index in enumerate(self._indices)}
+        return State("block", self._name, shared=shared, parts=tuple(block.state() for block in self._blocks))
+
+    def _with(self, blocks: list[Precision]) -> BlockPrecision:
+        precision = BlockPrecision.__new__(BlockPrecision)
+        precision._blocks, precision._indices, precision._name = tuple(blocks), self._indices, self._name
+        precision._order = self._order
+        return precision
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """Where each flat position stands in the blocks side by side."""
+        return torch.argsort(torch.cat(self._indices))
+
+    def _blockwise(self, verb: Callable[[Precision, Tensor], Tensor], v: Tensor) -> Tensor:
+        pairs = zip(self._blocks, self._indices, strict=True)
+        return self._placed([verb(block, v[index]) for block, index in pairs])
+
+    def _placed(self, parts: list[Tensor]) -> Tensor:
+        return torch.cat(parts)[self._order]

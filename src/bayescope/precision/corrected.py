@@ -1,0 +1,140 @@
+"""The eigenvalue-corrected Kronecker precision: the eigenvectors of a Kronecker curvature, the exact values in them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import InputError
+from bayescope.precision.precision import Precision
+from bayescope.precision.product import KroneckerProduct
+from bayescope.precision.ridge import Ridge
+from bayescope.precision.spectrum import Spectrum
+from bayescope.precision.state import State
+from bayescope.tape import Tape
+
+
+@final
+class EigenvalueCorrectedPrecision:
+    """A = Q diag(s) Qᵀ + δ I with Q = Q_out ⊗ Q_in, per group, in float64 (George et al. 2018, section 3).
+
+    Q are the eigenvectors of a Kronecker curvature, s the second moments of the rows of U Q, so that the diagonal of A
+    in that basis is exact, and with it the trace.
+
+    Args:
+        basis: Q, orthonormal, in canonical order (G, O, D): `KroneckerPrecision.basis`.
+        eigenvalues: s, shape (P,), such as ``basis.rotate(tape).squares()`` summed over the data.
+        name: what the matrix is, for messages.
+
+    Raises:
+        InputError: if the shapes do not fit.
+    """
+
+    def __init__(self, basis: KroneckerProduct, eigenvalues: Tensor, *, name: str = "the precision") -> None:
+        if eigenvalues.numel() != basis.dim:
+            raise InputError(f"{name}: expected {basis.dim} eigenvalues, got {eigenvalues.numel()}.")
+        self._basis, self._name = basis, name
+        self._eigenvalues = eigenvalues.to(torch.float64).reshape(basis.shape)
+        self._ridge = Ridge.zero(name, basis.shape, eigenvalues.device, separable=False)
+
+    @property
+    def dim(self) -> int:
+        """P = G O D."""
+        return self._basis.dim
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(G, O, D)."""
+        return self._basis.shape
+
+    @property
+    def basis(self) -> KroneckerProduct:
+        """Q."""
+        return self._basis
+
+    def add_diagonal(self, diagonal: Tensor | float) -> EigenvalueCorrectedPrecision:
+        """A + diag(d) for d a scalar, or of shape (P,) and constant over each group.
+
+        Raises:
+            UnsupportedError: if the diagonal that results is not: it would turn the eigenvectors.
+        """
+        precision = EigenvalueCorrectedPrecision(self._basis, self._eigenvalues, name=self._name)
+        precision._ridge = self._ridge.plus(diagonal)
+        return precision
+
+    def __add__(self, other: Precision) -> EigenvalueCorrectedPrecision:
+        """Eigenvalues and diagonals added.
+
+        Raises:
+            UnsupportedError: if the two have not the same basis.
+        """
+        return EigenvalueCorrectedPrecision.from_state(self.state() + other.state())
+
+    def logdet(self) -> Tensor:
+        """Σ log(s + δ). Differentiable in d."""
+        return self._spectrum.logdet()
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """A v for v of shape (P,) or (P, K)."""
+        rotated = self._basis.mT.apply(v).reshape(*self.shape, -1)
+        curved = self._basis.apply((self._eigenvalues[..., None] * rotated).reshape(v.shape))
+        return curved + self._ridge.multiply(v)
+
+    def solve(self, b: Tensor) -> Tensor:
+        """A⁻¹ b for b of shape (P,) or (P, K)."""
+        return self._spectrum.solve(b)
+
+    def sqrt_solve(self, z: Tensor) -> Tensor:
+        """Q (s + δ)^{−½} z for z of shape (P,) or (P, K)."""
+        return self._spectrum.sqrt_solve(z)
+
+    def covariance_of(self, tape: Tape) -> Tensor:
+        """J A⁻¹ Jᵀ per row, shape (N, K, K), in the tape's dtype and then float64.
+
+        Raises:
+            UnsupportedError: if the tape's rows are not sums of outer products of this shape.
+        """
+        return self._spectrum.covariance_of(tape)
+
+    def variance_of(self, tape: Tape) -> Tensor:
+        """The diagonal of `covariance_of`, shape (N, K)."""
+        return self._spectrum.variance_of(tape)
+
+    def diagonal(self) -> Tensor:
+        """The diagonal of A, shape (P,)."""
+        return self._basis.squares_apply(self._eigenvalues.flatten()) + self._ridge.flat()
+
+    def marginal_variance(self) -> Tensor:
+        """The diagonal of A⁻¹, shape (P,)."""
+        return self._spectrum.marginal_variance()
+
+    def to_dense(self) -> Tensor:
+        """A, shape (P, P)."""
+        dense = self._basis.to_dense()
+        return (dense * self._eigenvalues.flatten()) @ dense.mT + torch.diag(self._ridge.flat())
+
+    def state(self) -> State:
+        """The eigenvalues, which add, and the basis, which has to be the same."""
+        bases = {"output_basis": self._basis.left, "input_basis": self._basis.right}
+        shared = {key: basis for key, basis in bases.items() if basis is not None}
+        sums = {"eigenvalues": self._eigenvalues}
+        return State("ekfac", self._name, sums, shared, diagonal=self._ridge.given())
+
+    @classmethod
+    def from_state(cls, state: State) -> EigenvalueCorrectedPrecision:
+        """The precision that a state was taken of."""
+        eigenvalues = state.sums["eigenvalues"]
+        groups, outputs, inputs = eigenvalues.shape
+        basis = KroneckerProduct(
+            state.shared.get("output_basis"), state.shared.get("input_basis"), (groups, outputs, inputs)
+        )
+        bare = cls(basis, eigenvalues, name=state.name)
+        return bare if state.diagonal is None else bare.add_diagonal(state.diagonal)
+
+    @cached_property
+    def _spectrum(self) -> Spectrum:
+        values = self._eigenvalues + self._ridge.values()
+        return Spectrum.checked(self._name, self._basis, values, values.new_zeros(()), self._ridge.residual)

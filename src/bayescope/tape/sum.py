@@ -1,0 +1,80 @@
+"""The tape of weights that are used in unlike ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.tape.selected import SelectedTape
+from bayescope.tape.tape import Tape, row_blocks
+
+
+@final
+@dataclass(frozen=True)
+class SumTape:
+    """U = Σ_i U_i for weights that enter a network in unlike ways, such as an embedding tied to the output layer.
+
+    What is linear in U is summed over the tapes. What is quadratic has cross terms between them and goes through blocks
+    of U itself; uses of one kind are better joined along their positions, as `OuterTape.join` does.
+
+    Attributes:
+        tapes: the U_i, at least one, of the same rows, cotangents and weights in the same order.
+    """
+
+    tapes: tuple[Tape, ...]
+
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs read."""
+        return self.tapes[0].rows
+
+    @property
+    def outputs(self) -> int:
+        """K, the number of cotangents per input."""
+        return self.tapes[0].outputs
+
+    @property
+    def dim(self) -> int:
+        """P, the number of weights."""
+        return self.tapes[0].dim
+
+    def blocks(self) -> Iterator[slice]:
+        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
+        return row_blocks(self.rows, 8 * self.outputs * self.dim)
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """U for the given rows, shape (n, K, P)."""
+        return reduce(add, (tape.jacobian(rows) for tape in self.tapes))
+
+    def squares(self) -> Tensor:
+        """Σ_nk u_nkp², shape (P,)."""
+        return reduce(add, (block.square().sum((0, 1)) for block in self._jacobians()))
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp scale_p u_nlp, shape (N, K, K)."""
+        return torch.cat([(block * scale.to(block)) @ block.mT for block in self._jacobians()])
+
+    def norms(self, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp² scale_p, shape (N, K)."""
+        return torch.cat([block.square() @ scale.to(block) for block in self._jacobians()])
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """U v, shape (N, K, R), for v of shape (P, R)."""
+        return reduce(add, (tape.multiply(v) for tape in self.tapes))
+
+    def transpose_multiply(self, w: Tensor) -> Tensor:
+        """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
+        return reduce(add, (tape.transpose_multiply(w) for tape in self.tapes))
+
+    def part(self, indices: Tensor) -> SelectedTape:
+        """The tape of some of the weights."""
+        return SelectedTape(self, indices)
+
+    def _jacobians(self) -> Iterator[Tensor]:
+        return (self.jacobian(rows) for rows in list(self.blocks()) or [slice(0, 0)])

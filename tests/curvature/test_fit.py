@@ -1,0 +1,384 @@
+"""The driver: passes, options, priors and what a result says of itself."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from bayescope.curvature import SUPPORTED, Curvature, fit_curvature
+from bayescope.curvature import fit as fit_module
+from bayescope.curvature import passes as passes_module
+from bayescope.curvature.kinds import Observations
+from bayescope.errors import InputError, OptionError, UnsupportedError
+from bayescope.likelihoods import Categorical, Gaussian
+from bayescope.network.weights import LargestMagnitude, LargestVariance
+from bayescope.precision import Precision
+from bayescope.priors import Prior
+
+ROWS, FEATURES, CLASSES = 23, 4, 3
+PAIRS = [(kind, structure) for kind, structures in SUPPORTED.items() for structure in structures]
+
+
+def _seeded(make: Callable[[], nn.Module]) -> nn.Module:
+    """A module in float64, whose first weights are the same at every run."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return make().double()
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(FEATURES, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, CLASSES)
+        ).double()  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(ROWS, FEATURES, dtype=torch.float64, generator=generator)
+    return x, torch.randint(CLASSES, (ROWS,), generator=generator)
+
+
+def _fit(module: nn.Module, data: Any, structure: str, **options: Any) -> Curvature:
+    if structure == "low_rank":
+        options.setdefault("rank", 1000)
+    options.setdefault("generator", 3)
+    return fit_curvature(module, data, likelihood="categorical", structure=structure, **options)
+
+
+def _close(one: Curvature, other: Curvature, tolerance: float = 1e-10) -> None:
+    a, b = one.precision.to_dense(), other.precision.to_dense()
+    torch.testing.assert_close(a, b, rtol=0, atol=tolerance * float(b.abs().max()))
+    assert one.rows == other.rows
+    torch.testing.assert_close(one.log_likelihood, other.log_likelihood)
+
+
+# --- what the result does not depend on -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "structure"), PAIRS)
+def test_batches_and_chunks_leave_the_result_as_it_is(
+    module: nn.Module, data: tuple[Tensor, Tensor], kind: str, structure: str
+) -> None:
+    once = _fit(module, data, structure, curvature=kind, batch_size=ROWS)
+    for batch_size, cotangents in [(5, None), (5, 1), (1, 3)]:
+        _close(_fit(module, data, structure, curvature=kind, batch_size=batch_size, cotangents=cotangents), once)
+
+
+@pytest.mark.parametrize(("kind", "structure"), [pair for pair in PAIRS if pair[0] != "fisher"])
+def test_the_order_of_the_data_leaves_the_result_as_it_is(
+    module: nn.Module, data: tuple[Tensor, Tensor], kind: str, structure: str
+) -> None:
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(4))
+    reordered = (data[0][order], data[1][order])
+    _close(
+        _fit(module, reordered, structure, curvature=kind, batch_size=6), _fit(module, data, structure, curvature=kind)
+    )
+
+
+@pytest.mark.parametrize(("kind", "structure"), PAIRS)
+def test_a_result_summed_over_two_processes_is_that_of_both_shards(
+    module: nn.Module, data: tuple[Tensor, Tensor], kind: str, structure: str
+) -> None:
+    """Two processes with the same shard and the same drawn labels, so that a sum over them doubles."""
+
+    def reduce(precision: Precision) -> Precision:
+        return precision + precision
+
+    summed = _fit(module, data, structure, curvature=kind, reduce=reduce)
+    single = _fit(module, data, structure, curvature=kind)
+    assert summed.rows == 2 * ROWS
+    torch.testing.assert_close(summed.log_likelihood, 2 * single.log_likelihood)
+    torch.testing.assert_close(summed.precision.to_dense(), 2 * single.precision.to_dense(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("structure", ["kfac", "ekfac", "low_rank"])
+def test_a_shuffling_loader_gives_its_rows_in_the_same_order_in_every_pass(
+    module: nn.Module, data: tuple[Tensor, Tensor], structure: str
+) -> None:
+    loader = DataLoader(TensorDataset(*data), batch_size=4, shuffle=True)
+    state = torch.get_rng_state()
+    first = _fit(module, loader, structure, curvature="fisher")
+    assert torch.equal(torch.get_rng_state(), state)
+    _close(_fit(module, loader, structure, curvature="fisher"), first)
+
+
+def test_the_generator_draws_the_labels(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    one, again, other = (_fit(module, data, "full", curvature="fisher", generator=seed) for seed in (1, 1, 2))
+    assert torch.equal(one.precision.to_dense(), again.precision.to_dense())
+    assert not torch.allclose(one.precision.to_dense(), other.precision.to_dense())
+
+
+def test_the_fisher_is_the_ggn_in_expectation(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    """The mean of 300 draws' diagonals within 4.5 standard errors: for a softmax expected and observed Λ are one."""
+    draws = torch.stack(
+        [_fit(module, data, "diagonal", curvature="fisher", generator=seed).precision.diagonal() for seed in range(300)]
+    )
+    error = draws.std(0) / len(draws) ** 0.5
+    assert ((draws.mean(0) - _fit(module, data, "diagonal").precision.diagonal()).abs() < 4.5 * error + 1e-12).all()
+
+
+@pytest.mark.parametrize("structure", ["kfac", "diagonal"])
+@pytest.mark.parametrize("at_once", [4, 1000])
+def test_a_last_layer_is_read_through_its_hessian_in_chunks_of_rows(
+    module: nn.Module, data: tuple[Tensor, Tensor], structure: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes_module, "BLOCK_BYTES", at_once * 8 * CLASSES**2)
+    monkeypatch.setattr(Observations, "seeds", None)  # nor is any root built
+    head = _fit(module, data, structure, weights="last_layer", batch_size=10)
+    assert head.network.head
+    x, _ = data
+    a = torch.cat([module[:3](x).detach(), torch.ones(ROWS, 1, dtype=torch.float64)], 1)
+    p = module(x).detach().softmax(-1)
+    middle = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    if structure == "kfac":
+        expected = torch.kron(middle.sum(0), a.mT @ a) / ROWS
+    else:
+        expected = torch.diag(torch.einsum("ncc,nd->cd", middle, a.square()).flatten())
+    order = head.network.indices[0]
+    torch.testing.assert_close(head.precision.to_dense()[order][:, order], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_dense_outputs_have_an_observation_a_position(data: tuple[Tensor, Tensor]) -> None:
+    """A network that treats tokens apart has the curvature of its tokens as rows, except that of one drawn gradient."""
+    net = _seeded(lambda: nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES)))
+    x, y = data[0][:20], data[1][:20]
+    for kind in ("ggn", "empirical_fisher", "hessian"):
+        tokens = _fit(net, (x.reshape(5, 4, FEATURES), y.reshape(5, 4)), "full", curvature=kind, batch_size=2)
+        rows = _fit(net, (x, y), "full", curvature=kind)
+        torch.testing.assert_close(tokens.precision.to_dense(), rows.precision.to_dense(), rtol=1e-9, atol=1e-12)
+        assert (tokens.rows, rows.rows) == (5, 20)
+        torch.testing.assert_close(tokens.log_likelihood, rows.log_likelihood)
+
+
+def test_single_precision_networks_and_autocast_agree(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    truth = _fit(module, data, "kfac").precision.to_dense()
+    single = copy.deepcopy(module).float()
+    got = _fit(single, data, "kfac").precision.to_dense()
+    torch.testing.assert_close(got, truth, rtol=1e-3, atol=1e-4 * float(truth.abs().max()))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = _fit(single, data, "kfac").precision.to_dense()
+    torch.testing.assert_close(half, truth, rtol=0.1, atol=2e-2 * float(truth.abs().max()))
+
+
+@pytest.mark.parametrize(("kind", "structure"), PAIRS)
+def test_data_of_inference_mode_and_callers_in_it_are_taken(
+    module: nn.Module, data: tuple[Tensor, Tensor], kind: str, structure: str
+) -> None:
+    with torch.inference_mode():
+        inside = _fit(module, (data[0].clone(), data[1].clone()), structure, curvature=kind)
+    _close(inside, _fit(module, data, structure, curvature=kind))
+    prior = torch.tensor(100.0, dtype=torch.float64, requires_grad=True)
+    inside.with_prior(prior).logdet().backward()
+    assert prior.grad is not None
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"structure": "kfac", "curvature": "hessian"}, "Supported: 'ggn' with 'full'"),
+        ({"structure": "kfac", "rank": 3}, "rank: expected with the structure 'low_rank', got 'kfac'"),
+        ({"structure": "diagonal", "sharing": "reduce"}, "sharing: expected with the structure 'kfac' and 'ekfac'"),
+        ({"structure": "kfac", "groups": "tensor"}, "groups: expected with the structure 'block'"),
+        ({"structure": "low_rank"}, "expected either rank= or tolerance="),
+        ({"structure": "low_rank", "rank": 2, "tolerance": 0.1}, "expected either rank= or tolerance="),
+        ({"structure": "low_rank", "tolerance": 2.0}, "tolerance: expected a number strictly between 0 and 1"),
+        ({"structure": "kfac", "cotangents": 0}, "cotangents: expected a whole number of at least 1"),
+        ({"structure": "kfac", "sharing": "sum"}, "sharing: expected one of 'expand', 'reduce'"),
+        ({"structure": "block", "groups": "weight"}, "are the structure 'diagonal'"),
+        ({"structure": "block", "groups": "layers"}, "Did you mean 'layer'"),
+        ({"structure": "block", "groups": [["0.*"], ["2.*"]]}, "got '3.weight' in 0. Add a group"),
+        ({"structure": "block", "groups": [["*"], ["2.*"]]}, "got '2.weight' in 2. Take it out"),
+        ({"structure": "block", "groups": [["*"], ["7.*"]]}, r"groups: expected one of .*got '7\.\*'"),
+        ({"structure": "block", "groups": ["0.weight"]}, "expected 'layer', 'tensor' or a list of lists"),
+    ],
+)
+def test_options_that_cannot_be_followed_are_refused(
+    module: nn.Module, data: tuple[Tensor, Tensor], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((UnsupportedError, InputError, OptionError, TypeError), match=message):
+        fit_curvature(module, data, likelihood="categorical", **options)
+
+
+class _Passes:
+    """Batches that differ from pass to pass."""
+
+    def __init__(self, passes: list[list[tuple[Tensor, Tensor]]]) -> None:
+        self.passes = passes
+
+    def __iter__(self) -> Any:
+        return iter(self.passes.pop(0) if len(self.passes) > 1 else self.passes[0])
+
+
+@pytest.mark.parametrize("change", ["fewer rows", "other rows"])
+def test_passes_that_differ_are_noticed(
+    module: nn.Module, data: tuple[Tensor, Tensor], change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = data
+    later = [(x[:9], y[:9])] if change == "fewer rows" else [(x + 0.3, y)]
+    changing = _Passes([[(x, y)], [(x, y)], later])  # the trace looks at the first
+    batches = fit_module.Batches
+
+    def prepared(*args: Any, **options: Any) -> Any:
+        made = batches(*args, **options)
+        made._source, made._arrays = changing, None
+        return made
+
+    monkeypatch.setattr(fit_module, "Batches", prepared)
+    with pytest.raises(
+        InputError, match=r"expected every pass to give the same rows, got 23 .* in the next\. Take out"
+    ):
+        _fit(module, data, "ekfac")
+
+
+def test_outputs_that_are_not_finite_are_refused(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    x = data[0].clone()
+    x[7] = torch.nan
+    with pytest.raises(InputError, match=r"expected a finite log likelihood, got nan over 23 rows"):
+        _fit(module, (x, data[1]), "full")
+
+
+# --- weights and groups -----------------------------------------------------------------------------------------------
+
+
+def test_the_largest_variances_are_the_smallest_curvatures(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    everything = _fit(module, data, "diagonal").precision.diagonal()
+    chosen = _fit(module, data, "full", weights=LargestVariance(9))
+    assert chosen.network.dim == 9
+    expected = torch.zeros(len(everything), dtype=torch.bool)
+    expected[everything.argsort()[:9]] = True
+    full = _fit(module, data, "full").precision.to_dense()
+    torch.testing.assert_close(chosen.precision.to_dense(), full[expected][:, expected])
+
+
+@pytest.mark.parametrize("weights", ["last_layer", "*.weight", ["0.*", "3.bias"], LargestMagnitude(12)])
+def test_fewer_weights_are_a_part_of_the_full_matrix(
+    module: nn.Module, data: tuple[Tensor, Tensor], weights: Any
+) -> None:
+    full = _fit(module, data, "full")
+    chosen = _fit(module, data, "full", weights=weights)
+    places = dict(zip(full.network.weights.names, full.network.weights.slices, strict=True))
+    index = torch.cat(
+        [
+            torch.arange(places[name].start, places[name].stop)[chosen.network.weights.mask(name).flatten()]
+            for name in chosen.network.weights.names
+        ]
+    )
+    truth = full.precision.to_dense()[index][:, index]
+    torch.testing.assert_close(chosen.precision.to_dense(), truth, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["ggn", "hessian"])
+@pytest.mark.parametrize("groups", ["layer", "tensor", [["0.*", "3.bias"], ["2.*"], ["3.weight"]]])
+def test_blocks_are_the_full_matrix_within_their_groups(
+    module: nn.Module, data: tuple[Tensor, Tensor], groups: Any, kind: str
+) -> None:
+    full = _fit(module, data, "full", curvature=kind)
+    got = _fit(module, data, "block", curvature=kind, groups=groups)
+    truth, kept = full.precision.to_dense(), torch.zeros_like(full.precision.to_dense())
+    names = list(full.network.weights.names)
+    member = {
+        "layer": lambda name: name.split(".")[0],
+        "tensor": lambda name: name,
+    }.get(groups if isinstance(groups, str) else "", lambda name: {"0": 0, "2": 1}.get(name[0], 2 * (name != "3.bias")))
+    labels = torch.tensor([list(map(member, names)).index(member(name)) for name in names])
+    labels = labels.repeat_interleave(torch.tensor(full.network.weights.counts))
+    kept = torch.where(labels[:, None] == labels, truth, 0.0)
+    torch.testing.assert_close(got.precision.to_dense(), kept, rtol=1e-9, atol=1e-11)
+
+
+def test_parts_without_a_kronecker_product_fall_back_and_are_named(
+    module: nn.Module, data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = _fit(module, data, "full").precision.to_dense()
+    norm = slice(25, 35)  # after 5 × 4 + 5 weights, a scale and a shift of 5 each
+    for structure in ("kfac", "ekfac"):
+        got = _fit(module, data, structure)
+        assert got.fallbacks["2"].structure == "full"
+        assert "full: elementwise weights" in got.summary()
+        torch.testing.assert_close(got.precision.to_dense()[norm, norm], full[norm, norm])
+        monkeypatch.setattr(fit_module, "FULL_BLOCK", 9)
+        got = _fit(module, data, structure)
+        assert got.fallbacks["2"].structure == "diagonal"
+        torch.testing.assert_close(got.precision.to_dense()[norm, norm], torch.diag(full.diagonal()[norm]))
+        monkeypatch.undo()
+
+
+# --- priors and summaries ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("structure", ["full", "block", "diagonal", "kfac", "ekfac", "low_rank"])
+def test_a_prior_is_added_to_the_diagonal(module: nn.Module, data: tuple[Tensor, Tensor], structure: str) -> None:
+    curvature = _fit(module, data, structure)
+    bare = curvature.precision.to_dense()
+    layers = {"0": 0.5, "2": 2.0, "3": torch.tensor(3.0)}
+    by_part = torch.cat(
+        [torch.full((count,), value, dtype=torch.float64) for count, value in ((25, 0.5), (10, 2.0), (18, 3.0))]
+    )
+    for prior, diagonal in [
+        (0.7, torch.full((53,), 0.7, dtype=torch.float64)),
+        (Prior(0.7), torch.full((53,), 0.7, dtype=torch.float64)),
+        (layers, by_part),
+        (by_part, by_part),
+        (Prior(by_part), by_part),
+    ]:
+        posterior = curvature.with_prior(prior)
+        torch.testing.assert_close(posterior.to_dense(), bare + torch.diag(diagonal), rtol=1e-9, atol=1e-9)
+        assert torch.isfinite(posterior.logdet())
+    torch.testing.assert_close(curvature.precision.to_dense(), bare)
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal", "kfac", "ekfac"])
+def test_a_prior_that_is_learnt_stays_in_the_graph(
+    module: nn.Module, data: tuple[Tensor, Tensor], structure: str
+) -> None:
+    curvature = _fit(module, data, structure)
+    values = {name: torch.tensor(1.0, dtype=torch.float64, requires_grad=True) for name in ("0", "2", "3")}
+    curvature.with_prior(values).logdet().backward()
+    variance = curvature.with_prior(1.0).marginal_variance()
+    for (name, value), index in zip(values.items(), curvature.network.indices, strict=True):
+        assert value.grad is not None, name
+        torch.testing.assert_close(value.grad, variance[index].sum(), rtol=1e-8, atol=1e-10)
+
+
+def test_priors_that_do_not_fit_are_refused(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    curvature = _fit(module, data, "kfac")
+    with pytest.raises(OptionError, match=r"prior_precision: expected one of '0', '2', '3', got '1'"):
+        curvature.with_prior({"1": 1.0})
+    with pytest.raises(InputError, match=r"expected a number for each part, got none for \['2', '3'\]"):
+        curvature.with_prior({"0": 1.0})
+    with pytest.raises(InputError, match="expected positive numbers"):
+        curvature.with_prior(-1.0)
+    with pytest.raises(InputError, match=r"expected a number or shape \(53,\), got \(3,\)"):
+        curvature.with_prior([1.0, 2.0, 3.0])
+    mixed = torch.linspace(1, 2, 53)
+    with pytest.raises(UnsupportedError, match="'full', 'block', 'diagonal' and 'low_rank' take any diagonal"):
+        curvature.with_prior(mixed).logdet()
+
+
+def test_the_summary_says_what_was_done(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    curvature = _fit(module, data, "kfac")
+    text = curvature.summary()
+    assert text == repr(curvature)
+    for piece in ("'ggn'", "'kfac'", "53 weights", "23 rows", f"{float(curvature.log_likelihood):.4f}", "linear"):
+        assert piece in text
+    truth = Categorical().log_prob(module(data[0]), data[1]).sum()
+    torch.testing.assert_close(curvature.log_likelihood, truth.detach())
+
+
+def test_noise_that_is_not_known_yet_is_refused(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    with pytest.raises(InputError, match="has not been learnt yet"):
+        fit_curvature(module, (data[0], torch.zeros(ROWS, 3)), likelihood=Gaussian("evidence"), structure="full")

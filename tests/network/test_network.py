@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.network import Network
+from tests.network.networks import Function, assert_exact, built, jacobian, numbers
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.mixing, self.decoder = nn.Embedding(6, 4), nn.Linear(4, 4), nn.Linear(4, 6)
+        self.decoder.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = self.mixing(torch.tanh(self.mixing(self.embedding(tokens)).mean(1)))
+        return self.decoder(h)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        y += x
+        torch.relu_(y)
+        return self.b(self.norm(y))
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        y = self.layer(x)
+        return y if scale is None else y * scale
+
+
+def cnn() -> nn.Module:
+    body = [nn.Conv2d(2, 4, 3, padding=1, groups=2), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+    return nn.Sequential(*body, nn.ConvTranspose2d(4, 2, 2), nn.Flatten(), nn.Dropout(), nn.Linear(18, 3))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+TOKENS = torch.tensor([[0, 1, 1], [4, 2, 0], [3, 4, 5], [0, 0, 0], [5, 1, 2]])
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "mlp": (mlp, numbers(5, 4)),
+    "mlp on tokens": (mlp, numbers(5, 3, 4)),
+    "cnn": (cnn, numbers(5, 2, 4, 4)),
+    "tied": (Tied, TOKENS),
+    "residual": (Residual, numbers(5, 4)),
+    "tuple": (Named, (numbers(5, 4), numbers(5, 1, seed=3))),
+    "dict": (Named, {"x": numbers(5, 4), "scale": numbers(5, 3, seed=3)}),
+    "dict of one": (Named, {"x": numbers(5, 4)}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_tape_is_the_jacobian(name: str) -> None:
+    make, inputs = NETWORKS[name]
+    network = assert_exact(built(make), inputs)
+    covered = torch.cat(network.indices).sort().values
+    assert torch.equal(covered, torch.arange(network.dim))
+    for part, index, tape in zip(network.parts, network.indices, network.tape(inputs).parts, strict=True):
+        assert part.dim == len(index) == tape.dim
+        assert part.factored == (part.shape is not None)
+        if part.shape is not None:
+            assert torch.Size(part.shape).numel() == part.dim
+            assert tape.shape == part.shape
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "tied"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_masks_keep_the_flat_order(name: str, seed: int) -> None:
+    make, inputs = NETWORKS[name]
+    module = built(make)
+    total = sum(parameter.numel() for parameter in module.parameters())
+    mask = numbers(total, seed=seed) > 0.3
+    network = Network.trace(module, inputs, mask)
+    want = jacobian(module, inputs, tuple(name for name, _ in module.named_parameters()))[..., mask]
+    tape = network.tape(inputs)
+    torch.testing.assert_close(tape.jacobian(slice(None)), want, rtol=1e-10, atol=1e-10)
+    assert torch.equal(torch.cat(network.indices).sort().values, torch.arange(int(mask.sum())))
+    assert not network.head
+
+
+def test_a_mask_leaves_whole_layers_as_they_are() -> None:
+    module = built(mlp)
+    mask = torch.ones(sum(parameter.numel() for parameter in module.parameters()), dtype=torch.bool)
+    mask[:25] = False  # all of the first layer
+    mask[30] = False  # one weight of the second
+    network = Network.trace(module, numbers(5, 4), mask)
+    assert [(part.name, part.factored) for part in network.parts] == [("2", False), ("4", True)]
+
+
+def test_a_last_layer_in_part_is_no_head() -> None:
+    module, x = built(mlp), numbers(5, 4)
+    mask = torch.arange(15).reshape(3, 5) % 2 == 0
+    network = Network.trace(module, x, {"4.weight": mask, "4.bias": torch.ones(3, dtype=torch.bool)})
+    want = jacobian(module, x, ("4.weight", "4.bias"))[..., torch.cat([mask.flatten(), torch.ones(3).bool()])]
+    torch.testing.assert_close(network.tape(x).jacobian(slice(None)), want, rtol=1e-10, atol=1e-12)
+    assert not network.head
+
+
+def test_the_indices_are_the_very_tensors_of_every_tape() -> None:
+    network = Network.trace(built(mlp), numbers(5, 4))
+    tape = network.tape(numbers(5, 4))
+    assert all(one is other for one, other in zip(tape.indices, network.indices, strict=True))
+    assert all(tape.part(index) is part for index, part in zip(network.indices, tape.parts, strict=True))
+
+
+def test_parts_are_named_by_their_modules() -> None:
+    network = Network.trace(built(cnn), numbers(5, 2, 4, 4))
+    assert [(part.name, part.kind, part.shape) for part in network.parts] == [
+        ("0", "convolution", (2, 2, 10)),
+        ("1", "elementwise", None),
+        ("4.weight", "convolution", (1, 8, 4)),
+        ("4.bias", "elementwise", None),
+        ("7", "linear", (1, 3, 19)),
+    ]
+
+
+def test_a_summary_tells_why_a_part_is_read_row_by_row() -> None:
+    module = built(lambda: Function(lambda m, x: x * m.w.softmax(0) + m.b, w=(4,), b=(4,), c=(2,)))
+    lines = Network.trace(module, numbers(5, 4)).describe()
+    assert [line.split(",")[0] for line in lines] == ["w: w (4 weights)", "b: b (4 weights)", "c: c (2 weights)"]
+    assert "per-row: rows cannot be told apart" in lines[0]
+    assert lines[2].endswith("unused")
+
+
+def test_a_last_layer_is_a_head() -> None:
+    module = built(mlp)
+    network = assert_exact(module, numbers(5, 4), "last_layer")
+    assert network.weights.names == ("4.weight", "4.bias")
+    assert network.head
+
+
+def test_a_frozen_parameter_is_never_random() -> None:
+    module = built(mlp)
+    module[0].requires_grad_(False)
+    module[2].bias.requires_grad_(False)
+    network = assert_exact(module, numbers(5, 4))
+    assert network.weights.names == ("2.weight", "4.weight", "4.bias")
+
+
+def test_names_choose_the_weights() -> None:
+    assert assert_exact(built(mlp), numbers(5, 4), "*.bias").dim == 13
+    assert assert_exact(built(mlp), numbers(5, 4), ["0.weight", "4.*"]).dim == 38
+    with pytest.raises(OptionError, match=r"0\.weight"):
+        Network.trace(built(mlp), numbers(5, 4), "0.wieght")
+
+
+@dataclass
+class Output:
+    logits: Tensor | None = None
+
+
+class Wrapped(nn.Module):
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.layer, self.wrap = nn.Linear(4, 3), wrap
+
+    def forward(self, x: Tensor) -> Any:
+        return self.wrap(self.layer(x))
+
+
+@pytest.mark.parametrize("wrap", [Output, lambda y: {"logits": y, "hidden": None}])
+def test_outputs_may_have_logits(wrap: Callable[[Tensor], Any]) -> None:
+    network = Network.trace(built(lambda: Wrapped(wrap)), numbers(5, 4))
+    assert network.head
+    assert network.record(numbers(5, 4)).outputs.shape == (5, 3)
+
+
+def test_other_outputs_are_refused() -> None:
+    with pytest.raises(InputTypeError, match="logits"):
+        Network.trace(built(lambda: Wrapped(lambda y: [y])), numbers(5, 4))
+    with pytest.raises(InputError, match="unsqueeze"):
+        Network.trace(built(lambda: Wrapped(lambda y: y[:, 0])), numbers(5, 4))
+    with pytest.raises(InputError, match=r"expected outputs of shape"):
+        Network.trace(built(lambda: Wrapped(lambda y: y.sum())), numbers(5, 4))
+
+
+def state(module: nn.Module) -> list[Any]:
+    return [
+        [part.training for part in module.modules()],
+        [(p.grad, p.requires_grad, p._version, p.detach().clone()) for p in module.parameters()],
+        [(id(b), b.clone()) for b in module.buffers()],
+    ]
+
+
+def assert_same(before: list[Any], after: list[Any]) -> None:
+    assert before[0] == after[0]
+    for one, other in zip(before[1], after[1], strict=True):
+        assert one[:3] == other[:3]
+        assert torch.equal(one[3], other[3])
+    for (identity, value), (other_identity, other_value) in zip(before[2], after[2], strict=True):
+        assert identity == other_identity
+        assert torch.equal(value, other_value)
+
+
+def test_the_module_is_left_as_found() -> None:
+    module, x = built(cnn), numbers(5, 2, 4, 4)
+    module.train()
+    module[1].eval()
+    before, generator = state(module), torch.get_rng_state()
+    network = Network.trace(module, x)
+    network.tape(x)
+    network.record(x).tape(numbers(2, 5, 3))
+    assert_same(before, state(module))
+    assert torch.equal(generator, torch.get_rng_state())
+
+
+def test_also_when_an_exception_passes_through() -> None:
+    def fails(m: Any, x: Tensor) -> Tensor:
+        if len(x) == 4:
+            raise KeyError("from the network")
+        return F.linear(x, m.w)
+
+    module = built(lambda: nn.Sequential(nn.BatchNorm1d(4), Function(fails, w=(3, 4))))
+    module.train()
+    network = Network.trace(module, numbers(5, 4))
+    before = state(module)
+    with pytest.raises(KeyError, match="from the network"):
+        network.record(numbers(4, 4))
+    assert_same(before, state(module))
+    assert torch.overrides._get_current_function_mode() is None
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "tied"])
+def test_callers_may_have_turned_gradients_off(context: Callable[[], Any], name: str) -> None:
+    make, inputs = NETWORKS[name]
+    module = built(make)
+    with context():
+        inputs = inputs.clone()  # of inference mode, in inference mode
+        network = Network.trace(module, inputs)
+        got = network.tape(inputs).jacobian(slice(None))
+    want = jacobian(module, inputs.clone(), network.weights.names)
+    torch.testing.assert_close(got.clone(), want, rtol=1e-10, atol=1e-10)
+    assert "per-row" not in {part.kind for part in network.parts}
+
+
+@pytest.mark.parametrize("name", ["mlp", "mlp on tokens", "cnn", "residual"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
+def test_single_precision_and_autocast(name: str, mixed: bool) -> None:
+    make, inputs = NETWORKS[name]
+    module = built(make)
+    want = jacobian(module, inputs, tuple(name for name, _ in module.named_parameters()))
+    module.float()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+        network = Network.trace(module, inputs.float())
+        outputs = network.record(inputs.float()).outputs
+        tape = network.tape(inputs.float())
+    got = tape.jacobian(slice(None))
+    assert got.dtype == outputs.dtype == torch.float32
+    scale = 0.1 if mixed else 1e-5
+    assert (got - want).norm() < scale * want.norm()
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_small_first_batches_are_enough(rows: int) -> None:
+    assert_exact(built(cnn), numbers(6, 2, 4, 4), traced_on=numbers(rows, 2, 4, 4, seed=5))
+
+
+def test_weights_are_read_as_they_are_at_the_time() -> None:
+    module, x = built(mlp), numbers(5, 4)
+    network = Network.trace(module, x)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(1.5)
+    got = network.tape(x).jacobian(slice(None))
+    torch.testing.assert_close(got, jacobian(module, x, network.weights.names), rtol=1e-10, atol=1e-12)
