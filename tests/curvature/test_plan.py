@@ -117,8 +117,8 @@ def test_what_is_planned_is_what_is_taken_within_a_factor_of_two(name: str, stru
     assert fitting.bytes / 2 < taken < 2 * fitting.bytes
 
     with Peak() as predicting:
-        fitted.with_prior(1.0).covariance_of(fitted.network.tape(x[: planned.rows]))
-    assert max(fitting.bytes, predicting.bytes) / 2 < planned.bytes
+        fitted.network.latent_covariance(x[: planned.rows], fitted.with_prior(1.0))
+    assert predicting.bytes / 2 < planned.curvature_bytes + planned.prediction_bytes
     assert planned.prediction_bytes < planned.curvature_bytes + 3 * predicting.bytes
 
 

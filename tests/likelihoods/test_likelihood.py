@@ -46,6 +46,15 @@ def test_derivatives_equal_autograd(case: LikelihoodCase, scale: float) -> None:
 
 
 @everywhere
+def test_the_moments_of_the_hessian_need_no_hessian(case: LikelihoodCase) -> None:
+    f = _outputs(case, scale=5.0)
+    hessian = case.likelihood.hessian(f, case.labels)
+    diagonal, total = case.likelihood.hessian_diagonal(f, case.labels), case.likelihood.hessian_sum(f, case.labels)
+    torch.testing.assert_close(diagonal, hessian.diagonal(dim1=-2, dim2=-1), rtol=1e-14, atol=0)
+    torch.testing.assert_close(total, hessian.sum(-3), rtol=1e-12, atol=1e-15)
+
+
+@everywhere
 def test_roots_multiply_to_the_observed_and_to_the_expected_curvature(case: LikelihoodCase) -> None:
     f = _outputs(case)
     root = case.likelihood.ggn_sqrt(f, case.labels)

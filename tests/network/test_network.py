@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.network import Network
+from bayescope.network import network as network_module
+from bayescope.precision import DiagonalPrecision
 from tests.network.networks import Function, assert_exact, built, jacobian, numbers
 
 
@@ -285,3 +287,19 @@ def test_weights_are_read_as_they_are_at_the_time() -> None:
             parameter.mul_(1.5)
     got = network.tape(x).jacobian(slice(None))
     torch.testing.assert_close(got, jacobian(module, x, network.weights.names), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("piece", [1, 10**9])
+def test_the_latent_covariance_is_the_sandwich_however_few_rows_are_read_at_once(
+    name: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "PIECE_BYTES", piece)
+    make, inputs = NETWORKS[name]
+    network = Network.trace(built(make), inputs)
+    precision = DiagonalPrecision(1.0 + torch.arange(network.dim, dtype=torch.float64))
+    j = network.tape(inputs).jacobian(slice(None))
+    want = (j / precision.diagonal()) @ j.mT
+    torch.testing.assert_close(network.latent_covariance(inputs, precision), want, rtol=1e-10, atol=1e-12)
+    variance = network.latent_variance(inputs, precision)
+    torch.testing.assert_close(variance, want.diagonal(dim1=1, dim2=2), rtol=1e-10, atol=1e-12)

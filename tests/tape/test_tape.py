@@ -66,7 +66,9 @@ def shared_convolution(s, n):
 
 def head(s, n, *, bias=True):
     root = s.normal(3, n, 4)
-    return HeadTape(s.normal(n, 1, 1, 5), torch.einsum("knc,knd->ncd", root, root), lambda: root, bias)
+    return HeadTape(
+        s.normal(n, 1, 1, 5), root.square().sum(0), torch.einsum("knc,knd->cd", root, root), lambda: root, bias
+    )
 
 
 def joined(s, n):

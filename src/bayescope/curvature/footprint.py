@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
-from bayescope.network.network import Network, PartInfo
+from bayescope.network.network import PIECE_BYTES, Network, PartInfo
 from bayescope.tape import FactoredTape
 from bayescope.tape.tape import BLOCK_BYTES
 
@@ -101,12 +101,13 @@ class Footprint:
         return self.rows * (self.held + cotangents * self.per_cotangent) + self._blocks(cotangents)
 
     def head(self) -> int:
-        """One batch at a last layer read through Λ itself: some rows of Λ at a time."""
-        each = self.classes**2 * self.itemsize * self.outputs // self.classes
-        return self.rows * (self.held + self.outputs * self.itemsize) + min(self.rows * each, BLOCK_BYTES)
+        """One batch at a last layer read through the moments of Λ."""
+        return self.rows * (self.held + COPIES * self.outputs * self.itemsize) + self.classes**2 * self.itemsize
 
     def prediction(self, structure: str, *, head: bool) -> int:
-        """The covariance of all outputs of one batch: every cotangent at once, turned into the structure's basis.
+        """The covariance of all outputs of one batch, as `Network.latent_covariance` computes it.
+
+        Some rows at a time, with every cotangent at once, are turned into the structure's basis.
 
         Args:
             structure: its name.
@@ -116,9 +117,11 @@ class Footprint:
         if structure in ("kfac", "ekfac"):
             g = 0 if head else self.outputs
             turned = max(a + g * o for a, o in zip(self.activations, self.cotangents, strict=True))
-        covariance = COPIES * self.outputs**2
-        reading = self.rows * self.held if head else self.reading(self.outputs)
-        return reading + self.rows * self.itemsize * (turned + covariance)
+        seeded = 0 if head else self.outputs * sum(self.cotangents)
+        rows = max(1, min(self.rows, PIECE_BYTES // max(1, seeded * self.itemsize)))
+        reading = self.held + (0 if head else self.outputs * self.per_cotangent)
+        worked = rows * (reading + self.itemsize * (turned + COPIES * self.outputs**2))
+        return worked + self._blocks(0 if head else self.outputs) + self.rows * FLOAT64 * self.outputs**2
 
     @property
     def per_cotangent(self) -> int:

@@ -118,9 +118,9 @@ class Observations:
         f = self.f[some]
         return Observations(self.likelihood, tuple(f.shape), f, self.y[some], self.first + (some.start or 0))
 
-    def hessian(self) -> Tensor:
-        """The observed Λ, shape (M, C, C)."""
-        return self.likelihood.hessian(self.f, self.y)
+    def hessian_moments(self) -> tuple[Tensor, Tensor]:
+        """The diagonals of the observed Λ and its sum over the observations, shapes (M, C) and (C, C)."""
+        return self.likelihood.hessian_diagonal(self.f, self.y), self.likelihood.hessian_sum(self.f, self.y)
 
     def root(self) -> Tensor:
         """S with Λ = S Sᵀ, its columns first, shape (K, M, C)."""

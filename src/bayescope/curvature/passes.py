@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, final
 
@@ -17,10 +17,8 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.network import Network
-from bayescope.network.recording import Recording
 from bayescope.progress import progress_bar
 from bayescope.tape import Tape
-from bayescope.tape.tape import BLOCK_BYTES
 
 # Two passes over the same data differ in Σ log p(y∣f) by rounding, which is far below this share of it.
 SAME = 1e-4
@@ -74,7 +72,7 @@ class Passes:
             recording = self._network.record(inputs)
             observations = observe(recording.outputs)
             if moments and self._network.head and self._curvature == "ggn":
-                tapes = ((tape, True) for tape in _head_tapes(recording, observations))
+                tapes = iter([(recording.head_tape(*observations.hessian_moments(), observations.root), True)])
             else:
                 seeds = observations.seeds(self._curvature, self._seed, self._cotangents)
                 tapes = ((recording.tape(cotangents), chunk == 0) for chunk, cotangents in enumerate(seeds))
@@ -126,16 +124,6 @@ class Passes:
 
 
 Observe = Callable[[Tensor], Observations]
-
-
-def _head_tapes(recording: Recording, observations: Observations) -> Iterator[Tape]:
-    """Tapes of a last layer for so many rows at a time that their Λ_n take at most `BLOCK_BYTES`."""
-    rows, classes = observations.f.shape
-    step = max(1, BLOCK_BYTES // (classes * classes * observations.f.element_size()))
-    for start in range(0, rows, step):
-        some = slice(start, min(start + step, rows))
-        part = observations.take(some)
-        yield recording.head_tape(part.hessian(), part.root, some)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

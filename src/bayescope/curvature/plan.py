@@ -38,10 +38,10 @@ class Plan:
         cotangents: K, how many travel through the network at once.
         curvature_bytes: the curvature, its sum with a prior, and their factors or eigenvectors.
         reading_bytes: one batch while it is read for the curvature.
-        prediction_bytes: one batch while the covariance of its outputs is computed.
+        prediction_bytes: one batch while the covariance of all its outputs is computed, after the fit.
         budget: the bytes that may be taken.
         fallbacks: by the name of the part, what a Kronecker structure gives it instead.
-        alternatives: for each structure that the kind can have, the bytes of its run.
+        alternatives: for each structure that the kind can have, the bytes of its fit.
     """
 
     structure: str
@@ -59,8 +59,8 @@ class Plan:
 
     @property
     def bytes(self) -> int:
-        """The most that is taken at once: the curvature and a batch, read or predicted."""
-        return self.curvature_bytes + max(self.reading_bytes, self.prediction_bytes)
+        """The most that the fit takes at once: the curvature and a batch that is read for it."""
+        return self.curvature_bytes + self.reading_bytes
 
     @property
     def fits(self) -> bool:
@@ -94,9 +94,9 @@ class Plan:
             f"  at once              {self.rows:,} rows, {self.cotangents:,} cotangents",
             f"  the curvature        {readable(self.curvature_bytes)}",
             f"  reading a batch      {readable(self.reading_bytes)}",
-            f"  predicting a batch   {readable(self.prediction_bytes)}",
-            f"  in all               {readable(self.bytes)} of {readable(self.budget)}: "
+            f"  the fit in all       {readable(self.bytes)} of {readable(self.budget)}: "
             f"{'fits' if self.fits else 'does not fit'}",
+            f"  predicting a batch   {readable(self.prediction_bytes)}",
         ]
         if self.fallbacks:
             lines += ["  parts in another structure"]
@@ -210,7 +210,7 @@ def plan_network(
     alternatives = {}
     for name in SUPPORTED[curvature]:
         _, *each = costs(name)
-        alternatives[name] = each[0] + max(each[1:])
+        alternatives[name] = each[0] + each[1]
     return Plan(
         structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
         footprint.rows, at_once, held, reading, prediction, budget,

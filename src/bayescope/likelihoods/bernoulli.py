@@ -110,6 +110,14 @@ class Bernoulli:
         """The observed Λ, diagonal, shape (..., N, C, C): σ(f)σ(−f), or v(s)(s + v(s)), v = φ/Φ."""
         return _diagonal(self._observed(f, y))
 
+    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+        """The diagonal of Λ, shape (..., N, C)."""
+        return self._observed(f, y)
+
+    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
+        """Σ_n Λ_n, diagonal, shape (..., C, C)."""
+        return torch.diag_embed(self._observed(f, y).sum(-2))
+
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
         """The diagonal root of `hessian`, shape (..., N, C, C)."""
         return _diagonal(self._observed(f, y).sqrt())

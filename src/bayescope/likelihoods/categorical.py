@@ -95,6 +95,18 @@ class Categorical:
         hessian.diagonal(dim1=-2, dim2=-1).copy_(p * _others(p))
         return hessian
 
+    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+        """p_c Σ_{j≠c} p_j, shape (..., N, C)."""
+        p = torch.softmax(f, -1)
+        return p * _others(p)
+
+    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
+        """diag(Σ_n p_n) − Σ_n p_n p_nᵀ, its diagonal Σ_n p_nc Σ_{j≠c} p_nj, shape (..., C, C)."""
+        p = torch.softmax(f, -1)
+        total = -(p.mT @ p)
+        total.diagonal(dim1=-2, dim2=-1).copy_((p * _others(p)).sum(-2))
+        return total
+
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
         """A root of C − 1 columns, shape (..., N, C, C − 1); observed and expected Λ are the same."""
         return self.fisher_sqrt(f)

@@ -118,7 +118,15 @@ class Gaussian:
 
     def hessian(self, f: Tensor, y: Tensor) -> Tensor:
         """Λ = diag(1/noise), shape (..., N, D, D)."""
-        return torch.diag_embed(self.noise(f).reciprocal().expand(f.shape))
+        return torch.diag_embed(self.hessian_diagonal(f, y))
+
+    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+        """1/noise, shape (..., N, D)."""
+        return self.noise(f).reciprocal().expand(f.shape)
+
+    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
+        """N diag(1/noise), shape (..., D, D)."""
+        return torch.diag_embed(self.hessian_diagonal(f, y).sum(-2))
 
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
         """diag(noise^(−½)), shape (..., N, D, D)."""

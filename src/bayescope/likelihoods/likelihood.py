@@ -62,6 +62,12 @@ class Likelihood(Protocol):
     def hessian(self, f: Tensor, y: Tensor) -> Tensor:
         """The observed Λ = −∂² log p(y∣f) / ∂f², shape (..., N, C, C)."""
 
+    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+        """The diagonal of the observed Λ, shape (..., N, C), without the rest of it."""
+
+    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
+        """Σ_n Λ_n over the rows, shape (..., C, C), without one matrix for each of them."""
+
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
         """A root S of the observed Λ = S Sᵀ, shape (..., N, C, K)."""
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from bayescope.network.inputs import count_rows, take_rows
 from bayescope.network.parts import Part, SelectedPart
 from bayescope.network.recording import Recording
 from bayescope.network.trace import trace
 from bayescope.network.treatment import Treatment
 from bayescope.network.weights import Weights
+from bayescope.precision import Precision
 from bayescope.tape import JoinedTape
+from bayescope.tape.tape import row_blocks
+
+# The cotangents of all layers that are there together: rows are read in pieces, so that a deeper network takes no more.
+PIECE_BYTES = 8 * 2**20
 
 
 @final
@@ -111,6 +117,28 @@ class Network:
         shape = recording.outputs.shape[1:]
         identity = torch.eye(shape.numel(), dtype=recording.outputs.dtype, device=recording.outputs.device)
         return recording.tape(identity.unflatten(1, (1, *shape)))
+
+    def latent_covariance(self, inputs: Any, precision: Precision) -> Tensor:
+        """J A⁻¹ Jᵀ for each row, shape (N, C, C); outputs (N, S, C) count as S C of them.
+
+        Rows are read so few at a time that memory depends neither on the depth of the network nor on N.
+
+        Args:
+            inputs: a batch.
+            precision: A, over the random weights.
+        """
+        return torch.cat([precision.covariance_of(self.tape(some)) for some in self._pieces(inputs)])
+
+    def latent_variance(self, inputs: Any, precision: Precision) -> Tensor:
+        """The diagonal of `latent_covariance` without the rest of it, shape (N, C): for many classes."""
+        return torch.cat([precision.variance_of(self.tape(some)) for some in self._pieces(inputs)])
+
+    def _pieces(self, inputs: Any) -> Iterator[Any]:
+        rows = count_rows(inputs)
+        numbers = 0 if self.head else self.treatment.row_numbers
+        size = next(self.module.parameters()).element_size()
+        blocks = list(row_blocks(rows, numbers * size, PIECE_BYTES)) or [slice(0, 0)]
+        return (inputs if len(blocks) == 1 else take_rows(inputs, block) for block in blocks)
 
     def describe(self) -> list[str]:
         """A line for each part: its name, its parameters, how many weights, how they are read and why."""

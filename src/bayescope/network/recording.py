@@ -58,13 +58,13 @@ class Recording:
             tapes = tuple(part.tape(read) for part in self._network.treatment.parts)
         return JoinedTape(tapes, self._network.indices, self._network.dim)
 
-    def head_tape(self, hessian: Tensor, root: Callable[[], Tensor], rows: slice = slice(None)) -> JoinedTape:
+    def head_tape(self, hessian_diagonal: Tensor, hessian_sum: Tensor, root: Callable[[], Tensor]) -> JoinedTape:
         """The tape of a last layer under roots of Λ_n, whose second moments come from Λ_n itself.
 
         Args:
-            hessian: Λ_n, shape (N, C, C); where the outputs have positions, each is a row of its own.
+            hessian_diagonal: Λ_ncc, shape (N, C); where the outputs have positions, each is a row of its own.
+            hessian_sum: Σ_n Λ_n, shape (C, C).
             root: the function that returns the roots' columns, shape (K, N, C).
-            rows: those that the tape is of, where Λ of all would take too much memory.
 
         Raises:
             UnsupportedError: if the random weights are not those of one linear layer whose output is f.
@@ -72,8 +72,9 @@ class Recording:
         if not self._is_head():
             raise UnsupportedError("head_tape: expected the weights of one linear layer whose output is f itself.")
         (site,) = cast(list[MatrixSite], self._sites)
-        activations = site.inputs.reshape(-1, 1, 1, site.inputs.shape[-1])[rows].to(self.outputs)
-        tape = HeadTape(activations, hessian.to(self.outputs), root, site.bias is not None)
+        activations = site.inputs.reshape(-1, 1, 1, site.inputs.shape[-1]).to(self.outputs)
+        moments = hessian_diagonal.to(self.outputs), hessian_sum.to(self.outputs)
+        tape = HeadTape(activations, *moments, root, site.bias is not None)
         return JoinedTape((tape,), self._network.indices, self._network.dim)
 
     def _is_head(self) -> bool:

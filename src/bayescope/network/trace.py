@@ -216,7 +216,9 @@ class Probe:
                 layouts[site.key] = (*layouts.get(site.key, ()), layout)
         sizes = {name: shape.numel() for name, shape in zip(weights.names, weights.shapes, strict=True)}
         parts, overlapping = ((), {}) if refused else make_parts(sizes, used, reasons)
-        treatment = Treatment(parts, layouts, overwritten, self.overwrites_inputs)
+        outputs = self.f[0].numel()
+        numbers = outputs * sum(site.shape.numel() for site in used) // PROBES
+        treatment = Treatment(parts, layouts, overwritten, self.overwrites_inputs, numbers)
         return Finding(treatment, refused | overlapping, recorded.is_head(parts, self.seeds))
 
     def wrong(

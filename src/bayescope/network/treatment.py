@@ -25,12 +25,14 @@ class Treatment:
         layouts: for each key of a site the layouts of its occurrences, in the order of execution.
         overwritten: the sites whose inputs the network writes over.
         overwrites_inputs: whether it writes over what it is given.
+        row_numbers: how many numbers one row's cotangents are at all sites together, when each output has one.
     """
 
     parts: tuple[Part, ...]
     layouts: Mapping[Hashable, tuple[Layout, ...]]
     overwritten: frozenset[Hashable]
     overwrites_inputs: bool
+    row_numbers: int
 
     def uses(
         self, sites: Sequence[Site], gradients: Sequence[Tensor | None], rows: int, dtype: torch.dtype

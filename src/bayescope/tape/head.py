@@ -21,19 +21,21 @@ from bayescope.tape.tape import row_blocks
 class HeadTape:
     """The rows of f = W a + b under the roots S_n of Λ_n = S_n S_nᵀ: g_nk is the k-th column of S_n itself.
 
-    Sums over the cotangents need no root, since Σ_k g_nk g_nkᵀ = Λ_n: that is C² numbers a row, where K = C − 1
-    cotangents multiplied out would take C³ products. What tells the cotangents apart (`gram`, `multiply`, ...) goes
-    through the root, which is built when it is first asked for.
+    Sums over the cotangents need no root, since Σ_k g_nk g_nkᵀ = Λ_n: its diagonal and its sum over the rows are C
+    numbers a row and C² in all, where K = C − 1 cotangents multiplied out would take C³ products a row. What tells the
+    cotangents apart (`gram`, `multiply`, ...) goes through the root, which is built when it is first asked for.
 
     Attributes:
         activations: a, shape (N, 1, 1, D) without the bias. Where the outputs have positions, each is a row of its own.
-        hessian: Λ_n, shape (N, C, C).
+        hessian_diagonal: Λ_ncc, shape (N, C).
+        hessian_sum: Σ_n Λ_n, shape (C, C).
         root: the function that returns S, shape (K, N, C).
         bias: whether a bias is joined.
     """
 
     activations: Tensor
-    hessian: Tensor
+    hessian_diagonal: Tensor
+    hessian_sum: Tensor
     root: Callable[[], Tensor]
     bias: bool
 
@@ -55,7 +57,7 @@ class HeadTape:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(1, C, D), the joined bias counted in D."""
-        return 1, self.hessian.shape[-1], self.activations.shape[-1] + self.bias
+        return 1, self.hessian_sum.shape[-1], self.activations.shape[-1] + self.bias
 
     @property
     def dim(self) -> int:
@@ -73,7 +75,7 @@ class HeadTape:
 
     def squares(self) -> Tensor:
         """Σ_n Λ_ncc a_nd², shape (P,)."""
-        return (self.hessian.diagonal(dim1=-2, dim2=-1).mT @ self._inputs().square()).flatten()
+        return (self.hessian_diagonal.mT @ self._inputs().square()).flatten()
 
     def gram(self, scale: Tensor) -> Tensor:
         """Σ_p u_nkp scale_p u_nlp, shape (N, K, K)."""
@@ -101,7 +103,7 @@ class HeadTape:
 
     def output_gram(self) -> Tensor:
         """Σ_n Λ_n, shape (1, C, C)."""
-        return self.hessian.sum(0, keepdim=True)
+        return self.hessian_sum[None]
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> OuterTape:
         """The tape of leftᵀ U_nk right, through the root."""
