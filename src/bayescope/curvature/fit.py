@@ -53,7 +53,7 @@ def fit_curvature(
     tolerance: float | None = None,
     sharing: str = "expand",
     cotangents: int | None = None,
-    batch_size: int = 256,
+    batch_size: int = 1024,
     memory: int | None = None,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
@@ -79,7 +79,7 @@ def fit_curvature(
         tolerance: instead of the rank, the share of the largest eigenvalue below which the others are left out.
         sharing: how "kfac" treats positions that share weights (tokens, pixels): "expand" or "reduce".
         cotangents: the most cotangents that travel through the network at once; fewer take less memory.
-        batch_size: rows at once, where the data are not in batches already.
+        batch_size: rows at once, where the data are not in batches already; fewer where the plan says so.
         memory: the budget in bytes that the run may take; half of what is free by default.
         generator: draws the labels of "fisher" and the first vectors of "low_rank".
         progress: whether a bar is drawn.
@@ -117,7 +117,8 @@ def fit_curvature(
             cotangents=cotangents, memory=memory,
         ).require()  # fmt: skip
         passes = Passes(
-            network, batches, chosen, curvature=curvature, seed=seed, cotangents=plan.cotangents, progress=progress
+            network, batches, chosen, curvature=curvature, seed=seed, rows=plan.rows,
+            cotangents=plan.cotangents, progress=progress,
         )  # fmt: skip
         run = _Run(network, passes, groups, rank, tolerance, sharing, plan.cotangents, source, reduce or _alone)
         precision = (_HESSIANS if curvature == "hessian" else _STRUCTURES)[structure](run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, final
 
@@ -16,9 +16,11 @@ from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
+from bayescope.network.inputs import count_rows, take_rows
 from bayescope.network.network import Network
 from bayescope.progress import progress_bar
 from bayescope.tape import Tape
+from bayescope.tape.tape import row_blocks
 
 # Two passes over the same data differ in Σ log p(y∣f) by rounding, which is far below this share of it.
 SAME = 1e-4
@@ -34,6 +36,7 @@ class Passes:
         likelihood: p(y∣f).
         curvature: the kind.
         seed: what the labels of the kind "fisher" are drawn with; the same ones in every pass.
+        rows: the most that are read together.
         cotangents: the most that travel through the network together.
         progress: whether a bar is drawn.
 
@@ -50,13 +53,15 @@ class Passes:
         *,
         curvature: str,
         seed: int,
+        rows: int,
         cotangents: int,
         progress: bool,
     ) -> None:
         self.rows = 0
         self.log_likelihood = torch.zeros((), dtype=torch.float64)
         self._network, self._batches, self._likelihood = network, batches, likelihood
-        self._curvature, self._seed, self._cotangents, self._progress = curvature, seed, cotangents, progress
+        self._curvature, self._seed, self._progress = curvature, seed, progress
+        self._at_once, self._cotangents = rows, cotangents
         self._done = 0
 
     def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False) -> None:
@@ -101,7 +106,7 @@ class Passes:
         total = torch.zeros((), dtype=torch.float64)
         # The guard puts the global generator back after each pass, so that a shuffling loader repeats its order.
         with torch.no_grad(), reading(self._network.module), progress_bar("reading", shown=self._progress) as report:
-            for inputs, targets in self._batches:
+            for inputs, targets in self._pieces():
                 report(rows, max(self.rows, rows), f"the data, pass {self._done + 1}")
                 observe = partial(Observations.read, self._likelihood, targets=targets, first=observed)
                 observations = visit(inputs, observe)
@@ -121,6 +126,14 @@ class Passes:
             )
         self.rows, self.log_likelihood = rows, total
         self._done += 1
+
+    def _pieces(self) -> Iterator[tuple[Any, Tensor]]:
+        for inputs, targets in self._batches:
+            blocks = list(row_blocks(count_rows(inputs), 1, self._at_once))
+            if len(blocks) == 1:
+                yield inputs, targets
+            else:
+                yield from ((take_rows(inputs, some), targets[some]) for some in blocks)
 
 
 Observe = Callable[[Tensor], Observations]

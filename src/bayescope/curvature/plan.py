@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from torch import Tensor, nn
@@ -23,6 +23,11 @@ from bayescope.network.network import Network
 from bayescope.network.weights import LargestVariance, largest_magnitude
 from bayescope.tape.tape import BLOCK_BYTES
 
+# The cotangents at the widest part of a network that are there at once: what a processor's cache holds, more or less.
+# Convolutions read in larger chunks took nearly twice as long.
+CHUNK_BYTES = 8 * 2**20
+FEW_ROWS = 32
+
 
 @final
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class Plan:
         curvature: the kind.
         weights: P, the number of random weights.
         parameters: the number of all of the model's parameters.
-        rows: N, the rows of a batch.
+        rows: how many rows of a batch are read at once.
         cotangents: K, how many travel through the network at once.
         curvature_bytes: the curvature, its sum with a prior, and their factors or eigenvectors.
         reading_bytes: one batch while it is read for the curvature.
@@ -123,7 +128,7 @@ def plan(
     groups: Any = "layer",
     rank: int | None = None,
     memory: int | None = None,
-    batch_size: int = 256,
+    batch_size: int = 1024,
 ) -> Plan:
     """What a curvature of a network will take in memory, from one row read; the model is left as it was found.
 
@@ -199,21 +204,18 @@ def plan_network(
     if cotangents is not None:
         total = min(total, checks.count("cotangents", cotangents))
 
-    def costs(name: str) -> tuple[int, int, int, int]:
+    def costs(name: str) -> tuple[Footprint, int, int, int]:
         held = footprint.curvature(name, sizes, rank)
-        at_once = _at_once(footprint, total, budget - held)
-        by_itself = network.head and curvature == "ggn" and name in ("diagonal", "kfac")
-        reading = footprint.head() if by_itself else footprint.reading(at_once)
-        return at_once, held, reading, footprint.prediction(name, head=network.head)
+        if network.head and curvature == "ggn" and name in ("diagonal", "kfac"):
+            return footprint, total, held, footprint.head()
+        chunk, at_once = _at_once(footprint, total, budget - held)
+        return chunk, at_once, held, chunk.reading(at_once)
 
-    at_once, held, reading, prediction = costs(structure)
-    alternatives = {}
-    for name in SUPPORTED[curvature]:
-        _, *each = costs(name)
-        alternatives[name] = each[0] + each[1]
+    chunk, at_once, held, reading = costs(structure)
+    alternatives = {name: sum(costs(name)[2:]) for name in SUPPORTED[curvature]}
     return Plan(
         structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
-        footprint.rows, at_once, held, reading, prediction, budget,
+        chunk.rows, at_once, held, reading, footprint.prediction(structure, head=network.head), budget,
         _fallbacks(network) if structure in ("kfac", "ekfac") else {}, alternatives,
     )  # fmt: skip
 
@@ -231,11 +233,22 @@ def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihoo
     return positions * len(Observations.read(likelihood, f, targets[:1], 0).take(slice(0, 1)).root())
 
 
-def _at_once(footprint: Footprint, total: int, left: int) -> int:
-    """As many cotangents as `BLOCK_BYTES` of seeds and the memory that is left allow, and at least one."""
-    seeds = footprint.rows * footprint.outputs * footprint.itemsize
-    room = (left - footprint.rows * footprint.held) // (footprint.rows * footprint.per_cotangent)
-    return max(1, min(total, BLOCK_BYTES // seeds, room))
+def _at_once(footprint: Footprint, total: int, left: int) -> tuple[Footprint, int]:
+    """The rows and the cotangents that are read at once: at least one of each, else what cache and memory allow.
+
+    Rows go first, since a smaller batch makes its graph smaller too; but fewer than `FEW_ROWS` use matrix products
+    badly, and then it is cotangents that are fewer.
+    """
+    seeds = footprint.outputs * footprint.itemsize
+    one = footprint.itemsize * max(footprint.outputs, *footprint.cotangents)  # of a row, at the widest part
+    rows = min(footprint.rows, max(FEW_ROWS, CHUNK_BYTES // (one * total)))
+    most = min(CHUNK_BYTES // (rows * one), BLOCK_BYTES // (rows * seeds))
+    room = (left - rows * footprint.held) // (rows * footprint.per_cotangent)
+    cotangents = max(1, min(total, most, room))
+    if cotangents == 1:
+        rows = min(rows, max(1, CHUNK_BYTES // one))
+    chunks = -(-total // cotangents)
+    return replace(footprint, rows=rows), -(-total // chunks)
 
 
 def _fallbacks(network: Network) -> dict[str, str]:

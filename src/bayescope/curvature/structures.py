@@ -6,7 +6,7 @@ how many cotangents a tape holds, except by rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast, final
 
 import torch
@@ -21,7 +21,7 @@ from bayescope.precision import (
     Precision,
 )
 from bayescope.tape import FactoredTape, Tape
-from bayescope.tape.gram import gram
+from bayescope.tape.gram import gram, mirrored
 
 # So many terms are summed in the dtype of the passes before the sum goes to float64: for a factor of 785² the
 # conversion of each term would take a third of the time of a batch.
@@ -54,7 +54,7 @@ class Sum:
 
     def add(self, term: Tensor) -> None:
         """Adds a term."""
-        self._staged = term if self._staged is None else self._staged + term
+        self._staged = term if self._staged is None else self._staged + term  # a term may be a tape's own tensor
         self._count += 1
         if self._count == STAGED:
             self.total()
@@ -67,6 +67,42 @@ class Sum:
             self._staged, self._count = None, 0
         assert self._total is not None
         return self._total
+
+
+@final
+class GramSum:
+    """The same for Gram matrices, which tapes add to it in place; or for the diagonals of some."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+        self._staged: Tensor | None = None
+        self._count = 0
+
+    def add(self, gram: Callable[[Tensor | None], Tensor]) -> None:
+        """Adds a term.
+
+        Args:
+            gram: a tape's `input_gram` or `output_gram`.
+        """
+        self._staged = gram(None).clone() if self._staged is None else gram(self._staged)
+        self._count += 1
+        if self._count == STAGED:
+            self._flush()
+
+    def total(self) -> Tensor:
+        """The sum so far, of at least one term, in float64."""
+        self._flush()
+        assert self._total is not None
+        return mirrored(self._total) if self._total.ndim == 3 else self._total
+
+    def _flush(self) -> None:
+        if self._staged is None or not self._count:
+            return
+        if self._total is None:
+            self._total = torch.zeros_like(self._staged, dtype=torch.float64)
+        self._total += self._staged
+        self._staged.zero_()
+        self._count = 0
 
 
 @final
@@ -121,7 +157,7 @@ class Kronecker:
 
     def __init__(self, sharing: str) -> None:
         self._reduce = sharing == "reduce"
-        self._inputs, self._outputs = Sum(), Sum()
+        self._inputs, self._outputs = GramSum(), GramSum()
         self._count = 0
 
     def add(self, tape: Tape, fresh: bool) -> None:
@@ -130,9 +166,9 @@ class Kronecker:
         if self._reduce:
             factored = factored.reduced()
         if fresh:
-            self._inputs.add(factored.input_gram())
+            self._inputs.add(factored.input_gram)
             self._count += factored.rows * factored.positions
-        self._outputs.add(factored.output_gram())
+        self._outputs.add(factored.output_gram)
 
     def finish(self) -> KroneckerPrecision:
         """Both factors, and N T."""

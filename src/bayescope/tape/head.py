@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.tape.gram import gram
+from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape
 from bayescope.tape.selected import SelectedTape
 from bayescope.tape.tape import row_blocks
@@ -97,13 +97,13 @@ class HeadTape:
         """The tape of some of the weights."""
         return SelectedTape(self, indices)
 
-    def input_gram(self) -> Tensor:
-        """Σ_n a_n a_nᵀ, shape (1, D, D)."""
-        return gram(self._inputs().mT[None])
+    def input_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""
+        return sum_of_grams([self._inputs().mT[None]], onto)
 
-    def output_gram(self) -> Tensor:
-        """Σ_n Λ_n, shape (1, C, C)."""
-        return self.hessian_sum[None]
+    def output_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_n Λ_n, shape (1, C, C), added to ``onto`` if that is given."""
+        return self.hessian_sum[None] if onto is None else onto.add_(self.hessian_sum)
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> OuterTape:
         """The tape of leftᵀ U_nk right, through the root."""

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.tape.gram import gram
+from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
 from bayescope.tape.selected import SelectedTape
 from bayescope.tape.streamed import StreamedTape
@@ -121,16 +121,16 @@ class LookupTape:
         """The tape of some of the weights."""
         return SelectedTape(self, indices)
 
-    def input_gram(self) -> Tensor:
+    def input_gram(self, onto: Tensor | None = None) -> Tensor:
         """How often each token stands in the batch, shape (1, V): the diagonal of Σ_nt e eᵀ, which has nothing else."""
         counts = torch.bincount(self.tokens.flatten(), minlength=self.entries).to(self.cotangents)
         if self.padding is not None:
             counts[self.padding] = 0
-        return counts[None]
+        return counts[None] if onto is None else onto.add_(counts)
 
-    def output_gram(self) -> Tensor:
-        """Σ_nkt g_nkt g_nktᵀ, shape (1, O, O), over all positions."""
-        return gram(self._expanded.flatten(0, 2).mT[None])
+    def output_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_nkt g_nkt g_nktᵀ, shape (1, O, O), over all positions, added to ``onto`` if that is given."""
+        return sum_of_grams([self._expanded.flatten(0, 2).mT[None]], onto)
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> LookupTape | StreamedTape:
         """The tape of leftᵀ U_nk right: a diagonal right scales g; a full one fills a, which is then streamed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -11,7 +12,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.tape.gram import columns, gram
+from bayescope.tape.gram import columns, sum_of_grams
 from bayescope.tape.selected import SelectedTape
 from bayescope.tape.tape import pieces, row_blocks
 
@@ -88,7 +89,7 @@ class OuterTape:
     def squares(self) -> Tensor:
         """Σ_nk u_nkp², shape (P,)."""
         if self._by_pairs:
-            parts = [tape._pair_squares() for tape in self._pieces(self._pair_width)]
+            parts = [tape._pair_squares() for tape in self._pieces(self._pair_width(self.outputs))]
         else:
             parts = [tape._products().square_().sum((0, 2)) for tape in self._pieces(self.outputs * self.dim)]
         return reduce(add, parts).flatten()
@@ -99,14 +100,16 @@ class OuterTape:
             return self.norms(scale)[..., None]
         scale = scale.to(self.activations).unflatten(0, self.shape)
         if self._by_pairs:
-            return torch.cat([tape._pair_gram(scale) for tape in self._pieces(self._pair_width)])
+            return torch.cat([tape._pair_gram(scale) for tape in self._pieces(self._pair_width(self.outputs))])
         return torch.cat([tape._product_gram(scale) for tape in self._pieces(2 * self.outputs * self.dim)])
 
     def norms(self, scale: Tensor) -> Tensor:
         """Σ_p u_nkp² scale_p, shape (N, K)."""
         scale = scale.to(self.activations).unflatten(0, self.shape)
         if self._by_pairs:
-            return torch.cat([tape._pair_norms(scale) for tape in self._pieces(self._pair_width)])
+            shared = self.cotangents.shape[1] < self.rows
+            width = self._pair_width(1 if shared else self.outputs)
+            return torch.cat([tape._pair_norms(scale) for tape in self._pieces(width)])
         tapes = self._pieces(self.outputs * self.dim)
         return torch.cat([torch.einsum("ngkod,god->nk", tape._products().square_(), scale) for tape in tapes])
 
@@ -125,15 +128,17 @@ class OuterTape:
         """The tape of some of the weights."""
         return SelectedTape(self, indices)
 
-    def input_gram(self) -> Tensor:
-        """Σ_nt a_nt a_ntᵀ, shape (G, D, D)."""
-        return reduce(add, (gram(columns(tape._inputs())) for tape in self._pieces(self.activations[:1].numel())))
+    def input_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_nt a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given."""
+        tapes = self._pieces(self.activations[:1].numel())
+        return sum_of_grams((columns(tape._inputs()) for tape in tapes), onto)
 
-    def output_gram(self) -> Tensor:
-        """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O)."""
+    def output_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O), added to ``onto`` if that is given."""
         if self.cotangents.shape[1] < self.rows:
-            return gram(columns(self.cotangents)) * self.rows
-        return reduce(add, (gram(columns(tape.cotangents)) for tape in self._pieces(self.cotangents[:, :1].numel())))
+            return sum_of_grams([columns(self.cotangents) * math.sqrt(self.rows)], onto)
+        tapes = self._pieces(self.cotangents[:, :1].numel())
+        return sum_of_grams((columns(tape.cotangents) for tape in tapes), onto)
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> OuterTape:
         """The tape of leftᵀ U_nk right, the bias now one of the columns."""
@@ -151,10 +156,9 @@ class OuterTape:
     def _by_pairs(self) -> bool:
         return self.positions + 1 <= 2 * self.outputs
 
-    @property
-    def _pair_width(self) -> int:
+    def _pair_width(self, cotangents: int) -> int:
         groups, outputs, inputs = self.shape
-        return self.positions * (self.positions + 1) // 2 * groups * (inputs + self.outputs * outputs)
+        return self.positions * (self.positions + 1) // 2 * groups * (inputs + cotangents * outputs)
 
     def _mixed_width(self, columns: int) -> int:
         groups, outputs, inputs = self.shape
@@ -177,7 +181,10 @@ class OuterTape:
 
     def _pair_squares(self) -> Tensor:
         g, h = _pairs(self.cotangents)
-        return torch.einsum("npgo,npgd->god", (g * h).sum(0), self._paired_inputs())
+        products = g[0] * h[0]
+        for each, other in zip(g[1:], h[1:], strict=True):  # the product of all would write K N O numbers to be summed
+            products.addcmul_(each, other)
+        return torch.einsum("npgo,npgd->god", products, self._paired_inputs())
 
     def _pair_norms(self, scale: Tensor) -> Tensor:
         g, h = _pairs(self.cotangents)

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.tape.gram import columns, gram
+from bayescope.tape.gram import columns, sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
 from bayescope.tape.selected import SelectedTape
 from bayescope.tape.tape import pieces, row_blocks
@@ -103,13 +103,13 @@ class StreamedTape:
         """The tape of some of the weights."""
         return SelectedTape(self, indices)
 
-    def input_gram(self) -> Tensor:
-        """Σ_nt a_nt a_ntᵀ, shape (G, D, D)."""
-        return reduce(add, (gram(columns(self.activations(rows))) for rows in self._blocks()))
+    def input_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_nt a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given."""
+        return sum_of_grams((columns(self.activations(rows)) for rows in self._blocks()), onto)
 
-    def output_gram(self) -> Tensor:
-        """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O)."""
-        return reduce(add, (gram(columns(self.cotangents(rows))) for rows in self._blocks()))
+    def output_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O), added to ``onto`` if that is given."""
+        return sum_of_grams((columns(self.cotangents(rows)) for rows in self._blocks()), onto)
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> StreamedTape:
         """The tape of leftᵀ U_nk right, rotated where it is read."""

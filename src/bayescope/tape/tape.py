@@ -104,11 +104,16 @@ class FactoredTape(Tape, Protocol):
     def positions(self) -> int:
         """T, the number of positions per input that share the weights."""
 
-    def input_gram(self) -> Tensor:
-        """Σ_nt a_nt a_ntᵀ, shape (G, D, D); where a is one-hot, its diagonal alone, shape (G, D)."""
+    def input_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_nt a_nt a_ntᵀ, shape (G, D, D); where a is one-hot, its diagonal alone, shape (G, D).
 
-    def output_gram(self) -> Tensor:
-        """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O)."""
+        Args:
+            onto: an earlier one, to which this one is added in place. Of matrices, only the upper triangles of it and
+                of what is returned count: `bayescope.tape.gram.mirrored` gives the rest in the end.
+        """
+
+    def output_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O); ``onto`` as for `input_gram`."""
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> Tape:
         """The tape of leftᵀ U_nk right, for U_nk as a matrix (O, D) per group: g ↦ leftᵀ g, a ↦ rightᵀ a.
