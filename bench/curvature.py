@@ -14,9 +14,7 @@ import copy
 import json
 import os
 import platform
-import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayescope as bs
+from bench.curvature_memory import memory
 
 RESULTS = Path(__file__).parent / "results" / "curvature"
 BATCH = 256
@@ -124,16 +123,14 @@ def forward_backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def fitted(model: nn.Module, x: Tensor, y: Tensor, structure: str, **options: Any) -> Any:
-    """Our curvature."""
-    return bs.fit_curvature(
-        model, (x, y), likelihood="categorical", structure=structure, batch_size=BATCH, **options
-    )  # fmt: skip
+    """Our curvature, of rows read in batches of our choice."""
+    return bs.fit_curvature(model, (x, y), likelihood="categorical", structure=structure, **options)
 
 
 def predicted(curvature: Any, precision: Any, x: Tensor) -> None:
     """Our covariance of all outputs, of all rows."""
     for start in range(0, len(x), BATCH):
-        precision.covariance_of(curvature.network.tape(x[start : start + BATCH]))
+        curvature.network.latent_covariance(x[start : start + BATCH], precision)
 
 
 # --- the peers --------------------------------------------------------------------------------------------------------
@@ -277,6 +274,16 @@ def bench_mlp(peers: bool) -> list[Work]:
     ]
     works += [
         Work(
+            f"MLP: {name} fit, in batches of {BATCH}",
+            "bayescope",
+            lambda name=name: fitted(model, x, y, name, batch_size=BATCH),
+            len(x),
+            budget=budget,
+        )
+        for name, budget in fits.items()
+    ]
+    works += [
+        Work(
             f"MLP: {name} covariance of 10 outputs",
             "bayescope",
             lambda name=name: predicted(curvatures[name], precisions[name], rows),
@@ -359,7 +366,7 @@ def bench_head(classes: int, peers: bool) -> list[Work]:
 
         def predict(precision: Any = precision, network: Any = network) -> None:
             for start in range(0, len(x), BATCH):
-                precision.variance_of(network.tape(x[start : start + BATCH]))
+                network.latent_variance(x[start : start + BATCH], precision)
 
         title = f"last layer of {classes} classes: {name}"
         works.append(Work(f"{title} fit", "bayescope", fit, len(x), "forward", "≤ 1.3, goal 1.1"))
@@ -369,74 +376,6 @@ def bench_head(classes: int, peers: bool) -> list[Work]:
             works += peer_fits(f"{title} fit", name, "forward", model, x[:few], y[:few], "last_layer")
             works += peer_predictions(f"{title} variances", name, model, x, y, 2, "last_layer")
     return works
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def peak_growth(work: Callable[[], object]) -> float:
-    """The highest resident size during a call less that before it, sampled every millisecond, in MB."""
-    before, peak, done = resident(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.001):
-            peak[0] = max(peak[0], resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    work()
-    done.set()
-    watcher.join()
-    return (max(peak[0], resident()) - before) / 1e6
-
-
-def measure_depth(structure: str, depth: int) -> dict[str, float]:
-    """Memory of predicting one batch with a network of width 512 and so many layers."""
-    layers = [layer for _ in range(depth) for layer in (nn.Linear(512, 512), nn.Tanh())]
-    model = nn.Sequential(*layers, nn.Linear(512, 10))
-    x, y = torch.randn(BATCH, 512), torch.randint(10, (BATCH,))
-    curvature = fitted(model, x, y, structure)
-    precision = curvature.with_prior(PRIOR)
-    predicted(curvature, precision, x[:8])  # the eigenvectors, which the posterior holds, and torch's own workspaces
-    jacobian = BATCH * 10 * curvature.network.dim * 4 / 1e6
-    grown = peak_growth(lambda: predicted(curvature, precision, x))
-    return {"weights": curvature.network.dim, "peak_mb": grown, "jacobian_mb": jacobian}
-
-
-def measure_classes(structure: str) -> dict[str, float]:
-    """Memory of fitting and predicting a last layer of 1,000 classes on 512 features."""
-    model, x, y = nn.Sequential(nn.Linear(512, 1000)), torch.randn(2048, 512), torch.randint(1000, (2048,))
-    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 1000))
-    held: list[Any] = []
-    fit = peak_growth(lambda: held.append(fitted(model, x, y, structure, weights="last_layer")))
-    precision, network = held[0].with_prior(PRIOR), held[0].network
-    predict = peak_growth(lambda: precision.variance_of(network.tape(x[:BATCH])))
-    joint = peak_growth(lambda: precision.covariance_of(network.tape(x[:32])))
-    return {"fit_mb": fit, "variances_of_256_mb": predict, "covariances_of_32_mb": joint}
-
-
-MEMORY = {
-    **{f"{name}, depth {depth}": (measure_depth, (name, depth)) for name in ("kfac", "diagonal") for depth in (4, 8)},
-    **{f"{name}, 1,000 classes": (measure_classes, (name,)) for name in ("kfac", "diagonal")},
-}
-
-
-def memory() -> dict[str, dict[str, float]]:
-    """All of `MEMORY`, each in a process of its own."""
-    found = {}
-    for name in MEMORY:
-        command = [sys.executable, "-m", "bench.curvature", "--memory-of", name]
-        answer = subprocess.run(command, check=False, capture_output=True, text=True)
-        if answer.returncode:
-            print(answer.stderr, file=sys.stderr)
-        found[name] = json.loads(answer.stdout) if answer.returncode == 0 else {"failed": answer.returncode}
-    return found
 
 
 # --- the answer -------------------------------------------------------------------------------------------------------
@@ -493,14 +432,9 @@ def main() -> None:
     parser.add_argument("--peer-repeats", type=int, default=2)
     parser.add_argument("--only", choices=["mlp", "cnn", "head", "memory"])
     parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--memory-of", choices=list(MEMORY))
     options = parser.parse_args()
     torch.set_num_threads(2)
     warnings.simplefilter("ignore")
-    if options.memory_of:
-        measure, arguments = MEMORY[options.memory_of]
-        print(json.dumps(measure(*arguments)))
-        return
     peers = not options.no_peers
     parts: dict[str, list[Callable[[], list[Work]]]] = {
         "mlp": [lambda: bench_mlp(peers)],

@@ -6,7 +6,7 @@ approximation, the answer is a `Posterior` whose `predict` gives a `Predictive`.
 
 from importlib.metadata import version
 
-from bayescope import density, errors, metrics
+from bayescope import density, errors, metrics, precision
 from bayescope.comparison import Comparison, compare
 from bayescope.curvature import Curvature, Plan, fit_curvature, plan
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
@@ -42,4 +42,5 @@ __all__ = [
     "largest_variance",
     "metrics",
     "plan",
+    "precision",
 ]

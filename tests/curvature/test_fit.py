@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.curvature import SUPPORTED, Curvature, fit_curvature
+from bayescope.curvature import SUPPORTED, Curvature, fallbacks, fit_curvature
 from bayescope.curvature import fit as fit_module
 from bayescope.curvature.kinds import Observations
-from bayescope.errors import InputError, OptionError, UnsupportedError
+from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.weights import LargestMagnitude, LargestVariance
 from bayescope.precision import Precision
@@ -169,6 +169,22 @@ def test_single_precision_networks_and_autocast_agree(module: nn.Module, data: t
     torch.testing.assert_close(half, truth, rtol=0.1, atol=2e-2 * float(truth.abs().max()))
 
 
+@pytest.mark.parametrize(("kind", "structure"), [("ggn", "low_rank"), ("hessian", "full")])
+def test_half_precision_suffices_for_every_kind(
+    module: nn.Module, data: tuple[Tensor, Tensor], kind: str, structure: str
+) -> None:
+    single = copy.deepcopy(module).float()
+    options = {"rank": 6} if structure == "low_rank" else {}
+    truth = _fit(module, data, structure, curvature=kind, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = _fit(single, data, structure, curvature=kind, **options)
+        covariance = half.network.latent_covariance(data[0], half.with_prior(60.0))
+    expected, size = truth.precision.to_dense(), float(truth.precision.to_dense().abs().max())
+    torch.testing.assert_close(half.precision.to_dense(), expected, rtol=0.1, atol=5e-2 * size)
+    expected = truth.network.latent_covariance(data[0], truth.with_prior(60.0))
+    torch.testing.assert_close(covariance, expected, rtol=0.1, atol=0.1 * float(expected.max()))
+
+
 @pytest.mark.parametrize(("kind", "structure"), PAIRS)
 def test_data_of_inference_mode_and_callers_in_it_are_taken(
     module: nn.Module, data: tuple[Tensor, Tensor], kind: str, structure: str
@@ -262,6 +278,12 @@ def test_the_largest_variances_are_the_smallest_curvatures(module: nn.Module, da
     torch.testing.assert_close(chosen.precision.to_dense(), full[expected][:, expected])
 
 
+def test_a_mask_may_be_an_array(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    mask = torch.arange(53) % 3 == 0
+    as_tensor, as_array = (_fit(module, data, "full", weights=given) for given in (mask, mask.numpy()))
+    assert torch.equal(as_array.precision.to_dense(), as_tensor.precision.to_dense())
+
+
 @pytest.mark.parametrize("weights", ["last_layer", "*.weight", ["0.*", "3.bias"], LargestMagnitude(12)])
 def test_fewer_weights_are_a_part_of_the_full_matrix(
     module: nn.Module, data: tuple[Tensor, Tensor], weights: Any
@@ -308,7 +330,7 @@ def test_parts_without_a_kronecker_product_fall_back_and_are_named(
         assert got.fallbacks["2"].structure == "full"
         assert "full: elementwise weights" in got.summary()
         torch.testing.assert_close(got.precision.to_dense()[norm, norm], full[norm, norm])
-        monkeypatch.setattr(fit_module, "FULL_BLOCK", 9)
+        monkeypatch.setattr(fallbacks, "FULL_BLOCK", 9)
         got = _fit(module, data, structure)
         assert got.fallbacks["2"].structure == "diagonal"
         torch.testing.assert_close(got.precision.to_dense()[norm, norm], torch.diag(full.diagonal()[norm]))
@@ -362,6 +384,12 @@ def test_priors_that_do_not_fit_are_refused(module: nn.Module, data: tuple[Tenso
         curvature.with_prior(-1.0)
     with pytest.raises(InputError, match=r"expected a number or shape \(53,\), got \(3,\)"):
         curvature.with_prior([1.0, 2.0, 3.0])
+    for several in ([1.0, 2.0], torch.ones(1, 2)):
+        with pytest.raises(InputError, match=r"prior_precision\['2'\]: expected one number for the whole part"):
+            curvature.with_prior({"0": 1.0, "2": several, "3": [1.0]})
+    for truth in (True, {"0": True, "2": 1.0, "3": 1.0}):
+        with pytest.raises(InputTypeError, match="expected a positive number, got True"):
+            curvature.with_prior(truth)
     mixed = torch.linspace(1, 2, 53)
     with pytest.raises(UnsupportedError, match="'full', 'block', 'diagonal' and 'low_rank' take any diagonal"):
         curvature.with_prior(mixed).logdet()
@@ -371,7 +399,14 @@ def test_the_summary_says_what_was_done(module: nn.Module, data: tuple[Tensor, T
     curvature = _fit(module, data, "kfac")
     text = curvature.summary()
     assert text == repr(curvature)
-    for piece in ("'ggn'", "'kfac'", "53 weights", "23 rows", f"{float(curvature.log_likelihood):.4f}", "linear"):
+    for piece in (
+        "'ggn'",
+        "'kfac'",
+        "53 weights",
+        "23 rows read in 1 pass, ",
+        f"{float(curvature.log_likelihood):.4f}",
+        "linear",
+    ):
         assert piece in text
     truth = Categorical().log_prob(module(data[0]), data[1]).sum()
     torch.testing.assert_close(curvature.log_likelihood, truth.detach())

@@ -84,9 +84,21 @@ def test_blocks_and_the_diagonal_are_parts_of_it(columns: int | None) -> None:
 
 def test_a_wrong_second_derivative_is_refused() -> None:
     matrix = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    check_symmetric(lambda v: (matrix + matrix.mT) @ v, 6, torch.device("cpu"))
+    check_symmetric(lambda v: (matrix + matrix.mT) @ v, 6, torch.device("cpu"), torch.float64)
     with pytest.raises(UnsupportedError, match="expected a symmetric Hessian, got uᵀHv = "):
-        check_symmetric(lambda v: matrix @ v, 6, torch.device("cpu"))
+        check_symmetric(lambda v: matrix @ v, 6, torch.device("cpu"), torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rounding_is_no_wrong_derivative_and_what_is_above_it_is(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    matrix, skew = torch.randn(2, 50, 50, dtype=torch.float64, generator=generator)
+    symmetric, skew = matrix + matrix.mT, skew - skew.mT
+    noise = symmetric * torch.finfo(dtype).eps * torch.randn(50, 50, dtype=torch.float64, generator=generator)
+    check_symmetric(lambda v: (symmetric + noise) @ v, 50, torch.device("cpu"), dtype)
+    wrong = symmetric + 20 * torch.finfo(dtype).eps ** 0.5 * skew
+    with pytest.raises(UnsupportedError):
+        check_symmetric(lambda v: wrong @ v, 50, torch.device("cpu"), dtype)
 
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode])

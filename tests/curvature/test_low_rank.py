@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 
 from bayescope.curvature import low_rank as module
-from bayescope.curvature.low_rank import low_rank
+from bayescope.curvature.low_rank import SETTLED, low_rank
 from bayescope.errors import ConvergenceError
 from bayescope.precision import LowRankPrecision
 
 DIM = 200
-LIKE = torch.zeros(())
 
 
 def _with_spectrum(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -20,6 +21,11 @@ def _with_spectrum(values: Tensor) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(len(values))
     basis = torch.linalg.qr(torch.randn(len(values), len(values), dtype=torch.float64, generator=generator)).Q
     return basis @ torch.diag(values) @ basis.mT, basis
+
+
+def _drawn(seed: int = 0) -> Callable[[int], Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return lambda columns: torch.randn(DIM, columns, dtype=torch.float64, generator=generator)
 
 
 def _count(dim: int) -> Tensor:
@@ -36,7 +42,7 @@ def _run(
         passes += 1
         return matrix @ vectors
 
-    result = low_rank(product, matrix.shape[0], rank, tolerance, LIKE, torch.Generator().manual_seed(seed))
+    result = low_rank(product, _drawn(seed), DIM, rank, tolerance, SETTLED[True])
     return result, passes
 
 
@@ -135,7 +141,7 @@ def test_products_in_single_precision_settle_too() -> None:
     matrix, _ = _with_spectrum(_count(DIM) ** -1.0)
     single = matrix.to(torch.float32)
     product = lambda v: (single @ v.to(torch.float32)).to(torch.float64)  # noqa: E731
-    got = low_rank(product, DIM, 10, None, LIKE, torch.Generator().manual_seed(0))
+    got = low_rank(product, _drawn(), DIM, 10, None, SETTLED[False])
     values = torch.linalg.eigvalsh(got.to_dense()).flip(0)[:10]
     torch.testing.assert_close(values, _count(10) ** -1.0, rtol=1e-5, atol=1e-6)
 

@@ -73,6 +73,26 @@ def words() -> nn.Module:
     return initialised(nn.Sequential(embedding, linear(24, 24), nn.Tanh(), nn.Flatten(), linear(288, 5)))
 
 
+class Standardised(nn.Module):
+    """A linear layer with a standardised weight, which is read row by row."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight / self.weight.std(1, keepdim=True)).T
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.spare = linear(20, 10), linear(400, 100)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
 def data(rows: int = 256, *shape: int, classes: int = 10) -> tuple[Tensor, Tensor]:
     return randn(rows, *(shape or (20,))), torch.arange(rows) % classes
 
@@ -91,6 +111,11 @@ MODELS: dict[str, tuple[nn.Module, tuple[Tensor, Tensor], dict[str, Any]]] = {
         {"batch_size": 128, "weights": "last_layer"},
     ),
     "tokens": (words(), (torch.arange(1200).reshape(100, 12) % 2000, torch.arange(100) % 5), {"batch_size": 50}),
+    "by rows": (
+        initialised(nn.Sequential(Standardised(200, 100), nn.Tanh(), linear(100, 10))),
+        data(32, 200),
+        {"batch_size": 32},
+    ),
 }
 PLANNED = [
     *(("dense", name, "ggn") for name in ("full", "block", "diagonal", "kfac", "ekfac", "low_rank")),
@@ -98,6 +123,7 @@ PLANNED = [
     *(("images", name, "ggn") for name in ("diagonal", "kfac", "ekfac")),
     *(("head", name, "ggn") for name in ("diagonal", "kfac")),
     *(("tokens", name, "ggn") for name in ("diagonal", "kfac")),
+    *(("by rows", name, "ggn") for name in ("diagonal", "kfac")),
     ("dense", "kfac", "fisher"),
     ("wide", "kfac", "empirical_fisher"),
 ]
@@ -113,7 +139,7 @@ def test_what_is_planned_is_what_is_taken_within_a_factor_of_two(name: str, stru
 
     with Peak() as fitting:
         fitted = fit_curvature(model, (x, y), memory=2**34, **options)
-    taken = planned.curvature_bytes + planned.reading_bytes
+    taken = planned.bytes
     assert fitting.bytes / 2 < taken < 2 * fitting.bytes
 
     with Peak() as predicting:
@@ -154,6 +180,16 @@ def test_the_number_of_rows_does_not_matter_only_that_of_a_batch() -> None:
     assert many.reading_bytes == few.reading_bytes
 
 
+@pytest.mark.parametrize("structure", ["diagonal", "kfac", "ekfac"])
+def test_weights_that_nothing_depends_on_are_not_read(structure: str) -> None:
+    options: dict[str, Any] = {"likelihood": "categorical", "structure": structure, "memory": 2**34}
+    every = plan(initialised(nn.Sequential(linear(20, 20), Unused())), data(), **options)
+    used = plan(initialised(nn.Sequential(linear(20, 20), Unused())), data(), weights=["0.*", "1.used.*"], **options)
+    assert every.reading_bytes == used.reading_bytes
+    assert every.prediction_bytes == used.prediction_bytes
+    assert every.curvature_bytes > used.curvature_bytes + 3 * 8 * 40_000
+
+
 def test_dense_outputs_have_cotangents_for_each_position() -> None:
     inputs, labels = randn(8, 5, 20), torch.zeros(8, 5, dtype=torch.long)
     planned = plan(sequence(4), (inputs, labels), likelihood="categorical", memory=2**30)
@@ -182,6 +218,12 @@ def test_where_nothing_fits_the_message_says_what_to_do() -> None:
         plan(sequence(), data(), likelihood="categorical", memory=1000).require()
 
 
+def test_an_infinite_budget_is_no_limit() -> None:
+    unlimited = plan(sequence(), data(), likelihood="categorical", structure="full", memory=float("inf"))
+    assert unlimited.fits
+    assert unlimited.summary()
+
+
 def test_less_memory_means_fewer_cotangents_at_once_and_the_same_curvature() -> None:
     model, examples = sequence(), data()
     options: dict[str, Any] = {"likelihood": "categorical", "structure": "diagonal", "batch_size": 256}
@@ -199,8 +241,10 @@ def test_less_memory_means_fewer_cotangents_at_once_and_the_same_curvature() -> 
 def test_parts_in_another_structure_are_named() -> None:
     model = initialised(nn.Sequential(linear(20, 30), nn.LayerNorm(30), nn.ReLU(), linear(30, 3)))
     planned = plan(model, data(64, classes=3), likelihood="categorical", memory=2**30)
-    assert planned.fallbacks == {"1": "full block"}
-    assert "1: full block" in str(planned)
+    fitted = fit_curvature(model, data(64, classes=3), likelihood="categorical")
+    assert planned.fallbacks == fitted.fallbacks
+    assert planned.fallbacks["1"].structure == "full"
+    assert "1: full: elementwise weights" in str(planned)
     assert plan(model, data(64, classes=3), likelihood="categorical", structure="diagonal").fallbacks == {}
 
 
@@ -237,6 +281,7 @@ def test_weights_that_only_a_fit_can_find_are_counted() -> None:
         ({"structure": "kfac", "curvature": "hessian"}, UnsupportedError, "Supported"),
         ({"memory": -1}, InputError, "positive number of bytes"),
         ({"memory": "2GB"}, InputError, "positive number of bytes"),
+        ({"memory": float("nan")}, InputError, "positive number of bytes"),
     ],
 )
 def test_unknown_options_are_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.network.layout import Layout, find_layout
+from bayescope.network.layout import Layout, layouts
 from tests.network.networks import numbers
 
 ROWS = 3
@@ -31,7 +31,7 @@ def test_finds_where_the_rows_are_even_if_other_dimensions_are_as_long(
     layout: Layout, positions: tuple[int, ...]
 ) -> None:
     g = cotangents(layout, positions)
-    found = find_layout(g, g.ndim - 1)
+    (found,) = layouts(g, g.ndim - 1)
     assert found == layout
     split = found.split(g, ROWS, 1)
     assert split.shape[:2] == (ROWS, ROWS)
@@ -41,24 +41,26 @@ def test_finds_where_the_rows_are_even_if_other_dimensions_are_as_long(
 
 
 def test_rows_that_are_mixed_have_no_layout() -> None:
-    assert find_layout(numbers(ROWS, ROWS, 4), 2) is None
+    assert layouts(numbers(ROWS, ROWS, 4), 2) == []
 
 
 def test_no_dimension_that_may_hold_them_has_no_layout() -> None:
-    assert find_layout(cotangents(Layout(1)), 1) is None
+    assert layouts(cotangents(Layout(1)), 1) == []
 
 
 def test_a_weight_that_is_indexed_by_the_row_itself_is_refused() -> None:
     g = cotangents(Layout(0), (4,))
     shared, own = torch.zeros(1, 4).expand(ROWS, 4), torch.zeros(ROWS, 4)
-    assert find_layout(g, 2, shared) == Layout(0)
-    assert find_layout(g, 2, own) is None
+    assert layouts(g, 2, shared) == [Layout(0)]
+    assert layouts(g, 2, own) == []
 
 
-def test_cotangents_of_zero_decide_nothing_unless_one_dimension_can_hold_the_rows() -> None:
-    assert find_layout(torch.zeros(ROWS, 4, ROWS, 5), 3) == Layout(1)
-    assert find_layout(torch.zeros(ROWS, ROWS, ROWS, 5), 3) is None
-    assert find_layout(torch.zeros(ROWS, 2 * ROWS, 5), 2) is None
+def test_cotangents_of_zero_decide_nothing() -> None:
+    assert layouts(torch.zeros(ROWS, 4, ROWS, 5), 3) == [Layout(1)]
+    assert layouts(torch.zeros(ROWS, ROWS, ROWS, 5), 3) == [Layout(0), Layout(1)]
+    assert layouts(torch.zeros(ROWS, ROWS, 2 * ROWS, 5), 1) == [Layout(0)]
+    assert layouts(torch.zeros(ROWS, ROWS, 2 * ROWS, 5), 2) == [Layout(0), Layout(1, "outer"), Layout(1, "inner")]
+    assert layouts(torch.zeros(ROWS, 2 * ROWS, 5), 2) == [Layout(0, "outer"), Layout(0, "inner")]
 
 
 @pytest.mark.parametrize(

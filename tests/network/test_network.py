@@ -8,11 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.network import Network
 from bayescope.network import network as network_module
 from bayescope.precision import DiagonalPrecision
+from bayescope.tape import tape as tape_module
 from tests.network.networks import Function, assert_exact, built, jacobian, numbers
 
 
@@ -137,12 +140,12 @@ def test_parts_are_named_by_their_modules() -> None:
     ]
 
 
-def test_a_summary_tells_why_a_part_is_read_row_by_row() -> None:
+def test_it_is_told_why_a_part_is_read_row_by_row() -> None:
     module = built(lambda: Function(lambda m, x: x * m.w.softmax(0) + m.b, w=(4,), b=(4,), c=(2,)))
-    lines = Network.trace(module, numbers(5, 4)).describe()
-    assert [line.split(",")[0] for line in lines] == ["w: w (4 weights)", "b: b (4 weights)", "c: c (2 weights)"]
-    assert "per-row: rows cannot be told apart" in lines[0]
-    assert lines[2].endswith("unused")
+    parts = Network.trace(module, numbers(5, 4)).parts
+    assert [(part.name, part.kind) for part in parts] == [("w", "per-row"), ("b", "elementwise"), ("c", "unused")]
+    assert "rows cannot be told apart" in str(parts[0].reason)
+    assert parts[1].reason is parts[2].reason is None
 
 
 def test_a_last_layer_is_a_head() -> None:
@@ -303,3 +306,132 @@ def test_the_latent_covariance_is_the_sandwich_however_few_rows_are_read_at_once
     torch.testing.assert_close(network.latent_covariance(inputs, precision), want, rtol=1e-10, atol=1e-12)
     variance = network.latent_variance(inputs, precision)
     torch.testing.assert_close(variance, want.diagonal(dim1=1, dim2=2), rtol=1e-10, atol=1e-12)
+
+
+class Standardised(nn.Module):
+    """A linear layer with a standardised weight, which is read row by row."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.weight / self.weight.std(1, keepdim=True)).T
+
+
+class Unused(nn.Module):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.used, self.spare = nn.Linear(4, 3), nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+class Largest(TorchDispatchMode):
+    """The size of the largest tensor that is written inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self.numel = max(self.numel, tensor.untyped_storage().nbytes() // tensor.itemsize)
+        return out
+
+
+def test_weights_that_nothing_depends_on_take_no_memory() -> None:
+    network = Network.trace(built(lambda: Unused(60, 50)), numbers(40, 4))
+    precision = DiagonalPrecision(torch.full((network.dim,), 2.0, dtype=torch.float64))
+    recording = network.record(numbers(40, 4))
+    with Largest() as written:
+        variance = network.latent_variance(numbers(40, 4), precision)
+        network.latent_covariance(numbers(40, 4), precision)
+        tape = recording.tape(numbers(3, 40, 3))
+        tape.squares(), tape.transpose_multiply(tape.multiply(torch.ones(network.dim, 1)))
+    assert (variance > 0).all()
+    assert written.numel <= network.dim  # and not 40 rows of 3 outputs of that
+
+
+def test_parts_that_are_read_row_by_row_are_never_there_for_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape_module, "BLOCK_BYTES", 2 * 8 * 3 * 120)  # two rows of U
+    module = built(lambda: Standardised(40, 3))
+    x = numbers(30, 40)
+    network = Network.trace(module, x)
+    assert [part.kind for part in network.parts] == ["per-row"]
+    recording, seeds = network.record(x), numbers(3, 30, 3)
+    with Largest() as written:
+        tape = recording.tape(seeds)
+        squares, product = tape.squares(), tape.multiply(torch.ones(network.dim, 1))
+    assert written.numel <= 4 * 3 * 120  # and not 30 rows; backward passes have a few entries more
+    j = torch.einsum("knc,ncp->nkp", seeds, jacobian(module, x, ("weight",)))
+    torch.testing.assert_close(squares, j.square().sum((0, 1)), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(product, j.sum(-1, keepdim=True), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("context", [torch.inference_mode, torch.enable_grad])
+def test_a_tape_is_of_the_state_that_it_was_recorded_in(context: Callable[[], Any]) -> None:
+    def doubled(m: Any, x: Tensor) -> Tensor:
+        x.mul_(2.0)
+        return F.linear(x, m.w / m.w.std(1, keepdim=True))
+
+    module = built(lambda: Function(doubled, w=(3, 4)))
+    x = numbers(5, 4)
+    pure = built(lambda: Function(lambda m, x: F.linear(2.0 * x, m.w / m.w.std(1, keepdim=True)), w=(3, 4)))
+    want = jacobian(pure, x, ("w",))
+    network = Network.trace(module, x.clone())
+    tape = network.tape(x.clone())
+    with context():  # asked twice, outside of the recording
+        for _ in range(2):
+            got = tape.jacobian(slice(None))
+            assert not got.requires_grad
+            torch.testing.assert_close(got.clone(), want, rtol=1e-10, atol=1e-12)
+
+
+def test_a_part_that_is_read_row_by_row_is_read_in_the_autocast_of_its_recording() -> None:
+    module, x = built(lambda: Standardised(40, 3)).float(), numbers(5, 40).float()
+    network = Network.trace(module, x)
+    exact = network.tape(x).jacobian(slice(None))
+    with torch.autocast("cpu", torch.bfloat16):
+        tape = network.tape(x)
+        inside = tape.jacobian(slice(None))
+    assert torch.equal(tape.jacobian(slice(None)), inside)
+    assert not torch.equal(exact, inside)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "tied"])
+def test_autocast_is_for_the_network_and_not_for_the_precision(name: str) -> None:
+    make, inputs = NETWORKS[name]
+    module = built(make).float()
+    inputs = inputs.float() if inputs.is_floating_point() else inputs
+    network = Network.trace(module, inputs)
+    precision = DiagonalPrecision(torch.full((network.dim,), 2.0, dtype=torch.float64))
+    with torch.autocast("cpu", torch.bfloat16):
+        tape = network.tape(inputs)
+        covariance = network.latent_covariance(inputs, precision)
+        variance = network.latent_variance(inputs, precision)
+    j = tape.jacobian(slice(None)).double()
+    want = j @ j.mT / 2
+    assert covariance.dtype == variance.dtype == torch.float64
+    torch.testing.assert_close(covariance, want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+    torch.testing.assert_close(variance, want.diagonal(dim1=1, dim2=2), rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+
+
+def test_inputs_are_placed_as_in_a_fit() -> None:
+    x = numbers(5, 4).float()
+    network = Network.trace(built(mlp), x.double())
+    precision = DiagonalPrecision(torch.ones(network.dim, dtype=torch.float64))
+    assert torch.equal(network.latent_covariance(x, precision), network.latent_covariance(x.double(), precision))
+    assert torch.equal(network.latent_variance(x, precision), network.latent_variance(x.double(), precision))
+
+
+def test_no_rows_and_a_precision_over_other_weights_are_refused() -> None:
+    network = Network.trace(built(mlp), numbers(5, 4))
+    for ask in (network.latent_covariance, network.latent_variance):
+        with pytest.raises(InputError, match="inputs: expected at least one row"):
+            ask(numbers(0, 4), DiagonalPrecision(torch.ones(network.dim)))
+        with pytest.raises(InputError, match=f"precision: expected one over the {network.dim} random weights .* got 1"):
+            ask(numbers(5, 4), DiagonalPrecision(torch.ones(1)))

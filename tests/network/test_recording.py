@@ -115,6 +115,32 @@ def test_recurrent_networks_may_be_read_at_any_length() -> None:
         torch.testing.assert_close(got, jacobian(module, inputs, network.weights.names), rtol=1e-10, atol=1e-12)
 
 
+STATES: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "expand": lambda h, rows: h.expand(1, rows, 3),
+    "contiguous": lambda h, rows: h.expand(1, rows, 3).contiguous(),
+    "clone": lambda h, rows: h.expand(-1, rows, -1).clone(),
+    "reshape": lambda h, rows: h.expand(2, rows, 3).reshape(1, -1, 3)[:, :rows],
+    "repeat": lambda h, rows: h.repeat(1, rows, 1),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("traced", [1, 6])
+def test_a_learned_first_state_is_read_in_batches_of_one_row_and_more(name: str, traced: int) -> None:
+    def f(m: Any, inputs: Tensor) -> Tensor:
+        h = STATES[name](m.h, len(inputs))[0]
+        for y in inputs.unbind(1):
+            h = (F.linear(y, m.w) + F.linear(h, m.u)).tanh()
+        return h
+
+    module = built(lambda: Function(f, h=(1, 1, 3), w=(3, 4), u=(3, 3)))
+    network = Network.trace(module, numbers(traced, 2, 4))
+    for rows in (1, 2, 5):
+        inputs = numbers(rows, 2, 4)
+        got = network.tape(inputs).jacobian(slice(None))
+        torch.testing.assert_close(got, jacobian(module, inputs, ("h", "w", "u")), rtol=1e-10, atol=1e-12)
+
+
 def overwrites(m: Any, inputs: Tensor) -> Tensor:
     y = torch.stack([inputs, inputs.square()], -1)
     z = F.linear(y.mT, m.w)  # torch keeps a copy for its own backward pass, as the rows are not contiguous
@@ -145,18 +171,18 @@ def test_networks_that_write_over_activations(function: Callable[..., Tensor]) -
 def test_a_batch_that_takes_another_way_is_refused() -> None:
     def f(m: Any, inputs: Tensor) -> Tensor:
         y = F.linear(inputs, m.w)
-        return y if len(inputs) < 5 else y + F.linear(inputs, m.w).tanh() @ m.w
+        return y if len(inputs) < 6 else y + F.linear(inputs, m.w).tanh() @ m.w
 
     network = Network.trace(built(lambda: Function(f, w=(4, 4))), x)
     with pytest.raises(InputError, match="another way"):
-        network.tape(numbers(5, 4))
+        network.tape(numbers(6, 4))
 
 
 def test_a_batch_whose_rows_lie_elsewhere_is_refused() -> None:
     def f(m: Any, inputs: Tensor) -> Tensor:
-        y = inputs if len(inputs) < 5 else inputs.reshape(-1, 2, 4).mT.reshape(-1, 2)
-        y = F.linear(y.flatten(1)[:, :2] if len(inputs) >= 5 else y[:, :2], m.w)
-        return y if len(inputs) < 5 else y.unflatten(0, (-1, 2)).mean(1)
+        y = inputs if len(inputs) < 6 else inputs.reshape(-1, 2, 4).mT.reshape(-1, 2)
+        y = F.linear(y.flatten(1)[:, :2] if len(inputs) >= 6 else y[:, :2], m.w)
+        return y if len(inputs) < 6 else y.unflatten(0, (-1, 2)).mean(1)
 
     network = Network.trace(built(lambda: Function(f, w=(3, 2))), numbers(3, 4))
     with pytest.raises(InputError, match=r"rows were expected|expected outputs"):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.network import rowwise as module_under_test
@@ -64,6 +65,36 @@ class TwoInputs(nn.Module):
         return self.linear(x).tanh() * scale
 
 
+class Clip(nn.Module):
+    """A parameter that is one number, as the temperature of contrastive losses is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.logit_scale = nn.Linear(3, 2), nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logit_scale.exp() * F.normalize(self.linear(x), dim=-1)
+
+
+class BranchingClip(Clip):
+    """The same where no operation can be vectorised."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if bool(x.sum() > -1e9) else x
+
+
+class Overwriting(nn.Module):
+    """Writes over what it is given, and then fails under vmap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(2.0)
+        return self.linear(x) if bool(x.sum() > -1e9) else x
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -98,6 +129,8 @@ CASES: dict[str, tuple[nn.Module, Any]] = {
     "recurrent": (Recurrent(), randn(5, 4, 3)),
     "tuple": (TwoInputs(), (x, randn(5, 1))),
     "dict": (TwoInputs(), {"x": x, "scale": randn(5, 1)}),
+    "number": (Clip(), x),
+    "number, looped over": (BranchingClip(), x),
     "dense-outputs": (nn.Linear(3, 2), randn(5, 4, 3)),
 }
 
@@ -165,6 +198,13 @@ def test_it_works_under_callers_without_gradients_and_leaves_none() -> None:
         rows = rowwise(module, ["linear.bias"], x, seeds)
     assert not rows.requires_grad
     assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def test_inputs_are_not_written_over() -> None:
+    module, inputs, seeds = Overwriting(), x.clone(), randn(2, 5, 2)
+    rows = rowwise(module, ["linear.weight"], inputs, seeds)
+    assert torch.equal(inputs, x)
+    torch.testing.assert_close(rows, torch.einsum("knc,nd->nkcd", seeds, 2 * x).flatten(2))
 
 
 def test_a_failure_of_the_network_itself_is_its_own_error() -> None:

@@ -122,6 +122,21 @@ LAST: dict[str, tuple[Callable[[], nn.Module], set[str], bool]] = {
         {"3.bias", "3.parametrizations.weight.original0", "3.parametrizations.weight.original1"},
         False,
     ),
+    "heads side by side": (
+        lambda: Function(
+            lambda m, y: torch.cat([F.linear(F.linear(y, m.w).tanh(), v) for v in (m.mean, m.variance)], 1),
+            w=(4, 4),
+            mean=(1, 4),
+            variance=(1, 4),
+        ),
+        {"mean", "variance"},
+        False,
+    ),
+    "after a skip": (
+        lambda: Function(lambda m, y: F.linear(y + F.linear(y, m.w).tanh(), m.v), w=(4, 4), v=(3, 4)),
+        {"v"},
+        True,
+    ),
     "reshaped output": (lambda: tower(nn.Unflatten(1, (3, 1))), {"2.weight", "2.bias"}, False),
 }
 
@@ -159,3 +174,55 @@ def test_a_network_that_torch_cannot_differentiate_is_refused() -> None:
 def test_no_rows_are_refused() -> None:
     with pytest.raises(InputError, match="at least one row"):
         Network.trace(built(tower), x[:0])
+
+
+def test_a_last_layer_that_applies_no_matrix_is_asked_for_by_name() -> None:
+    def cosine(m: Any, y: Tensor) -> Tensor:
+        return F.linear(F.normalize(F.linear(y, m.w).tanh()), F.normalize(m.v))
+
+    module = built(lambda: Function(cosine, w=(4, 4), v=(3, 4)))
+    with pytest.raises(InputError, match=r"got 'v', used in another way, after 'w'\. Name"):
+        Network.trace(module, x, "last_layer")
+    assert_exact(module, x, ["v"])
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_rows_in_chunks_or_filled_up_are_read_one_by_one(size: int) -> None:
+    def chunked(m: Any, y: Tensor) -> Tensor:
+        return torch.cat([F.linear(some, m.w).tanh() for some in y.split(size)])
+
+    def filled(m: Any, y: Tensor) -> Tensor:
+        return F.linear(F.pad(y, (0, 0, 0, -len(y) % size)), m.w).tanh()[: len(y)]
+
+    for function in (chunked, filled):
+        module = built(lambda f=function: Function(f, w=(3, 4)))
+        network = Network.trace(module, x)
+        for rows in (1, 4, 5):
+            y = numbers(rows, 4)
+            got = network.tape(y).jacobian(slice(None))
+            torch.testing.assert_close(got, jacobian(module, y, ("w",)), rtol=1e-10, atol=1e-12)
+
+
+def test_a_small_gradient_that_no_site_shows_is_found_missing_in_a_coarse_dtype() -> None:
+    """It is within the tolerance of bfloat16, which is a share of the largest of all gradients."""
+    module = built(lambda: Function(lambda m, y: Scaled.apply(F.linear(y, m.w), 1e-3 * m.c), w=(3, 4), c=(3,)))
+
+    def f(m: Any, y: Tensor) -> Tensor:
+        return F.linear(y, m.w) + 1e-3 * Scaled.apply(F.linear(y, m.w), m.c)
+
+    module.function = f
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UnsupportedError, match=r"'c'.*not seen"):
+        Network.trace(module, x)
+
+
+def test_data_that_are_not_finite_are_named_as_the_cause() -> None:
+    y = x.clone()
+    y[3, 1] = torch.nan
+    with pytest.raises(InputError, match="expected finite outputs, got NaN or infinite ones, as are the inputs"):
+        Network.trace(built(tower), y)
+
+
+def test_torch_func_inside_a_network_is_refused_with_advice() -> None:
+    module = built(lambda: Function(lambda m, y: torch.func.vmap(lambda row: m.w @ row)(y), w=(3, 4)))
+    with pytest.raises(UnsupportedError, match=r"torch\.func"):
+        Network.trace(module, x)

@@ -9,10 +9,21 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from bayescope.errors import UnsupportedError
 from bayescope.precision import Precision
-from bayescope.tape import LinearTape
+from bayescope.tape import JoinedTape, LinearTape
 from bayescope.tape import tape as tape_module
-from tests.precision.cases import CASES, blocks, joined_tape, lookup_tape, normal, outer_tape, seeded
+from tests.precision.cases import (
+    CASES,
+    blocks,
+    joined_tape,
+    kronecker,
+    lookup_tape,
+    normal,
+    outer_tape,
+    seeded,
+    separable,
+)
 
 EVERY = [*CASES, "block"]
 # rows, positions, outputs
@@ -223,6 +234,97 @@ def test_the_gradient_of_logdet_is_the_marginal_variance(name):
     precision = data.add_diagonal(vector)
     (gradient,) = torch.autograd.grad(precision.logdet(), vector)
     torch.testing.assert_close(gradient, inverse(precision).diagonal().detach(), **CLOSE)
+
+
+Answers = dict[str, Tensor]
+
+
+def answers(precision: Precision, tape: JoinedTape) -> Answers:
+    """What every verb but the logdet says; of the root R, which is not unique, R Rᵀ."""
+    columns = normal(precision.dim, 2, g=seeded(1))
+    root = precision.sqrt_solve(torch.eye(precision.dim, dtype=torch.float64))
+    return {
+        "solve": precision.solve(columns),
+        "solve, one": precision.solve(columns[:, 0]),
+        "root": root @ root.mT,
+        "covariance": precision.covariance_of(tape),
+        "variance": precision.variance_of(tape),
+        "multiply": precision.multiply(columns),
+        "diagonal": precision.diagonal(),
+        "dense": precision.to_dense(),
+    }
+
+
+def dense_answers(matrix: Tensor, tape: JoinedTape) -> Answers:
+    """The same from the matrix itself; those that no definition fixes are left out."""
+    columns, inverse, u = normal(len(matrix), 2, g=seeded(1)), torch.linalg.inv(matrix), tape.jacobian(slice(None))
+    covariance = u @ inverse @ u.mT
+    return {
+        "solve": inverse @ columns,
+        "solve, one": inverse @ columns[:, 0],
+        "root": inverse,
+        "covariance": covariance,
+        "variance": covariance.diagonal(dim1=1, dim2=2),
+        "multiply": matrix @ columns,
+        "diagonal": matrix.diagonal(),
+        "dense": matrix,
+    }
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_gradient_in_every_weights_prior_is_that_of_dense_algebra(name):
+    """Of all verbs, also in those directions that leave the structure."""
+    data = blocks() if name == "block" else CASES[name].data()
+    shape, prior = ((), None) if name == "block" else (CASES[name].shape, CASES[name].prior)
+    given = torch.tensor(0.7) if prior is None else torch.as_tensor(prior(shape, seeded(99)))
+    vector = given.to(torch.float64).expand(data.dim).clone().requires_grad_()
+    tape = joined_tape(3, torch.float64) if name == "block" else outer_tape(shape, 3, 2, 3, torch.float64)
+    got = answers(data.add_diagonal(vector), tape)
+    expected = dense_answers(data.to_dense() + torch.diag(vector), tape)
+    for verb, value in expected.items():
+        torch.testing.assert_close(got[verb], value, **CLOSE)
+        weight = normal(*value.shape, g=seeded(2))
+        weight = weight + weight.mT if verb == "root" else weight
+        ours, theirs = (
+            torch.autograd.grad((weight * v).sum(), vector, retain_graph=True)[0] for v in (got[verb], value)
+        )
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-8, msg=lambda m, verb=verb: f"{verb}: {m}")
+
+
+def test_gradients_beside_singular_factors_are_finite():
+    """Eigenvalues repeat there, and eigenvectors have no derivative."""
+    data, prior = kronecker((1, 4, 5), seeded(0), rank=1), separable((1, 4, 5), seeded(1)).requires_grad_()
+    columns = normal(20, 2, g=seeded(2))
+    ours = data.add_diagonal(prior).solve(columns).square().sum()
+    theirs = torch.linalg.solve(data.to_dense() + torch.diag(prior), columns).square().sum()
+    torch.testing.assert_close(*(torch.autograd.grad(value, prior)[0] for value in (ours, theirs)))
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if "separable" not in name])
+def test_every_verb_is_differentiable_in_a_number(name):
+    data = blocks() if name == "block" else CASES[name].data()
+    shape = () if name == "block" else CASES[name].shape
+    tape = joined_tape(2, torch.float64) if name == "block" else outer_tape(shape, 2, 2, 2, torch.float64)
+    for verb in (*answers(data.add_diagonal(0.7), tape), "marginal"):
+
+        def value(number: Tensor, verb: str = verb) -> Tensor:
+            precision = data.add_diagonal(number)
+            return precision.marginal_variance() if verb == "marginal" else answers(precision, tape)[verb]
+
+        assert torch.autograd.gradcheck(value, torch.tensor(0.7, dtype=torch.float64, requires_grad=True)), verb
+
+
+def test_marginal_variances_have_no_derivative_in_single_weights():
+    """It would take all entries of the inverse; without a gradient they are there all the same."""
+    for name in ("kronecker", "kronecker, separable prior", "eigenvalue-corrected"):
+        case = CASES[name]
+        given = torch.as_tensor(case.prior(case.shape, seeded(99)), dtype=torch.float64).expand(case.dim)
+        precision = case.data().add_diagonal(given.clone().requires_grad_())
+        with pytest.raises(UnsupportedError, match="one per block"):
+            precision.marginal_variance()
+        with torch.no_grad():
+            expected = inverse(precision).diagonal()
+            torch.testing.assert_close(precision.marginal_variance(), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("name", EVERY)

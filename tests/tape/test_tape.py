@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bayescope.tape import (
+    ComputedTape,
     Convolution,
     DenseTape,
     FactoredTape,
@@ -16,6 +17,7 @@ from bayescope.tape import (
     StreamedTape,
     SumTape,
     Tape,
+    ZeroTape,
 )
 from bayescope.tape import tape as tape_module
 
@@ -72,9 +74,19 @@ def head(s, n, *, bias=True):
 
 
 def joined(s, n):
-    parts = (outer(s, n, bias=True), lookup(s, n), DenseTape(s.normal(n, 3, 2)))
+    unused = ZeroTape(n, 3, (1, 2, 1), s.normal(1))
+    parts = (outer(s, n, bias=True), lookup(s, n), DenseTape(s.normal(n, 3, 2)), unused)
     order = s.order(sum(part.dim for part in parts))
     return JoinedTape(parts, order.split([part.dim for part in parts]), len(order))
+
+
+def computed(s, n):
+    u = s.normal(n, 3, 7)
+    return ComputedTape(n, 3, 7, lambda rows: u[rows].clone())
+
+
+def zero(s, n, *, one_hot=False):
+    return ZeroTape(n, 3, (2, 4, 3), s.normal(1), one_hot)
 
 
 FACTORED = {
@@ -106,14 +118,17 @@ FACTORED = {
     "convolutions joined": lambda s, n: StreamedTape.join([convolution(s, n, bias=True) for _ in range(2)]),
     "head": head,
     "head, no bias": lambda s, n: head(s, n, bias=False),
+    "zero": zero,
+    "zero, one-hot": lambda s, n: zero(s, n, one_hot=True),
 }
 TAPES = FACTORED | {
     "linear": lambda s, n: LinearTape(s.normal(n, 4), 3, True),
     "linear, no bias": lambda s, n: LinearTape(s.normal(n, 4), 1, False),
     "dense": lambda s, n: DenseTape(s.normal(n, 3, 7)),
+    "computed": computed,
     "sum": lambda s, n: SumTape((outer(s, n, o=5, d=2), lookup(s, n, t=3), DenseTape(s.normal(n, 3, 10)))),
     "selected": lambda s, n: SelectedTape(outer(s, n, t=2), s.order(12)[:5]),
-    "selected twice": lambda s, n: SelectedTape(joined(s, n), s.order(24)[:9]).part(torch.tensor([4, 0, 7])),
+    "selected twice": lambda s, n: SelectedTape(joined(s, n), s.order(30)[:9]).part(torch.tensor([4, 0, 7])),
     "joined": joined,
 }
 

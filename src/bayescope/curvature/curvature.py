@@ -10,24 +10,11 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError, OptionError
+from bayescope.curvature.fallbacks import Fallback
+from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.network.network import Network
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.priors import Prior
-
-
-@final
-@dataclass(frozen=True)
-class Fallback:
-    """A part of a network that the structure asked for cannot treat, and what it got instead.
-
-    Attributes:
-        structure: "full" or "diagonal".
-        reason: why.
-    """
-
-    structure: str
-    reason: str
 
 
 @final
@@ -42,6 +29,7 @@ class Curvature:
         structure: "full", "block", "diagonal", "kfac", "ekfac" or "low_rank".
         rows: N, the number of rows read.
         log_likelihood: Σ log p(y∣f) over all of them, a float64 scalar.
+        passes: how many times the data were read.
         fallbacks: by the name of the part, what the structure could not treat.
     """
 
@@ -51,6 +39,7 @@ class Curvature:
     structure: str
     rows: int
     log_likelihood: Tensor
+    passes: int
     fallbacks: Mapping[str, Fallback]
 
     def with_prior(self, prior_precision: Any) -> Precision:
@@ -61,6 +50,7 @@ class Curvature:
                 its name; or a `Prior`. Tensors that require a gradient stay in the graph.
 
         Raises:
+            InputTypeError: if it is no number or array of numbers.
             InputError: if a precision is not positive, or there is not one for each part.
             OptionError: if a name in the dict is no part's.
             UnsupportedError: if the structure cannot take the prior's diagonal; the message lists those that can.
@@ -87,9 +77,7 @@ class Curvature:
         missing = [name for name in names if name not in by_name]
         if missing:
             raise InputError(f"prior_precision: expected a number for each part, got none for {missing}.")
-        values = torch.stack([_positive(f"prior_precision[{name!r}]", by_name[name]).squeeze() for name in names])
-        if values.ndim != 1:
-            raise InputError("prior_precision: expected one number for each part of the network.")
+        values = torch.stack([_one_positive(f"prior_precision[{name!r}]", by_name[name]) for name in names])
         if isinstance(self.precision, BlockPrecision) and self.structure in ("kfac", "ekfac"):
             return self.precision.add_per_block(values)  # the blocks are the parts, each eigenbasis stays
         diagonal = values.new_zeros(self.network.dim)
@@ -102,7 +90,7 @@ class Curvature:
         rows = [("part", "kind", "weights", "structure")]
         for part, index in zip(self.network.parts, self.network.indices, strict=True):
             fallback = self.fallbacks.get(part.name)
-            treated = self.structure if fallback is None else f"{fallback.structure}: {fallback.reason}"
+            treated = self.structure if fallback is None else str(fallback)
             rows.append((part.name, part.kind, f"{len(index):,}", treated))
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
@@ -110,7 +98,8 @@ class Curvature:
             for name, kind, count, treated in rows
         ]
         head = f"Curvature {self.kind!r} in the structure {self.structure!r} over {self.network.dim:,} weights"
-        data = f"  {self.rows:,} rows, log likelihood {float(self.log_likelihood):.4f}"
+        passes = f"{self.passes} {'pass' if self.passes == 1 else 'passes'}"
+        data = f"  {self.rows:,} rows read in {passes}, log likelihood {float(self.log_likelihood):.4f}"
         return "\n".join([head, data, "", *lines])
 
     def __repr__(self) -> str:
@@ -119,5 +108,14 @@ class Curvature:
 
 def _positive(name: str, value: Any) -> Tensor:
     """Positive numbers in float64, still in the graph where they come as a tensor."""
+    if isinstance(value, bool):
+        raise InputTypeError(f"{name}: expected a positive number, got {value!r}.")
     checks.positive(name, value)
     return value.to(torch.float64) if isinstance(value, Tensor) else checks.float64(name, value)
+
+
+def _one_positive(name: str, value: Any) -> Tensor:
+    values = _positive(name, value)
+    if values.numel() != 1:
+        raise InputError(f"{name}: expected one number for the whole part, got shape {tuple(values.shape)}.")
+    return values.reshape(())

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from bayescope import checks
-from bayescope.curvature.curvature import Curvature, Fallback
-from bayescope.curvature.footprint import FULL_BLOCK
+from bayescope.curvature.curvature import Curvature
+from bayescope.curvature.fallbacks import fallbacks_of
 from bayescope.curvature.groups import group_indices
 from bayescope.curvature.hessian import add_blocks, add_diagonal
 from bayescope.curvature.kinds import check_pair
-from bayescope.curvature.low_rank import low_rank
+from bayescope.curvature.low_rank import SETTLED, low_rank
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
 from bayescope.curvature.structures import (
@@ -68,13 +68,10 @@ def fit_curvature(
         model: any module with outputs f of shape (N, C) or (N, …, C).
         data: a DataLoader, a Dataset, or (X, y).
         likelihood: a name or a likelihood.
-        weights: which weights are random: "all", "last_layer", names or globs, a mask, `largest_magnitude` or
-            `largest_variance`.
-        curvature: "ggn", Σ JᵀΛJ exactly; "fisher", with one drawn label an observation; "empirical_fisher", with the
-            observed labels; or "hessian".
-        structure: "full", "block", "diagonal", "kfac" (Kronecker), "ekfac" (Kronecker eigenvectors, the exact
-            second moments in them) or "low_rank".
-        groups: the blocks of the structure "block": "layer", "tensor", or a list of lists of parameter names or globs.
+        weights: "all", "last_layer", names or globs, a mask, `largest_magnitude` or `largest_variance`.
+        curvature: "ggn", Σ JᵀΛJ exactly; "fisher", with one drawn label an observation; "empirical_fisher"; "hessian".
+        structure: "full", "block", "diagonal", "kfac", "ekfac" (the former's eigenvectors, exact moments), "low_rank".
+        groups: of the structure "block": "layer", "tensor", or a list of lists of parameter names or globs.
         rank: the number of eigenvalues of "low_rank".
         tolerance: instead of the rank, the share of the largest eigenvalue below which the others are left out.
         sharing: how "kfac" treats positions that share weights (tokens, pixels): "expand" or "reduce".
@@ -83,64 +80,101 @@ def fit_curvature(
         memory: the budget in bytes that the run may take; half of what is free by default.
         generator: draws the labels of "fisher" and the first vectors of "low_rank".
         progress: whether a bar is drawn.
-        reduce: sums a precision over processes that each read a shard of the data, such as `all_reduce`.
+        reduce: sums a precision over processes that each read a shard of the data, such as `precision.all_reduce`. What
+            results is the fit to all shards: bases and iterations are shared too, so that "ekfac" and "low_rank" need
+            it, where sums of separate fits are refused or truncated. Processes of torch.distributed draw other labels
+            from the same generator; without it each needs a generator of its own for "fisher".
 
     Returns:
         The curvature of the data alone; `Curvature.with_prior` adds the prior.
 
     Raises:
         OptionError: if a name is unknown.
-        UnsupportedError: if the kind and the structure do not go together, or an option is given to a structure
-            that does not take it.
+        UnsupportedError: if kind and structure do not go together, or the structure does not take an option.
         InputError: if the data do not fit the model or the likelihood, or passes over it differ.
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
     """
-    check_pair(curvature, structure)
-    _check_options(structure, groups, rank, tolerance, sharing)
-    source, chosen = checks.generator(generator), resolve(likelihood)
-    batches = Batches(data, model, batch_size=batch_size)
-    seed = checks.seed_from(source)
-    if isinstance(weights, LargestVariance):
-        everything = fit_curvature(
-            model, data, likelihood=chosen, curvature="ggn", structure="diagonal", cotangents=cotangents,
-            batch_size=batch_size, memory=memory, progress=progress, reduce=reduce,
-        )  # fmt: skip
-        # The variance under a prior δ is 1/(h + δ): whatever δ is, it is largest where h is smallest.
-        weights = weights.mask(-everything.precision.diagonal())
-    # The state of a reading: a shuffling loader gives the first pass the batch that the trace has seen.
-    with reading(model):
-        inputs, targets = batches.first()
-    with torch.inference_mode(False), torch.no_grad():
-        network = Network.trace(model, inputs, weights=weights)
-        plan = plan_network(
-            network, inputs, targets, chosen, structure=structure, curvature=curvature, groups=groups, rank=rank,
-            cotangents=cotangents, memory=memory,
-        ).require()  # fmt: skip
-        passes = Passes(
-            network, batches, chosen, curvature=curvature, seed=seed, rows=plan.rows,
-            cotangents=plan.cotangents, progress=progress,
-        )  # fmt: skip
-        run = _Run(network, passes, groups, rank, tolerance, sharing, plan.cotangents, source, reduce or _alone)
-        precision = (_HESSIANS if curvature == "hessian" else _STRUCTURES)[structure](run)
-        rows, log_likelihood = run.totals()
-    fallbacks = _fallbacks(network) if structure in ("kfac", "ekfac") else {}
-    return Curvature(precision, network, curvature, structure, rows, log_likelihood, fallbacks)
+    settings = _Settings(
+        resolve(likelihood), curvature, structure, groups, rank, tolerance, sharing, cotangents, memory,
+        checks.generator(generator), progress, reduce,
+    )  # fmt: skip
+    return settings.checked().fit(model, Batches(data, model, batch_size=batch_size), weights)
+
+
+@final
+@dataclass(frozen=True)
+class _Settings:
+    """What `fit_curvature` has been asked for, beside the model, its weights and the data."""
+
+    likelihood: Likelihood
+    curvature: str
+    structure: str
+    groups: Any
+    rank: int | None
+    tolerance: float | None
+    sharing: str
+    cotangents: int | None
+    memory: int | None
+    generator: torch.Generator
+    progress: bool
+    reduce: Reduce | None
+
+    def checked(self) -> _Settings:
+        """The settings themselves, where they go together."""
+        check_pair(self.curvature, self.structure)
+        _check_options(self.structure, self.groups, self.rank, self.tolerance, self.sharing)
+        return self
+
+    def fit(self, model: nn.Module, batches: Batches, weights: Any) -> Curvature:
+        seed = self._seed()
+        if isinstance(weights, LargestVariance):
+            diagonal = replace(
+                self, curvature="ggn", structure="diagonal", groups="layer", rank=None, tolerance=None, sharing="expand"
+            )
+            # The variance under a prior δ is 1/(h + δ): whatever δ is, it is largest where h is smallest.
+            weights = weights.mask(-diagonal.fit(model, batches, "all").precision.diagonal())
+        # The state of a reading: a shuffling loader gives the first pass the batch that the trace has seen.
+        with reading(model):
+            inputs, targets = batches.first()
+        with torch.inference_mode(False), torch.no_grad():
+            network = Network.trace(model, inputs, weights=weights)
+            plan = plan_network(
+                network, inputs, targets, self.likelihood, structure=self.structure, curvature=self.curvature,
+                groups=self.groups, rank=self.rank, cotangents=self.cotangents, memory=self.memory,
+            ).require()  # fmt: skip
+            passes = Passes(
+                network, batches, self.likelihood, curvature=self.curvature, seed=seed, rows=plan.rows,
+                cotangents=plan.cotangents, progress=self.progress,
+            )  # fmt: skip
+            run = _Run(network, passes, self, plan.cotangents)
+            precision = (_HESSIANS if self.curvature == "hessian" else _STRUCTURES)[self.structure](run)
+            rows, log_likelihood = run.totals()
+        fallbacks = fallbacks_of(network, self.structure)
+        return Curvature(
+            precision, network, self.curvature, self.structure, rows, log_likelihood, passes.count, fallbacks
+        )
+
+    def _seed(self) -> int:
+        """Of the drawn labels. Processes with generators that are alike read other rows, and need labels of their own.
+
+        Each takes its own of as many seeds as there are processes: torch's generator ignores all but 32 bits of one, so
+        that far apart is no further than random.
+        """
+        if self.reduce is None or not distributed.is_available() or not distributed.is_initialized():
+            return checks.seed_from(self.generator)
+        seeds = [checks.seed_from(self.generator) for _ in range(distributed.get_world_size())]
+        return seeds[distributed.get_rank()]
 
 
 @final
 @dataclass(frozen=True)
 class _Run:
-    """What every structure is computed from; the fields are `fit_curvature`'s arguments, checked."""
+    """What every structure is computed from: the network, the passes over its data, and what has been asked for."""
 
     network: Network
     passes: Passes
-    groups: Any
-    rank: int | None
-    tolerance: float | None
-    sharing: str
+    settings: _Settings
     cotangents: int
-    generator: torch.Generator
-    reduce: Reduce
 
     @property
     def dim(self) -> int:
@@ -155,10 +189,20 @@ class _Run:
         self.passes.run(sums.add, moments=moments)
         return sums.finish()
 
+    def reduce(self, precision: Precision) -> Precision:
+        """The sum over processes."""
+        return precision if self.settings.reduce is None else self.settings.reduce(precision)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """A tensor of float64 numbers, summed over processes as a precision is."""
+        if self.settings.reduce is None:
+            return values
+        return self.reduce(DiagonalPrecision(values.flatten(), semidefinite=True)).diagonal().reshape(values.shape)
+
     def totals(self) -> tuple[int, Tensor]:
-        """N and Σ log p(y∣f), summed over processes as a precision is."""
+        """N and Σ log p(y∣f), of all processes."""
         own = torch.stack([torch.tensor(float(self.passes.rows), dtype=torch.float64), self.passes.log_likelihood])
-        rows, log_likelihood = self.reduce(DiagonalPrecision(own, semidefinite=True)).diagonal()
+        rows, log_likelihood = self.summed(own.to(self.everything.device)).cpu()
         return round(rows.item()), log_likelihood
 
 
@@ -167,7 +211,7 @@ def _full(run: _Run) -> Precision:
 
 
 def _block(run: _Run) -> Precision:
-    groups = group_indices(run.network, run.groups)
+    groups = group_indices(run.network, run.settings.groups)
     return run.reduce(run.read(Blocks([Dense(len(group)) for group in groups], groups, run.dim)))
 
 
@@ -176,8 +220,11 @@ def _diagonal(run: _Run) -> Precision:
 
 
 def _kfac(run: _Run) -> BlockPrecision:
+    unfactored: dict[str, Callable[[int], Accumulator]] = {"full": Dense, "diagonal": lambda _: Squares()}
+    fallbacks = fallbacks_of(run.network, "kfac")
     sums: list[Accumulator] = [
-        Kronecker(run.sharing) if part.factored else _fallback_sum(part.dim) for part in run.network.parts
+        Kronecker(run.settings.sharing) if part.factored else unfactored[fallbacks[part.name].structure](part.dim)
+        for part in run.network.parts
     ]
     summed = run.reduce(run.read(Blocks(sums, run.network.indices, run.dim), moments=True))
     assert isinstance(summed, BlockPrecision)
@@ -201,12 +248,20 @@ def _ekfac(run: _Run) -> BlockPrecision:
 
 
 def _low_rank(run: _Run) -> Precision:
+    """Products and first vectors are summed over processes, so that all of them iterate on the whole curvature."""
+
     def product(vectors: Tensor) -> Tensor:
         products = Products(vectors)
         run.passes.run(products.add)
-        return products.total()
+        return run.summed(products.total())
 
-    return run.reduce(low_rank(product, run.dim, run.rank, run.tolerance, run.everything, run.generator))
+    def draw(columns: int) -> Tensor:
+        vectors = torch.randn(run.dim, columns, dtype=torch.float64, generator=run.settings.generator)
+        return run.summed(vectors.to(run.everything.device))
+
+    parameters = run.network.weights.parameters(run.network.module).values()
+    double = all(parameter.dtype == torch.float64 for parameter in parameters)
+    return low_rank(product, draw, run.dim, run.settings.rank, run.settings.tolerance, SETTLED[double])
 
 
 def _full_hessian(run: _Run) -> Precision:
@@ -215,7 +270,7 @@ def _full_hessian(run: _Run) -> Precision:
 
 
 def _block_hessian(run: _Run) -> Precision:
-    groups = group_indices(run.network, run.groups)
+    groups = group_indices(run.network, run.settings.groups)
     return run.reduce(BlockPrecision(_hessian_blocks(run, groups), groups, run.dim))
 
 
@@ -244,26 +299,6 @@ _HESSIANS: dict[str, Callable[[_Run], Precision]] = {
     "block": _block_hessian,
     "diagonal": _diagonal_hessian,
 }
-
-
-def _alone(precision: Precision) -> Precision:
-    return precision
-
-
-def _fallback_sum(dim: int) -> Accumulator:
-    return Dense(dim) if dim <= FULL_BLOCK else Squares()
-
-
-def _fallbacks(network: Network) -> dict[str, Fallback]:
-    """The parts that are no sum of outer products, and what their blocks are."""
-    return {
-        part.name: Fallback(
-            "full" if part.dim <= FULL_BLOCK else "diagonal",
-            part.reason or f"{part.kind} weights are no matrix that meets its inputs",
-        )
-        for part in network.parts
-        if not part.factored
-    }
 
 
 def _check_options(structure: str, groups: Any, rank: int | None, tolerance: float | None, sharing: str) -> None:

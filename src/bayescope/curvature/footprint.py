@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import PIECE_BYTES, Network, PartInfo
+from bayescope.network.trace import PROBES
 from bayescope.tape import FactoredTape
 from bayescope.tape.tape import BLOCK_BYTES
 
@@ -20,6 +21,8 @@ FULL_BLOCK = 512
 FLOAT64 = 8
 # A matrix is there as the sum over the data, as the same with the prior, and as a factor or eigenvectors of that.
 COPIES = 3
+# U of one row and parameter after another goes through so many tensors of its size in a vectorised backward pass.
+BACKWARD = 6
 
 
 @final
@@ -37,6 +40,9 @@ class Footprint:
         held: the bytes that a forward pass holds of each row for the backward one.
         activations: per part, the entries of a of one row.
         cotangents: per part, the entries of g of one row and one cotangent.
+        computed: per part, the entries of U of one row and one cotangent, where they are computed row by row.
+
+    A part that nothing depends on has no positions: there is nothing of it.
     """
 
     parts: tuple[PartInfo, ...]
@@ -48,6 +54,7 @@ class Footprint:
     held: int
     activations: tuple[int, ...]
     cotangents: tuple[int, ...]
+    computed: tuple[int, ...]
 
     @classmethod
     def of(cls, network: Network, inputs: Any) -> Footprint:
@@ -66,16 +73,18 @@ class Footprint:
             recording = network.record(one)
         f = recording.outputs
         tapes = recording.tape(torch.ones_like(f)[None]).parts
-        activations, cotangents = [], []
+        activations, cotangents, computed = [], [], []
         for part, tape in zip(network.parts, tapes, strict=True):
             positions = tape.positions if isinstance(tape, FactoredTape) else 1
             groups, outputs, width = part.shape or (1, part.dim, 0)
+            by_row = part.kind == "per-row"  # U of all of the parameters, also where a mask has fixed some weights
             activations.append(positions * groups * (1 if part.kind == "embedding" else width))
-            cotangents.append(positions * groups * outputs)
+            cotangents.append(0 if by_row else positions * groups * outputs)
+            computed.append(sum(network.module.get_parameter(name).numel() for name in part.parameters) * by_row)
         given = sum(tensor.nbytes for tensor in tensors(one))
         return cls(
             network.parts, network.dim, count_rows(inputs), f[0].numel(), f.shape[-1], f.element_size(),
-            sum(kept.values()) + given, tuple(activations), tuple(cotangents),
+            sum(kept.values()) + given, tuple(activations), tuple(cotangents), tuple(computed),
         )  # fmt: skip
 
     def curvature(self, structure: str, groups: Sequence[int], rank: int | None) -> int:
@@ -96,9 +105,14 @@ class Footprint:
         }
         return counts[structure]()
 
+    def tracing(self) -> int:
+        """The gradients of a few rows, by autograd and from the tape, while they are compared."""
+        return 4 * PROBES * self.itemsize * self.dim
+
     def reading(self, cotangents: int) -> int:
         """One batch and so many of its cotangents: the graph, a and g of every part, and what is unfolded of them."""
-        return self.rows * (self.held + cotangents * self.per_cotangent) + self._blocks(cotangents)
+        held = self.rows * (self.held + cotangents * self.per_cotangent)
+        return held + self._blocks(cotangents) + self._by_rows(self.rows, cotangents)
 
     def head(self) -> int:
         """One batch at a last layer read through the moments of Λ."""
@@ -117,11 +131,12 @@ class Footprint:
         if structure in ("kfac", "ekfac"):
             g = 0 if head else self.outputs
             turned = max(a + g * o for a, o in zip(self.activations, self.cotangents, strict=True))
-        seeded = 0 if head else self.outputs * sum(self.cotangents)
+        seeded = 0 if head else self.outputs * (sum(self.cotangents) + sum(self.computed))
         rows = max(1, min(self.rows, PIECE_BYTES // max(1, seeded * self.itemsize)))
         reading = self.held + (0 if head else self.outputs * self.per_cotangent)
         worked = rows * (reading + self.itemsize * (turned + COPIES * self.outputs**2))
-        return worked + self._blocks(0 if head else self.outputs) + self.rows * FLOAT64 * self.outputs**2
+        blocks = self._blocks(0 if head else self.outputs) + self._by_rows(rows, self.outputs)
+        return worked + blocks + self.rows * FLOAT64 * self.outputs**2
 
     @property
     def per_cotangent(self) -> int:
@@ -132,6 +147,11 @@ class Footprint:
         """Rows that are written out, a block at a time: unfolded inputs, or U itself."""
         widest = max(a + cotangents * g for a, g in zip(self.activations, self.cotangents, strict=True))
         return min(self.rows * self.itemsize * widest, BLOCK_BYTES)
+
+    def _by_rows(self, rows: int, cotangents: int) -> int:
+        """What goes into U of a part that is read row by row: for a block of rows, or for one that takes more."""
+        row = cotangents * max(self.computed)
+        return BACKWARD * self.itemsize * row * min(rows, max(1, BLOCK_BYTES // max(1, FLOAT64 * row)))
 
     def _kronecker(self, part: PartInfo) -> int:
         if part.shape is None:

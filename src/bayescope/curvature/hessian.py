@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from bayescope.curvature.kinds import Observations
 from bayescope.errors import UnsupportedError
@@ -19,13 +17,11 @@ from bayescope.network.forward import owned
 from bayescope.network.inputs import call
 from bayescope.network.pullback import pull_back
 from bayescope.network.rewrites import REWRITES
+from bayescope.network.substitution import Rewrites, Substituted
 from bayescope.network.weights import Weights
 
 # So many columns of the Hessian of one batch travel together: as many copies of all activations are held.
 COLUMNS = 32
-# What uᵀHv and vᵀHu may differ by, relative to ‖u‖‖Hv‖: rounding in float32 is far below it.
-ASYMMETRY = 1e-4
-
 Product = Callable[[Tensor], Tensor]
 
 
@@ -48,8 +44,8 @@ def hessian_product(
     """
     theta = weights.flat(module).requires_grad_()
     with torch.enable_grad(), _second_derivatives():
-        values = weights.unflat(theta, module)
-        with _Written(weights.parameters(module), values):
+        parameters, values = weights.parameters(module), weights.unflat(theta, module)
+        with Substituted(list(parameters.values()), [values[name] for name in parameters], _REWRITES):
             f = call(module, owned(inputs, copy=True))
         observations = observe(f)
         loss = -_log_likelihood(observations.likelihood, f, observations.y)
@@ -65,8 +61,16 @@ def hessian_product(
     return product, observations
 
 
-def check_symmetric(product: Product, dim: int, device: torch.device) -> None:
+def check_symmetric(product: Product, dim: int, device: torch.device, dtype: torch.dtype) -> None:
     """Refuses a product that is none with a symmetric matrix: uᵀ(H v) = vᵀ(H u) at two random vectors.
+
+    The two may differ by the root of the dtype's rounding, relative to ‖u‖‖Hv‖: sums of many terms are far within it.
+
+    Args:
+        product: V ↦ H V.
+        dim: P.
+        device: that the product is computed on.
+        dtype: the coarsest that it is computed in.
 
     Raises:
         UnsupportedError: if the two differ by more than rounding: some operation's second derivative in torch is wrong.
@@ -75,7 +79,7 @@ def check_symmetric(product: Product, dim: int, device: torch.device) -> None:
     images = product(vectors)
     cross = vectors.mT @ images
     size = torch.linalg.vector_norm(vectors) * torch.linalg.vector_norm(images)
-    if (cross[0, 1] - cross[1, 0]).abs() > ASYMMETRY * size:
+    if (cross[0, 1] - cross[1, 0]).abs() > torch.finfo(dtype).eps ** 0.5 * size:
         raise UnsupportedError(
             f"curvature: expected a symmetric Hessian, got uᵀHv = {float(cross[0, 1]):.6g} and vᵀHu = "
             f"{float(cross[1, 0]):.6g}: torch's second derivative of an operation in this network is wrong, or the "
@@ -125,31 +129,12 @@ def _second_derivatives() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-class _Written(TorchFunctionMode):
-    """Puts values in the place of parameters in every call to torch, and writes composite layers out.
-
-    Torch's second derivatives of fused layers (norms, recurrent layers) are wrong or absent for several vectors at
-    once; those of the arithmetic that they stand for are right.
-    """
-
-    def __init__(self, parameters: dict[str, nn.Parameter], values: dict[str, Tensor]) -> None:
-        super().__init__()
-        self._values = {id(parameter): values[name] for name, parameter in parameters.items()}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(lambda value: self._values.get(id(value), value), (args, kwargs or {}))
-        if func in _REWRITES:
-            with self:  # what a rewrite calls may have one too
-                result = _REWRITES[func](*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        return func(*args, **kwargs)
-
-
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """g v/‖v‖, the norm over all dimensions but one, which has g's length; over all of them for −1."""
     others = [axis for axis in range(v.ndim) if axis != dim]
     return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=True))
 
 
-_REWRITES: dict[Callable[..., Any], Callable[..., Any]] = REWRITES | {torch._weight_norm: _weight_norm}
+# Torch's second derivatives of fused layers (norms, recurrent layers) are wrong or absent for several vectors at once;
+# those of the arithmetic that they stand for are right.
+_REWRITES: Rewrites = REWRITES | {torch._weight_norm: _weight_norm}

@@ -43,6 +43,7 @@ class Passes:
     Attributes:
         rows: N, the number of rows; 0 before the first pass.
         log_likelihood: Σ log p(y∣f) over all observations, a float64 scalar.
+        count: how many passes there have been.
     """
 
     def __init__(
@@ -57,12 +58,11 @@ class Passes:
         cotangents: int,
         progress: bool,
     ) -> None:
-        self.rows = 0
+        self.rows = self.count = 0
         self.log_likelihood = torch.zeros((), dtype=torch.float64)
         self._network, self._batches, self._likelihood = network, batches, likelihood
         self._curvature, self._seed, self._progress = curvature, seed, progress
         self._at_once, self._cotangents = rows, cotangents
-        self._done = 0
 
     def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False) -> None:
         """Gives every tape of one pass to ``add``, with whether it is the first of its rows.
@@ -95,11 +95,19 @@ class Passes:
         def visit(inputs: Any, observe: Observe) -> Observations:
             product, observations = hessian_product(self._network.module, self._network.weights, inputs, observe)
             if observations.first == 0:
-                check_symmetric(product, self._network.dim, self._network.indices[0].device)
+                device = self._network.indices[0].device
+                check_symmetric(product, self._network.dim, device, self._coarsest(observations.f))
             add(product)
             return observations
 
         self._pass(visit)
+
+    def _coarsest(self, f: Tensor) -> torch.dtype:
+        """The dtype with the largest rounding that a forward pass computes in."""
+        dtypes = {f.dtype, *(p.dtype for p in self._network.module.parameters() if p.is_floating_point())}
+        if torch.is_autocast_enabled(f.device.type):
+            dtypes.add(torch.get_autocast_dtype(f.device.type))
+        return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
     def _pass(self, visit: Callable[[Any, Observe], Observations]) -> None:
         rows = observed = 0
@@ -107,7 +115,7 @@ class Passes:
         # The guard puts the global generator back after each pass, so that a shuffling loader repeats its order.
         with torch.no_grad(), reading(self._network.module), progress_bar("reading", shown=self._progress) as report:
             for inputs, targets in self._pieces():
-                report(rows, max(self.rows, rows), f"the data, pass {self._done + 1}")
+                report(rows, max(self.rows, rows), f"the data, pass {self.count + 1}")
                 observe = partial(Observations.read, self._likelihood, targets=targets, first=observed)
                 observations = visit(inputs, observe)
                 rows += observations.shape[0]
@@ -118,14 +126,14 @@ class Passes:
                 f"data: expected a finite log likelihood, got {float(total)} over {rows} rows. "
                 "The model's outputs hold NaN or infinity for some of them."
             )
-        if self._done and (rows != self.rows or not _same(total, self.log_likelihood)):
+        if self.count and (rows != self.rows or not _same(total, self.log_likelihood)):
             raise InputError(
                 f"data: expected every pass to give the same rows, got {self.rows} with the log likelihood "
                 f"{float(self.log_likelihood):.6g} in the first and {rows} with {float(total):.6g} in the next. "
                 "Take out random augmentation and whatever else differs between passes."
             )
         self.rows, self.log_likelihood = rows, total
-        self._done += 1
+        self.count += 1
 
     def _pieces(self) -> Iterator[tuple[Any, Tensor]]:
         for inputs, targets in self._batches:

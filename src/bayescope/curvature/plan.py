@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -9,7 +10,8 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature.footprint import FULL_BLOCK, Footprint
+from bayescope.curvature.fallbacks import Fallback, fallbacks_of
+from bayescope.curvature.footprint import Footprint
 from bayescope.curvature.groups import group_indices
 from bayescope.curvature.hessian import COLUMNS
 from bayescope.curvature.kinds import SUPPORTED, Observations, check_pair
@@ -41,6 +43,7 @@ class Plan:
         parameters: the number of all of the model's parameters.
         rows: how many rows of a batch are read at once.
         cotangents: K, how many travel through the network at once.
+        tracing_bytes: the check against autograd on a few rows, before anything else is there.
         curvature_bytes: the curvature, its sum with a prior, and their factors or eigenvectors.
         reading_bytes: one batch while it is read for the curvature.
         prediction_bytes: one batch while the covariance of all its outputs is computed, after the fit.
@@ -55,17 +58,18 @@ class Plan:
     parameters: int
     rows: int
     cotangents: int
+    tracing_bytes: int
     curvature_bytes: int
     reading_bytes: int
     prediction_bytes: int
     budget: int
-    fallbacks: Mapping[str, str]
+    fallbacks: Mapping[str, Fallback]
     alternatives: Mapping[str, int]
 
     @property
     def bytes(self) -> int:
-        """The most that the fit takes at once: the curvature and a batch that is read for it."""
-        return self.curvature_bytes + self.reading_bytes
+        """The most that the fit takes at once: the trace, or the curvature and a batch that is read for it."""
+        return max(self.tracing_bytes, self.curvature_bytes + self.reading_bytes)
 
     @property
     def fits(self) -> bool:
@@ -97,6 +101,7 @@ class Plan:
             f"Plan for the structure {self.structure!r} of the curvature {self.curvature!r}",
             f"  random weights       {self.weights:,} of {self.parameters:,} parameters",
             f"  at once              {self.rows:,} rows, {self.cotangents:,} cotangents",
+            f"  checking the reading {readable(self.tracing_bytes)}",
             f"  the curvature        {readable(self.curvature_bytes)}",
             f"  reading a batch      {readable(self.reading_bytes)}",
             f"  the fit in all       {readable(self.bytes)} of {readable(self.budget)}: "
@@ -197,7 +202,7 @@ def plan_network(
     device = network.indices[0].device
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0):
         raise InputError(f"memory: expected a positive number of bytes, got {memory!r}.")
-    budget = free_memory(device) // 2 if memory is None else int(memory)
+    budget = free_memory(device) // 2 if memory is None else int(min(memory, sys.maxsize))  # infinity is no limit
     footprint = Footprint.of(network, inputs)
     sizes = [len(index) for index in group_indices(network, groups)]
     total = _total(network, inputs, targets, likelihood, curvature)
@@ -212,11 +217,12 @@ def plan_network(
         return chunk, at_once, held, chunk.reading(at_once)
 
     chunk, at_once, held, reading = costs(structure)
-    alternatives = {name: sum(costs(name)[2:]) for name in SUPPORTED[curvature]}
+    tracing = footprint.tracing()
+    alternatives = {name: max(tracing, sum(costs(name)[2:])) for name in SUPPORTED[curvature]}
     return Plan(
         structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
-        chunk.rows, at_once, held, reading, footprint.prediction(structure, head=network.head), budget,
-        _fallbacks(network) if structure in ("kfac", "ekfac") else {}, alternatives,
+        chunk.rows, at_once, tracing, held, reading, footprint.prediction(structure, head=network.head), budget,
+        fallbacks_of(network, structure), alternatives,
     )  # fmt: skip
 
 
@@ -249,9 +255,3 @@ def _at_once(footprint: Footprint, total: int, left: int) -> tuple[Footprint, in
         rows = min(rows, max(1, CHUNK_BYTES // one))
     chunks = -(-total // cotangents)
     return replace(footprint, rows=rows), -(-total // chunks)
-
-
-def _fallbacks(network: Network) -> dict[str, str]:
-    return {
-        part.name: "full block" if part.dim <= FULL_BLOCK else "diagonal" for part in network.parts if not part.factored
-    }

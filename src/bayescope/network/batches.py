@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network.inputs import count_rows, map_tensors, take_rows
+from bayescope.network.inputs import count_rows, placed, take_rows
 
 
 @final
@@ -34,8 +34,7 @@ class Batches:
     """
 
     def __init__(self, data: Any, module: nn.Module, *, batch_size: int = 256) -> None:
-        reference = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
-        self._dtype, self._device = reference.dtype, reference.device
+        self._module = module
         self._arrays: tuple[Any, Tensor] | None = None
         self._source: Iterable[Any] = ()
         self._rows: int | None = None
@@ -66,7 +65,8 @@ class Batches:
             count = len(targets)
             if count:
                 rows += count
-                yield map_tensors(self._placed, inputs), targets.to(self._device, non_blocking=True)
+                device = next((p.device for p in self._module.parameters()), targets.device)
+                yield placed(inputs, self._module), targets.to(device, non_blocking=True)
         if not rows:
             raise InputError("data: expected at least one row, got none.")
         self._rows = rows
@@ -92,10 +92,6 @@ class Batches:
         for start in range(0, len(targets), self._size):
             rows = slice(start, start + self._size)
             yield take_rows(inputs, rows), targets[rows]
-
-    def _placed(self, tensor: Tensor) -> Tensor:
-        dtype = self._dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(self._device, dtype, non_blocking=True)
 
 
 def map_arrays(inputs: Any) -> Any:

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.network.guard import untouched
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.notes import Notes
 from bayescope.network.pullback import pull_back
 from bayescope.network.recorder import Recorder
-from bayescope.network.sites import Site, Target
+from bayescope.network.sites import Target
 
 
 @contextmanager
 def reading(module: nn.Module) -> Iterator[None]:
-    """The state in which a network is read, whatever the caller's: eval mode, no inference mode, left as found."""
-    with torch.inference_mode(False), untouched(module):
+    """The state in which a network is read, whatever the caller's: eval mode, no inference mode, left as found.
+
+    What has been compiled runs as it was written, so that its calls to torch are seen.
+
+    Raises:
+        InputTypeError: if it is no module.
+        UnsupportedError: if it, or a module in it, is TorchScript.
+    """
+    if not isinstance(module, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(module).__name__}.")
+    if any(isinstance(submodule, torch.jit.ScriptModule) for submodule in module.modules()):
+        raise UnsupportedError(
+            "model: expected a module whose calls to torch can be seen, got TorchScript. "
+            "Give the Python module that it was made from, with its state_dict."
+        )
+    compiled = "torch._dynamo" in sys.modules  # else nothing can have been compiled, and importing it takes seconds
+    stance: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with stance, torch.inference_mode(False), untouched(module):
         yield
 
 
 def forward(
     module: nn.Module, names: frozenset[str], inputs: Any, overwritten: frozenset[Hashable] = frozenset()
-) -> tuple[Tensor, list[Site]]:
+) -> tuple[Tensor, Notes]:
     """Runs a network with some parameters random.
 
     Args:
@@ -36,14 +54,14 @@ def forward(
         overwritten: the sites whose inputs the network writes over afterwards.
 
     Returns:
-        f with its graph, and the sites in the order of execution.
+        f with its graph, and the notes of the sites.
     """
     named = list(module.named_parameters())
     random = {id(parameter): (name, parameter) for name, parameter in named if name in names}
     notes = Notes(random, {id(parameter): parameter for name, parameter in named if name not in names}, overwritten)
     with torch.enable_grad(), Recorder(notes):
         f = call(module, inputs)
-    return f, notes.sites
+    return f, notes
 
 
 def owned(inputs: Any, *, copy: bool) -> Any:
@@ -56,7 +74,11 @@ def owned(inputs: Any, *, copy: bool) -> Any:
 
 
 def cotangents(f: Tensor, targets: Sequence[Target], seeds: Tensor) -> list[Tensor | None]:
-    """The gradients of Σ s_k · f at each target, (K, *shape), or ``None`` where f does not depend on it."""
+    """The gradients of Σ s_k · f at each target, (K, *shape), or ``None`` where f does not depend on it.
+
+    Raises:
+        UnsupportedError: if torch cannot differentiate the network from the recorded pass alone.
+    """
     if not targets or not f.requires_grad:
         return [None] * len(targets)
     if len(seeds) > 1:
@@ -64,5 +86,13 @@ def cotangents(f: Tensor, targets: Sequence[Target], seeds: Tensor) -> list[Tens
             return pull_back(f, targets, seeds)
         except RuntimeError:  # a backward pass that takes one cotangent at a time
             pass
-    each = [torch.autograd.grad(f, list(targets), s, retain_graph=True, allow_unused=True) for s in seeds]
+    try:
+        each = [torch.autograd.grad(f, list(targets), s, retain_graph=True, allow_unused=True) for s in seeds]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UnsupportedError(
+            f"model: expected a network whose backward pass runs by itself, got: {error} Turn activation checkpointing "
+            "off (`gradient_checkpointing_disable()`), and change no activations in place that a gradient needs."
+        ) from error
     return [None if of_one[0] is None else torch.stack(of_one) for of_one in zip(*each, strict=True)]

@@ -41,17 +41,18 @@ def untouched(module: nn.Module) -> Iterator[None]:
             yield
     finally:
         _guarded.reset(token)
-        for submodule, mode, found in zip(submodules, training, registered, strict=True):
+        for submodule, mode in zip(submodules, training, strict=True):  # before anything that may fail
             submodule.training = mode
+        for parameter, gradient, required in parameters:
+            parameter.requires_grad_(required)
+            parameter.grad = gradient
+        for submodule, found in zip(submodules, registered, strict=True):
             submodule._buffers.clear()
             submodule._buffers.update(found)
         with torch.no_grad():
             for buffer, content in buffers:
                 if not torch.equal(buffer, content):  # a batch norm writes its statistics without a new version
                     buffer.copy_(content)
-        for parameter, gradient, required in parameters:
-            parameter.requires_grad_(required)
-            parameter.grad = gradient
 
 
 def _gpus(module: nn.Module) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError
@@ -46,6 +47,17 @@ def count_rows(inputs: Any) -> int:
 def take_rows(inputs: Any, rows: slice) -> Any:
     """The inputs of a range of rows."""
     return map_tensors(lambda tensor: tensor[rows], inputs)
+
+
+def placed(inputs: Any, module: nn.Module) -> Any:
+    """The inputs on the device of a module, floating-point ones in the dtype of its parameters; whole numbers stay."""
+    reference = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
+
+    def place(tensor: Tensor) -> Tensor:
+        dtype = reference.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(reference.device, dtype, non_blocking=True)
+
+    return map_tensors(place, inputs)
 
 
 def call(module: nn.Module, inputs: Any) -> Tensor:

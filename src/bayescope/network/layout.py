@@ -58,8 +58,8 @@ def candidates(shape: Sequence[int], rows: int, lead: int) -> Iterator[Layout]:
                 yield Layout(dim, fold)
 
 
-def find_layout(cotangents: Tensor, lead: int, constant: Tensor | None = None) -> Layout | None:
-    """The layout under which the k-th of N cotangents, seeded in row k alone, is zero in all other rows.
+def layouts(cotangents: Tensor, lead: int, constant: Tensor | None = None) -> list[Layout]:
+    """The layouts under which the k-th of N cotangents, seeded in row k alone, is zero in all other rows.
 
     Args:
         cotangents: shape (N, *shape), one for each row.
@@ -67,16 +67,12 @@ def find_layout(cotangents: Tensor, lead: int, constant: Tensor | None = None) -
         constant: a tensor of that shape that may not vary along the dimension of the rows, as its strides tell.
 
     Returns:
-        The layout, or ``None`` where rows are mixed or none of the dimensions can hold them. Cotangents that are zero
-        throughout (a dead unit, an adapter that starts at zero) tell nothing: then rows are taken to lie where exactly
-        one dimension has as many entries.
+        None where rows are mixed or none of the dimensions can hold them; one, as a rule. Cotangents that are zero
+        throughout (a dead unit, an adapter that starts at zero) tell nothing: all that the shape allows are returned.
     """
     rows = cotangents.shape[0]
     found = list(candidates(cotangents.shape[1:], rows, lead))
     if constant is not None:
         found = [layout for layout in found if constant.stride(layout.dim) == 0]
-    if not cotangents.any():
-        alone = [layout for layout in found if layout.fold == "alone"]
-        return alone[0] if len(alone) == 1 else None
     others = ~torch.eye(rows, dtype=torch.bool, device=cotangents.device)
-    return next((layout for layout in found if not layout.split(cotangents, rows, 1)[others].any()), None)
+    return [layout for layout in found if not layout.split(cotangents, rows, 1)[others].any()]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from bayescope.network.inputs import count_rows, take_rows
+from bayescope.errors import InputError
+from bayescope.network.inputs import count_rows, placed, take_rows
 from bayescope.network.parts import Part, SelectedPart
 from bayescope.network.recording import Recording
 from bayescope.network.trace import trace
@@ -119,34 +120,46 @@ class Network:
         return recording.tape(identity.unflatten(1, (1, *shape)))
 
     def latent_covariance(self, inputs: Any, precision: Precision) -> Tensor:
-        """J A⁻¹ Jᵀ for each row, shape (N, C, C); outputs (N, S, C) count as S C of them.
+        """J A⁻¹ Jᵀ for each row, shape (N, C, C), float64; outputs (N, S, C) count as S C of them.
 
-        Rows are read so few at a time that memory depends neither on the depth of the network nor on N.
+        Rows are read in pieces: few enough for the cotangents of all layers to stay within a few megabytes, or one by
+        one where those of a row take more. The answer and what a forward pass of a piece takes come on top of that.
+        Autocast, where the caller has turned it on, holds for the network and not for A.
 
         Args:
-            inputs: a batch.
+            inputs: a batch. As in a fit, it goes to the device of the module, and floating-point numbers get the dtype
+                of its parameters.
             precision: A, over the random weights.
+
+        Raises:
+            InputError: if there are no rows, or A is over another number of weights.
         """
-        return torch.cat([precision.covariance_of(self.tape(some)) for some in self._pieces(inputs)])
+        return self._pieced(inputs, precision, precision.covariance_of)
 
     def latent_variance(self, inputs: Any, precision: Precision) -> Tensor:
         """The diagonal of `latent_covariance` without the rest of it, shape (N, C): for many classes."""
-        return torch.cat([precision.variance_of(self.tape(some)) for some in self._pieces(inputs)])
+        return self._pieced(inputs, precision, precision.variance_of)
+
+    def _pieced(self, inputs: Any, precision: Precision, question: Callable[[JoinedTape], Tensor]) -> Tensor:
+        if precision.dim != self.dim:
+            raise InputError(
+                f"precision: expected one over the {self.dim} random weights of this network, got {precision.dim}."
+            )
+        answers = []
+        for some in self._pieces(inputs):
+            tape = self.tape(some)
+            with torch.autocast(self.indices[0].device.type, enabled=False):
+                answers.append(question(tape))
+        return torch.cat(answers)
 
     def _pieces(self, inputs: Any) -> Iterator[Any]:
         rows = count_rows(inputs)
+        if rows == 0:
+            raise InputError("inputs: expected at least one row, got none.")
         numbers = 0 if self.head else self.treatment.row_numbers
         size = next(self.module.parameters()).element_size()
-        blocks = list(row_blocks(rows, numbers * size, PIECE_BYTES)) or [slice(0, 0)]
-        return (inputs if len(blocks) == 1 else take_rows(inputs, block) for block in blocks)
-
-    def describe(self) -> list[str]:
-        """A line for each part: its name, its parameters, how many weights, how they are read and why."""
-        return [
-            f"{part.name}: {', '.join(part.parameters)} ({part.dim} weights), {part.kind}"
-            + ("" if part.reason is None else f": {part.reason}")
-            for part in self.parts
-        ]
+        for block in row_blocks(rows, numbers * size, PIECE_BYTES):
+            yield placed(take_rows(inputs, block), self.module)
 
 
 def _masked(

@@ -25,6 +25,7 @@ class Notes:
 
     Attributes:
         sites: where random weights met the data, in the order of execution.
+        moves_rows: whether the network has called a function that can move rows by value.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Notes:
         overwritten: frozenset[Hashable] = frozenset(),
     ) -> None:
         self.sites: list[Site] = []
+        self.moves_rows = False
         self._random = random
         self._fixed = fixed
         self._overwritten = overwritten

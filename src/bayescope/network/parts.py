@@ -15,7 +15,7 @@ from bayescope.network.forms import Form
 from bayescope.network.layout import Layout
 from bayescope.network.sites import MatrixSite, Site
 from bayescope.network.views import WeightView
-from bayescope.tape import DenseTape, SelectedTape, SumTape, Tape
+from bayescope.tape import ComputedTape, DenseTape, SelectedTape, SumTape, Tape, ZeroTape
 
 
 @final
@@ -38,22 +38,22 @@ class Reading:
         outputs: K.
         uses: the sites that f depends on, by their keys.
         like: a tensor of the dtype and on the device of the tapes.
-        rowwise: the exact reading of some parameters row by row, (N, K, p).
+        rowwise: the exact reading of some parameters in a range of rows, one row by itself at a time, (n, K, p).
     """
 
     rows: int
     outputs: int
     uses: Mapping[Hashable, Sequence[Use]]
     like: Tensor
-    rowwise: Callable[[Sequence[str]], Tensor]
+    rowwise: Callable[[Sequence[str], slice], Tensor]
 
     def of(self, keys: Sequence[Hashable]) -> list[Use]:
         """The uses that belong to some keys."""
         return [use for key in keys for use in self.uses.get(key, ())]
 
-    def zeros(self, dim: int) -> Tensor:
-        """U of weights that f does not depend on, (N, K, dim); it takes no memory."""
-        return self.like.new_zeros(()).expand(self.rows, self.outputs, dim)
+    def zeros(self, shape: tuple[int, int, int], *, one_hot: bool = False) -> ZeroTape:
+        """The tape of weights that f does not depend on, (G, O, D) of them."""
+        return ZeroTape(self.rows, self.outputs, shape, self.like, one_hot)
 
 
 class Part(Protocol):
@@ -123,8 +123,7 @@ class MatrixPart:
         """All uses side by side along their positions."""
         uses, bias = reading.of(self.keys), self.bias is not None
         if not uses:
-            groups, outputs, inputs = self.shape
-            return DenseTape(reading.zeros(groups * outputs * inputs))
+            return reading.zeros(self.shape, one_hot=self.kind == "embedding")
         sites = [cast(MatrixSite, use.site) for use in uses]
         tapes = [
             site.tape(use.cotangents, use.layout, reading.rows, bias=bias)
@@ -136,7 +135,7 @@ class MatrixPart:
 @final
 @dataclass(frozen=True, eq=False)
 class DensePart:
-    """Parameters that are few or bare, whose U is held as it is: scales, shifts, tokens, biases without their weight.
+    """Parameters that act entry by entry, whose U is held: scales, shifts, tokens, biases without their weight.
 
     Attributes:
         uses: for each parameter its size and the keys of its sites.
@@ -155,12 +154,14 @@ class DensePart:
         """Each parameter row-major, one after the other."""
         return _ranges(offsets, {name: size for name, (size, _) in self.uses.items()})
 
-    def tape(self, reading: Reading) -> DenseTape:
+    def tape(self, reading: Reading) -> DenseTape | ZeroTape:
         """The values of each parameter, summed over its uses."""
+        if not any(reading.of(keys) for _, keys in self.uses.values()):
+            return reading.zeros((1, sum(size for size, _ in self.uses.values()), 1))
         columns = []
         for size, keys in self.uses.values():
             values = [use.site.values(use.cotangents, use.layout, reading.rows) for use in reading.of(keys)]
-            columns.append(reduce(add, values) if values else reading.zeros(size))
+            columns.append(reduce(add, values) if values else reading.zeros((1, size, 1)).jacobian(slice(None)))
         return DenseTape(torch.cat(columns, -1) if len(columns) > 1 else columns[0])
 
 
@@ -220,10 +221,13 @@ class RowPart:
         """Each parameter row-major, one after the other."""
         return _ranges(offsets, self.sizes)
 
-    def tape(self, reading: Reading) -> DenseTape:
-        """U from one backward pass a row."""
-        with torch.no_grad():  # the other parameters would leave a graph
-            return DenseTape(reading.rowwise(self.names).to(reading.like))
+    def tape(self, reading: Reading) -> ComputedTape:
+        """U from one backward pass a row, for as many rows at a time as are asked for."""
+
+        def compute(rows: slice) -> Tensor:
+            return reading.rowwise(self.names, rows).to(reading.like)
+
+        return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), compute)
 
 
 @final
@@ -248,9 +252,9 @@ class UnusedPart:
         """As they stand."""
         return torch.cat([positions + offsets[name] for name, positions in self.entries.items()])
 
-    def tape(self, reading: Reading) -> DenseTape:
+    def tape(self, reading: Reading) -> ZeroTape:
         """Zero."""
-        return DenseTape(reading.zeros(sum(len(positions) for positions in self.entries.values())))
+        return reading.zeros((1, sum(len(positions) for positions in self.entries.values()), 1))
 
 
 @final

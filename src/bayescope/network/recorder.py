@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from bayescope.network.moves import moves_rows
 from bayescope.network.notes import RANDOM, Notes, flows, replaced
 from bayescope.network.pointwise import POINTWISE
 from bayescope.network.rewrites import REWRITES
@@ -30,6 +31,8 @@ class Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = self._notes.parameters(args, kwargs)
+        if moves_rows(func, args) and self._notes.parameters(args[:1], {}) is None:  # a table of weights holds no rows
+            self._notes.moves_rows = True
         if found is None and not flows(args, kwargs):
             return func(*args, **kwargs)
         if found and getattr(func, "__name__", "") == "__get__":

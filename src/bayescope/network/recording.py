@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
-from bayescope.network.inputs import count_rows
+from bayescope.network.inputs import count_rows, take_rows
 from bayescope.network.parts import Reading
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import MatrixSite
@@ -18,6 +19,10 @@ from bayescope.tape import HeadTape, JoinedTape
 
 if TYPE_CHECKING:
     from bayescope.network.network import Network
+
+
+# The random halves of a batch's rows on which their places are checked.
+HALVES = 4
 
 
 @final
@@ -32,11 +37,14 @@ class Recording:
     def __init__(self, network: Network, inputs: Any) -> None:
         self.rows = count_rows(inputs)
         self._network = network
+        self._autocast = _autocast_now(network.indices[0].device.type)
         with reading(network.module):
             self._inputs = owned(inputs, copy=network.treatment.overwrites_inputs)
             # Weights that are read row by row run the network again, on inputs as they were.
             run_on = owned(self._inputs, copy=True) if network.treatment.overwrites_inputs else self._inputs
-            self._f, self._sites = forward(network.module, network.recorded, run_on, network.treatment.overwritten)
+            self._f, notes = forward(network.module, network.recorded, run_on, network.treatment.overwritten)
+        self._sites = notes.sites
+        self._in_doubt = notes.moves_rows and self.rows > 1  # until they have been seen to be in place
         self.outputs = checked_outputs(self._f, self.rows).detach().to(tape_dtype(self._f))
         if any(site.overwritten for site in self._sites):
             raise InputError("inputs: the network changes activations in place that it did not when it was traced.")
@@ -54,6 +62,7 @@ class Recording:
         if seeds.ndim != 1 + len(shape) or seeds.shape[1] not in (1, self.rows) or seeds.shape[2:] != shape[1:]:
             raise InputError(f"seeds: expected shape (K, *{shape}), got {tuple(seeds.shape)}.")
         with torch.inference_mode(False):
+            self._check_places()
             read = self._read(owned(seeds, copy=False))
             tapes = tuple(part.tape(read) for part in self._network.treatment.parts)
         return JoinedTape(tapes, self._network.indices, self._network.dim)
@@ -71,11 +80,39 @@ class Recording:
         """
         if not self._is_head():
             raise UnsupportedError("head_tape: expected the weights of one linear layer whose output is f itself.")
+        self._check_places()
         (site,) = cast(list[MatrixSite], self._sites)
         activations = site.inputs.reshape(-1, 1, 1, site.inputs.shape[-1]).to(self.outputs)
         moments = hessian_diagonal.to(self.outputs), hessian_sum.to(self.outputs)
         tape = HeadTape(activations, *moments, root, site.bias is not None)
         return JoinedTape((tape,), self._network.indices, self._network.dim)
+
+    def _check_places(self) -> None:
+        """Checks that the rows of this batch are where the trace has seen those of another one.
+
+        Cotangents that are zero in half of the rows have to be zero in these at every site. Rows that change places
+        are found out by each of the halves with a probability of one half at least.
+        """
+        if not self._in_doubt:
+            return
+        generator = torch.Generator().manual_seed(0)
+        zero = torch.stack([torch.randperm(self.rows, generator=generator) < self.rows // 2 for _ in range(HALVES)])
+        seeds = torch.randn(HALVES, *self._f.shape, generator=generator)
+        seeds[zero] = 0.0
+        with torch.inference_mode(False):
+            gradients = cotangents(self._f, [site.target for site in self._sites], seeds.to(self._f, copy=True))
+        uses = self._network.treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype)
+        moved: dict[str, None] = {}  # in order
+        for use in (use for of_one in uses.values() for use in of_one):
+            if use.layout.split(use.cotangents, self.rows, 1)[zero.to(self._f.device)].any():
+                moved |= dict.fromkeys(view.name for view in use.site.views)
+        if moved:
+            raise InputError(
+                f"inputs: the network moves the rows of this batch before they meet {', '.join(map(repr, moved))}, "
+                "as it did not with the batch that it was traced on. Give a first batch in which rows are moved "
+                "(shuffle the data), so that these weights are read row by row, or leave them out of `weights`."
+            )
+        self._in_doubt = False
 
     def _is_head(self) -> bool:
         return self._network.head and len(self._sites) == 1 and self._sites[0].shape == self._f.shape
@@ -87,14 +124,18 @@ class Recording:
         else:
             seeds = seeds.expand(-1, self.rows, *self._f.shape[1:]).to(self._f)
             gradients = cotangents(self._f, [site.target for site in self._sites], seeds)
-        module, inputs = self._network.module, self._inputs
         return Reading(
             rows=self.rows,
             outputs=len(seeds),
             uses=self._network.treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype),
             like=self.outputs,
-            rowwise=lambda names: rowwise(module, names, inputs, seeds),
+            rowwise=lambda names, rows: self._by_row(names, rows, seeds),
         )
+
+    def _by_row(self, names: Sequence[str], rows: slice, seeds: Tensor) -> Tensor:
+        """The exact reading, in the state of this recording, whenever and under whatever autocast it is asked for."""
+        with reading(self._network.module), torch.no_grad(), self._autocast():
+            return rowwise(self._network.module, names, take_rows(self._inputs, rows), seeds[:, rows])
 
 
 def checked_outputs(f: Tensor, rows: int) -> Tensor:
@@ -108,6 +149,12 @@ def checked_outputs(f: Tensor, rows: int) -> Tensor:
     if f.ndim < 2 or f.shape[0] != rows:
         raise InputError(f"model: expected outputs of shape ({rows}, ..., C) for {rows} rows, got {tuple(f.shape)}.")
     return f
+
+
+def _autocast_now(device: str) -> Callable[[], torch.autocast]:
+    """What brings the autocast of this moment back later on."""
+    dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+    return partial(torch.autocast, device, dtype, enabled)
 
 
 def tape_dtype(f: Tensor) -> torch.dtype:

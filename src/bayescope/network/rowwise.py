@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from bayescope.network.forward import owned
 from bayescope.network.guard import untouched
 from bayescope.network.inputs import call, count_rows, take_rows
 from bayescope.network.pullback import pull_back
+from bayescope.network.substitution import Substituted
 from bayescope.tape import row_blocks
 
 
@@ -21,11 +22,12 @@ def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor)
     """The rows u_nk = ∂(s_nkᵀ f_n)/∂θ for the given parameters, whatever the network does with them.
 
     A backward pass per row, vectorised over rows and cotangents where torch can, in a loop over rows where it cannot.
+    Of what that takes, no more than a block of rows is there at a time; the result is there in full.
 
     Args:
         module: the network; it is read in eval mode and left as found.
         names: the parameters, as in ``module.named_parameters()``.
-        inputs: N rows.
+        inputs: N rows; the network gets copies of them, which it may write over.
         seeds: the cotangents s_nk, shape (K, N, ..., C).
 
     Returns:
@@ -40,24 +42,24 @@ def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor)
         for block in row_blocks(rows, seeds.shape[0] * width * seeds.element_size()):
             some, cotangents = take_rows(inputs, block), seeds[:, block]
             try:
-                result[block] = read(module, parameters, some, cotangents)
+                result[block] = read(module, parameters, owned(some, copy=True), cotangents)
             except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
                 if read is _looped:
                     raise
                 read = _looped
-                result[block] = read(module, parameters, some, cotangents)
+                result[block] = read(module, parameters, owned(some, copy=True), cotangents)
     return result
 
 
 def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
     def row(one: Any, cotangents: Tensor) -> Tensor:
         def f(*values: Tensor) -> Tensor:
-            with _Substituted(parameters, values):
+            with Substituted(parameters, values):
                 return call(module, tree_map(_as_batch, one))[0]
 
         pullback: Any = torch.func.vjp(f, *[parameter.detach() for parameter in parameters])[1]
         gradients = torch.func.vmap(pullback)(cotangents)
-        return torch.cat([gradient.flatten(1) for gradient in gradients], 1)
+        return _side_by_side(gradients, parameters)
 
     with (
         warnings.catch_warnings()
@@ -70,7 +72,7 @@ def _looped(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds:
     result = []
     for n in range(count_rows(inputs)):
         leaves = [parameter.detach().requires_grad_() for parameter in parameters]
-        with torch.enable_grad(), _Substituted(parameters, leaves):
+        with torch.enable_grad(), Substituted(parameters, leaves):
             f = call(module, take_rows(inputs, slice(n, n + 1)))
         result.append(_one_row(f, leaves, seeds[:, n : n + 1]))
     return torch.stack(result)
@@ -84,23 +86,17 @@ def _one_row(f: Tensor, leaves: Sequence[Tensor], seeds: Tensor) -> Tensor:
         each = [torch.autograd.grad(f, leaves, s, retain_graph=True, materialize_grads=True) for s in seeds]
         gradients = [torch.stack(of_one) for of_one in zip(*each, strict=True)]
     filled = [
-        leaf.new_zeros(seeds.shape[0], leaf.numel()) if gradient is None else gradient.flatten(1)
+        leaf.new_zeros(len(seeds), *leaf.shape) if gradient is None else gradient
         for leaf, gradient in zip(leaves, gradients, strict=True)
     ]
-    return torch.cat(filled, 1)
+    return _side_by_side(filled, leaves)
+
+
+def _side_by_side(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+    """(K, p) from the gradients (K, *shape) of each parameter, whose shape may be that of a number."""
+    pairs = zip(gradients, parameters, strict=True)
+    return torch.cat([gradient.reshape(len(gradient), parameter.numel()) for gradient, parameter in pairs], 1)
 
 
 def _as_batch(value: Any) -> Any:
     return value.unsqueeze(0) if isinstance(value, Tensor) else value
-
-
-class _Substituted(TorchFunctionMode):
-    """Puts values in the place of parameters in every call to torch, whoever holds the parameter."""
-
-    def __init__(self, parameters: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-        super().__init__()
-        self._values = {id(parameter): value for parameter, value in zip(parameters, values, strict=True)}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(lambda value: self._values.get(id(value), value), (args, kwargs or {}))
-        return func(*args, **kwargs)

@@ -151,7 +151,7 @@ def repetition(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwarg
     if view is None or kwargs or any(n > 1 and size > 1 for n, size in zip(counts, shape, strict=True)):
         return unknown(notes, func, args, kwargs)
     spread = [n * size for n, size in zip(counts, shape, strict=True)]
-    return notes.register(view.viewed(view.value.expand(spread)))
+    return notes.register(view.viewed(view.value.expand(spread), expanded=True))
 
 
 def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
@@ -172,10 +172,11 @@ def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) 
     if len(met) == 1 and result is not None:
         (view, leaf), *_ = met
         outputs = result if isinstance(result, list | tuple) else (result,)
-        if all(output is leaf or output._base is leaf for output in outputs):
-            views = [notes.register(view.viewed(output)) for output in outputs]
+        settled = view.expanded and func in SETTLES
+        if not settled and all(output is leaf or output._base is leaf for output in outputs):
+            views = [notes.register(view.viewed(output, expanded=func in EXPANDS)) for output in outputs]
             return views[0] if isinstance(result, Tensor) else tuple(views)
-        if func in COPIES and result.shape == leaf.shape and result.stride() == leaf.stride():
+        if not settled and func in COPIES and result.shape == leaf.shape and result.stride() == leaf.stride():
             return notes.register(view.copied(result))
     for view, leaf in met:
         notes.met(view, leaf)
@@ -219,6 +220,9 @@ def _named(*names: str) -> list[Callable[..., Any]]:
 
 
 COPIES = frozenset(_named("clone", "contiguous", "to", "type_as", "float", "double", "half", "bfloat16"))
+EXPANDS = frozenset(_named("expand", "expand_as", "broadcast_to"))
+# What returns an expanded weight as it is for one row, and copies it for more: it is data from there on in both cases.
+SETTLES = COPIES | frozenset(_named("reshape", "flatten"))
 
 RULES: dict[Callable[..., Any], Rule] = {
     functional.linear: linear,

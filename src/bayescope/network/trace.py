@@ -15,17 +15,24 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
+from bayescope.network.grouping import make_parts
 from bayescope.network.inputs import call, count_rows, map_tensors, take_rows, tensors
-from bayescope.network.layout import Layout, find_layout
+from bayescope.network.last_layer import last_layer
+from bayescope.network.layout import Layout, layouts
 from bayescope.network.parts import MatrixPart, Part, Reading
-from bayescope.network.plan import make_parts
 from bayescope.network.recording import checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
-from bayescope.network.sites import MatrixSite, Site
+from bayescope.network.sites import Site
 from bayescope.network.treatment import Treatment
 from bayescope.network.weights import Weights
 
-PROBES = 3
+# The rows, spread over the batch and out of order: a network that sorts them does not leave them where they are.
+ORDER = (2, 0, 4, 1, 3)
+PROBES = len(ORDER)
+# Fewer rows, on which each layout has to hold as well: rows in chunks of five, or filled up to ten, have none.
+FEWER = 3
+
+UNSEEN = "it is not seen where it is used"
 
 # What two ways of computing one number may differ by: relative to its own size, and the share of the largest of all
 # gradients below which a gradient counts as rounding noise (the bias of a key in attention has gradient zero).
@@ -117,17 +124,22 @@ class Probe:
         """Runs the network as it is.
 
         Raises:
-            InputError: if the outputs have another shape than (N, ..., C), or the rows are not independent.
+            InputError: if the outputs are not finite or not of shape (N, ..., C), or the rows are not independent.
         """
         rows = count_rows(inputs)
         if rows == 0:
             raise InputError("inputs: expected at least one row, got none.")
-        chosen = [n % rows for n in range(PROBES)]
+        chosen = [place * rows // PROBES for place in ORDER]
         inputs = map_tensors(lambda tensor: tensor.detach()[chosen], inputs)
         run_on = owned(inputs, copy=True)
         before = [tensor._version for tensor in tensors(run_on)]
         with torch.enable_grad():
             f = checked_outputs(call(module, run_on), PROBES)
+        if not f.isfinite().all():
+            culprit = "" if all(tensor.isfinite().all() for tensor in tensors(inputs)) else ", as are the inputs"
+            raise InputError(
+                f"model: expected finite outputs, got NaN or infinite ones{culprit}. Check the data first."
+            )
         wrote = before != [tensor._version for tensor in tensors(run_on)]
         seeds = torch.zeros(PROBES, *f.shape, dtype=f.dtype, device=f.device)
         generator = torch.Generator().manual_seed(0)
@@ -179,46 +191,49 @@ class Probe:
             raise UnsupportedError(f"model: expected a network that torch can differentiate, got: {error}") from error
         return {name: torch.stack(of_one) for name, of_one in zip(parameters, zip(*rows, strict=True), strict=True)}
 
-    def record(self, names: frozenset[str], overwritten: frozenset[Hashable] = frozenset()) -> _Recorded:
-        """The sites of some parameters that f depends on, with their cotangents."""
-        f, sites = forward(self.module, names, owned(self.inputs, copy=True), overwritten)
-        found = cotangents(f, [site.target for site in sites], self.seeds)
-        return _Recorded(f, sites, found)
+    def record(
+        self, names: frozenset[str], overwritten: frozenset[Hashable] = frozenset(), rows: int = PROBES
+    ) -> _Recorded:
+        """The sites of some parameters, with their cotangents, on all or the first of the rows.
+
+        Raises:
+            UnsupportedError: if the network fails under the recorder.
+        """
+        try:
+            f, notes = forward(self.module, names, owned(take_rows(self.inputs, slice(rows)), copy=True), overwritten)
+        except RuntimeError as error:  # it has run by itself
+            raise UnsupportedError(
+                f"model: expected a network whose calls to torch can be recorded, got: {error} "
+                "Write what is in torch.func (vmap, grad, jvp) in plain calls to torch."
+            ) from error
+        return _Recorded(f, notes.sites, cotangents(f, [site.target for site in notes.sites], self.seeds[:rows, :rows]))
 
     def last_layer(self) -> list[str]:
-        """The parameters in use from the last matrix on, in the order of execution, and those of their modules."""
+        """The parameters of the last layer."""
         trainable = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
-        recorded = self.record(frozenset(trainable))
-        sites = [site for site, g in zip(recorded.sites, recorded.gradients, strict=True) if g is not None]
-        if not sites:
-            raise InputError("weights: expected weights that the network's output depends on, got none.")
-        start = max((place for place, site in enumerate(sites) if isinstance(site, MatrixSite)), default=len(sites) - 1)
-        names = {view.name for site in sites[start:] for view in site.views}
-        owners = tuple(name.rpartition(".")[0] + "." for name in names if "." in name)
-        return [name for name in trainable if name in names or name.startswith(owners)]
+        return last_layer([site for site, _ in self.record(frozenset(trainable)).used], trainable)
 
     def treat(self, weights: Weights, reasons: Mapping[str, str]) -> Finding:
         """Records the network with some parameters left to the reading row by row, and sorts the others into parts."""
         names = frozenset(weights.names) - reasons.keys()
         overwritten = frozenset(site.key for site in self.record(names).sites if site.overwritten)
-        recorded = self.record(names, overwritten)
-        layouts: dict[Hashable, tuple[Layout, ...]] = {}
+        recorded, fewer = self.record(names, overwritten), self.record(names, overwritten, FEWER)
+        found, agreed = recorded.layouts(), fewer.layouts()
+        settled: dict[Hashable, tuple[Layout, ...]] = {}
         refused: dict[str, str] = {}
-        used: list[Site] = []
-        for site, g in zip(recorded.sites, recorded.gradients, strict=True):
-            if g is None:
-                continue
-            used.append(site)
-            layout = find_layout(g, site.lead, site.constant)
-            if layout is None:
-                refused |= {view.name: "rows cannot be told apart where it is used" for view in site.views}
+        used = [site for site, _ in recorded.used]
+        for site in used:
+            pairs = zip(found[site.key], agreed.get(site.key, []), strict=False)
+            common = [[layout for layout in some if layout in others] for some, others in pairs]
+            if len(common) == len(found[site.key]) and all(len(some) == 1 for some in common):
+                settled[site.key] = tuple(layout for (layout,) in common)
             else:
-                layouts[site.key] = (*layouts.get(site.key, ()), layout)
+                refused |= {view.name: "rows cannot be told apart where it is used" for view in site.views}
         sizes = {name: shape.numel() for name, shape in zip(weights.names, weights.shapes, strict=True)}
         parts, overlapping = ((), {}) if refused else make_parts(sizes, used, reasons)
         outputs = self.f[0].numel()
         numbers = outputs * sum(site.shape.numel() for site in used) // PROBES
-        treatment = Treatment(parts, layouts, overwritten, self.overwrites_inputs, numbers)
+        treatment = Treatment(parts, settled, overwritten, self.overwrites_inputs, numbers)
         return Finding(treatment, refused | overlapping, recorded.is_head(parts, self.seeds))
 
     def wrong(
@@ -233,7 +248,7 @@ class Probe:
             outputs=PROBES,
             uses=treatment.uses(recorded.sites, recorded.gradients, PROBES, like.dtype),
             like=like,
-            rowwise=lambda names: rowwise(module, names, owned(inputs, copy=True), seeds),
+            rowwise=lambda names, rows: rowwise(module, names, take_rows(inputs, rows), seeds[:, rows]),
         )
         sizes = [shape.numel() for shape in weights.shapes]
         found = like.new_zeros(PROBES, sum(sizes))
@@ -241,9 +256,15 @@ class Probe:
         each = torch.eye(PROBES, dtype=like.dtype, device=like.device).expand(PROBES, PROBES, PROBES)
         for part in treatment.parts:
             found[:, part.positions(offsets).to(like.device)] = part.tape(read).transpose_multiply(each).T.to(like)
-        return self._differing(dict(zip(weights.names, found.split(sizes, 1), strict=True)), reference)
+        values = dict(zip(weights.names, found.split(sizes, 1), strict=True))
+        in_sites = {view.name for site, _ in recorded.used for view in site.views}
+        # Where nothing is seen no rounding is either: in a coarse dtype all of a small gradient is within tolerance.
+        unseen = [n for n in weights.names if (reasons[n] == UNSEEN if n in reasons else n not in in_sites)]
+        missed = {name: UNSEEN for name in unseen if reference[name].any() and not values[name].any()}
+        return self._differing(values, reference) | missed
 
     def _differing(self, found: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> dict[str, str]:
+        """Those that differ by more than rounding."""
         relative, share = self.tolerance
         largest = {name: float(gradient.abs().max()) for name, gradient in reference.items()}
         floor = share * max(largest.values())
@@ -260,6 +281,18 @@ class _Recorded:
     f: Tensor
     sites: Sequence[Site]
     gradients: Sequence[Tensor | None]
+
+    @property
+    def used(self) -> list[tuple[Site, Tensor]]:
+        """The sites that f depends on, with their cotangents."""
+        return [(site, g) for site, g in zip(self.sites, self.gradients, strict=True) if g is not None]
+
+    def layouts(self) -> dict[Hashable, list[list[Layout]]]:
+        """For each key of a site the layouts that each of its occurrences may have."""
+        found: dict[Hashable, list[list[Layout]]] = {}
+        for site, g in self.used:
+            found.setdefault(site.key, []).append(layouts(g, site.lead, site.constant))
+        return found
 
     def is_head(self, parts: Sequence[Part], seeds: Tensor) -> bool:
         """Whether all weights are in one linear site whose cotangents are the seeds themselves."""

@@ -25,7 +25,8 @@ class Treatment:
         layouts: for each key of a site the layouts of its occurrences, in the order of execution.
         overwritten: the sites whose inputs the network writes over.
         overwrites_inputs: whether it writes over what it is given.
-        row_numbers: how many numbers one row's cotangents are at all sites together, when each output has one.
+        row_numbers: how many numbers one row's cotangents are at all sites together, and its U of the parameters that
+            are read row by row, when each output has a cotangent.
     """
 
     parts: tuple[Part, ...]

@@ -19,12 +19,14 @@ class WeightView:
         weight: the parameter, detached.
         value: the entries as the network sees them, detached; a copy in another dtype counts.
         geometry: the view's shape, strides and offset in the weight's own memory.
+        expanded: whether it has been expanded, be it to one entry: in a batch of one row that shows in no stride.
     """
 
     name: str
     weight: Tensor
     value: Tensor
     geometry: tuple[tuple[int, ...], tuple[int, ...], int]
+    expanded: bool = False
 
     @classmethod
     def whole(cls, name: str, weight: Tensor) -> WeightView:
@@ -32,11 +34,12 @@ class WeightView:
         value = weight.detach()
         return cls(name, value, value, (tuple(value.shape), value.stride(), 0))
 
-    def viewed(self, value: Tensor) -> WeightView:
+    def viewed(self, value: Tensor, *, expanded: bool = False) -> WeightView:
         """A view of this view's memory."""
         value = value.detach()
         step = int(value.storage_offset()) - int(self.value.storage_offset())
-        return WeightView(self.name, self.weight, value, (tuple(value.shape), value.stride(), self.geometry[2] + step))
+        geometry = tuple(value.shape), value.stride(), self.geometry[2] + step
+        return WeightView(self.name, self.weight, value, geometry, self.expanded or expanded)
 
     def copied(self, value: Tensor) -> WeightView:
         """The same entries in other memory: a cast, a contiguous copy."""

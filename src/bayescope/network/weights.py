@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -98,7 +99,7 @@ class Weights:
         Args:
             module: the network. Parameters with ``requires_grad=False`` are fixed.
             choice: "all", "last_layer", a name, a glob ("*.weight"), a list of names and globs, `largest_magnitude`,
-                a mask as a flat boolean tensor over all trainable weights or a dict of boolean tensors by name, or
+                a mask as a flat boolean tensor or array over all trainable weights or a dict of such by name, or
                 `Weights`.
             last_layer: finds the names of the last layer's parameters; it has to trace the network.
 
@@ -115,6 +116,8 @@ class Weights:
             choice = choice.mask(module)
         if isinstance(choice, LargestVariance):
             raise UnsupportedError("weights: largest_variance needs data to be found; pass it to a fit.")
+        if isinstance(choice, np.ndarray) and choice.dtype == np.bool_:
+            choice = torch.as_tensor(choice)
         if isinstance(choice, Tensor):
             return _masked(trainable, _split(choice, trainable))
         if isinstance(choice, Mapping):

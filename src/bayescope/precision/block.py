@@ -40,7 +40,8 @@ class BlockPrecision:
                 f"blocks of {[block.dim for block in blocks]} and {sizes} positions."
             )
         places = torch.cat(list(indices))
-        if not torch.equal(places.sort().values, torch.arange(dim, device=places.device)):
+        inside = bool(((places >= 0) & (places < dim)).all())
+        if not inside or not bool((torch.bincount(places, minlength=dim) == 1).all()):
             raise InputError(f"{name}: expected the positions 0 to {dim - 1}, each once, got others.")
         self._blocks, self._indices, self._name = tuple(blocks), tuple(indices), name
 
@@ -51,7 +52,7 @@ class BlockPrecision:
 
     @property
     def blocks(self) -> tuple[Precision, ...]:
-        """The A_i."""
+        """The A_i, each a precision over its own group of weights."""
         return self._blocks
 
     @property
@@ -133,7 +134,8 @@ class BlockPrecision:
     @cached_property
     def _order(self) -> Tensor:
         """Where each flat position stands in the blocks side by side."""
-        return torch.argsort(torch.cat(self._indices))
+        places = torch.cat(self._indices)
+        return torch.empty_like(places).index_copy_(0, places, torch.arange(len(places), device=places.device))
 
     def _blockwise(self, verb: Callable[[Precision, Tensor], Tensor], v: Tensor) -> Tensor:
         pairs = zip(self._blocks, self._indices, strict=True)

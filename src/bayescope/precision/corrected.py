@@ -52,7 +52,7 @@ class EigenvalueCorrectedPrecision:
 
     @property
     def basis(self) -> KroneckerProduct:
-        """Q."""
+        """Q, the eigenvectors of the Kronecker curvature, one pair of factors a group."""
         return self._basis
 
     def add_diagonal(self, diagonal: Tensor | float) -> EigenvalueCorrectedPrecision:

@@ -39,6 +39,9 @@ def save_precision(path: str | Path, precision: Precision) -> None:
 def load_precision(path: str | Path) -> Precision:
     """Reads what `save_precision` wrote, onto the CPU.
 
+    Args:
+        path: the file.
+
     Raises:
         InputError: if there is no such file, it is damaged, or it holds something else.
     """

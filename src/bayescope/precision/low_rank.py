@@ -116,7 +116,7 @@ class LowRankPrecision:
         Where the difference would lose its digits, J is read a block of rows at a time, in float64.
         """
         w = self._whitened
-        prior = tape.gram((1 / w.diagonal).expand(self.dim))
+        prior = _single(tape.gram((1 / w.diagonal).expand(self.dim)))
         along = tape.multiply(_scaled(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
         posterior = prior.to(torch.float64) - (along * (w.values / (1 + w.values))) @ along.mT
         if _keeps_digits(posterior.diagonal(dim1=-2, dim2=-1), prior.diagonal(dim1=-2, dim2=-1)):
@@ -126,7 +126,7 @@ class LowRankPrecision:
     def variance_of(self, tape: Tape) -> Tensor:
         """The diagonal of `covariance_of`, shape (N, K)."""
         w = self._whitened
-        prior = tape.norms((1 / w.diagonal).expand(self.dim))
+        prior = _single(tape.norms((1 / w.diagonal).expand(self.dim)))
         along = tape.multiply(_scaled(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
         posterior = prior.to(torch.float64) - along.square() @ (w.values / (1 + w.values))
         if _keeps_digits(posterior, prior):
@@ -205,6 +205,11 @@ def _eigen(vectors: Tensor, values: Tensor, name: str) -> tuple[Tensor, Tensor]:
     orthonormal, triangle = torch.linalg.qr(vectors)
     eigenvalues, rotation = torch.linalg.eigh((triangle * values) @ triangle.mT)
     return orthonormal @ rotation, eigenvalues
+
+
+def _single(values: Tensor) -> Tensor:
+    """At least in float32: under autocast a product comes in half precision, which none of these differences bears."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _keeps_digits(posterior: Tensor, prior: Tensor) -> bool:

@@ -29,7 +29,8 @@ class Ridge:
         output: u, shape (G, O), or ``None`` where d is constant.
         input: w, shape (G, D), or ``None`` where d is constant.
         residual: what was given less what is attributed to δ or u ⊗ w, shape (G, O, D): 0 up to rounding. It is kept
-            where it requires a gradient, so that a derivative with respect to single weights is not lost.
+            where it requires a gradient, so that a derivative with respect to single weights is not lost. Beside an
+            outer product it carries all of the gradient: that of eigenvectors is infinite where eigenvalues repeat.
     """
 
     name: str
@@ -61,7 +62,8 @@ class Ridge:
         if _close(total, mean, rounding):
             return self._with(mean, None, None, _kept(total, mean))
         if self.separable:
-            output, inputs = total.mean(2), total.mean(1) / mean[:, 0]
+            fixed = total.detach()
+            output, inputs = fixed.mean(2), fixed.mean(1) / fixed.mean((1, 2))[:, None]
             product = output[:, :, None] * inputs[:, None]
             if _close(total, product, rounding):
                 return self._with(None, output, inputs, _kept(total, product))
@@ -78,11 +80,11 @@ class Ridge:
 
     def flat(self) -> Tensor:
         """d, shape (P,)."""
-        return self.values().expand(self.shape).flatten()
+        return self.given().expand(self.shape).flatten()
 
     def multiply(self, v: Tensor) -> Tensor:
         """diag(d) v for v of shape (P,) or (P, K)."""
-        return (self.values()[..., None] * v.reshape(*self.shape, -1)).reshape(v.shape)
+        return (self.given()[..., None] * v.reshape(*self.shape, -1)).reshape(v.shape)
 
     def values(self) -> Tensor:
         """d, shape (G, 1, 1) or (G, O, D), in its form."""

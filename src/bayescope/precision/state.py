@@ -82,6 +82,6 @@ class State:
 def unlike(name: str, key: str) -> UnsupportedError:
     """The error for a shared tensor that differs: sums in two eigenbases are no matrix in either."""
     return UnsupportedError(
-        f"{name}: expected both precisions to have the same {key}, got two that differ. Fit the second in the first's, "
-        "or sum the structure 'kfac', whose factors add."
+        f"{name}: expected both precisions to have the same {key}, got two that differ. Fits of the structure 'ekfac' "
+        "do not add: give each process's fit reduce=, and all find the same basis. Factors of 'kfac' do."
     )

@@ -1,5 +1,6 @@
 """Tapes: the Jacobian of a model on one batch, for each way that a reading can leave it behind."""
 
+from bayescope.tape.computed import ComputedTape
 from bayescope.tape.dense import DenseTape
 from bayescope.tape.head import HeadTape
 from bayescope.tape.joined import JoinedTape
@@ -11,8 +12,10 @@ from bayescope.tape.streamed import StreamedTape
 from bayescope.tape.sum import SumTape
 from bayescope.tape.tape import FactoredTape, Tape, row_blocks
 from bayescope.tape.unfold import Convolution
+from bayescope.tape.zero import ZeroTape
 
 __all__ = [
+    "ComputedTape",
     "Convolution",
     "DenseTape",
     "FactoredTape",
@@ -25,5 +28,6 @@ __all__ = [
     "StreamedTape",
     "SumTape",
     "Tape",
+    "ZeroTape",
     "row_blocks",
 ]

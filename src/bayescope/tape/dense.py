@@ -16,7 +16,10 @@ from bayescope.tape.tape import row_blocks
 @final
 @dataclass(frozen=True)
 class DenseTape:
-    """The tape of a few weights (the scale of a norm, a bare parameter), whose U is small enough to be held.
+    """The tape of weights that act entry by entry (the scale of a norm, a bare parameter), with U held as it is.
+
+    Where all of the weights are in use, U takes no more than the cotangents of the activations that they act on.
+    Weights that nothing depends on have a `ZeroTape`, those without such a bound a `ComputedTape`.
 
     Attributes:
         values: U, shape (N, K, P).

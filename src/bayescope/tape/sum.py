@@ -8,11 +8,11 @@ from functools import reduce
 from operator import add
 from typing import final
 
-import torch
 from torch import Tensor
 
+from bayescope.tape.computed import ComputedTape
 from bayescope.tape.selected import SelectedTape
-from bayescope.tape.tape import Tape, row_blocks
+from bayescope.tape.tape import Tape
 
 
 @final
@@ -46,7 +46,7 @@ class SumTape:
 
     def blocks(self) -> Iterator[slice]:
         """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
+        return self._computed.blocks()
 
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
@@ -54,15 +54,15 @@ class SumTape:
 
     def squares(self) -> Tensor:
         """Σ_nk u_nkp², shape (P,)."""
-        return reduce(add, (block.square().sum((0, 1)) for block in self._jacobians()))
+        return self._computed.squares()
 
     def gram(self, scale: Tensor) -> Tensor:
         """Σ_p u_nkp scale_p u_nlp, shape (N, K, K)."""
-        return torch.cat([(block * scale.to(block)) @ block.mT for block in self._jacobians()])
+        return self._computed.gram(scale)
 
     def norms(self, scale: Tensor) -> Tensor:
         """Σ_p u_nkp² scale_p, shape (N, K)."""
-        return torch.cat([block.square() @ scale.to(block) for block in self._jacobians()])
+        return self._computed.norms(scale)
 
     def multiply(self, v: Tensor) -> Tensor:
         """U v, shape (N, K, R), for v of shape (P, R)."""
@@ -76,5 +76,6 @@ class SumTape:
         """The tape of some of the weights."""
         return SelectedTape(self, indices)
 
-    def _jacobians(self) -> Iterator[Tensor]:
-        return (self.jacobian(rows) for rows in list(self.blocks()) or [slice(0, 0)])
+    @property
+    def _computed(self) -> ComputedTape:
+        return ComputedTape(self.rows, self.outputs, self.dim, self.jacobian)

@@ -1,4 +1,4 @@
-"""The plan: which weights are read together as one part, from where a trace has found them in use."""
+"""The grouping: which weights are read together as one part, from where a trace has found them in use."""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayescope.network.substitution import Substituted
+
+
+def test_values_take_the_place_of_parameters_wherever_they_are_held() -> None:
+    parameter, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.full((3,), 5.0))
+    with Substituted([parameter], [torch.full((3,), 2.0)]):
+        assert torch.equal(torch.stack([parameter, other]), torch.tensor([[2.0] * 3, [5.0] * 3]))
+        assert torch.equal(parameter * other, torch.full((3,), 10.0))
+        assert torch.equal(torch.add(input=other, other=parameter), torch.full((3,), 7.0))
+    assert torch.equal(parameter * 1, torch.ones(3))
+
+
+def test_a_rewrite_sees_the_values_and_may_call_functions_that_have_one() -> None:
+    parameter = nn.Parameter(torch.tensor([-1.0, 2.0]))
+
+    def relu(x: Tensor, *_: Any, **__: Any) -> Tensor:
+        return torch.clamp(x, 0)
+
+    def clamp(x: Tensor, *_: Any) -> Tensor:
+        return x + 100
+
+    with Substituted([parameter], [torch.tensor([-3.0, 4.0])], {F.relu: relu, torch.clamp: clamp}):
+        assert torch.equal(F.relu(parameter), torch.tensor([97.0, 104.0]))
+    with Substituted([parameter], [torch.tensor([-3.0, 4.0])], {F.relu: lambda *_, **__: NotImplemented}):
+        assert torch.equal(F.relu(parameter), torch.tensor([0.0, 4.0]))
