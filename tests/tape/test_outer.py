@@ -80,3 +80,14 @@ def test_covariances_are_differentiable_in_scale_and_factors(positions):
     factors = draw(3, positions, 1, 3), draw(2, 3, positions, 1, 2)
     arguments = [x.requires_grad_() for x in (*factors, draw(8).exp())]
     assert torch.autograd.gradcheck(covariance, arguments)
+
+
+def test_identity_cotangents_are_rotated_like_any_others():
+    a, left, right = draw(6, 1, 1, 5), draw(1, 4, 4), draw(1, 6, 6)
+    eye = torch.eye(4, dtype=torch.float64)[:, None, None, None]
+    quick = OuterTape(a, eye, bias=True).rotated(left, right)
+    plain = OuterTape(a, eye.expand(-1, 6, -1, -1, -1), bias=True).rotated(left, right)
+    assert torch.allclose(quick.jacobian(slice(None)), plain.jacobian(slice(None)))
+    assert not torch.allclose(
+        quick.jacobian(slice(None)), OuterTape(a, eye, bias=True).rotated(left.mT, right).jacobian(slice(None))
+    )

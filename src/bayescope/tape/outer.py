@@ -142,6 +142,8 @@ class OuterTape:
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> OuterTape:
         """The tape of leftᵀ U_nk right, the bias now one of the columns."""
+        if left is not None and left.ndim == 3 and self._identity:  # a product of C³ for 1,000 classes, in each batch
+            return OuterTape(rotate(self._inputs(), right), left.to(self.cotangents)[0][:, None, None, None])
         return OuterTape(rotate(self._inputs(), right), rotate(self.cotangents, left))
 
     def reduced(self) -> OuterTape:
@@ -151,6 +153,15 @@ class OuterTape:
     # U_nk is either built for a block of rows, at K T O D products a row, or never: a square of it is a sum over pairs
     # of positions, (Σ_t g_t ⊗ a_t)² = Σ_{s ≤ t} (2 − [s = t]) g_s g_t ⊗ a_s a_t, at T (T + 1)/2 O D products a row for
     # all the K cotangents together. One position is one pair: a dense layer never comes near U.
+
+    @property
+    def _identity(self) -> bool:
+        """Whether the cotangents are the identity, as where a last layer's outputs are predicted."""
+        outputs, *between, width = self.cotangents.shape
+        if between != [1, 1, 1] or outputs != width:
+            return False
+        eye = torch.eye(width, dtype=self.cotangents.dtype, device=self.cotangents.device)
+        return torch.equal(self.cotangents[:, 0, 0, 0], eye)
 
     @property
     def _by_pairs(self) -> bool:
