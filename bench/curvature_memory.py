@@ -6,43 +6,18 @@ python -m bench.curvature_memory [NAME]      # all of them, or one in this proce
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 import bayescope as bs
+from bench.linear import peak_growth
 
 ROWS = 1024
 PRIOR = 1.0
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def peak_growth(work: Callable[[], object]) -> float:
-    """The highest resident size during a call less that before it, sampled every millisecond, in MB."""
-    before, peak, done = resident(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.001):
-            peak[0] = max(peak[0], resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    work()
-    done.set()
-    watcher.join()
-    return (max(peak[0], resident()) - before) / 1e6
 
 
 def measure_depth(structure: str, depth: int) -> dict[str, float]:
@@ -55,7 +30,7 @@ def measure_depth(structure: str, depth: int) -> dict[str, float]:
     precision, network = curvature.with_prior(PRIOR), curvature.network
     network.latent_covariance(x[:8], precision)  # the eigenvectors, which the posterior holds, and torch's workspaces
     grown = peak_growth(lambda: network.latent_covariance(x, precision))
-    return {"weights": network.dim, "peak_mb": grown, "jacobian_mb": ROWS * 10 * network.dim * 4 / 1e6}
+    return {"weights": network.dim, "peak_mb": grown / 1e6, "jacobian_mb": ROWS * 10 * network.dim * 4 / 1e6}
 
 
 def measure_classes(structure: str) -> dict[str, float]:
@@ -68,7 +43,7 @@ def measure_classes(structure: str) -> dict[str, float]:
     precision, network = held[0].with_prior(PRIOR), held[0].network
     predict = peak_growth(lambda: network.latent_variance(x[:256], precision))
     joint = peak_growth(lambda: network.latent_covariance(x[:32], precision))
-    return {"fit_mb": fit, "variances_of_256_mb": predict, "covariances_of_32_mb": joint}
+    return {"fit_mb": fit / 1e6, "variances_of_256_mb": predict / 1e6, "covariances_of_32_mb": joint / 1e6}
 
 
 MEMORY = {

@@ -11,6 +11,7 @@ from torch import Tensor
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
 from tests.curvature import reference
 from tests.curvature.cases import LIKELIHOODS, NAMES, ROWS, Case, assert_close, case, fit
+from tests.curvature.twins import TWINS
 
 KINDS = ["ggn", "fisher", "empirical_fisher", "hessian"]
 # One output alone adds nothing to what the labels and second derivatives of three show.
@@ -52,7 +53,7 @@ def check(entry: Case, model: str, kind: str) -> None:
         assert_close(curvature.log_likelihood, reference.total_log_prob(entry, reference.outputs(entry)), 1e-10)
     full = reference.full(with_told_labels(entry) if kind == "fisher" else entry, kind)
     assert_close(got["full"], full)
-    assert_close(got["block"], reference.restricted(full, reference.layers(entry, reference.TWINS.get(model))))
+    assert_close(got["block"], reference.restricted(full, reference.layers(entry, TWINS.get(model))))
     assert_close(got["diagonal"], torch.diag(full.diagonal()))
 
 

@@ -17,6 +17,7 @@ from bayescope.likelihoods import Gaussian
 from tests.curvature import reference
 from tests.curvature.cases import DTYPE, LIKELIHOODS, NAMES, Case, Mean, assert_close, case, fill, fit
 from tests.curvature.test_exact import told_labels, with_told_labels  # noqa: F401
+from tests.curvature.twins import TWINS
 
 KINDS = ["ggn", "fisher", "empirical_fisher"]
 KINDS_OF_CASES = [(model, c, kind) for model, c in NAMES for kind in (["ggn"] if c == 1 else KINDS)]
@@ -31,8 +32,8 @@ OTHER_LIKELIHOODS = [
 def definitions(entry: Case, model: str, kind: str = "ggn", reduce: bool = False) -> dict[str, Tensor]:
     """The dense matrices: Kronecker blocks at the sites, the exact block of each other layer."""
     middle = reference.output_curvature(entry, kind)
-    found = reference.factors(entry, middle, twin=reference.TWINS.get(model), reduce=reduce)
-    full, layers = reference.full(entry, kind), reference.layers(entry, reference.TWINS.get(model))
+    found = reference.factors(entry, middle, twin=TWINS.get(model), reduce=reduce)
+    full, layers = reference.full(entry, kind), reference.layers(entry, TWINS.get(model))
     blocks = {"kfac": reference.kfac_blocks(found), "ekfac": reference.ekfac_blocks(found, middle)}
     return {name: reference.assembled(len(full), parts, full, layers) for name, parts in blocks.items()}
 

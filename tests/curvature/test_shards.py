@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, distributed, multiprocessing, nn
+from torch import Tensor, distributed, nn
 
 from bayescope.curvature import Curvature, fit_curvature
 from bayescope.errors import UnsupportedError
 from bayescope.precision import all_reduce
+from tests.processes import in_two
 
 ROWS, FIRST = 31, 12  # the shards are not of one size
 FITS: dict[str, dict[str, Any]] = {
@@ -56,17 +56,7 @@ def work(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, tuple[Tensor, int, Tensor]]]:
-    folder: Path = tmp_path_factory.mktemp("processes")
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work, args=(rank, str(folder))) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(100)
-        if process.is_alive():
-            process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return in_two(work, tmp_path_factory.mktemp("processes"))
 
 
 @cache

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
 
 from bayescope.errors import UnsupportedError
 from bayescope.precision import (
@@ -18,6 +16,7 @@ from bayescope.precision import (
     all_reduce,
 )
 from tests.precision.cases import CASES, corrected, kronecker, low_rank, positive, seeded
+from tests.processes import in_two
 
 SHAPE = (2, 4, 3)
 
@@ -78,17 +77,7 @@ def work(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> list[dict]:
-    folder: Path = tmp_path_factory.mktemp("processes")
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work, args=(rank, str(folder))) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(100)
-        if process.is_alive():
-            process.kill()
-    assert [process.exitcode for process in processes] == [0, 0]
-    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+    return in_two(work, tmp_path_factory.mktemp("processes"))
 
 
 @pytest.mark.parametrize("name", SHARES)

@@ -113,11 +113,6 @@ class Observations:
         columns = self.root() if curvature == "ggn" else self.likelihood.gradient(self.f, self.y)[None]
         yield from _spread(columns, self.shape, cotangents)
 
-    def take(self, some: slice) -> Observations:
-        """Some of the observations; where outputs are dense, positions count as rows."""
-        f = self.f[some]
-        return Observations(self.likelihood, tuple(f.shape), f, self.y[some], self.first + (some.start or 0))
-
     def hessian_moments(self) -> tuple[Tensor, Tensor]:
         """The diagonals of the observed Λ and its sum over the observations, shapes (M, C) and (C, C)."""
         return self.likelihood.hessian_diagonal(self.f, self.y), self.likelihood.hessian_sum(self.f, self.y)

@@ -236,7 +236,8 @@ def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihoo
     positions = f[0, ..., 0].numel()
     if curvature == "empirical_fisher":
         return positions
-    return positions * len(Observations.read(likelihood, f, targets[:1], 0).take(slice(0, 1)).root())
+    first = Observations.read(likelihood, f, targets[:1], 0)
+    return positions * likelihood.ggn_sqrt(first.f[:1], first.y[:1]).shape[-1]
 
 
 def _at_once(footprint: Footprint, total: int, left: int) -> tuple[Footprint, int]:

@@ -54,55 +54,30 @@ class Sum:
 
     def add(self, term: Tensor) -> None:
         """Adds a term."""
-        self._staged = term if self._staged is None else self._staged + term  # a term may be a tape's own tensor
+        self.add_by(lambda onto: term if onto is None else onto.add_(term))
+
+    def add_by(self, added: Callable[[Tensor | None], Tensor]) -> None:
+        """Adds a term that is added in place, without being there by itself.
+
+        Args:
+            added: adds the term to a tensor, or returns it where there is none: a tape's `input_gram`, for one.
+        """
+        # The first term may be a tape's own tensor, which is not ours to add to.
+        self._staged = added(None).clone() if self._staged is None else added(self._staged)
         self._count += 1
         if self._count == STAGED:
             self.total()
 
     def total(self) -> Tensor:
         """The sum so far, of at least one term, in float64."""
-        if self._staged is not None:
-            staged = self._staged.to(torch.float64, copy=self._total is None)  # the total is added to in place
-            self._total = staged if self._total is None else self._total.add_(staged)
-            self._staged, self._count = None, 0
-        assert self._total is not None
-        return self._total
-
-
-@final
-class GramSum:
-    """The same for Gram matrices, which tapes add to it in place; or for the diagonals of some."""
-
-    def __init__(self) -> None:
-        self._total: Tensor | None = None
-        self._staged: Tensor | None = None
-        self._count = 0
-
-    def add(self, gram: Callable[[Tensor | None], Tensor]) -> None:
-        """Adds a term.
-
-        Args:
-            gram: a tape's `input_gram` or `output_gram`.
-        """
-        self._staged = gram(None).clone() if self._staged is None else gram(self._staged)
-        self._count += 1
-        if self._count == STAGED:
-            self._flush()
-
-    def total(self) -> Tensor:
-        """The sum so far, of at least one term, in float64."""
-        self._flush()
-        assert self._total is not None
-        return mirrored(self._total) if self._total.ndim == 3 else self._total
-
-    def _flush(self) -> None:
-        if self._staged is None or not self._count:
-            return
+        assert self._staged is not None
         if self._total is None:
             self._total = torch.zeros_like(self._staged, dtype=torch.float64)
-        self._total += self._staged
-        self._staged.zero_()
-        self._count = 0
+        if self._count:
+            self._total += self._staged
+            self._staged.zero_()
+            self._count = 0
+        return self._total
 
 
 @final
@@ -157,7 +132,7 @@ class Kronecker:
 
     def __init__(self, sharing: str) -> None:
         self._reduce = sharing == "reduce"
-        self._inputs, self._outputs = GramSum(), GramSum()
+        self._inputs, self._outputs = Sum(), Sum()
         self._count = 0
 
     def add(self, tape: Tape, fresh: bool) -> None:
@@ -166,13 +141,15 @@ class Kronecker:
         if self._reduce:
             factored = factored.reduced()
         if fresh:
-            self._inputs.add(factored.input_gram)
+            self._inputs.add_by(factored.input_gram)
             self._count += factored.rows * factored.positions
-        self._outputs.add(factored.output_gram)
+        self._outputs.add_by(factored.output_gram)
 
     def finish(self) -> KroneckerPrecision:
         """Both factors, and N T."""
-        return KroneckerPrecision(self._inputs.total(), self._outputs.total(), self._count)
+        inputs = self._inputs.total()
+        whole = mirrored(inputs) if inputs.ndim == 3 else inputs  # the counts of tokens are a diagonal
+        return KroneckerPrecision(whole, mirrored(self._outputs.total()), self._count)
 
 
 @final
