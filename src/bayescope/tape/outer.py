@@ -137,6 +137,8 @@ class OuterTape:
         """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O), added to ``onto`` if that is given."""
         if self.cotangents.shape[1] < self.rows:
             return sum_of_grams([columns(self.cotangents) * math.sqrt(self.rows)], onto)
+        if self.cotangents.is_contiguous():  # a view of all cotangents, where one of some of the rows would be a copy
+            return sum_of_grams([columns(self.cotangents)], onto)
         tapes = self._pieces(self.cotangents[:, :1].numel())
         return sum_of_grams((columns(tape.cotangents) for tape in tapes), onto)
 
