@@ -125,7 +125,7 @@ class LinearCase(NamedTuple):
     @property
     def jacobian(self) -> Tensor:
         """∂f/∂θ of every row, shape (N, C, P)."""
-        return self.model.tape(self.features, self.mean).jacobian(slice(None))
+        return self.model.tape(self.features).jacobian(slice(None))
 
 
 def _linear(

@@ -32,12 +32,14 @@ class Predictive:
         likelihood: p(y∣f).
         arrays: whether answers are NumPy arrays.
         notes: what each option that was left open resolved to.
+        shape: (N, *positions): where outputs are dense, N in the shapes below stands for it; ``None`` for (N,).
     """
 
     latent: Latent
     likelihood: Likelihood
     arrays: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
 
     @property
     def mean(self) -> Array:
@@ -112,7 +114,7 @@ class Predictive:
         Raises:
             InputError: if a label is outside the likelihood's domain or the number of rows differs.
         """
-        targets = self.likelihood.targets(y, self.latent.mean.shape[-1])
+        targets = self.likelihood.targets(self._flat(y), self.latent.mean.shape[-1])
         if targets.shape[0] != self.latent.mean.shape[0]:
             raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
         return self._give(self.latent.log_prob(self.likelihood, targets))
@@ -121,12 +123,13 @@ class Predictive:
         """n outcomes a row: f from its marginal, then y ~ p(y∣f), shape (n, N, ...)."""
         source = checks.generator(generator)
         f = self.latent.sample(checks.count("n", n), source)
-        return self._give(self.likelihood.sample(f, source))
+        return self._give(self.likelihood.sample(f, source), leading=1)
 
     def summary(self) -> str:
         """A few lines: what was predicted, how, and what options resolved to."""
-        rows, outputs = self.latent.mean.shape
-        lines = [f"Predictive for {rows} rows, {outputs} latent outputs, {self.likelihood.name} likelihood"]
+        outputs, positions = self.latent.mean.shape[1], self._shape[1:]
+        dense = f" of {' x '.join(map(str, positions))} positions" if positions else ""
+        lines = [f"Predictive for {len(self)} rows{dense}, {outputs} latent outputs, {self.likelihood.name} likelihood"]
         lines += [f"  {name}: {value}" for name, value in self.notes.items()]
         return "\n".join(lines)
 
@@ -134,7 +137,20 @@ class Predictive:
         return self.summary()
 
     def __len__(self) -> int:
-        return self.latent.mean.shape[0]
+        return self._shape[0]
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self.latent.mean.shape[:1]) if self.shape is None else self.shape
+
+    def _flat(self, y: Any) -> Any:
+        """Outcomes with each position as a row of its own."""
+        if len(self._shape) == 1:
+            return y
+        values = y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))
+        if tuple(values.shape[: len(self._shape)]) != self._shape:
+            raise InputError(f"y: expected shape {self._shape} and what an outcome has, got {tuple(values.shape)}.")
+        return values.flatten(0, len(self._shape) - 1)
 
     @cached_property
     def _moments(self) -> Moments:
@@ -151,6 +167,8 @@ class Predictive:
         if not self.likelihood.discrete:
             raise UnsupportedError(f"{name}: a {self.likelihood.name} outcome has no classes. Ask for mean.")
 
-    def _give(self, value: Tensor) -> Array:
+    def _give(self, value: Tensor, *, leading: int = 0) -> Array:
+        if len(self._shape) > 1:
+            value = value.unflatten(leading, self._shape)
         # NumPy answers are copies: a caller's write must not reach the frozen result.
         return value.detach().cpu().numpy().copy() if self.arrays else value.clone()

@@ -37,7 +37,7 @@ def conjugate(density: LinearDensity, _: GaussianPosterior | None) -> GaussianPo
 
 def log_evidence(density: LinearDensity, log_precision: Tensor) -> Tensor:
     """log N(y; J m₀, I + J P₀⁻¹ Jᵀ)."""
-    j = density.model.tape(density.features, density.prior_mean).jacobian(slice(0, 30))[:, 0]
+    j = density.model.tape(density.features).jacobian(slice(0, 30))[:, 0]
     variance = torch.cat([(-log_precision).exp().expand(3), torch.tensor([10.0], dtype=torch.float64)])
     covariance = torch.eye(30, dtype=torch.float64) + (j * variance) @ j.mT
     return torch.distributions.MultivariateNormal(j @ density.prior_mean, covariance).log_prob(density.targets[:, 0])

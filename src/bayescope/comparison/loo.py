@@ -48,7 +48,7 @@ def psis_loo(posterior: Posterior, inputs: np.ndarray, y: np.ndarray, *, seed: i
     Raises:
         UndefinedQuantityError: if the posterior is of a bare log density, which has no rows.
     """
-    model, likelihood = posterior.model, posterior.likelihood
+    model, likelihood = posterior.function, posterior.likelihood
     if model is None or likelihood is None:
         raise UndefinedQuantityError("psis_loo: expected a posterior with a model, got one of a log density.")
     theta, efficiency = _draws(posterior, seed)

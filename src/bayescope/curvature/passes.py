@@ -113,7 +113,7 @@ class Passes:
         rows = observed = 0
         total = torch.zeros((), dtype=torch.float64)
         # The guard puts the global generator back after each pass, so that a shuffling loader repeats its order.
-        with torch.no_grad(), reading(self._network.module), progress_bar("reading", shown=self._progress) as report:
+        with reading(self._network.module), torch.no_grad(), progress_bar("reading", shown=self._progress) as report:
             for inputs, targets in self._pieces():
                 report(rows, max(self.rows, rows), f"the data, pass {self.count + 1}")
                 observe = partial(Observations.read, self._likelihood, targets=targets, first=observed)

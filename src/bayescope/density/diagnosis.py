@@ -58,7 +58,7 @@ def diagnosed(
     return DrawsPosterior(
         draws=theta,
         record=Record(method=method, notes=lines),
-        model=model,
+        function=model,
         likelihood=likelihood,
         r_hat=r_hat,
         effective_draws=effective,

@@ -89,7 +89,7 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""
         inputs, posterior = self.transform_inputs(X), self.posterior_
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
-        rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.model.outputs if posterior.model else 1)))
+        rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.function.outputs if posterior.function else 1)))
         starts = range(0, max(1, inputs.shape[0]), rows)
         with threads_for(inputs.size):
             return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])

@@ -23,8 +23,8 @@ _BLOCK_NUMBERS = 2**20
 _NEWTON_STEPS = 50
 _HALVINGS = 30
 _DRIFT_TOLERANCE = 1e-6
-# Of the size of a covariance's entries: products such as J Σ Jᵀ are not more exact than this.
-_ROUNDING = 1e-10
+# Of the size of the entries of a covariance: J Σ Jᵀ of a network in float32 is not more exact than this.
+_ROUNDING = 1e-5
 
 
 @cache

@@ -61,7 +61,7 @@ def laplace_at(mode: Mode, *, method: str = "laplace", infer: Infer | None = Non
         mode.theta,
         mode.precision,
         Record(method, evidence=evidence, trace=mode.trace),
-        model=density.model,
+        function=density.model,
         likelihood=density.likelihood,
         infer=infer or partial(laplace, density.model, density.likelihood),
     )

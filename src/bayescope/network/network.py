@@ -114,7 +114,9 @@ class Network:
 
     def tape(self, inputs: Any) -> JoinedTape:
         """The Jacobian J of the outputs: cotangents are the identity. Outputs (N, S, C) count as S C of them."""
-        recording = self.record(inputs)
+        return self._identity(self.record(inputs))
+
+    def _identity(self, recording: Recording) -> JoinedTape:
         shape = recording.outputs.shape[1:]
         identity = torch.eye(shape.numel(), dtype=recording.outputs.dtype, device=recording.outputs.device)
         return recording.tape(identity.unflatten(1, (1, *shape)))
@@ -135,6 +137,16 @@ class Network:
             InputError: if there are no rows, or A is over another number of weights.
         """
         return self._pieced(inputs, precision, precision.covariance_of)
+
+    def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
+        """J v for each row, shape (R, N, ..., C), float64, for v of shape (R, P)."""
+        answers = []
+        for some in self._pieces(inputs):
+            recording = self.record(some)
+            shape = recording.outputs.shape[1:]
+            moved = self._identity(recording).multiply(v.mT)  # (n, K, R)
+            answers.append(moved.to(torch.float64).permute(2, 0, 1).unflatten(2, shape))
+        return torch.cat(answers, 1)
 
     def latent_variance(self, inputs: Any, precision: Precision) -> Tensor:
         """The diagonal of `latent_covariance` without the rest of it, shape (N, C): for many classes."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import UndefinedQuantityError
-from bayescope.latent import DrawsLatent, Latent
+from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
-from bayescope.posterior.posterior import Options, Posterior
+from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
 
@@ -26,7 +26,7 @@ class DrawsPosterior(Posterior):
     Attributes:
         draws: in the user's coordinates, shape (chains, draws, P).
         record: how they were made.
-        model: f(x, θ), for predictions.
+        function: f(x, θ), for predictions.
         likelihood: p(y∣f).
         r_hat: the rank-normalised split R-hat of each coordinate, shape (P,), or ``None`` where chains make no sense.
         effective_draws: the bulk effective sample size of each coordinate, shape (P,), or ``None``.
@@ -35,7 +35,7 @@ class DrawsPosterior(Posterior):
 
     draws: Tensor
     record: Record
-    model: Model | None = None
+    function: Model | None = None
     likelihood: Likelihood | None = None
     r_hat: Tensor | None = None
     effective_draws: Tensor | None = None
@@ -62,10 +62,14 @@ class DrawsPosterior(Posterior):
         source = checks.generator(generator)
         return self.flat[torch.randint(self.flat.shape[0], (checks.count("n", n),), generator=source)]
 
-    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
+    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration(f"draws by {self.record.method}")
         theta = self.flat if options.samples is None else self.sample(options.samples, generator=options.generator)
-        return DrawsLatent(model.forward(x, theta)), f"{theta.shape[0]} draws of the weights"
+        values, shape = in_rows(function.forward(x, theta), 1)
+        return Answer(DrawsLatent(values), f"{theta.shape[0]} draws of the weights", shape)
+
+    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        return function.forward(x, self.sample(n, generator=generator))
 
     def _as_prior(self) -> Prior:
         raise UndefinedQuantityError("condition: a set of draws cannot be a prior; a Gaussian posterior can.")

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.latent import DrawsLatent, GaussianLatent, Latent
+from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Likelihood
-from bayescope.models import Model
-from bayescope.posterior.posterior import Options, Posterior, as_points
+from bayescope.models import LinearizedModel, Model
+from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, in_rows
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
@@ -34,19 +34,21 @@ class GaussianPosterior(Posterior):
         location: the Gaussian's mean in unconstrained coordinates, shape (P,).
         precision: its precision there.
         record: how it was made.
-        model: f(x, θ), for predictions.
+        function: f(x, θ), for predictions.
         likelihood: p(y∣f).
         transform: from unconstrained to the user's coordinates; ``None`` where they are the same.
-        infer: the inference that made it, as a function of (prior, X, y): what `condition` calls again.
+        infer: the inference that made it, as a function of the prior and the data: what `condition` calls again.
+        fit: what the evidence is computed from, as a function of the prior precision and the noise.
     """
 
     location: Tensor
     precision: Precision
     record: Record
-    model: Model | None = None
+    function: Model | None = None
     likelihood: Likelihood | None = None
     transform: Transform | None = None
-    infer: Callable[[Prior, Any, Any], Posterior] | None = None
+    infer: Callable[..., Posterior] | None = None
+    fit: Evidence | None = None
 
     @property
     def mean(self) -> Tensor:
@@ -62,7 +64,7 @@ class GaussianPosterior(Posterior):
         """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform."""
         noise = torch.randn(
             checks.count("n", n), self.precision.dim, dtype=torch.float64, generator=checks.generator(generator)
-        )
+        ).to(self.location.device)
         u = self.location + self.precision.sqrt_solve(noise.mT).mT
         return u if self.transform is None else self.transform.forward(u)
 
@@ -78,21 +80,27 @@ class GaussianPosterior(Posterior):
         density = 0.5 * (self.precision.logdet() - self.precision.dim * math.log(2 * math.pi) - quadratic)
         return density if self.transform is None else density - self.transform.log_jacobian(u)
 
-    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
-        integral = likelihood.integral(options.integral, model.outputs)
+    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        integral = likelihood.integral(options.integral, function.outputs)
         samples = options.samples or DEFAULT_SAMPLES
         if options.method == "sampled":
             if options.integral is not None:
                 raise InputError("integral: sampled weights leave nothing to integrate. Leave it out, or linearize.")
             draws = self.sample(samples, generator=options.generator)
-            return DrawsLatent(model.forward(x, draws)), f"sampled, {samples} draws of the weights"
-        cov = self.precision.covariance_of(model.tape(x, self.location))
+            values, shape = in_rows(function.forward(x, draws), 1)
+            return Answer(DrawsLatent(values), f"sampled, {samples} draws of the weights", shape)
+        mean, shape = in_rows(function.forward(x, self.location), 0)
+        cov = function.covariance(x, self.location, self.precision).flatten(0, -3)
         if integral != "monte_carlo":
             options.refuse_samples(f"the {integral} integral draws nothing")
-        latent = GaussianLatent(model.forward(x, self.location), cov, integral)
+        latent = GaussianLatent(mean, cov, integral)
         if integral == "monte_carlo":
-            return latent.with_draws(samples, options.generator), f"linearized, monte_carlo with {samples} draws"
-        return latent, f"linearized, {integral} integral"
+            drawn = latent.with_draws(samples, options.generator)
+            return Answer(drawn, f"linearized, monte_carlo with {samples} draws", shape)
+        return Answer(latent, f"linearized, {integral} integral", shape)
+
+    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        return LinearizedModel(function, self.location).forward(x, self.sample(n, generator=generator))
 
     def _as_prior(self) -> Prior:
         return Prior(self.precision, self.location)
@@ -102,7 +110,9 @@ class GaussianPosterior(Posterior):
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
-        covariance = self.precision.solve(torch.eye(self.precision.dim, dtype=torch.float64))
+        covariance = self.precision.solve(
+            torch.eye(self.precision.dim, dtype=torch.float64, device=self.location.device)
+        )
         if self.transform is None:
             return self.location, covariance
         return pushforward_moments(self.transform, self.location, covariance)

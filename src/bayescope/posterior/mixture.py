@@ -11,11 +11,11 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import UndefinedQuantityError
-from bayescope.latent import Latent, MixtureLatent
+from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.gaussian import GaussianPosterior
-from bayescope.posterior.posterior import Options, Posterior, as_points
+from bayescope.posterior.posterior import Answer, Options, Posterior, as_points, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
 
@@ -29,14 +29,14 @@ class MixturePosterior(Posterior):
         log_weights: normalised, shape (K,).
         components: the K Gaussians, with their own records.
         record: how the mixture was made.
-        model: f(x, θ), for predictions.
+        function: f(x, θ), for predictions.
         likelihood: p(y∣f).
     """
 
     log_weights: Tensor
     components: Sequence[GaussianPosterior]
     record: Record
-    model: Model | None = None
+    function: Model | None = None
     likelihood: Likelihood | None = None
 
     @property
@@ -73,11 +73,19 @@ class MixturePosterior(Posterior):
         each = torch.stack([component.log_prob(point) for component in self.components])
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 
-    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
-        parts = [component._latent(x, model, likelihood, options) for component in self.components]
-        return MixtureLatent(
-            self.log_weights, [latent for latent, _ in parts]
-        ), f"mixture of {len(parts)}, {parts[0][1]}"
+    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        parts = [part._latent(x, part.function or function, likelihood, options) for part in self.components]
+        latent = MixtureLatent(self.log_weights, [part.latent for part in parts])
+        return Answer(latent, f"mixture of {len(parts)}, {parts[0].note}", parts[0].shape)
+
+    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        chosen = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        functions = [
+            part._functions(x, part.function or function, int((chosen == k).sum()), generator)
+            for k, part in enumerate(self.components)
+            if (chosen == k).any()
+        ]
+        return torch.cat(functions)[chosen.argsort(stable=True).argsort(stable=True)]
 
     def _as_prior(self) -> Prior:
         raise UndefinedQuantityError("condition: a mixture cannot be a prior; a Gaussian posterior can.")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import UndefinedQuantityError
-from bayescope.latent import DrawsLatent, Latent
+from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
-from bayescope.posterior.posterior import Options, Posterior
+from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
 
@@ -26,13 +26,13 @@ class PointPosterior(Posterior):
     Attributes:
         location: the point, shape (P,).
         record: how it was found.
-        model: f(x, θ), for predictions.
+        function: f(x, θ), for predictions.
         likelihood: p(y∣f).
     """
 
     location: Tensor
     record: Record
-    model: Model | None = None
+    function: Model | None = None
     likelihood: Likelihood | None = None
 
     @property
@@ -49,10 +49,14 @@ class PointPosterior(Posterior):
         """The point n times, shape (n, P)."""
         return self.location.expand(checks.count("n", n), -1).clone()
 
-    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
+    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration("a point")
         options.refuse_samples("a point has no draws")
-        return DrawsLatent(model.forward(x, self.location)[None]), "at one point: no epistemic part"
+        values, shape = in_rows(function.forward(x, self.location)[None], 1)
+        return Answer(DrawsLatent(values), "at one point: no epistemic part", shape)
+
+    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        return torch.stack([function.forward(x, self.location)] * n)
 
     def _as_prior(self) -> Prior:
         raise UndefinedQuantityError("condition: a point cannot be a prior; a Gaussian posterior can.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -49,6 +49,26 @@ class Options(NamedTuple):
             )
 
 
+class Answer(NamedTuple):
+    """The distribution of f at some inputs, a note of how it was found, and the shape (N, *positions) of its rows."""
+
+    latent: Latent
+    note: str
+    shape: tuple[int, ...]
+
+
+class Evidence(Protocol):
+    """log p(data) of an approximation, as a function of what the evidence is there to judge."""
+
+    def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+        """A float64 scalar, differentiable in what is given as a tensor; ``None`` for what the fit itself had."""
+
+
+def in_rows(f: Tensor, leading: int) -> tuple[Tensor, tuple[int, ...]]:
+    """Outputs (..., N, *positions, C) with each position as a row of its own, (..., M, C), and (N, *positions)."""
+    return f.flatten(leading, -2), tuple(f.shape[leading:-1])
+
+
 def as_points(theta: Any, dim: int) -> Tensor:
     """Points θ in float64, shape (..., P); a tensor keeps its graph, so that a density can be differentiated.
 
@@ -68,15 +88,17 @@ class Posterior(ABC):
 
     Attributes:
         record: how the posterior was made.
-        model: f(x, θ), for predictions; ``None`` for a bare log density.
+        function: f(x, θ), for predictions; ``None`` for a bare log density.
         likelihood: p(y∣f); ``None`` for a bare log density.
-        infer: the inference that made it, as a function of (prior, X, y), where it is one.
+        infer: the inference that made it, as a function of the prior and the data, where it is one.
+        fit: the evidence as a function of the prior precision and the noise, where it is known as one.
     """
 
     record: Record
-    model: Model | None
+    function: Model | None
     likelihood: Likelihood | None
-    infer: Callable[[Prior, Any, Any], Posterior] | None = None
+    infer: Callable[..., Posterior] | None = None
+    fit: Evidence | None = None
 
     @property
     @abstractmethod
@@ -93,8 +115,12 @@ class Posterior(ABC):
         """n draws of θ, shape (n, P), in the user's coordinates."""
 
     @abstractmethod
-    def _latent(self, x: Tensor, model: Model, likelihood: Likelihood, options: Options) -> tuple[Latent, str]:
-        """The distribution of f at checked inputs, and a note of how it was found."""
+    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        """The distribution of f at checked inputs."""
+
+    @abstractmethod
+    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        """n functions at checked inputs, shape (n, N, *positions, C)."""
 
     @abstractmethod
     def _as_prior(self) -> Prior:
@@ -107,6 +133,11 @@ class Posterior(ABC):
     @abstractmethod
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         """Draws for diagnosis, shape (chains, draws, P)."""
+
+    @property
+    def model(self) -> Any:
+        """The model: for a network a module with the weights of the mode, a copy that is the user's to change."""
+        return None if self.function is None else self.function.source
 
     def predict(
         self,
@@ -136,22 +167,23 @@ class Posterior(ABC):
             UndefinedQuantityError: if the posterior is of a bare log density, which predicts nothing.
             InputError: if x or an option cannot be used.
         """
-        if self.model is None or self.likelihood is None:
+        if self.function is None or self.likelihood is None:
             raise UndefinedQuantityError("predict: this posterior is of a log density, with no model to predict with.")
         if method is not None:
             checks.choice("method", method, ("linearized", "sampled"))
         if samples is not None:
             checks.count("samples", samples)
-        inputs = self.model.inputs(x)
+        inputs = self.function.inputs(x)
         options = Options(method, integral, samples, checks.generator(generator))
-        latent, note = self._latent(inputs, self.model, self.likelihood, options)
-        notes = {"posterior": self.record.method, "latent": note}
-        return Predictive(latent, self.likelihood, arrays=not isinstance(x, Tensor), notes=notes)
+        answer = self._latent(inputs, self.function, self.likelihood, options)
+        notes = {"posterior": self.record.method, "latent": answer.note}
+        return Predictive(answer.latent, self.likelihood, not has_tensors(x), notes, answer.shape)
 
     def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
-        """n functions f at the inputs, joint over them, shape (n, N, C): one draw of the weights a function.
+        """n functions f at the inputs, joint over them, shape (n, N, *positions, C): one draw of the weights each.
 
-        For a Gaussian posterior of a linear model, Cov = J Σ Jᵀ across all rows.
+        For a Gaussian posterior the functions are linear in the weights, f(x, θ̂) + J(x) (θ − θ̂), so that their
+        covariance is J Σ Jᵀ across all rows; for draws they are f(x, θ) itself.
 
         Args:
             x: inputs as the model takes them, N rows.
@@ -161,15 +193,16 @@ class Posterior(ABC):
         Raises:
             UndefinedQuantityError: if the posterior is of a bare log density.
         """
-        if self.model is None:
+        if self.function is None:
             raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
-        return self.model.forward(self.model.inputs(x), self.sample(n, generator=generator))
+        inputs, source = self.function.inputs(x), checks.generator(generator)
+        return self._functions(inputs, self.function, checks.count("n", n), source)
 
-    def condition(self, data: tuple[Any, Any]) -> Posterior:
+    def condition(self, data: Any) -> Posterior:
         """The posterior after more data: this one becomes the prior of the same inference.
 
         Args:
-            data: (X, y), as the model and the likelihood take them.
+            data: (X, y), as the model and the likelihood take them; for a network also a DataLoader or a Dataset.
 
         Raises:
             UndefinedQuantityError: if this posterior cannot serve as a prior, or its inference needs more than one.
@@ -177,15 +210,27 @@ class Posterior(ABC):
         prior = self._as_prior()
         if self.infer is None:
             raise UndefinedQuantityError(f"condition: a posterior by {self.record.method} cannot be updated with data.")
-        return self.infer(prior, *data)
+        return self.infer(prior, *(data if isinstance(data, tuple) else (data,)))
 
-    def log_evidence(self) -> Tensor:
+    def log_evidence(self, *, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """log p(data), a float64 scalar.
 
+        Args:
+            prior_precision: another one than the posterior's own, in any form that made the posterior; the weights
+                stay where they are. Differentiable where it is a tensor that requires a gradient.
+            noise_variance: the same for the noise of a Gaussian likelihood.
+
         Raises:
-            UndefinedQuantityError: where the approximation defines none.
+            UndefinedQuantityError: where the approximation defines none, or none of other hyperparameters.
         """
-        return self.record.log_evidence()
+        if prior_precision is None and noise_variance is None:
+            return self.record.log_evidence()
+        if self.fit is None:
+            raise UndefinedQuantityError(
+                f"log_evidence: a posterior by {self.record.method} knows it at its own prior and noise alone. "
+                "Fit again with other ones."
+            )
+        return self.fit.log_evidence(prior_precision, noise_variance)
 
     @property
     def elbo(self) -> Tensor:
@@ -242,10 +287,19 @@ class Posterior(ABC):
         theta = self._chains(checks.count("draws", draws), checks.generator(generator))
         groups: dict[str, Any] = {"posterior": {"theta": theta.numpy()}}
         if data is not None:
-            if self.model is None or self.likelihood is None:
+            if self.function is None or self.likelihood is None:
                 raise UndefinedQuantityError("to_arviz: the posterior of a log density has no rows. Pass no data.")
-            x = self.model.inputs(data[0])
-            targets = self.likelihood.targets(data[1], self.model.outputs)
-            rows = torch.stack([self.likelihood.log_prob(self.model.forward(x, chain), targets) for chain in theta])
+            x, function = self.function.inputs(data[0]), self.function
+            targets = self.likelihood.targets(data[1], function.outputs)
+            rows = torch.stack([self.likelihood.log_prob(function.forward(x, chain), targets) for chain in theta])
             groups["log_likelihood"] = {"y": rows.numpy()}
         return arviz.from_dict(**groups)
+
+
+def has_tensors(x: Any) -> bool:
+    """Whether inputs came as tensors, alone or in a tuple, list or dict."""
+    if isinstance(x, Mapping):
+        return any(map(has_tensors, x.values()))
+    if isinstance(x, tuple | list):
+        return any(map(has_tensors, x))
+    return isinstance(x, Tensor)

@@ -1,0 +1,154 @@
+"""A network as a model f(x, θ): at its own weights, at others, at many of them at once, and its Jacobian."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.network.batches import map_arrays
+from bayescope.network.forward import reading
+from bayescope.network.inputs import call, count_rows, placed, take_rows
+from bayescope.network.network import Network
+from bayescope.network.substitution import Substituted
+from bayescope.network.weights import Weights
+from bayescope.precision import Precision
+from bayescope.tape.tape import row_blocks
+
+# Rows that go through the network together, and the weights of the draws that do.
+ROWS = 1024
+DRAW_BYTES = 64 * 2**20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NetworkModel:
+    """f(x, θ) of a module with some of its weights random, read in eval mode.
+
+    The module is the model's own: nothing outside holds it, and nothing here writes to it, so that what has been
+    computed at its weights stays true.
+
+    Attributes:
+        module: the network, with the weights at which it is linearised.
+        weights: which of its parameters θ are.
+        outputs: C.
+        network: how the module is read where J is asked for; ``None`` where it never is.
+    """
+
+    module: nn.Module
+    weights: Weights
+    outputs: int
+    network: Network | None = None
+
+    @classmethod
+    def of(cls, network: Network, inputs: Any) -> NetworkModel:
+        """The model of a traced network whose module is nobody else's.
+
+        Args:
+            network: as it was traced.
+            inputs: a row or more, which tell C.
+        """
+        with reading(network.module), torch.no_grad():
+            f = call(network.module, take_rows(placed(inputs, network.module), slice(0, 1)))
+        return cls(network.module, network.weights, f.shape[-1], network)
+
+    @property
+    def dim(self) -> int:
+        """P, the number of random weights."""
+        return self.weights.dim
+
+    @cached_property
+    def source(self) -> nn.Module:
+        """A copy of the module that is the user's to change."""
+        return copy.deepcopy(self.module)
+
+    @cached_property
+    def flat(self) -> Tensor:
+        """The random weights of the module, shape (P,), float64."""
+        return self.weights.flat(self.module).to(torch.float64)
+
+    def at(self, theta: Tensor) -> NetworkModel:
+        """The model whose module has other weights, shape (P,); itself where they are its own."""
+        if self._is_own(theta):
+            return self
+        moved = copy.deepcopy(self)
+        moved.__dict__.pop("flat", None)
+        moved.__dict__.pop("source", None)
+        values = self.weights.unflat(theta.detach(), self.module)
+        with torch.no_grad():
+            for name, parameter in self.weights.parameters(moved.module).items():
+                parameter.copy_(values[name])
+        return moved
+
+    def inputs(self, x: Any) -> Any:
+        """Arrays as tensors, on the device of the module and with its floating-point type.
+
+        Raises:
+            InputError: if there are no rows, or tensors differ in their number.
+        """
+        inputs = placed(map_arrays(x), self.module)
+        if count_rows(inputs) == 0:
+            raise InputError("x: expected at least one row, got none.")
+        return inputs
+
+    def forward(self, x: Any, theta: Tensor) -> Tensor:
+        """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
+        with reading(self.module), torch.no_grad():
+            if self._is_own(theta):
+                return torch.cat([call(self.module, some).to(torch.float64) for some in self._rows(x)])
+            draws = theta.reshape(-1, self.dim)
+            chunk = max(1, DRAW_BYTES // (4 * self.dim))
+            f = torch.cat([self._at_draws(x, some) for some in draws.split(chunk)])
+        return f.reshape(*theta.shape[:-1], *f.shape[1:])
+
+    def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
+        with torch.no_grad():
+            return self._traced(theta).latent_covariance(x, precision)
+
+    def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
+        """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
+        with torch.no_grad():
+            return self._traced(theta).jacobian_product(x, v)
+
+    def _traced(self, theta: Tensor) -> Network:
+        network = self.at(theta).network
+        if network is None:
+            raise UnsupportedError("predict: this model was never traced, and has no Jacobian. Ask for 'sampled'.")
+        return network
+
+    def _is_own(self, theta: Tensor) -> bool:
+        """Whether θ is the module's, up to the rounding of its parameters."""
+        if theta.ndim > 1:
+            return False
+        dtype = next(iter(self.weights.parameters(self.module).values())).dtype
+        return torch.equal(theta.detach().to(self.flat.device, dtype), self.flat.to(dtype))
+
+    def _rows(self, x: Any) -> Iterator[Any]:
+        count = count_rows(x)
+        return (take_rows(x, rows) for rows in row_blocks(count, 1, min(ROWS, count)))
+
+    def _at_draws(self, x: Any, draws: Tensor) -> Tensor:
+        """f at some draws (S, P), shape (S, N, ..., C): vectorised over them, or one by one where torch cannot."""
+        values = self.weights.unflat(draws, self.module)
+        parameters = self.weights.parameters(self.module)
+        named = [values[name].to(parameters[name]) for name in parameters]
+
+        def f(x: Any, *of_draw: Tensor) -> Tensor:
+            with Substituted(list(parameters.values()), of_draw):
+                return call(self.module, x)
+
+        blocks = []
+        for some in self._rows(x):
+            try:
+                block = torch.func.vmap(f, in_dims=(None, *[0] * len(named)))(some, *named)
+            except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
+                block = torch.stack([f(some, *of_draw) for of_draw in zip(*named, strict=True)])
+            blocks.append(block.to(torch.float64))
+        return torch.cat(blocks, 1)
