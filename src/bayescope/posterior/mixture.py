@@ -15,7 +15,7 @@ from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.gaussian import GaussianPosterior
-from bayescope.posterior.posterior import Answer, Options, Posterior, as_points, in_rows
+from bayescope.posterior.posterior import Answer, Options, Posterior, as_points
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
 
