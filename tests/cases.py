@@ -8,7 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayescope.likelihoods import (
+    Bernoulli,
+    BradleyTerry,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+)
 from bayescope.linear.density import LinearDensity
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
@@ -22,6 +29,7 @@ class LikelihoodCase(NamedTuple):
     likelihood: Likelihood
     outputs: int
     labels: Tensor  # the canonical targets of as many rows as there are values
+    expected: bool = False  # whether the GGN takes the expected Λ, the observed one being indefinite
 
 
 def _binary(outputs: int) -> Tensor:
@@ -38,6 +46,22 @@ LIKELIHOODS = {
     "gaussian": LikelihoodCase(Gaussian(0.5), 1, torch.tensor([[-1.5], [0.3]], dtype=torch.float64)),
     "gaussian, 2 outputs": LikelihoodCase(
         Gaussian([0.5, 3.0]), 2, torch.tensor([[-1.5, 0.0], [0.3, 2.0], [4.0, -1.0]], dtype=torch.float64)
+    ),
+    "bradley_terry": LikelihoodCase(BradleyTerry(), 2, torch.arange(2)),
+    "heteroscedastic": LikelihoodCase(
+        HeteroscedasticGaussian(), 2, torch.tensor([[-1.5], [0.3]], dtype=torch.float64), expected=True
+    ),
+    "heteroscedastic, 2 targets": LikelihoodCase(
+        HeteroscedasticGaussian(), 4, torch.tensor([[-1.5, 0.0], [0.3, 2.0]], dtype=torch.float64), expected=True
+    ),
+    "natural": LikelihoodCase(
+        HeteroscedasticGaussian("natural"), 2, torch.tensor([[-1.5], [0.3]], dtype=torch.float64), expected=True
+    ),
+    "natural, 2 targets": LikelihoodCase(
+        HeteroscedasticGaussian("natural"),
+        4,
+        torch.tensor([[-1.5, 0.0], [0.3, 2.0]], dtype=torch.float64),
+        expected=True,
     ),
 }
 

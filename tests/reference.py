@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import mpmath
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,6 +68,48 @@ def dense_derivatives(log_prob: Callable[[Tensor], Tensor], f: Tensor) -> tuple[
     """Gradient (C,) and negative Hessian (C, C) of a scalar function of one row f (C,), by autograd."""
     gradient = torch.func.grad(log_prob)(f)
     return gradient, -torch.func.jacrev(torch.func.grad(log_prob))(f)
+
+
+def expected_hessian(likelihood: Any, f: Tensor, values: Tensor) -> Tensor:
+    """E[Λ∣f] per row of f (N, C), from the observed Λ: over all labels, or for a Gaussian y by Gauss–Hermite in y.
+
+    Args:
+        likelihood: p(y∣f).
+        f: shape (N, C).
+        values: every label there is, for a discrete y.
+    """
+    if likelihood.discrete:
+        weighted = [likelihood.log_prob(f, y).exp()[:, None, None] * likelihood.hessian(f, y) for y in _each(values, f)]
+        return torch.stack(weighted).sum(0)
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(5))
+    weights = weights / weights.sum()
+    mean, variance = likelihood.conditional(f)
+    total = torch.zeros(*f.shape, f.shape[-1], dtype=f.dtype)
+    for place in product(range(5), repeat=mean.shape[-1]):
+        y = mean + nodes[list(place)] * variance.sqrt()
+        total += weights[list(place)].prod() * likelihood.hessian(f, y)
+    return total
+
+
+def heteroscedastic_log_density(parametrization: str, mean: Tensor, cov: Tensor, y: float) -> float:
+    """log ∫ N(y; m, σ²) N(f; mean, cov) df of one target by a plain sum over 60,001 log variances t within ±60 sds.
+
+    Given t = log σ² the other output is Gaussian, and y with it. In natural parameters it is m/σ², and t = −f₂.
+    """
+    sign = -1.0 if parametrization == "natural" else 1.0
+    sd = cov[1, 1].sqrt()
+    z = torch.linspace(-60, 60, 60_001, dtype=torch.float64)
+    t = sign * mean[1] + sd * z
+    slope = sign * cov[0, 1] / sd
+    rest = cov[0, 0] - slope.square()
+    centre, scale = mean[0] + slope * z, t.exp() if parametrization == "natural" else torch.ones_like(t)
+    normal = torch.distributions.Normal(scale * centre, (t.exp() + scale.square() * rest).sqrt(), validate_args=False)
+    terms = normal.log_prob(torch.tensor(y, dtype=torch.float64)) + torch.distributions.Normal(0.0, 1.0).log_prob(z)
+    return float(torch.logsumexp(terms, 0) + (z[1] - z[0]).log())
+
+
+def _each(values: Tensor, f: Tensor) -> Iterator[Tensor]:
+    return (value.expand(len(f), *value.shape) for value in values)
 
 
 # --- posteriors of two weights, by numerical integration over the plane ---------------------------------------------

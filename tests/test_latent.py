@@ -5,8 +5,13 @@ import math
 import pytest
 import torch
 
-from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent, mixture_quantile
+from bayescope.errors import UnsupportedError
+from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent, MixtureLatent, mixture_quantile
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
+from bayescope.models import LinearModel
+from bayescope.posterior import GaussianPosterior
+from bayescope.posterior.record import Record
+from bayescope.precision import DiagonalPrecision
 
 CASES = {
     "bernoulli": (Bernoulli(), 1),
@@ -113,3 +118,92 @@ def test_a_singular_covariance_samples_its_line():
     latent = GaussianLatent(torch.zeros(1, 2, dtype=torch.float64), cov, "quadrature")
     draws = latent.sample(100, torch.Generator().manual_seed(0))
     torch.testing.assert_close(draws[..., 0], draws[..., 1], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("case", ["bernoulli", "multilabel", "categorical"])
+def test_marginals_answer_as_the_gaussian_where_no_covariance_counts(case):
+    likelihood, outputs = CASES[case]
+    mean, cov = gaussian(outputs)
+    assert likelihood.needs_covariance("quadrature")
+    assert not likelihood.needs_covariance("mackay")
+    full = GaussianLatent(mean, cov, "mackay")
+    alone = MarginalLatent(mean, full.variance, "mackay")
+    for a, b in zip(vars(alone.moments(likelihood)).values(), vars(full.moments(likelihood)).values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-14, atol=0)
+    y = targets(likelihood, outputs)
+    torch.testing.assert_close(alone.log_prob(likelihood, y), full.log_prob(likelihood, y), rtol=1e-14, atol=0)
+    torch.testing.assert_close(alone.quantile(0.9), full.quantile(0.9))
+    if likelihood.elementwise:
+        torch.testing.assert_close(alone.expected_quantile(likelihood, 0.1), full.expected_quantile(likelihood, 0.1))
+    mixture = MixtureLatent(torch.tensor([0.5, 0.5], dtype=torch.float64).log(), [alone, alone])
+    torch.testing.assert_close(mixture.variance, full.variance)
+    torch.testing.assert_close(mixture.quantile(0.9), full.quantile(0.9), rtol=1e-9, atol=1e-9)
+
+
+def test_marginals_refuse_what_covariances_decide():
+    mean, cov = gaussian(3)
+    alone = MarginalLatent(mean, cov.diagonal(dim1=-2, dim2=-1), "mackay")
+    questions = [
+        lambda: alone.cov,
+        lambda: alone.sample(2, torch.Generator()),
+        lambda: alone.expected_quantile(Categorical(), 0.1),
+    ]
+    for question in questions:
+        with pytest.raises(UnsupportedError, match=r"variances alone: 4 rows of 3 x 3 .* Predict fewer rows at once"):
+            question()
+
+
+@pytest.mark.parametrize("form", [GaussianLatent, DrawsLatent, MixtureLatent])
+def test_variances_are_the_diagonals_of_covariances(form):
+    mean, cov = gaussian(3)
+    parts = [GaussianLatent(mean, cov, "quadrature"), GaussianLatent(2 * mean, cov, "quadrature")]
+    latent = {
+        GaussianLatent: parts[0],
+        DrawsLatent: DrawsLatent(parts[0].sample(50, torch.Generator().manual_seed(0))),
+        MixtureLatent: MixtureLatent(torch.tensor([0.3, 0.7], dtype=torch.float64).log(), parts),
+    }[form]
+    torch.testing.assert_close(latent.variance, latent.cov.diagonal(dim1=-2, dim2=-1))
+
+
+def test_integration_errors_are_those_that_repetition_shows():
+    """Of 40 sets of 500 draws, the means spread as each set says; a mixture's bound is that of equal parts."""
+    likelihood, (mean, cov) = Categorical(), gaussian(3)
+    latent = GaussianLatent(mean, cov, "monte_carlo")
+    sets = [latent.with_draws(500, torch.Generator().manual_seed(seed)) for seed in range(40)]
+    spread = torch.stack([each.moments(likelihood).mean for each in sets]).std(0)
+    stated = torch.stack([each.integration_error(likelihood) for each in sets]).mean(0)
+    torch.testing.assert_close(stated, spread, rtol=0.35, atol=0)  # a standard deviation of 40 is right to 11 %
+    mixture = MixtureLatent(torch.tensor([0.5, 0.5], dtype=torch.float64).log(), sets[:1] * 2)
+    torch.testing.assert_close(mixture.integration_error(likelihood), sets[0].integration_error(likelihood))
+    point = DrawsLatent(mean[None])
+    assert (point.integration_error(likelihood) == 0).all()
+
+
+def many_classes(outputs, rows):
+    """A linear model of many classes with a diagonal posterior, and inputs."""
+    source = torch.Generator().manual_seed(0)
+    model = LinearModel(3, outputs)
+    location = torch.randn(model.dim, dtype=torch.float64, generator=source)
+    precision = DiagonalPrecision(torch.rand(model.dim, dtype=torch.float64, generator=source) + 0.5)
+    q = GaussianPosterior(location, precision, Record("laplace"), model, Categorical())
+    return q, torch.randn(rows, 3, dtype=torch.float64, generator=source)
+
+
+def test_a_thousand_classes_need_no_covariances(monkeypatch):
+    q, x = many_classes(1000, 256)
+    monkeypatch.setattr(LinearModel, "covariance", None)
+    p = q.predict(x, integral="mackay")
+    assert isinstance(p.latent, MarginalLatent)
+    torch.testing.assert_close(p.probs.sum(1), torch.ones(256, dtype=torch.float64))
+    assert p.log_prob(torch.arange(256)).isfinite().all()
+    with pytest.raises(UnsupportedError, match=r"latent_cov: .* would have taken 2\.0 GB"):
+        _ = p.latent_cov
+
+
+def test_with_and_without_covariances_the_answer_is_the_same():
+    q, x = many_classes(400, 220)  # 282 MB of covariances
+    whole, few = (q.predict(some, integral="mackay") for some in (x, x[:5]))
+    assert isinstance(whole.latent, MarginalLatent)
+    assert isinstance(few.latent, GaussianLatent)
+    torch.testing.assert_close(whole.probs[:5], few.probs, rtol=1e-12, atol=0)
+    assert few.latent_cov.shape == (5, 400, 400)

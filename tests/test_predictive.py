@@ -99,3 +99,46 @@ def test_it_is_immutable():
     p.mean[:] = 7.0
     assert p.mean.max() <= 1.0
     assert len(p) == 3
+
+
+def test_the_error_of_an_integral_is_said_or_refused():
+    assert (classes().integration_error == 0).all()
+    mean = torch.tensor([[0.5, -1.0, 0.0]], dtype=torch.float64)
+    cov = 4 * torch.eye(3, dtype=torch.float64)[None]
+    several = Predictive(GaussianLatent(mean, cov, "quadrature"), Categorical(), arrays=True)
+    assert isinstance(several.integration_error, np.ndarray)
+    assert several.integration_error.shape == (1, 3)
+    assert 0 < several.integration_error.max() < 2e-3
+    with pytest.raises(UnsupportedError, match="'mackay' is an approximation whose error nothing tells"):
+        _ = Predictive(GaussianLatent(mean, cov, "mackay"), Categorical()).integration_error
+
+
+def test_dense_outcomes_keep_their_positions():
+    """Two rows of three positions are six rows inside; each answer has their shape."""
+    source = torch.Generator().manual_seed(0)
+    mean, root = torch.randn(6, 4, dtype=torch.float64, generator=source), torch.eye(4, dtype=torch.float64)
+    latent = GaussianLatent(mean, (0.5 * root).expand(6, 4, 4), "mackay")
+    flat, dense = Predictive(latent, Categorical()), Predictive(latent, Categorical(), shape=(2, 3))
+    for name in ("mean", "probs", "variance", "epistemic", "aleatoric", "latent_mean", "latent_cov"):
+        assert torch.equal(getattr(dense, name), getattr(flat, name).unflatten(0, (2, 3))), name
+    for of in ("mean", "latent"):
+        for low_or_high, rows in zip(dense.interval(0.9, of=of), flat.interval(0.9, of=of), strict=True):
+            assert torch.equal(low_or_high, rows.unflatten(0, (2, 3)))
+    y = torch.tensor([[0, 1, 2], [3, 3, 0]])
+    assert torch.equal(dense.log_prob(y), flat.log_prob(y.flatten()).reshape(2, 3))
+    assert torch.equal(dense.log_prob(y.tolist()), dense.log_prob(y))
+    assert torch.equal(dense.sample(5, generator=0), flat.sample(5, generator=0).unflatten(1, (2, 3)))
+    assert len(dense) == 2
+    assert "2 rows of 3 positions, 4 latent outputs" in dense.summary()
+    for wrong in (y.T, y.flatten(), y[:1]):
+        with pytest.raises(InputError, match=r"y: expected shape \(2, 3\)"):
+            dense.log_prob(wrong)
+
+
+def test_dense_regression_takes_outcomes_of_its_shape():
+    latent = GaussianLatent(torch.zeros(6, 1, dtype=torch.float64), torch.ones(6, 1, 1, dtype=torch.float64), "exact")
+    p = Predictive(latent, Gaussian(noise_variance=1.0), arrays=True, shape=(2, 3))
+    y = np.arange(6.0).reshape(2, 3)
+    expected = -0.25 * y**2 - 0.5 * np.log(4 * np.pi)
+    np.testing.assert_allclose(p.log_prob(y), expected)
+    np.testing.assert_allclose(p.log_prob(y[..., None]), expected)

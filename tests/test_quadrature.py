@@ -19,6 +19,7 @@ from bayescope.quadrature import (
     gauss_hermite,
     gauss_legendre,
     log_expected_sigmoid,
+    log_integral,
     normal_nodes,
 )
 from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
@@ -221,3 +222,50 @@ def test_normal_nodes_are_normal_fixed_and_apart_from_the_global_generators() ->
 def test_normal_nodes_ask_for_a_power_of_two() -> None:
     with pytest.raises(InputError, match="n: expected a power of two, got 100"):
         normal_nodes(2, 100)
+
+
+def _log_normal(z: Tensor, centre: float, sd: float) -> Tensor:
+    return -0.5 * ((z - centre) / sd).square() - math.log(sd * math.sqrt(2 * math.pi))
+
+
+def _log_gumbel(z: Tensor, centre: float, scale: float) -> Tensor:
+    score = (z - centre) / scale
+    return -score - torch.exp(-score) - math.log(scale)
+
+
+# Normalised densities, by name: with where their interval begins and ends.
+PEAKS: dict[str, tuple[Callable[[Tensor], Tensor], float, float]] = {
+    "normal": (lambda z: _log_normal(z, 0.0, 1.0), -12.0, 12.0),
+    "far": (lambda z: _log_normal(z, 70.0, 0.5), -100.0, 100.0),
+    "needle": (lambda z: _log_normal(z, 1234.5, 1e-3), -1e5, 1e6),
+    "skewed": (lambda z: _log_gumbel(z, 2.0, 0.1), -40.0, 40.0),
+    "two peaks": (
+        lambda z: torch.logaddexp(_log_normal(z, -4.0, 0.5), _log_normal(z, 4.0, 1.0)) - math.log(2),
+        -30.0,
+        30.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PEAKS)
+def test_a_peak_is_found_and_integrated(name: str) -> None:
+    log_density, low, high = PEAKS[name]
+    got = log_integral(log_density, _column(low), _column(high)).item()
+    assert got == pytest.approx(0.0, abs=1e-9)
+
+
+def test_each_integral_has_its_own_interval_and_an_empty_one_is_zero() -> None:
+    centre, log_size = _column(-1000.0, 0.0, 3.0), _column(-2000.0, 0.0, 700.0)
+    got = log_integral(
+        lambda z: log_size[:, None] - 0.5 * (z - centre[:, None]).square(), centre - 500.0, centre + 30.0
+    )
+    torch.testing.assert_close(got, log_size + 0.5 * math.log(2 * math.pi), rtol=0, atol=1e-9)
+    nothing = log_integral(lambda z: torch.full_like(z, -math.inf), _column(0.0), _column(1.0))
+    assert nothing.item() == -math.inf
+
+
+def test_the_nodes_are_no_part_of_the_derivative() -> None:
+    centre = torch.tensor([2.0], dtype=torch.float64, requires_grad=True)
+    value = log_integral(lambda z: -0.5 * (z - centre).square() + z, centre - 30.0, centre + 30.0)
+    (slope,) = torch.autograd.grad(value.sum(), centre)
+    assert slope.item() == pytest.approx(1.0, abs=1e-9)  # log ∫ is centre + ½ and a constant

@@ -6,15 +6,19 @@ approximation, the answer is a `Posterior` whose `predict` gives a `Predictive`.
 
 from importlib.metadata import version
 
-from bayescope import density, errors, metrics, precision
+from bayescope import density, errors, layers, metrics, precision
 from bayescope.comparison import Comparison, compare
 from bayescope.curvature import Curvature, Plan, fit_curvature, plan
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
+from bayescope.laplace.laplace import laplace
+from bayescope.laplace.online import fit_evidence
+from bayescope.laplace.tuning import tune_prior
+from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
 from bayescope.network.weights import largest_magnitude, largest_variance
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
+from bayescope.training.fit_map import fit_map
 
 __version__ = version("bayescope")
 
@@ -22,12 +26,14 @@ __all__ = [
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
     "Bernoulli",
+    "BradleyTerry",
     "Categorical",
     "Comparison",
     "Curvature",
     "DrawsPosterior",
     "Gaussian",
     "GaussianPosterior",
+    "HeteroscedasticGaussian",
     "MixturePosterior",
     "Plan",
     "PointPosterior",
@@ -38,9 +44,14 @@ __all__ = [
     "density",
     "errors",
     "fit_curvature",
+    "fit_evidence",
+    "fit_map",
+    "laplace",
     "largest_magnitude",
     "largest_variance",
+    "layers",
     "metrics",
     "plan",
     "precision",
+    "tune_prior",
 ]

@@ -1,7 +1,8 @@
 """The latent: a distribution of the model's outputs f at N inputs, and what it says about the outcomes y.
 
-Three final forms answer the same questions, so that a `Predictive` never asks which posterior it came from:
-a Gaussian (linear and linearised models), draws (samples, ensembles, points) and a mixture of either.
+The final forms answer the same questions, so that a `Predictive` never asks which posterior it came from: a Gaussian
+(linear and linearised models), its marginals alone where there are too many classes for covariances, draws (samples,
+ensembles, points) and a mixture of these.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import NoReturn, Protocol, final
 
 import torch
 from torch import Tensor
 
+from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood, Moments
+from bayescope.likelihoods.quasi_monte_carlo import eigenroot
 from bayescope.quadrature import normal_nodes
 
 # Nodes for quantiles of class probabilities with more than two classes: their spacing bounds the error in level.
@@ -31,6 +34,10 @@ class Latent(Protocol):
     @property
     def cov(self) -> Tensor:
         """Cov[f] per row, shape (N, C, C)."""
+
+    @property
+    def variance(self) -> Tensor:
+        """The diagonal of `cov`, shape (N, C)."""
 
     def moments(self, likelihood: Likelihood) -> Moments:
         """Mean, aleatoric and epistemic variance of y, each of shape (N, K)."""
@@ -50,6 +57,13 @@ class Latent(Protocol):
     def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (S,), means and variances (S, N, K) of the Gaussians that make up a continuous outcome."""
 
+    def integration_error(self, likelihood: Likelihood) -> Tensor:
+        """The standard error of the means of `moments` as integrals over this distribution, shape (N, K).
+
+        Raises:
+            UnsupportedError: for a closed form that is an approximation, whose error nothing tells.
+        """
+
 
 @final
 @dataclass(frozen=True)
@@ -67,6 +81,11 @@ class GaussianLatent:
     cov: Tensor
     integral: str
     draws: DrawsLatent | None = None
+
+    @property
+    def variance(self) -> Tensor:
+        """The diagonal of cov, shape (N, C)."""
+        return self.cov.diagonal(dim1=-2, dim2=-1)
 
     def with_draws(self, n: int, generator: torch.Generator) -> GaussianLatent:
         """The same Gaussian, integrated over n draws."""
@@ -91,14 +110,12 @@ class GaussianLatent:
 
     def quantile(self, level: float) -> Tensor:
         """mean + Φ⁻¹(level) sd."""
-        sd = self.cov.diagonal(dim1=-2, dim2=-1).sqrt()
-        return self.mean + _normal_quantile(level) * sd
+        return self.mean + _normal_quantile(level) * self.variance.sqrt()
 
     def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
         """Exact where each column is monotone in one output; else over fixed quasi-Monte-Carlo nodes."""
         if likelihood.elementwise:
-            ends = torch.stack([likelihood.conditional(self.quantile(at))[0] for at in (level, 1.0 - level)])
-            return ends.amin(0) if level < 0.5 else ends.amax(0)
+            return _monotone_quantile(self, likelihood, level)
         nodes = normal_nodes(self.mean.shape[-1], QUANTILE_NODES)
         blocks = [
             _quantile(likelihood.conditional(GaussianLatent(m, c, self.integral)._at(nodes[:, None, :]))[0], level)
@@ -107,18 +124,83 @@ class GaussianLatent:
         return torch.cat(blocks)
 
     def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
-        """One Gaussian: the outcome's mean and total variance."""
-        moments = self.moments(likelihood)
-        return moments.mean.new_zeros(1), moments.mean[None], (moments.aleatoric + moments.epistemic)[None]
+        """Those that the likelihood makes of the Gaussian: one, where the noise is the same for all f."""
+        return likelihood.components(self.mean, self.cov)
+
+    def integration_error(self, likelihood: Likelihood) -> Tensor:
+        """That of the integral, or of the draws."""
+        if self.draws is not None:
+            return self.draws.integration_error(likelihood)
+        return likelihood.integration_error(self.mean, self.cov, self.integral)
 
     def _at(self, noise: Tensor) -> Tensor:
         """mean + V diag(√λ) noise: the eigenroot exists for singular covariances too (a point, tied outputs)."""
         if self.mean.shape[-1] == 1:
             return self.mean + noise * self.cov[..., 0].sqrt()
-        values, vectors = torch.linalg.eigh(self.cov)
+        values, vectors = torch.linalg.eigh(self.cov.detach())
         # eigh of a positive semidefinite matrix returns zeros as ±1e-17: their roots are zero to working precision.
-        root = vectors * values.clamp(min=0.0).sqrt()[..., None, :]
+        root = eigenroot(values.clamp(min=0.0), vectors, self.cov)
         return self.mean + (root @ noise[..., None])[..., 0]
+
+
+@final
+@dataclass(frozen=True)
+class MarginalLatent:
+    """f ~ N(mean, cov) per row, of which the variances alone are known: N C numbers, and not N C².
+
+    It answers by the integrals that need no more, and refuses what a covariance decides.
+
+    Attributes:
+        mean: shape (N, C).
+        variance: the diagonal of cov, shape (N, C).
+        integral: the resolved name of an integral whose `Likelihood.needs_covariance` is false.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    integral: str
+
+    @property
+    def cov(self) -> Tensor:
+        """Refused: it was too large to be computed."""
+        self._refuse("latent_cov")
+
+    def moments(self, likelihood: Likelihood) -> Moments:
+        """Moments of y by the latent's integral."""
+        return likelihood.predictive(self.mean, self.variance, self.integral)
+
+    def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
+        """log predictive probability of y by the latent's integral."""
+        return likelihood.predictive_log_prob(self.mean, self.variance, y, self.integral)
+
+    def sample(self, n: int, generator: torch.Generator) -> Tensor:
+        """Refused: outputs that were drawn each by itself would not be draws of f."""
+        self._refuse("sample")
+
+    def quantile(self, level: float) -> Tensor:
+        """mean + Φ⁻¹(level) sd."""
+        return self.mean + _normal_quantile(level) * self.variance.sqrt()
+
+    def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
+        """Exact where each column is monotone in one output; else refused."""
+        if not likelihood.elementwise:
+            self._refuse("interval")
+        return _monotone_quantile(self, likelihood, level)
+
+    def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
+        """Refused, as of a label."""
+        return likelihood.components(self.mean, self.variance)
+
+    def integration_error(self, likelihood: Likelihood) -> Tensor:
+        """That of the integral."""
+        return likelihood.integration_error(self.mean, self.variance, self.integral)
+
+    def _refuse(self, name: str) -> NoReturn:
+        rows, outputs = self.mean.shape
+        raise UnsupportedError(
+            f"{name}: expected covariances between outputs, got their variances alone: {rows} rows of {outputs} x "
+            f"{outputs} numbers would have taken {8e-9 * rows * outputs**2:.1f} GB. Predict fewer rows at once."
+        )
 
 
 @final
@@ -138,6 +220,11 @@ class DrawsLatent:
         """The draws' covariance per row (divided by S), shape (N, C, C)."""
         centred = self.values - self.mean
         return torch.einsum("snc,snd->ncd", centred, centred) / self.values.shape[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """The draws' variance per output (divided by S), shape (N, C)."""
+        return self.values.var(0, correction=0)
 
     def moments(self, likelihood: Likelihood) -> Moments:
         """The law of total variance over the draws."""
@@ -165,6 +252,11 @@ class DrawsLatent:
         """One Gaussian a draw."""
         mean, variance = likelihood.conditional(self.values)
         return mean.new_full((mean.shape[0],), -math.log(mean.shape[0])), mean, variance.expand_as(mean)
+
+    def integration_error(self, likelihood: Likelihood) -> Tensor:
+        """The draws' standard deviation over √S, as of independent draws; 0 for a point."""
+        mean = likelihood.conditional(self.values)[0]
+        return mean.std(0, correction=0) / math.sqrt(max(1, mean.shape[0] - 1))
 
 
 @final
@@ -194,6 +286,12 @@ class MixtureLatent:
             [part.cov + o[..., :, None] * o[..., None, :] for part, o in zip(self.parts, offsets, strict=True)]
         )
 
+    @property
+    def variance(self) -> Tensor:
+        """Σ_k w_k (Var_k + (m_k − m)²)."""
+        centre = self.mean
+        return self._average([part.variance + (part.mean - centre).square() for part in self.parts])
+
     def moments(self, likelihood: Likelihood) -> Moments:
         """The law of total variance over the parts."""
         each = [part.moments(likelihood) for part in self.parts]
@@ -215,7 +313,7 @@ class MixtureLatent:
     def quantile(self, level: float) -> Tensor:
         """The mixture's quantile of each output, each part taken as a Gaussian by its two moments."""
         means = torch.stack([part.mean for part in self.parts])
-        variances = torch.stack([part.cov.diagonal(dim1=-2, dim2=-1) for part in self.parts])
+        variances = torch.stack([part.variance for part in self.parts])
         return mixture_quantile(self.log_weights, means, variances, level)
 
     def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
@@ -228,6 +326,10 @@ class MixtureLatent:
         each = [part.components(likelihood) for part in self.parts]
         weights = torch.cat([w + log_weights for w, (log_weights, _, _) in zip(self.log_weights, each, strict=True)])
         return weights, torch.cat([mean for _, mean, _ in each]), torch.cat([variance for _, _, variance in each])
+
+    def integration_error(self, likelihood: Likelihood) -> Tensor:
+        """Σ_k w_k e_k: a bound, as parts may share nodes."""
+        return self._average([part.integration_error(likelihood) for part in self.parts])
 
     def _average(self, values: Sequence[Tensor]) -> Tensor:
         return torch.tensordot(self.log_weights.exp(), torch.stack(list(values)), dims=1)
@@ -253,6 +355,12 @@ def mixture_quantile(log_weights: Tensor, means: Tensor, variances: Tensor, leve
         below = (weights * torch.special.ndtr(score)).sum(0) < level
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return 0.5 * (low + high)
+
+
+def _monotone_quantile(latent: Latent, likelihood: Likelihood, level: float) -> Tensor:
+    """The quantile of E(y∣f) where each of its columns rises or falls with one output alone."""
+    ends = torch.stack([likelihood.conditional(latent.quantile(at))[0] for at in (level, 1.0 - level)])
+    return ends.amin(0) if level < 0.5 else ends.amax(0)
 
 
 def _quantile(values: Tensor, level: float) -> Tensor:

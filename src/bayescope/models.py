@@ -1,8 +1,9 @@
-"""Models: maps from inputs and flat weights to outputs f, read through a tape."""
+"""Models: maps from inputs and flat weights to outputs f, and what precisions of the weights say about f."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, final
 
 import torch
@@ -32,6 +33,14 @@ class Model(Protocol):
     def source(self) -> Any:
         """What the user knows it by: the module of a network, the linear model itself."""
 
+    @property
+    def space(self) -> Hashable:
+        """What the entries of θ stand for: weights of models with equal spaces can be averaged."""
+
+    @property
+    def differentiable(self) -> Model:
+        """The same function, whose answers can be differentiated in x; those of other models have no graph."""
+
     def inputs(self, x: Any) -> Any:
         """Checks inputs and returns them in the form that the other methods take.
 
@@ -44,6 +53,9 @@ class Model(Protocol):
 
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), with J = ∂f/∂θ at θ of shape (P,)."""
+
+    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+        """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it: for many classes."""
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), for v of shape (R, P), with J at θ of shape (P,)."""
@@ -58,11 +70,13 @@ class LinearModel:
         features: D, the number of columns of x.
         outputs: C.
         bias: whether b is there.
+        graph: whether answers keep the graph of x.
     """
 
     features: int
     outputs: int = 1
     bias: bool = True
+    graph: bool = False
 
     @property
     def dim(self) -> int:
@@ -74,6 +88,16 @@ class LinearModel:
         """The model itself."""
         return self
 
+    @property
+    def space(self) -> Hashable:
+        """Its sizes."""
+        return "linear", self.features, self.outputs, self.bias
+
+    @property
+    def differentiable(self) -> LinearModel:
+        """The model that keeps the graph of x."""
+        return replace(self, graph=True)
+
     def inputs(self, x: Any) -> Tensor:
         """Checks a table of shape (N, D) and returns it in float64.
 
@@ -83,7 +107,7 @@ class LinearModel:
         table = checks.float64("X", x)
         if table.ndim != 2 or table.shape[1] != self.features:
             raise InputError(f"X: expected shape (N, {self.features}), got {tuple(table.shape)}.")
-        return table
+        return x.to(torch.float64) if self.graph else table
 
     def forward(self, x: Tensor, theta: Tensor) -> Tensor:
         """x Wᵀ + b, shape (..., N, C) for θ of shape (..., P)."""
@@ -95,6 +119,10 @@ class LinearModel:
     def covariance(self, x: Tensor, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C); J is the same at all weights."""
         return precision.covariance_of(self.tape(x))
+
+    def variance(self, x: Tensor, theta: Tensor, precision: Precision) -> Tensor:
+        """The diagonal of `covariance`, shape (N, C)."""
+        return precision.variance_of(self.tape(x))
 
     def jacobian_product(self, x: Tensor, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, C): the model itself, which is linear."""
@@ -143,6 +171,16 @@ class LinearizedModel:
         """What the user knows the model by."""
         return self.model.source
 
+    @property
+    def space(self) -> Hashable:
+        """That of the model."""
+        return self.model.space
+
+    @property
+    def differentiable(self) -> LinearizedModel:
+        """The tangent of the model that can be differentiated in x."""
+        return LinearizedModel(self.model.differentiable, self.at)
+
     def inputs(self, x: Any) -> Any:
         """Inputs as the model takes them."""
         return self.model.inputs(x)
@@ -156,6 +194,10 @@ class LinearizedModel:
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, whatever θ is."""
         return self.model.covariance(x, self.at, precision)
+
+    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+        """The diagonal of `covariance`, whatever θ is."""
+        return self.model.variance(x, self.at, precision)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, whatever θ is."""

@@ -81,6 +81,17 @@ class Predictive:
         """Cov[f] per row, shape (N, C, C)."""
         return self._give(self.latent.cov)
 
+    @property
+    def integration_error(self) -> Array:
+        """The standard error of `mean` as an integral over f, shape (N, K): what more nodes or draws would change.
+
+        It is 0 where the rule is right to 1e-10. Draws of the weights or of f count as independent.
+
+        Raises:
+            UnsupportedError: for "mackay" and "laplace_bridge", approximations whose error nothing tells.
+        """
+        return self._give(self.latent.integration_error(self.likelihood))
+
     def interval(self, level: float = 0.95, *, of: str | None = None) -> tuple[Array, Array]:
         """The central interval that holds the given probability.
 

@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from bayescope.curvature import Curvature, fit_curvature
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayescope.likelihoods import (
+    Bernoulli,
+    BradleyTerry,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+)
 
 ROWS = 7
 BATCH = 3  # does not divide ROWS
@@ -372,7 +379,12 @@ LIKELIHOODS: dict[str, tuple[int, Likelihood]] = {
     "probit, 3 labels": (3, Bernoulli("probit")),
     "gaussian": (1, Gaussian(0.3)),
     "gaussian, 2 outputs": (2, Gaussian([0.5, 2.0])),
+    "bradley_terry": (2, BradleyTerry()),
+    "heteroscedastic": (2, HeteroscedasticGaussian()),
+    "natural": (2, HeteroscedasticGaussian("natural")),
 }
+# Those whose targets are one label for each observation, without an axis of outputs.
+LABELS = ("categorical", "bradley_terry")
 
 
 @final
@@ -415,10 +427,11 @@ def fill(module: nn.Module, generator: torch.Generator) -> nn.Module:
 
 def draw_targets(likelihood: Likelihood, shape: tuple[int, ...], outputs: int, generator: torch.Generator) -> Tensor:
     """Targets that the network has not seen: labels, or numbers."""
-    if likelihood.name == "categorical":
+    if likelihood.name in LABELS:
         return torch.randint(outputs, shape, generator=generator)
-    if likelihood.name == "gaussian":
-        return torch.randn(*shape, outputs, generator=generator, dtype=DTYPE)
+    if not likelihood.discrete:
+        columns = outputs // 2 if likelihood.name == "heteroscedastic_gaussian" else outputs
+        return torch.randn(*shape, columns, generator=generator, dtype=DTYPE)
     return torch.randint(2, (*shape, outputs), generator=generator)
 
 

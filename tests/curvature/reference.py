@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 from unittest import mock
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.curvature.cases import Case
+from tests.curvature.cases import LABELS, Case
 
 # --- the network as a function of its flat weights --------------------------------------------------------------------
 
@@ -110,30 +110,53 @@ def log_prob(likelihood: Any, f: Tensor, y: Tensor) -> Tensor:
     if likelihood.name == "gaussian":
         noise = likelihood.noise_variance.expand(f.shape)
         return -0.5 * ((y - f).square() / noise + torch.log(2 * math.pi * noise)).sum()
+    if likelihood.name == "bradley_terry":
+        return F.logsigmoid(f[y.long()] - f[1 - y.long()])
+    if likelihood.name == "heteroscedastic_gaussian":
+        mean, sd = mean_and_sd(likelihood, f)
+        return torch.distributions.Normal(mean, sd).log_prob(y).sum()
     s = (2 * y - 1) * f
     return (F.logsigmoid(s) if likelihood.name == "bernoulli" else torch.special.log_ndtr(s)).sum()
+
+
+def mean_and_sd(likelihood: Any, f: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a heteroscedastic y, each of shape (..., D), for f of shape (..., 2D)."""
+    first, second = f.tensor_split(2, -1)
+    if likelihood.parametrization == "natural":
+        return first / second.exp(), (-second / 2).exp()
+    return first, (second / 2).exp()
 
 
 def total_log_prob(case: Case, f: Tensor) -> Tensor:
     """Σ log p(y∣f) over rows and positions, for f of shape (N, C) or (N, S, C)."""
     f = f.reshape(-1, f.shape[-1])
-    y = case.targets.reshape(len(f), *case.targets.shape[case.targets.ndim - (case.likelihood.name != "categorical") :])
+    y = case.targets.reshape(len(f), *case.targets.shape[case.targets.ndim - (case.likelihood.name not in LABELS) :])
     return sum(log_prob(case.likelihood, row, label) for row, label in zip(f, y, strict=True))
+
+
+def observed_curvature(case: Case, f: Tensor) -> Tensor:
+    """Λ = −∂² log p/∂f² at the targets, shape (N, S C, S C), zero between positions."""
+    rows = [case.rows(slice(n, n + 1)) for n in range(len(f))]
+    second = [
+        jacrev(jacrev(lambda x, row=row: total_log_prob(row, x)))(x[None]) for row, x in zip(rows, f, strict=True)
+    ]
+    return -torch.stack(second).reshape(len(f), f[0].numel(), f[0].numel())
 
 
 def output_curvature(case: Case, kind: str) -> Tensor:
     """What takes Λ's place in Jᵀ Λ J, shape (N, S C, S C).
 
-    "ggn": Λ = −∂² log p/∂f², zero between positions. "fisher": ∇∇ᵀ for the gradient by all outputs of a row at the
-    targets, which are the drawn labels. "empirical_fisher": the same for each position by itself.
+    "ggn": Λ = −∂² log p/∂f², zero between positions; of a heteroscedastic y its expectation. "fisher": ∇∇ᵀ for the
+    gradient by all outputs of a row at the targets, which are the drawn labels. "empirical_fisher": the same for each
+    position by itself.
     """
     f = outputs(case)
     rows = [case.rows(slice(n, n + 1)) for n in range(len(f))]
+    if kind == "ggn" and case.likelihood.name == "heteroscedastic_gaussian":
+        mean, sd = mean_and_sd(case.likelihood, f)  # Λ is quadratic in y: its average at m ± σ is its expectation
+        return 0.5 * sum(observed_curvature(replace(case, targets=mean + step), f) for step in (sd, -sd))
     if kind == "ggn":
-        second = [
-            jacrev(jacrev(lambda x, row=row: total_log_prob(row, x)))(x[None]) for row, x in zip(rows, f, strict=True)
-        ]
-        return -torch.stack(second).reshape(len(f), f[0].numel(), f[0].numel())
+        return observed_curvature(case, f)
     gradient = torch.stack(
         [jacrev(lambda x, row=row: total_log_prob(row, x))(x[None])[0] for row, x in zip(rows, f, strict=True)]
     )

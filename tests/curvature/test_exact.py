@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
+from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
 from tests.curvature import reference
-from tests.curvature.cases import LIKELIHOODS, NAMES, ROWS, Case, assert_close, case, fit
+from tests.curvature.cases import LABELS, LIKELIHOODS, NAMES, ROWS, Case, assert_close, case, fit
 from tests.curvature.twins import TWINS
 
 KINDS = ["ggn", "fisher", "empirical_fisher", "hessian"]
@@ -28,15 +28,17 @@ OTHER_LIKELIHOODS = [
 @pytest.fixture
 def told_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sampled Fisher with labels that f tells, in place of drawn ones."""
-    for likelihood in (Bernoulli, Categorical, Gaussian):
+    for likelihood in (Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian):
         monkeypatch.setattr(likelihood, "sample", lambda self, f, generator: told(self.name, f))
 
 
 def told(likelihood: str, f: Tensor) -> Tensor:
     """Labels neither all likely nor all unlikely."""
-    if likelihood == "categorical":
+    if likelihood in LABELS:
         return (f * torch.arange(1, f.shape[-1] + 1)).argmax(-1)
-    return 1.5 * f + 0.2 if likelihood == "gaussian" else (f < 0.4).to(f)
+    if likelihood in ("gaussian", "heteroscedastic_gaussian"):
+        return 1.5 * (f if likelihood == "gaussian" else f[..., : f.shape[-1] // 2]) + 0.2
+    return (f < 0.4).to(f)
 
 
 def with_told_labels(entry: Case) -> Case:

@@ -8,11 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, resolve
+from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.likelihoods import (
+    Bernoulli,
+    BradleyTerry,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Likelihood,
+    resolve,
+)
 from bayescope.likelihoods.likelihood import INTEGRALS
 from tests.cases import LIKELIHOODS, LikelihoodCase
-from tests.reference import dense_derivatives
+from tests.reference import dense_derivatives, expected_hessian
 
 everywhere = pytest.mark.parametrize("case", LIKELIHOODS.values(), ids=LIKELIHOODS.keys())
 classes = pytest.mark.parametrize(
@@ -46,27 +54,25 @@ def test_derivatives_equal_autograd(case: LikelihoodCase, scale: float) -> None:
 
 
 @everywhere
-def test_the_moments_of_the_hessian_need_no_hessian(case: LikelihoodCase) -> None:
-    f = _outputs(case, scale=5.0)
-    hessian = case.likelihood.hessian(f, case.labels)
-    diagonal, total = case.likelihood.hessian_diagonal(f, case.labels), case.likelihood.hessian_sum(f, case.labels)
-    torch.testing.assert_close(diagonal, hessian.diagonal(dim1=-2, dim2=-1), rtol=1e-14, atol=0)
-    torch.testing.assert_close(total, hessian.sum(-3), rtol=1e-12, atol=1e-15)
+@pytest.mark.parametrize("scale", [2.0, 5.0])
+def test_roots_multiply_to_the_curvature_that_they_are_of(case: LikelihoodCase, scale: float) -> None:
+    f, likelihood = _outputs(case, scale=scale), case.likelihood
+    expected = expected_hessian(likelihood, f, case.labels)
+    root = likelihood.fisher_sqrt(f)
+    torch.testing.assert_close(root @ root.mT, expected, rtol=1e-9, atol=1e-14)
+    root = likelihood.ggn_sqrt(f, case.labels)
+    curvature = expected if case.expected else likelihood.hessian(f, case.labels)
+    torch.testing.assert_close(root @ root.mT, curvature, rtol=1e-9, atol=1e-14)
 
 
 @everywhere
-def test_roots_multiply_to_the_observed_and_to_the_expected_curvature(case: LikelihoodCase) -> None:
-    f = _outputs(case)
+def test_the_moments_of_the_ggn_need_no_matrix_a_row(case: LikelihoodCase) -> None:
+    f = _outputs(case, scale=5.0)
     root = case.likelihood.ggn_sqrt(f, case.labels)
-    torch.testing.assert_close(root @ root.mT, case.likelihood.hessian(f, case.labels), rtol=1e-12, atol=1e-15)
-    root = case.likelihood.fisher_sqrt(f[:1])
-    if not case.likelihood.discrete:
-        expected = case.likelihood.hessian(f[:1], case.labels[:1])
-    else:
-        each = f[:1].expand(len(case.labels), -1)
-        weights = case.likelihood.log_prob(each, case.labels).exp()[:, None, None]
-        expected = (weights * case.likelihood.hessian(each, case.labels)).sum(0, keepdim=True)
-    torch.testing.assert_close(root @ root.mT, expected, rtol=1e-12, atol=1e-15)
+    curvature = root @ root.mT
+    diagonal, total = case.likelihood.ggn_diagonal(f, case.labels), case.likelihood.ggn_sum(f, case.labels)
+    torch.testing.assert_close(diagonal, curvature.diagonal(dim1=-2, dim2=-1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(total, curvature.sum(-3), rtol=1e-12, atol=1e-14)
 
 
 @classes
@@ -75,7 +81,7 @@ def test_probabilities_sum_to_one_over_the_labels_and_give_the_conditional_momen
     probabilities = case.likelihood.log_prob(f, case.labels).exp()
     assert probabilities.sum().item() == pytest.approx(1.0, rel=1e-14)
     # The outcome columns of every label: the indicators of the classes, or the labels themselves.
-    if isinstance(case.likelihood, Categorical):
+    if case.labels.ndim == 1:
         columns = torch.nn.functional.one_hot(case.labels, case.outputs).to(torch.float64)
     else:
         columns = torch.cat([1 - case.labels, case.labels], -1) if case.outputs == 1 else case.labels
@@ -143,7 +149,7 @@ def test_samples_have_the_conditional_moments(case: LikelihoodCase) -> None:
     assert y.dtype == case.labels.dtype
     case.likelihood.targets(y[0], case.outputs)
     mean, variance = case.likelihood.conditional(f)
-    if isinstance(case.likelihood, Categorical):
+    if case.labels.ndim == 1:
         columns = torch.nn.functional.one_hot(y, case.outputs).to(torch.float64)
     else:
         columns = torch.cat([1 - y, y], -1) if mean.shape[-1] > y.shape[-1] else y
@@ -209,10 +215,11 @@ def test_the_predictive_log_probability_is_the_integral_of_the_likelihood(case: 
 
 @everywhere
 def test_integral_names_are_resolved(case: LikelihoodCase) -> None:
-    exact = case.likelihood.name in ("probit", "gaussian")
+    only = {"probit": "exact", "gaussian": "exact", "heteroscedastic_gaussian": "quadrature"}
+    always = only.get(case.likelihood.name)
     for name in INTEGRALS:
-        assert case.likelihood.integral(name, case.outputs) == ("exact" if exact else name)
-    assert case.likelihood.integral(None, case.outputs) == ("exact" if exact else "quadrature")
+        assert case.likelihood.integral(name, case.outputs) == (always or name)
+    assert case.likelihood.integral(None, case.outputs) == (always or "quadrature")
     with pytest.raises(OptionError, match=r"integral: expected one of .*'mackay'.*got 'mckay'\. Did you mean 'mackay'"):
         case.likelihood.integral("mckay", case.outputs)
 
@@ -231,12 +238,14 @@ def test_names_resolve_to_likelihoods_and_likelihoods_to_themselves() -> None:
     assert resolve("probit") == Bernoulli("probit")
     assert resolve("categorical") == Categorical()
     assert isinstance(resolve("gaussian"), Gaussian)
+    assert resolve("heteroscedastic_gaussian") == HeteroscedasticGaussian()
+    assert resolve("bradley_terry") == BradleyTerry()
     own = Gaussian(2.0)
     assert resolve(own) is own
 
 
 def test_unknown_likelihoods_are_refused_with_the_known_ones() -> None:
-    with pytest.raises(OptionError, match=r"'bernoulli', 'probit', 'categorical', 'gaussian', got 'gausian'\. Did you"):
+    with pytest.raises(OptionError, match=r"'probit', 'categorical', 'gaussian', .* got 'gausian'\. Did you"):
         resolve("gausian")
     for other in (3, Bernoulli):
         with pytest.raises(InputTypeError, match="likelihood: expected one of"):
@@ -249,3 +258,33 @@ def test_labels_of_another_shape_are_refused(case: LikelihoodCase) -> None:
         case.likelihood.targets(torch.zeros(2, 2, 2), case.outputs)
     with pytest.raises(InputError, match="y: expected finite numbers, got nan"):
         case.likelihood.targets([math.nan], case.outputs)
+
+
+@everywhere
+def test_an_integral_tells_its_error_or_that_nothing_tells_it(case: LikelihoodCase) -> None:
+    f, cov, likelihood = _outputs(case), _covariances(case, 1.0), case.likelihood
+    integral = likelihood.integral(None, case.outputs)
+    error = likelihood.integration_error(f, cov, integral)
+    assert error.shape == likelihood.predictive(f, cov, integral).mean.shape
+    assert bool((error > 0).all()) == (case.outputs == 3 and likelihood.name == "categorical")
+    if likelihood.integral("mackay", case.outputs) == "mackay":
+        for name in ("mackay", "laplace_bridge"):
+            with pytest.raises(UnsupportedError, match=f"'{name}' is an approximation whose error nothing tells"):
+                likelihood.integration_error(f, cov, name)
+
+
+@everywhere
+def test_continuous_outcomes_are_mixtures_of_gaussians_and_labels_are_not(case: LikelihoodCase) -> None:
+    f, cov, likelihood = _outputs(case, scale=0.7), _covariances(case, 0.03), case.likelihood
+    if likelihood.discrete:
+        with pytest.raises(UnsupportedError, match="expected a continuous outcome, got the labels of a"):
+            likelihood.components(f, cov)
+        return
+    log_weights, means, variances = likelihood.components(f, cov)
+    weights = log_weights.exp()[:, None, None]
+    moments = likelihood.predictive(f, cov, likelihood.integral(None, case.outputs))
+    centre = (weights * means).sum(0)
+    total = (weights * (variances + (means - centre).square())).sum(0)
+    assert log_weights.logsumexp(0).abs() < 1e-14
+    torch.testing.assert_close(centre, moments.mean, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(total, moments.aleatoric + moments.epistemic, rtol=1e-7, atol=1e-9)

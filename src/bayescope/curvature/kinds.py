@@ -96,7 +96,7 @@ class Observations:
     def seeds(self, curvature: str, seed: int, cotangents: int | None) -> Iterator[Tensor]:
         """The cotangents s_k of a kind, in chunks of shape (K, N, ..., C), with Λ = Σ_k s_k s_kᵀ per observation.
 
-        - "ggn": the columns of the root of the observed Λ. For dense outputs each position has columns of its own, zero
+        - "ggn": the columns of the root of the likelihood's Λ. For dense outputs each position has columns of its own, zero
           at the other positions, so that K = S × (columns of the root).
         - "fisher": the gradient ∂ log p(ỹ∣f)/∂f at one drawn label ỹ, in expectation the Fisher. Labels of different
           positions are independent, so that one cotangent serves all the positions of a row: cross terms have mean 0.
@@ -113,12 +113,12 @@ class Observations:
         columns = self.root() if curvature == "ggn" else self.likelihood.gradient(self.f, self.y)[None]
         yield from _spread(columns, self.shape, cotangents)
 
-    def hessian_moments(self) -> tuple[Tensor, Tensor]:
-        """The diagonals of the observed Λ and its sum over the observations, shapes (M, C) and (C, C)."""
-        return self.likelihood.hessian_diagonal(self.f, self.y), self.likelihood.hessian_sum(self.f, self.y)
+    def ggn_moments(self) -> tuple[Tensor, Tensor]:
+        """The diagonals of the GGN's Λ and its sum over the observations, shapes (M, C) and (C, C)."""
+        return self.likelihood.ggn_diagonal(self.f, self.y), self.likelihood.ggn_sum(self.f, self.y)
 
     def root(self) -> Tensor:
-        """S with Λ = S Sᵀ, its columns first, shape (K, M, C)."""
+        """S with Λ = S Sᵀ for the GGN's Λ, its columns first, shape (K, M, C)."""
         return self.likelihood.ggn_sqrt(self.f, self.y).movedim(-1, 0)
 
     def drawn(self, seed: int) -> Tensor:

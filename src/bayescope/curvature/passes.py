@@ -77,7 +77,7 @@ class Passes:
             recording = self._network.record(inputs)
             observations = observe(recording.outputs)
             if moments and self._network.head and self._curvature == "ggn":
-                tapes = iter([(recording.head_tape(*observations.hessian_moments(), observations.root), True)])
+                tapes = iter([(recording.head_tape(*observations.ggn_moments(), observations.root), True)])
             else:
                 seeds = observations.seeds(self._curvature, self._seed, self._cotangents)
                 tapes = ((recording.tape(cotangents), chunk == 0) for chunk, cotangents in enumerate(seeds))

@@ -1,4 +1,4 @@
-"""Likelihoods p(y∣f): Bernoulli (logit and probit), categorical and Gaussian."""
+"""Likelihoods p(y∣f): Bernoulli (logit and probit), categorical, Bradley–Terry and Gaussian."""
 
 from __future__ import annotations
 
@@ -6,15 +6,28 @@ from bayescope.errors import InputTypeError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.categorical import Categorical
 from bayescope.likelihoods.gaussian import Gaussian
+from bayescope.likelihoods.heteroscedastic import HeteroscedasticGaussian
 from bayescope.likelihoods.likelihood import Likelihood, Moments
+from bayescope.likelihoods.preference import BradleyTerry
 
-__all__ = ["Bernoulli", "Categorical", "Gaussian", "Likelihood", "Moments", "resolve"]
+__all__ = [
+    "Bernoulli",
+    "BradleyTerry",
+    "Categorical",
+    "Gaussian",
+    "HeteroscedasticGaussian",
+    "Likelihood",
+    "Moments",
+    "resolve",
+]
 
 _NAMED: dict[str, Likelihood] = {
     "bernoulli": Bernoulli(link="logit"),
     "probit": Bernoulli(link="probit"),
     "categorical": Categorical(),
     "gaussian": Gaussian(),
+    "heteroscedastic_gaussian": HeteroscedasticGaussian(),
+    "bradley_terry": BradleyTerry(),
 }
 
 

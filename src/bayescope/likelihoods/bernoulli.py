@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
-from bayescope.likelihoods.likelihood import INTEGRALS, Moments
+from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
 from bayescope.likelihoods.quasi_monte_carlo import log_expected, principal_root
 from bayescope.quadrature import activation_nodes, gauss_legendre, log_expected_sigmoid
 from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
@@ -110,11 +110,11 @@ class Bernoulli:
         """The observed Λ, diagonal, shape (..., N, C, C): σ(f)σ(−f), or v(s)(s + v(s)), v = φ/Φ."""
         return _diagonal(self._observed(f, y))
 
-    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
         """The diagonal of Λ, shape (..., N, C)."""
         return self._observed(f, y)
 
-    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
+    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
         """Σ_n Λ_n, diagonal, shape (..., C, C)."""
         return torch.diag_embed(self._observed(f, y).sum(-2))
 
@@ -149,14 +149,17 @@ class Bernoulli:
             return "exact"
         return checks.choice("integral", "quadrature" if name is None else name, INTEGRALS)
 
+    def needs_covariance(self, integral: str) -> bool:
+        """Not where labels are multiplied as if independent: by "mackay" and "laplace_bridge"."""
+        return integral not in ("mackay", "laplace_bridge")
+
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """Moments of the outcome columns, each (N, K), from the labels' marginals.
 
         Raises:
             OptionError: if the integral is not a deterministic one of this link.
         """
-        mean, variance = mean.to(torch.float64), cov.diagonal(dim1=-2, dim2=-1).to(torch.float64)
-        p, q, aleatoric, epistemic = self._rule(integral, _MOMENTS)(mean, variance)
+        p, q, aleatoric, epistemic = self._rule(integral, _MOMENTS)(mean.to(torch.float64), variances(cov))
         return Moments(_columns(p, q), _columns(aleatoric, aleatoric), _columns(epistemic, epistemic))
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
@@ -165,15 +168,31 @@ class Bernoulli:
         Raises:
             OptionError: if the integral is not a deterministic one of this link.
         """
-        mean, cov = mean.to(torch.float64), cov.to(torch.float64)
-        variance = cov.diagonal(dim1=-2, dim2=-1)
+        mean, cov, variance = mean.to(torch.float64), cov.to(torch.float64), variances(cov)
         log_prob = self._rule(integral, _LOG_PROBS)(_sign(y, mean) * mean, variance).sum(-1)
+        if not self.needs_covariance(integral):
+            return log_prob
         correlated = (cov - torch.diag_embed(variance)).flatten(1).any(-1)
-        if integral in ("quadrature", "exact") and correlated.any():
+        if correlated.any():
             root = principal_root(cov[correlated], variance[correlated].amax(-1))
             joint = log_expected(self, mean[correlated], root, y[correlated])
             log_prob = log_prob.index_put((correlated,), joint)
         return log_prob
+
+    def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """Zero, shape (N, K): the means are one-dimensional integrals, right to 1e-10.
+
+        Raises:
+            UnsupportedError: for "mackay" and "laplace_bridge".
+        """
+        refuse_unknown_error(integral)
+        self._rule(integral, _MOMENTS)
+        zero = torch.zeros_like(mean, dtype=torch.float64)
+        return _columns(zero, zero)
+
+    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Refused: a label is no mixture of Gaussians."""
+        refuse_components(self.name)
 
     def _rule(self, integral: str, table: dict[str, Any]) -> Any:
         names = ["exact"] if self.link == "probit" else [name for name in table if name != "exact"]

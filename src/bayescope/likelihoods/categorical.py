@@ -12,7 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
-from bayescope.likelihoods.likelihood import INTEGRALS, Moments
+from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, log_expected, nodes, principal_root, row_blocks
 
 
@@ -95,12 +95,12 @@ class Categorical:
         hessian.diagonal(dim1=-2, dim2=-1).copy_(p * _others(p))
         return hessian
 
-    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
         """p_c Σ_{j≠c} p_j, shape (..., N, C)."""
         p = torch.softmax(f, -1)
         return p * _others(p)
 
-    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
+    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
         """diag(Σ_n p_n) − Σ_n p_n p_nᵀ, its diagonal Σ_n p_nc Σ_{j≠c} p_nj, shape (..., C, C)."""
         p = torch.softmax(f, -1)
         total = -(p.mT @ p)
@@ -146,6 +146,10 @@ class Categorical:
         """
         return checks.choice("integral", "quadrature" if name is None else name, INTEGRALS)
 
+    def needs_covariance(self, integral: str) -> bool:
+        """Not by "mackay"."""
+        return integral != "mackay"
+
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """Moments of the class indicators, each (N, C).
 
@@ -168,12 +172,17 @@ class Categorical:
             return Bernoulli().predictive_log_prob(*_difference(mean, root), y[:, None], "quadrature")
         return log_expected(self, mean, root, y)
 
-    def integration_error(self, mean: Tensor, cov: Tensor) -> Tensor:
+    def integration_error(self, mean: Tensor, cov: Tensor, integral: str = "quadrature") -> Tensor:
         """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
 
         It is the standard deviation of the 16 scramblings' means over √16; for C = 2 it is 0, the integral being
         one-dimensional.
+
+        Raises:
+            UnsupportedError: for "mackay" and "laplace_bridge".
         """
+        refuse_unknown_error(integral)
+        _rule(integral, _MOMENTS)
         mean, root = _centred(mean.to(torch.float64), cov.to(torch.float64))
         if mean.shape[-1] == 2:
             return torch.zeros_like(mean)
@@ -181,6 +190,10 @@ class Categorical:
             _at_nodes(mean[rows], root[rows]).mean(1).std(0) / math.sqrt(SCRAMBLES) for rows in row_blocks(*mean.shape)
         ]
         return torch.cat([mean[:0], *errors])
+
+    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Refused: a label is no mixture of Gaussians."""
+        refuse_components(self.name)
 
 
 def _pick(values: Tensor, y: Tensor) -> Tensor:
@@ -241,7 +254,7 @@ def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 
 def _mackay_logits(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
-    scale = torch.rsqrt(1.0 + math.pi / 8.0 * cov.diagonal(dim1=-2, dim2=-1))
+    scale = torch.rsqrt(1.0 + math.pi / 8.0 * variances(cov))
     return scale, scale * mean
 
 

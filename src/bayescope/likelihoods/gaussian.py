@@ -118,15 +118,15 @@ class Gaussian:
 
     def hessian(self, f: Tensor, y: Tensor) -> Tensor:
         """Λ = diag(1/noise), shape (..., N, D, D)."""
-        return torch.diag_embed(self.hessian_diagonal(f, y))
+        return torch.diag_embed(self.ggn_diagonal(f, y))
 
-    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
         """1/noise, shape (..., N, D)."""
         return self.noise(f).reciprocal().expand(f.shape)
 
-    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
+    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
         """N diag(1/noise), shape (..., D, D)."""
-        return torch.diag_embed(self.hessian_diagonal(f, y).sum(-2))
+        return torch.diag_embed(self.ggn_diagonal(f, y).sum(-2))
 
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
         """diag(noise^(−½)), shape (..., N, D, D)."""
@@ -155,6 +155,10 @@ class Gaussian:
         checks.choice("integral", "exact" if name is None else name, ["exact", *INTEGRALS])
         return "exact"
 
+    def needs_covariance(self, integral: str) -> bool:
+        """Always: outputs of a row are correlated in log p(y)."""
+        return True
+
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """The mean of f, the noise as the aleatoric and the variance of f as the epistemic part, each (N, D)."""
         _check_exact(integral)
@@ -169,6 +173,16 @@ class Gaussian:
         residual = torch.linalg.solve_triangular(factor, (y.to(mean) - mean)[..., None], upper=False)[..., 0]
         constant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * mean.shape[-1] * math.log(2 * math.pi)
         return -0.5 * residual.square().sum(-1) - constant
+
+    def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """Zero, shape (N, D): the integrals are closed forms."""
+        _check_exact(integral)
+        return torch.zeros_like(mean, dtype=torch.float64)
+
+    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One Gaussian, N(mean, cov + noise) per output: log weight (1,), mean and variance (1, N, D)."""
+        moments = self.predictive(mean, cov, "exact")
+        return moments.mean.new_zeros(1), moments.mean[None], (moments.aleatoric + moments.epistemic)[None]
 
 
 def _check_exact(integral: str) -> None:

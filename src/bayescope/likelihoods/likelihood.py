@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from bayescope.errors import UnsupportedError
 
 # The names that a caller may give an integral over f; each likelihood resolves them to what it can do.
 INTEGRALS = ("mackay", "quadrature", "monte_carlo", "laplace_bridge")
@@ -40,7 +42,7 @@ class Likelihood(Protocol):
 
     @property
     def discrete(self) -> bool:
-        """Whether y is a class label. A continuous y is Gaussian given f."""
+        """Whether y is a class label. A continuous y is Gaussian given f, with a variance that f may tell."""
 
     @property
     def elementwise(self) -> bool:
@@ -62,14 +64,17 @@ class Likelihood(Protocol):
     def hessian(self, f: Tensor, y: Tensor) -> Tensor:
         """The observed Λ = −∂² log p(y∣f) / ∂f², shape (..., N, C, C)."""
 
-    def hessian_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
-        """The diagonal of the observed Λ, shape (..., N, C), without the rest of it."""
-
-    def hessian_sum(self, f: Tensor, y: Tensor) -> Tensor:
-        """Σ_n Λ_n over the rows, shape (..., C, C), without one matrix for each of them."""
-
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
-        """A root S of the observed Λ = S Sᵀ, shape (..., N, C, K)."""
+        """A root S of the Λ of the GGN, S Sᵀ: the observed one, or the expected one where that is indefinite.
+
+        Shape (..., N, C, K).
+        """
+
+    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+        """The diagonal of S Sᵀ, shape (..., N, C), without the rest of it."""
+
+    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
+        """Σ_n S_n S_nᵀ over the rows, shape (..., C, C), without one matrix for each of them."""
 
     def fisher_sqrt(self, f: Tensor) -> Tensor:
         """A root S of the expected Λ, E_{y∣f}[Λ] = S Sᵀ, shape (..., N, C, K)."""
@@ -87,8 +92,55 @@ class Likelihood(Protocol):
             OptionError: if the name is none of "mackay", "quadrature", "monte_carlo", "laplace_bridge".
         """
 
+    def needs_covariance(self, integral: str) -> bool:
+        """Whether an integral needs more of a Gaussian f than its marginals.
+
+        Where it does not, the methods below take the variances, shape (N, C), in the place of cov.
+        """
+
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """Moments of y when f ~ N(mean, cov), shapes (N, C) and (N, C, C), by a resolved deterministic integral."""
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""
+
+    def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The standard error of the means that `predictive` gives, shape (N, K); 0 for rules that are right to 1e-10.
+
+        Raises:
+            UnsupportedError: for a closed form that is an approximation, whose error nothing tells.
+        """
+
+    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A continuous y as a mixture of Gaussians: log weights (S,), means and variances (S, N, K).
+
+        Raises:
+            UnsupportedError: if y is a class label.
+        """
+
+
+def variances(cov: Tensor) -> Tensor:
+    """The variances (N, C) of covariances (N, C, C), or of nothing else, in float64."""
+    return (cov if cov.ndim == 2 else cov.diagonal(dim1=-2, dim2=-1)).to(torch.float64)
+
+
+def refuse_unknown_error(integral: str) -> None:
+    """Refuses to say how far off a closed-form approximation is.
+
+    Raises:
+        UnsupportedError: if the integral is "mackay" or "laplace_bridge".
+    """
+    if integral in ("mackay", "laplace_bridge"):
+        raise UnsupportedError(
+            f"integration_error: {integral!r} is an approximation whose error nothing tells. Ask for 'quadrature', "
+            "whose error is known, and compare."
+        )
+
+
+def refuse_components(name: str) -> NoReturn:
+    """Refuses to take a class label for a number.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(f"components: expected a continuous outcome, got the labels of a {name} likelihood.")

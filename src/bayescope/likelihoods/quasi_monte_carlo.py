@@ -25,6 +25,8 @@ _HALVINGS = 30
 _DRIFT_TOLERANCE = 1e-6
 # Of the size of the entries of a covariance: J Σ Jᵀ of a network in float32 is not more exact than this.
 _ROUNDING = 1e-5
+# Eigenvalues that are nearer to each other than this share of the larger one have no eigenvectors to differentiate.
+_MEET = 1e-2
 
 
 @cache
@@ -52,7 +54,7 @@ def principal_root(cov: Tensor, scale: Tensor) -> Tensor:
     Raises:
         NotPositiveDefiniteError: if an eigenvalue is negative beyond rounding.
     """
-    values, vectors = torch.linalg.eigh(cov)
+    values, vectors = torch.linalg.eigh(cov.detach())
     wrong = values[:, 0] < -_ROUNDING * scale
     if wrong.any():
         row = int(torch.nonzero(wrong)[0])
@@ -63,9 +65,31 @@ def principal_root(cov: Tensor, scale: Tensor) -> Tensor:
             vectors[row, :, 0],
         )
     # What is still below zero is the rounding of a zero eigenvalue.
-    roots = torch.where(values > 0, values, 0.0).sqrt()
     largest = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
-    return (vectors * (largest.sign() * roots[:, None, :])).flip(-1)
+    return eigenroot(torch.where(values > 0, values, 0.0), vectors * largest.sign(), cov).flip(-1)
+
+
+def eigenroot(values: Tensor, vectors: Tensor, cov: Tensor) -> Tensor:
+    """R = V diag(√λ), with a derivative in cov = R Rᵀ where that is in a graph, shape (..., C, C).
+
+    With M = Vᵀ dcov V, any dR = V N with N_ij √λ_j + √λ_i N_ji = M_ij changes R Rᵀ by dcov, and is right for every
+    integral over R z. Eigenvectors turn by N_ij = M_ij √λ_j/(λ_j − λ_i), without bound where eigenvalues meet, as they
+    do wherever outputs are alike: for those N_ij = ½ M_ij/√λ_j.
+
+    Args:
+        values: λ ≥ 0, shape (..., C), without a graph.
+        vectors: V, shape (..., C, C), without a graph.
+        cov: shape (..., C, C).
+    """
+    roots = values.sqrt()
+    root = vectors * roots[..., None, :]
+    if not cov.requires_grad:
+        return root
+    own, other = values[..., None, :], values[..., :, None]
+    meet = (own - other).abs() <= _MEET * torch.maximum(own, other)
+    turn = torch.where(meet, 0.5 / roots[..., None, :], roots[..., None, :] / (own - other))
+    turn = torch.where(own > _ROUNDING**2 * values.amax(-1)[..., None, None], turn, 0.0)
+    return root + vectors @ (turn * (vectors.mT @ (cov - cov.detach()) @ vectors))
 
 
 def log_expected(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) -> Tensor:

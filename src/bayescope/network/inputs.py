@@ -44,6 +44,17 @@ def count_rows(inputs: Any) -> int:
     return lengths[0]
 
 
+def some_rows(inputs: Any) -> Any:
+    """The inputs as they are.
+
+    Raises:
+        InputError: if there are no rows, or tensors differ in their number.
+    """
+    if count_rows(inputs) == 0:
+        raise InputError("x: expected at least one row, got none.")
+    return inputs
+
+
 def take_rows(inputs: Any, rows: slice) -> Any:
     """The inputs of a range of rows."""
     return map_tensors(lambda tensor: tensor[rows], inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -11,19 +11,16 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import UnsupportedError
 from bayescope.network.batches import map_arrays
-from bayescope.network.forward import reading
-from bayescope.network.inputs import call, count_rows, placed, take_rows
+from bayescope.network.differentiable import DifferentiableNetwork
+from bayescope.network.draws import ROWS, outputs_at
+from bayescope.network.forward import owned, reading
+from bayescope.network.inputs import call, count_rows, placed, some_rows, take_rows
 from bayescope.network.network import Network
-from bayescope.network.substitution import Substituted
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
 from bayescope.tape.tape import row_blocks
-
-# Rows that go through the network together, and the weights of the draws that do.
-ROWS = 1024
-DRAW_BYTES = 64 * 2**20
 
 
 @final
@@ -63,10 +60,20 @@ class NetworkModel:
         """P, the number of random weights."""
         return self.weights.dim
 
+    @property
+    def space(self) -> Hashable:
+        """The names, shapes and masks of the random parameters."""
+        return self.weights.space
+
     @cached_property
     def source(self) -> nn.Module:
         """A copy of the module that is the user's to change."""
         return copy.deepcopy(self.module)
+
+    @property
+    def differentiable(self) -> DifferentiableNetwork:
+        """The same function, whose answers can be differentiated in x."""
+        return DifferentiableNetwork(self.module, self.weights, self.outputs)
 
     @cached_property
     def flat(self) -> Tensor:
@@ -92,25 +99,27 @@ class NetworkModel:
         Raises:
             InputError: if there are no rows, or tensors differ in their number.
         """
-        inputs = placed(map_arrays(x), self.module)
-        if count_rows(inputs) == 0:
-            raise InputError("x: expected at least one row, got none.")
-        return inputs
+        return some_rows(placed(map_arrays(x), self.module))
 
     def forward(self, x: Any, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
+        copied = self.network is None or self.network.treatment.overwrites_inputs
         with reading(self.module), torch.no_grad():
             if self._is_own(theta):
-                return torch.cat([call(self.module, some).to(torch.float64) for some in self._rows(x)])
-            draws = theta.reshape(-1, self.dim)
-            chunk = max(1, DRAW_BYTES // (4 * self.dim))
-            f = torch.cat([self._at_draws(x, some) for some in draws.split(chunk)])
+                rows = (owned(some, copy=copied) for some in self._rows(x))
+                return torch.cat([call(self.module, some).to(torch.float64) for some in rows])
+            f = outputs_at(self.module, self.weights, x, theta.reshape(-1, self.dim), copy=copied)
         return f.reshape(*theta.shape[:-1], *f.shape[1:])
 
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
         with torch.no_grad():
             return self._traced(theta).latent_covariance(x, precision)
+
+    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+        """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
+        with torch.no_grad():
+            return self._traced(theta).latent_variance(x, precision)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
@@ -133,22 +142,3 @@ class NetworkModel:
     def _rows(self, x: Any) -> Iterator[Any]:
         count = count_rows(x)
         return (take_rows(x, rows) for rows in row_blocks(count, 1, min(ROWS, count)))
-
-    def _at_draws(self, x: Any, draws: Tensor) -> Tensor:
-        """f at some draws (S, P), shape (S, N, ..., C): vectorised over them, or one by one where torch cannot."""
-        values = self.weights.unflat(draws, self.module)
-        parameters = self.weights.parameters(self.module)
-        named = [values[name].to(parameters[name]) for name in parameters]
-
-        def f(x: Any, *of_draw: Tensor) -> Tensor:
-            with Substituted(list(parameters.values()), of_draw):
-                return call(self.module, x)
-
-        blocks = []
-        for some in self._rows(x):
-            try:
-                block = torch.func.vmap(f, in_dims=(None, *[0] * len(named)))(some, *named)
-            except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
-                block = torch.stack([f(some, *of_draw) for of_draw in zip(*named, strict=True)])
-            blocks.append(block.to(torch.float64))
-        return torch.cat(blocks, 1)

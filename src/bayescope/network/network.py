@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bayescope.errors import InputError
 from bayescope.network.inputs import count_rows, placed, take_rows
 from bayescope.network.parts import Part, SelectedPart
+from bayescope.network.positions import Question, answer, by_cotangent, by_pair, chunk_size
 from bayescope.network.recording import Recording
 from bayescope.network.trace import trace
 from bayescope.network.treatment import Treatment
@@ -22,6 +23,8 @@ from bayescope.tape.tape import row_blocks
 
 # The cotangents of all layers that are there together: rows are read in pieces, so that a deeper network takes no more.
 PIECE_BYTES = 8 * 2**20
+# A last layer has no cotangents but those that all rows share: so many rows are read at once.
+HEAD_ROWS = 1024
 
 
 @final
@@ -114,18 +117,17 @@ class Network:
 
     def tape(self, inputs: Any) -> JoinedTape:
         """The Jacobian J of the outputs: cotangents are the identity. Outputs (N, S, C) count as S C of them."""
-        return self._identity(self.record(inputs))
-
-    def _identity(self, recording: Recording) -> JoinedTape:
+        recording = self.record(inputs)
         shape = recording.outputs.shape[1:]
         identity = torch.eye(shape.numel(), dtype=recording.outputs.dtype, device=recording.outputs.device)
         return recording.tape(identity.unflatten(1, (1, *shape)))
 
     def latent_covariance(self, inputs: Any, precision: Precision) -> Tensor:
-        """J A⁻¹ Jᵀ for each row, shape (N, C, C), float64; outputs (N, S, C) count as S C of them.
+        """J A⁻¹ Jᵀ for each row and position, shape (N, *positions, C, C), float64.
 
         Rows are read in pieces: few enough for the cotangents of all layers to stay within a few megabytes, or one by
-        one where those of a row take more. The answer and what a forward pass of a piece takes come on top of that.
+        one where those of a row take more. Of dense outputs a chunk of positions is read at a time. The answer and what
+        a forward pass of a piece takes come on top of that.
         Autocast, where the caller has turned it on, holds for the network and not for A.
 
         Args:
@@ -136,41 +138,38 @@ class Network:
         Raises:
             InputError: if there are no rows, or A is over another number of weights.
         """
-        return self._pieced(inputs, precision, precision.covariance_of)
-
-    def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
-        """J v for each row, shape (R, N, ..., C), float64, for v of shape (R, P)."""
-        answers = []
-        for some in self._pieces(inputs):
-            recording = self.record(some)
-            shape = recording.outputs.shape[1:]
-            moved = self._identity(recording).multiply(v.mT)  # (n, K, R)
-            answers.append(moved.to(torch.float64).permute(2, 0, 1).unflatten(2, shape))
-        return torch.cat(answers, 1)
+        self._check(precision)
+        return self.answers(inputs, Question(precision.covariance_of, by_pair))
 
     def latent_variance(self, inputs: Any, precision: Precision) -> Tensor:
-        """The diagonal of `latent_covariance` without the rest of it, shape (N, C): for many classes."""
-        return self._pieced(inputs, precision, precision.variance_of)
+        """The diagonal of `latent_covariance` without the rest of it, shape (N, *positions, C): for many classes."""
+        self._check(precision)
+        return self.answers(inputs, Question(precision.variance_of, by_cotangent))
 
-    def _pieced(self, inputs: Any, precision: Precision, question: Callable[[JoinedTape], Tensor]) -> Tensor:
+    def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
+        """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P)."""
+        moved = self.answers(inputs, Question(lambda tape: tape.multiply(v.mT).to(torch.float64), by_cotangent))
+        return moved.movedim(-1, 0)
+
+    def _check(self, precision: Precision) -> None:
         if precision.dim != self.dim:
             raise InputError(
                 f"precision: expected one over the {self.dim} random weights of this network, got {precision.dim}."
             )
-        answers = []
-        for some in self._pieces(inputs):
-            tape = self.tape(some)
-            with torch.autocast(self.indices[0].device.type, enabled=False):
-                answers.append(question(tape))
-        return torch.cat(answers)
+
+    def answers(self, inputs: Any, question: Question) -> Tensor:
+        """What is asked of the tapes of J, for each row and position, shape (N, *positions, ...): rows in pieces."""
+        return torch.cat([answer(self.record(some), question) for some in self._pieces(inputs)])
 
     def _pieces(self, inputs: Any) -> Iterator[Any]:
         rows = count_rows(inputs)
         if rows == 0:
             raise InputError("inputs: expected at least one row, got none.")
-        numbers = 0 if self.head else self.treatment.row_numbers
+        outputs = self.treatment.outputs
+        together = self.treatment.row_numbers * chunk_size(outputs) // max(1, outputs[:-1].numel())
         size = next(self.module.parameters()).element_size()
-        for block in row_blocks(rows, numbers * size, PIECE_BYTES):
+        row_bytes = PIECE_BYTES // HEAD_ROWS if self.head and len(outputs) == 1 else together * size
+        for block in row_blocks(rows, row_bytes, PIECE_BYTES):
             yield placed(take_rows(inputs, block), self.module)
 
 

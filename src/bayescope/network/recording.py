@@ -78,7 +78,7 @@ class Recording:
         Raises:
             UnsupportedError: if the random weights are not those of one linear layer whose output is f.
         """
-        if not self._is_head():
+        if not self.is_head:
             raise UnsupportedError("head_tape: expected the weights of one linear layer whose output is f itself.")
         self._check_places()
         (site,) = cast(list[MatrixSite], self._sites)
@@ -114,12 +114,14 @@ class Recording:
             )
         self._in_doubt = False
 
-    def _is_head(self) -> bool:
+    @property
+    def is_head(self) -> bool:
+        """Whether all random weights are those of one linear layer whose output is f itself."""
         return self._network.head and len(self._sites) == 1 and self._sites[0].shape == self._f.shape
 
     def _read(self, seeds: Tensor) -> Reading:
         # At a head the cotangents of the site are the seeds: there is nothing to pull back.
-        if self._is_head():
+        if self.is_head:
             gradients: list[Tensor | None] = [seeds]
         else:
             seeds = seeds.expand(-1, self.rows, *self._f.shape[1:]).to(self._f)

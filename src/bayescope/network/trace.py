@@ -233,7 +233,7 @@ class Probe:
         parts, overlapping = ((), {}) if refused else make_parts(sizes, used, reasons)
         outputs = self.f[0].numel()
         numbers = outputs * sum(site.shape.numel() for site in used) // PROBES
-        treatment = Treatment(parts, settled, overwritten, self.overwrites_inputs, numbers)
+        treatment = Treatment(parts, settled, overwritten, self.overwrites_inputs, numbers, self.f.shape[1:])
         return Finding(treatment, refused | overlapping, recorded.is_head(parts, self.seeds))
 
     def wrong(

@@ -27,6 +27,7 @@ class Treatment:
         overwrites_inputs: whether it writes over what it is given.
         row_numbers: how many numbers one row's cotangents are at all sites together, and its U of the parameters that
             are read row by row, when each output has a cotangent.
+        outputs: the shape (*positions, C) that one row's f had.
     """
 
     parts: tuple[Part, ...]
@@ -34,6 +35,7 @@ class Treatment:
     overwritten: frozenset[Hashable]
     overwrites_inputs: bool
     row_numbers: int
+    outputs: torch.Size
 
     def uses(
         self, sites: Sequence[Site], gradients: Sequence[Tensor | None], rows: int, dtype: torch.dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -147,6 +147,12 @@ class Weights:
             int(self.masks[name].sum()) if name in self.masks else shape.numel()
             for name, shape in zip(self.names, self.shapes, strict=True)
         )
+
+    @property
+    def space(self) -> Hashable:
+        """What the entries of the flat vector stand for, as something that can be compared."""
+        masks = tuple((name, tuple(mask.flatten().tolist())) for name, mask in sorted(self.masks.items()))
+        return self.names, self.shapes, masks
 
     @property
     def slices(self) -> tuple[slice, ...]:

@@ -57,6 +57,11 @@ class DrawsPosterior(Posterior):
         centred = self.flat - self.mean
         return centred.mT @ centred / (centred.shape[0] - 1)
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """P."""
+        return (self.draws.shape[-1],)
+
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n of the draws, with replacement, shape (n, P)."""
         source = checks.generator(generator)
@@ -65,11 +70,11 @@ class DrawsPosterior(Posterior):
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration(f"draws by {self.record.method}")
         theta = self.flat if options.samples is None else self.sample(options.samples, generator=options.generator)
-        values, shape = in_rows(function.forward(x, theta), 1)
+        values, shape = in_rows(function.forward(function.inputs(x), theta), 1)
         return Answer(DrawsLatent(values), f"{theta.shape[0]} draws of the weights", shape)
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        return function.forward(x, self.sample(n, generator=generator))
+        return function.forward(function.inputs(x), self.sample(n, generator=generator))
 
     def _as_prior(self) -> Prior:
         raise UndefinedQuantityError("condition: a set of draws cannot be a prior; a Gaussian posterior can.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -13,16 +13,21 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.latent import DrawsLatent, GaussianLatent
+from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, in_rows
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
+from bayescope.tape import row_blocks
 from bayescope.transforms import Transform, pushforward_moments
 
 DEFAULT_SAMPLES = 1000
+# Covariances of the outputs of all rows that take more are not computed where their diagonals are all that is needed.
+COVARIANCE_BYTES = 256 * 2**20
+# What the draws of the weights take that are there together.
+DRAW_BYTES = 64 * 2**20
 
 
 @final
@@ -53,20 +58,21 @@ class GaussianPosterior(Posterior):
     @property
     def mean(self) -> Tensor:
         """E_q[θ], shape (P,): by the change of variables, so not the mode's image under a transform."""
-        return self._moments[0].clone()
+        return (self.location if self.transform is None else self._moments[0]).clone()
 
     @property
     def covariance(self) -> Tensor:
         """Cov_q[θ], shape (P, P)."""
         return self._moments[1].clone()
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """P."""
+        return (self.precision.dim,)
+
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform."""
-        noise = torch.randn(
-            checks.count("n", n), self.precision.dim, dtype=torch.float64, generator=checks.generator(generator)
-        ).to(self.location.device)
-        u = self.location + self.precision.sqrt_solve(noise.mT).mT
-        return u if self.transform is None else self.transform.forward(u)
+        return torch.cat(list(self._drawn(checks.count("n", n), checks.generator(generator))))
 
     def log_prob(self, theta: Any) -> Tensor:
         """log q(θ) in the user's coordinates, shape (...) for θ of shape (..., P).
@@ -81,18 +87,22 @@ class GaussianPosterior(Posterior):
         return density if self.transform is None else density - self.transform.log_jacobian(u)
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
-        integral = likelihood.integral(options.integral, function.outputs)
+        integral, x = likelihood.integral(options.integral, function.outputs), function.inputs(x)
         samples = options.samples or DEFAULT_SAMPLES
         if options.method == "sampled":
             if options.integral is not None:
                 raise InputError("integral: sampled weights leave nothing to integrate. Leave it out, or linearize.")
-            draws = self.sample(samples, generator=options.generator)
-            values, shape = in_rows(function.forward(x, draws), 1)
+            draws = self._drawn(samples, options.generator)
+            values, shape = in_rows(torch.cat([function.forward(x, some) for some in draws]), 1)
             return Answer(DrawsLatent(values), f"sampled, {samples} draws of the weights", shape)
         mean, shape = in_rows(function.forward(x, self.location), 0)
-        cov = function.covariance(x, self.location, self.precision).flatten(0, -3)
         if integral != "monte_carlo":
             options.refuse_samples(f"the {integral} integral draws nothing")
+        numbers = mean.numel() * function.outputs
+        if not likelihood.needs_covariance(integral) and 8 * numbers > COVARIANCE_BYTES:
+            variance = function.variance(x, self.location, self.precision).flatten(0, -2)
+            return Answer(MarginalLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
+        cov = function.covariance(x, self.location, self.precision).flatten(0, -3)
         latent = GaussianLatent(mean, cov, integral)
         if integral == "monte_carlo":
             drawn = latent.with_draws(samples, options.generator)
@@ -100,13 +110,22 @@ class GaussianPosterior(Posterior):
         return Answer(latent, f"linearized, {integral} integral", shape)
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        return LinearizedModel(function, self.location).forward(x, self.sample(n, generator=generator))
+        tangent, x = LinearizedModel(function, self.location), function.inputs(x)
+        return torch.cat([tangent.forward(x, some) for some in self._drawn(n, generator)])
 
     def _as_prior(self) -> Prior:
         return Prior(self.precision, self.location)
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.sample(draws, generator=generator)[None]
+
+    def _drawn(self, n: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """n draws of θ, as many at a time as `DRAW_BYTES` hold: of a large network all of them may be too many."""
+        dim = self.precision.dim
+        for rows in row_blocks(n, 8 * dim, DRAW_BYTES):
+            noise = torch.randn(rows.stop - rows.start, dim, dtype=torch.float64, generator=generator)
+            u = self.location + self.precision.sqrt_solve(noise.to(self.location.device).mT).mT
+            yield u if self.transform is None else self.transform.forward(u)
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:

@@ -47,20 +47,28 @@ class MixturePosterior(Posterior):
     @property
     def mean(self) -> Tensor:
         """Σ_k w_k m_k, shape (P,)."""
+        self._check_one_space("mean")
         return self.weights @ torch.stack([component.mean for component in self.components])
 
     @property
     def covariance(self) -> Tensor:
         """Σ_k w_k (Σ_k + (m_k − m)(m_k − m)ᵀ), shape (P, P)."""
+        self._check_one_space("covariance")
         offsets = torch.stack([component.mean for component in self.components]) - self.mean
         within = torch.stack([component.covariance for component in self.components])
         return torch.tensordot(self.weights, within, dims=1) + (self.weights * offsets.mT) @ offsets
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """P; more than one where the components have unlike models."""
+        return tuple(dict.fromkeys(component.precision.dim for component in self.components))
+
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n draws, each from a component chosen by weight, shape (n, P)."""
+        self._check_one_space("sample")
         source = checks.generator(generator)
         chosen = torch.multinomial(self.weights, checks.count("n", n), replacement=True, generator=source)
-        draws = self.mean.new_empty(n, self.mean.shape[0])
+        draws = self.log_weights.new_empty(n, self.components[0].precision.dim)
         for k, component in enumerate(self.components):
             members = chosen == k
             if members.any():
@@ -69,12 +77,14 @@ class MixturePosterior(Posterior):
 
     def log_prob(self, theta: Any) -> Tensor:
         """log Σ_k w_k q_k(θ), shape (...) for θ of shape (..., P)."""
-        point = as_points(theta, self.mean.shape[0])
+        self._check_one_space("log_prob")
+        point = as_points(theta, self.components[0].precision.dim)
         each = torch.stack([component.log_prob(point) for component in self.components])
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
-        parts = [part._latent(x, part.function or function, likelihood, options) for part in self.components]
+        views = [options.view(part.function) if part.function else function for part in self.components]
+        parts = [part._latent(x, view, likelihood, options) for part, view in zip(self.components, views, strict=True)]
         latent = MixtureLatent(self.log_weights, [part.latent for part in parts])
         return Answer(latent, f"mixture of {len(parts)}, {parts[0].note}", parts[0].shape)
 
@@ -86,6 +96,19 @@ class MixturePosterior(Posterior):
             if (chosen == k).any()
         ]
         return torch.cat(functions)[chosen.argsort(stable=True).argsort(stable=True)]
+
+    def _check_one_space(self, quantity: str) -> None:
+        """Checks that the components' weights stand for the same things.
+
+        Raises:
+            UndefinedQuantityError: if they are weights of unlike models.
+        """
+        spaces = {part.function.space if part.function else part.precision.dim for part in self.components}
+        if len(spaces) > 1:
+            raise UndefinedQuantityError(
+                f"{quantity}: the components of this mixture are of models with unlike weights, which have none in "
+                "common. Ask for predictions or for functions, or each component."
+            )
 
     def _as_prior(self) -> Prior:
         raise UndefinedQuantityError("condition: a mixture cannot be a prior; a Gaussian posterior can.")

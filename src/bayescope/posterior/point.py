@@ -45,6 +45,11 @@ class PointPosterior(Posterior):
         """Zero, shape (P, P)."""
         return self.location.new_zeros(self.location.shape[0], self.location.shape[0])
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """P."""
+        return (self.location.shape[0],)
+
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """The point n times, shape (n, P)."""
         return self.location.expand(checks.count("n", n), -1).clone()
@@ -52,11 +57,11 @@ class PointPosterior(Posterior):
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration("a point")
         options.refuse_samples("a point has no draws")
-        values, shape = in_rows(function.forward(x, self.location)[None], 1)
+        values, shape = in_rows(function.forward(function.inputs(x), self.location)[None], 1)
         return Answer(DrawsLatent(values), "at one point: no epistemic part", shape)
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        return torch.stack([function.forward(x, self.location)] * n)
+        return torch.stack([function.forward(function.inputs(x), self.location)] * n)
 
     def _as_prior(self) -> Prior:
         raise UndefinedQuantityError("condition: a point cannot be a prior; a Gaussian posterior can.")

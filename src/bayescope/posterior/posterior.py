@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,6 +26,11 @@ class Options(NamedTuple):
     integral: str | None
     samples: int | None
     generator: torch.Generator
+    differentiable: bool = False
+
+    def view(self, function: Model) -> Model:
+        """The model as these options read it."""
+        return function.differentiable if self.differentiable else function
 
     def refuse_samples(self, reason: str) -> None:
         """Refuses ``samples=`` where nothing is drawn.
@@ -65,7 +70,19 @@ class Evidence(Protocol):
 
 
 def in_rows(f: Tensor, leading: int) -> tuple[Tensor, tuple[int, ...]]:
-    """Outputs (..., N, *positions, C) with each position as a row of its own, (..., M, C), and (N, *positions)."""
+    """Outputs (..., N, *positions, C) with each position as a row of its own, (..., M, C), and (N, *positions).
+
+    Raises:
+        InputError: if an output is not finite; the message has the rows.
+    """
+    if not torch.isfinite(f.detach().sum()):  # a sum is finite unless an entry is not, or it overflows
+        finite = torch.isfinite(f.detach()).movedim(leading, 0).flatten(1).all(1)
+        if not finite.all():
+            rows = torch.nonzero(~finite).flatten().tolist()
+            raise InputError(
+                f"x: expected inputs with finite outputs, got NaN or infinite ones in {len(rows)} of {len(finite)} "
+                f"rows, first in row {rows[0]}. Check the inputs, and the weights of the model."
+            )
     return f.flatten(leading, -2), tuple(f.shape[leading:-1])
 
 
@@ -116,11 +133,16 @@ class Posterior(ABC):
 
     @abstractmethod
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
-        """The distribution of f at checked inputs."""
+        """The distribution of f at inputs as they came, by the model as the options read it."""
 
     @abstractmethod
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        """n functions at checked inputs, shape (n, N, *positions, C)."""
+        """n functions at inputs as they came, shape (n, N, *positions, C)."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> tuple[int, ...]:
+        """P; more than one where components have unlike models."""
 
     @abstractmethod
     def _as_prior(self) -> Prior:
@@ -147,6 +169,7 @@ class Posterior(ABC):
         integral: str | None = None,
         samples: int | None = None,
         generator: torch.Generator | int | None = None,
+        differentiable: bool = False,
     ) -> Predictive:
         """The predictive distribution at the inputs x.
 
@@ -159,6 +182,10 @@ class Posterior(ABC):
             samples: how many draws, for "sampled" and "monte_carlo" (default 1000) and for posteriors that are draws
                 (default all of them).
             generator: a ``torch.Generator`` or an int.
+            differentiable: whether the answers keep the graph of x, a tensor that requires a gradient, for Bayesian
+                optimisation or active learning. A network's Jacobian of all rows is then written out: some 3 N C P
+                numbers of 8 bytes for N rows, C outputs and P weights, kept for as long as the answers are. Without it
+                no graph comes back.
 
         Returns:
             An immutable `Predictive`, in NumPy arrays where x is not a tensor.
@@ -173,9 +200,14 @@ class Posterior(ABC):
             checks.choice("method", method, ("linearized", "sampled"))
         if samples is not None:
             checks.count("samples", samples)
-        inputs = self.function.inputs(x)
-        options = Options(method, integral, samples, checks.generator(generator))
-        answer = self._latent(inputs, self.function, self.likelihood, options)
+        if checks.flag("differentiable", differentiable) and not (torch.is_grad_enabled() and requires_grad(x)):
+            raise InputError(
+                "differentiable: expected x to be a tensor that requires a gradient, with gradients on, got one that "
+                "has none. Call x.requires_grad_(), and leave torch.no_grad()."
+            )
+        options = Options(method, integral, samples, checks.generator(generator), differentiable)
+        with torch.set_grad_enabled(differentiable):
+            answer = self._latent(x, options.view(self.function), self.likelihood, options)
         notes = {"posterior": self.record.method, "latent": answer.note}
         return Predictive(answer.latent, self.likelihood, not has_tensors(x), notes, answer.shape)
 
@@ -195,8 +227,8 @@ class Posterior(ABC):
         """
         if self.function is None:
             raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
-        inputs, source = self.function.inputs(x), checks.generator(generator)
-        return self._functions(inputs, self.function, checks.count("n", n), source)
+        with torch.no_grad():
+            return self._functions(x, self.function, checks.count("n", n), checks.generator(generator))
 
     def condition(self, data: Any) -> Posterior:
         """The posterior after more data: this one becomes the prior of the same inference.
@@ -258,7 +290,7 @@ class Posterior(ABC):
 
     def summary(self) -> str:
         """What the posterior is and how it was made, in a few lines."""
-        lines = [f"Posterior by {self.record.method} over {self.mean.shape[0]} weights"]
+        lines = [f"Posterior by {self.record.method} over {' or '.join(map(str, self.sizes))} weights"]
         if self.record.evidence is not None:
             lines.append(f"  log evidence: {float(self.record.evidence):.4f}")
         if self.record.elbo_terms is not None:
@@ -298,8 +330,22 @@ class Posterior(ABC):
 
 def has_tensors(x: Any) -> bool:
     """Whether inputs came as tensors, alone or in a tuple, list or dict."""
+    return any(isinstance(value, Tensor) for value in leaves(x))
+
+
+def requires_grad(x: Any) -> bool:
+    """Whether inputs are tensors of which one requires a gradient."""
+    values = list(leaves(x))
+    return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)
+
+
+def leaves(x: Any) -> Iterator[Any]:
+    """What inputs hold, alone or in a tuple, list or dict."""
     if isinstance(x, Mapping):
-        return any(map(has_tensors, x.values()))
-    if isinstance(x, tuple | list):
-        return any(map(has_tensors, x))
-    return isinstance(x, Tensor)
+        for value in x.values():
+            yield from leaves(value)
+    elif isinstance(x, tuple | list):
+        for value in x:
+            yield from leaves(value)
+    else:
+        yield x

@@ -75,6 +75,10 @@ class BlockPrecision:
             raise InputError(f"{self._name}: expected {len(self._blocks)} numbers, got shape {tuple(values.shape)}.")
         return self._with([block.add_diagonal(value) for block, value in zip(self._blocks, values, strict=True)])
 
+    def scaled(self, factor: Tensor | float) -> BlockPrecision:
+        """c A_i for a positive number c."""
+        return self._with([block.scaled(factor) for block in self._blocks])
+
     def __add__(self, other: Precision) -> BlockPrecision:
         """The blocks added, each to its own."""
         self.state().refuse_unlike(other.state())

@@ -55,6 +55,11 @@ class EigenvalueCorrectedPrecision:
         """Q, the eigenvectors of the Kronecker curvature, one pair of factors a group."""
         return self._basis
 
+    @property
+    def eigenvalues(self) -> Tensor:
+        """s in `basis`, shape (G, O, D), without what was added to the diagonal."""
+        return self._eigenvalues
+
     def add_diagonal(self, diagonal: Tensor | float) -> EigenvalueCorrectedPrecision:
         """A + diag(d) for d a scalar, or of shape (P,) and constant over each group.
 
@@ -63,6 +68,12 @@ class EigenvalueCorrectedPrecision:
         """
         precision = EigenvalueCorrectedPrecision(self._basis, self._eigenvalues, name=self._name)
         precision._ridge = self._ridge.plus(diagonal)
+        return precision
+
+    def scaled(self, factor: Tensor | float) -> EigenvalueCorrectedPrecision:
+        """c A for a positive number c, in the same basis."""
+        precision = EigenvalueCorrectedPrecision(self._basis, self._eigenvalues * factor, name=self._name)
+        precision._ridge = self._ridge.scaled(factor)
         return precision
 
     def __add__(self, other: Precision) -> EigenvalueCorrectedPrecision:

@@ -66,6 +66,15 @@ class DensePrecision:
         values = torch.as_tensor(diagonal, dtype=torch.float64, device=self._matrix.device).expand(self.dim)
         return DensePrecision(self._matrix + torch.diag(values), name=self._name)
 
+    def scaled(self, factor: Tensor | float) -> DensePrecision:
+        """c A for a positive number c: its Cholesky factor is √c L."""
+        precision = DensePrecision.__new__(DensePrecision)
+        precision._matrix, precision._name = self._matrix * factor, self._name
+        precision._semidefinite = self._semidefinite
+        if not self._semidefinite:
+            precision._cholesky = self._cholesky * factor**0.5
+        return precision
+
     def __add__(self, other: Precision) -> DensePrecision:
         """The sum of two dense precisions, semidefinite where both are."""
         return DensePrecision.from_state(self.state() + other.state())
@@ -143,7 +152,7 @@ def _cholesky(matrix: Tensor, name: str) -> Tensor:
         return factor
     if not torch.isfinite(matrix).all():
         raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
-    values, vectors = torch.linalg.eigh(matrix)
+    values, vectors = torch.linalg.eigh(matrix.detach())
     smallest, direction = float(values[0]), vectors[:, 0]
     raise NotPositiveDefiniteError(
         f"{name}: expected a positive definite matrix, got the smallest eigenvalue {smallest:.6g} along the direction "

@@ -43,6 +43,10 @@ class DiagonalPrecision:
         values = torch.as_tensor(diagonal, dtype=torch.float64, device=self._values.device)
         return DiagonalPrecision(self._values + values, name=self._name)
 
+    def scaled(self, factor: Tensor | float) -> DiagonalPrecision:
+        """diag(c a) for a positive number c."""
+        return DiagonalPrecision(self._values * factor, name=self._name, semidefinite=self._semidefinite)
+
     def __add__(self, other: Precision) -> DiagonalPrecision:
         """The sum of two diagonal precisions, semidefinite where both are."""
         return DiagonalPrecision.from_state(self.state() + other.state())

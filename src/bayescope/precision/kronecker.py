@@ -19,6 +19,10 @@ from bayescope.precision.state import State
 from bayescope.tape import Tape
 
 
+# The share of a factor's largest eigenvalue that a sum of products in float32 resolves.
+RESOLVED = 1e-5
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class KroneckerFactors:
@@ -60,7 +64,7 @@ class KroneckerFactors:
 
     @cached_property
     def eigenvalues(self) -> Tensor:
-        """Those of K, shape (G, O, D). Rounding leaves some of a singular factor's just below 0; none is changed."""
+        """Those of K, shape (G, O, D). Rounding leaves some of a singular factor's just below 0: those are 0."""
         outputs, inputs = self._output_eigen[0] * self.scale, self._input_eigen[0]
         return outputs[:, :, None] * inputs[:, None]
 
@@ -109,6 +113,7 @@ class KroneckerPrecision:
                 f"{tuple(input.shape)}, {tuple(output.shape)} and {tuple(count.shape)}."
             )
         self._factors = KroneckerFactors(_symmetric(input), _symmetric(output), count, name)
+        self._factor: Tensor | float = 1.0  # of the Kronecker product
         self._ridge = Ridge.zero(name, self._factors.shape, input.device, separable=True)
 
     @property
@@ -127,6 +132,11 @@ class KroneckerPrecision:
         """The eigenvectors of output ⊗ input, in which `corrected` takes its eigenvalues."""
         return self._factors.basis
 
+    @property
+    def eigenvalues(self) -> Tensor:
+        """Those of output ⊗ input / normaliser in `basis`, shape (G, O, D), without what was added to the diagonal."""
+        return self._factor * self._factors.eigenvalues
+
     def corrected(self, eigenvalues: Tensor) -> EigenvalueCorrectedPrecision:
         """The precision with this one's eigenvectors and other eigenvalues, shape (P,); of the data alone."""
         return EigenvalueCorrectedPrecision(self.basis, eigenvalues, name=self._factors.name)
@@ -137,7 +147,11 @@ class KroneckerPrecision:
         Raises:
             UnsupportedError: if the diagonal that results has neither form.
         """
-        return self._with(self._ridge.plus(diagonal))
+        return self._with(self._ridge.plus(diagonal), self._factor)
+
+    def scaled(self, factor: Tensor | float) -> KroneckerPrecision:
+        """c A for a positive number c, in the same eigenbasis."""
+        return self._with(self._ridge.scaled(factor), self._factor * factor)
 
     def __add__(self, other: Precision) -> KroneckerPrecision:
         """Factors, normalisers and diagonals added."""
@@ -149,7 +163,7 @@ class KroneckerPrecision:
 
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""
-        return self._factors.product.apply(v) + self._ridge.multiply(v)
+        return self._factor * self._factors.product.apply(v) + self._ridge.multiply(v)
 
     def solve(self, b: Tensor) -> Tensor:
         """A⁻¹ b for b of shape (P,) or (P, K)."""
@@ -173,7 +187,7 @@ class KroneckerPrecision:
 
     def diagonal(self) -> Tensor:
         """The diagonal of A, shape (P,)."""
-        return self._factors.product.diagonal() + self._ridge.flat()
+        return self._factor * self._factors.product.diagonal() + self._ridge.flat()
 
     def marginal_variance(self) -> Tensor:
         """The diagonal of A⁻¹, shape (P,), from the squares of the two bases."""
@@ -181,12 +195,13 @@ class KroneckerPrecision:
 
     def to_dense(self) -> Tensor:
         """A, shape (P, P)."""
-        return self._factors.product.to_dense() + torch.diag(self._ridge.flat())
+        return self._factor * self._factors.product.to_dense() + torch.diag(self._ridge.flat())
 
     def state(self) -> State:
         """The factors and the normaliser, which add."""
         factors = self._factors
-        sums = {"input": factors.input, "output": factors.output, "normaliser": factors.normaliser}
+        output = factors.output * self._factor
+        sums = {"input": factors.input, "output": output, "normaliser": factors.normaliser}
         return State("kfac", factors.name, sums, diagonal=self._ridge.given())
 
     @classmethod
@@ -196,9 +211,10 @@ class KroneckerPrecision:
         bare = cls(sums["input"], sums["output"], sums["normaliser"], name=state.name)
         return bare if state.diagonal is None else bare.add_diagonal(state.diagonal)
 
-    def _with(self, ridge: Ridge) -> KroneckerPrecision:
+    def _with(self, ridge: Ridge, factor: Tensor | float) -> KroneckerPrecision:
         precision = KroneckerPrecision.__new__(KroneckerPrecision)
-        precision._factors, precision._ridge = self._factors, ridge  # the eigenvectors go along
+        precision._factors = self._factors  # the eigenvectors go along
+        precision._ridge, precision._factor = ridge, factor
         return precision
 
     @cached_property
@@ -206,7 +222,7 @@ class KroneckerPrecision:
         factors, ridge = self._factors, self._ridge
         if ridge.output is None or ridge.input is None:
             none = factors.normaliser.new_zeros(())
-            values = factors.eigenvalues + ridge.values()
+            values = self._factor * factors.eigenvalues + ridge.values()
             return Spectrum.checked(factors.name, factors.basis, values, none, ridge.residual)
         smallest = torch.minimum(ridge.output.min(), ridge.input.min())
         if not smallest > 0:
@@ -217,7 +233,9 @@ class KroneckerPrecision:
         whitened = factors.rescaled(output, inputs)
         basis = whitened.basis.scaled(output, inputs)
         log_scale = self.shape[2] * ridge.output.log().sum() + self.shape[1] * ridge.input.log().sum()
-        return Spectrum.checked(factors.name, basis, whitened.eigenvalues + 1.0, log_scale, ridge.residual)
+        return Spectrum.checked(
+            factors.name, basis, self._factor * whitened.eigenvalues + 1.0, log_scale, ridge.residual
+        )
 
 
 def _factor_like(factor: Tensor) -> bool:
@@ -240,4 +258,7 @@ def _eigen(factor: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
     if factor.ndim == 2:
         return factor, None
     values, vectors = torch.linalg.eigh(factor)
-    return values, vectors
+    # A Gram matrix has no negative eigenvalue. One that is summed in float32 is known up to this share of the largest:
+    # below 0 by less is 0. The other factor would blow it up beyond a small prior precision.
+    rounding = RESOLVED * values[:, -1:]
+    return torch.where((values < 0) & (values >= -rounding), 0.0, values), vectors

@@ -84,6 +84,12 @@ class LowRankPrecision:
         precision._eigen = self._eigen  # of the part that does not change
         return precision
 
+    def scaled(self, factor: Tensor | float) -> LowRankPrecision:
+        """c A for a positive number c: c λ and c d."""
+        precision = LowRankPrecision(self._vectors, self._values * factor, self._diagonal * factor, name=self._name)
+        precision._eigen = (self._eigen[0], self._eigen[1] * factor)
+        return precision
+
     def __add__(self, other: Precision) -> LowRankPrecision:
         """The sum of two: the ranks add up."""
         return LowRankPrecision.from_state(self.state() + other.state())

@@ -27,6 +27,9 @@ class Precision(Protocol):
     def add_diagonal(self, diagonal: Tensor | float) -> Precision:
         """A + diag(d) for d a scalar or of shape (P,)."""
 
+    def scaled(self, factor: Tensor | float) -> Precision:
+        """c A for a positive number c, in the graph of a tensor. What has been factorised stays so."""
+
     def __add__(self, other: Precision) -> Precision:
         """The sum with a precision of the same structure: the curvatures of two sets of data are that of both."""
 

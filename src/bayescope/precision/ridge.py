@@ -53,7 +53,8 @@ class Ridge:
             UnsupportedError: if the sum has neither form.
         """
         before = self.given()
-        given = torch.as_tensor(diagonal, device=before.device)
+        dtype = diagonal.dtype if isinstance(diagonal, Tensor) else torch.float64  # torch's default is less
+        given = torch.as_tensor(diagonal, dtype=dtype, device=before.device)
         rounding = torch.finfo(given.dtype if given.is_floating_point() else torch.float64).eps
         total = before + self._canonical(given.to(torch.float64))
         if total.shape[1:] == (1, 1):
@@ -71,6 +72,12 @@ class Ridge:
         raise UnsupportedError(
             f"{self.name}: expected a diagonal that is one number per group of weights{also}, got another. "
             "The structures 'full', 'block', 'diagonal' and 'low_rank' take any diagonal."
+        )
+
+    def scaled(self, factor: Tensor | float) -> Ridge:
+        """c d for a positive number c."""
+        return Ridge.zero(self.name, self.shape, self.values().device, separable=self.separable).plus(
+            self.given() * factor
         )
 
     def given(self) -> Tensor:

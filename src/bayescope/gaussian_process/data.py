@@ -1,0 +1,116 @@
+"""A network with its training data, as the approximations in function space read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.curvature.kinds import Observations
+from bayescope.curvature.memory import readable
+from bayescope.curvature.passes import Passes
+from bayescope.errors import MemoryBudgetError
+from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, Held, Read, Rows, pieces_of
+from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import Batches
+from bayescope.network.forward import reading
+from bayescope.network.inputs import map_tensors, take_rows
+from bayescope.network.network import Network
+from bayescope.tape import Tape
+from bayescope.tape.tape import BLOCK_BYTES
+
+# Rows of U that take no more than this are held; others are read from the network each time.
+HELD_BYTES = 256 * 2**20
+# Of an m×m matrix there are at once: the kernel, I + K, its factor or eigenvectors, and what a library works in.
+COPIES = 4
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """What the rows of U are read from.
+
+    Attributes:
+        network: as it was traced.
+        batches: the data.
+        likelihood: p(y∣f).
+        rows: N.
+        cotangents: K, the columns of Λ's root at all positions of a row.
+        budget: the bytes that may be taken.
+        progress: whether a bar is drawn.
+    """
+
+    network: Network
+    batches: Batches
+    likelihood: Likelihood
+    rows: int
+    cotangents: int
+    budget: int
+    progress: bool = False
+
+    def require_kernel(self, rows: int, *, vectors: int = 0) -> None:
+        """Checks that a kernel between some of the data fits, with vectors over the weights beside it.
+
+        Raises:
+            MemoryBudgetError: if it does not; the message names what would.
+        """
+        side = rows * self.cotangents
+        needed = COPIES * FLOAT64 * (side**2 + vectors * self.network.dim) + min(
+            HELD_BYTES + BLOCK_BYTES, FLOAT64 * side * self.network.dim
+        )
+        needed += 2 * min(OUTER_BYTES, FLOAT64 * side * self.network.dim)
+        if needed > self.budget:
+            raise MemoryBudgetError(
+                f"memory: expected at most {readable(self.budget)}, but the kernel between {rows:,} rows of data with "
+                f"{self.cotangents:,} cotangents each takes about {readable(needed)}. Take approximation='subset', "
+                "'nystrom' or 'inducing' with fewer points=, or raise memory=."
+            )
+
+    def of(self, chosen: Tensor | None = None) -> Rows:
+        """The rows U of all the data, or of those at some places in their order.
+
+        Args:
+            chosen: int64, sorted; ``None`` for all.
+        """
+        network = self.network
+        with reading(network.module):
+            pieces = pieces_of(network, self.likelihood, self._batches(chosen), self.cotangents)
+            source = Read(network, pieces)
+            if FLOAT64 * source.count * source.dim > HELD_BYTES:
+                return Rows(source)
+            return Rows(Held(torch.cat(list(source.blocks()))))
+
+    def run(self, add: Callable[[Tape], None]) -> None:
+        """Gives every tape of one pass over all the data to ``add``."""
+        at_once = max(1, BLOCK_BYTES // (FLOAT64 * max(1, self.network.treatment.row_numbers)))
+        passes = Passes(
+            self.network, self.batches, self.likelihood, curvature="ggn", seed=0, rows=at_once,
+            cotangents=self.cotangents, progress=self.progress,
+        )  # fmt: skip
+        with torch.no_grad():
+            passes.run(lambda tape, _: add(tape))
+
+    def _batches(self, chosen: Tensor | None) -> Iterator[tuple[Any, Tensor]]:
+        first = 0
+        for inputs, targets in self.batches:
+            count = len(targets)
+            if chosen is None:
+                yield inputs, targets
+            else:
+                inside = chosen[(chosen >= first) & (chosen < first + count)] - first
+                if len(inside):
+                    index = inside.to(targets.device)
+                    yield map_tensors(partial(torch.index_select, dim=0, index=index), inputs), targets[index]
+            first += count
+
+
+def count_cotangents(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood) -> int:
+    """K, the columns of Λ's root at all positions of a row."""
+    with torch.no_grad():
+        f = network.record(take_rows(inputs, slice(0, 1))).outputs
+        observations = Observations.read(likelihood, f, targets[:1], 0)
+        return f[0, ..., 0].numel() * observations.root().shape[0]

@@ -1,0 +1,300 @@
+"""Laplace's posterior of a network in function space: `function_space`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.curvature import Curvature, fit_curvature
+from bayescope.curvature.memory import free_memory
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.gaussian_process.data import HELD_BYTES, TrainingData, count_cotangents
+from bayescope.gaussian_process.inducing import greedy_points
+from bayescope.gaussian_process.precision import KernelPrecision
+from bayescope.gaussian_process.projection import EvidenceBound, Projection
+from bayescope.gaussian_process.rows import FLOAT64
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.laplace import own
+from bayescope.laplace.mode import read_slope
+from bayescope.laplace.recipe import warn_if_far
+from bayescope.laplace.tuning import tune_prior
+from bayescope.likelihoods import Gaussian, Likelihood, resolve
+from bayescope.network.batches import Batches
+from bayescope.network.forward import reading
+from bayescope.network.model import NetworkModel
+from bayescope.network.network import Network
+from bayescope.network.priors import network_prior
+from bayescope.network.weights import LargestVariance
+from bayescope.posterior import GaussianPosterior, Posterior
+from bayescope.precision import Precision
+from bayescope.priors import Prior
+
+
+def function_space(
+    model: nn.Module,
+    data: Any,
+    *,
+    likelihood: str | Likelihood,
+    weights: Any = "all",
+    prior_precision: Any = 1.0,
+    approximation: str = "exact",
+    points: int | None = None,
+    batch_size: int = 1024,
+    memory: int | None = None,
+    generator: torch.Generator | int | None = None,
+    progress: bool = False,
+) -> Posterior:
+    """Laplace's posterior of a network as a Gaussian process over functions.
+
+    With the prior N(m₀, P₀⁻¹), the network linearised at its weights θ*, f(x, θ*) + J(x)(θ − θ*), is a Gaussian process
+    with the mean f(x, θ*) + J(x)(m₀ − θ*) and the kernel k(x, x′) = J(x)P₀⁻¹J(x′)ᵀ. Given the data, with Λ = S Sᵀ the
+    curvature of −log p(y∣f) at f* = f(X, θ*) and K = Sᵀk(X, X)S,
+
+        mean f(x, θ*),  kernel k(x, x′) − k(x, X) S (I + K)⁻¹ Sᵀ k(X, x′),
+        log Z = log p(y∣f*) − ½ (θ* − m₀)ᵀP₀(θ* − m₀) − ½ log∣I + K∣
+
+    (Khan et al. 2019, "Approximate inference turns deep networks into Gaussian processes"; Immer et al. 2021b,
+    "Improving predictions of Bayesian neural nets via local linearization"). It is the posterior of `laplace` with the
+    curvature "ggn" and the structure "full", its arithmetic over N data instead of P weights: the same predictive and
+    the same log evidence. As there, the mean is f(x, θ*) at any weights; it is the process's own where θ* is a mode.
+
+    Approximations, for more data than a kernel between them can be held for; all tend to the exact answer as ``points``
+    goes to N, and none has a mean other than f(x, θ*):
+
+    - "subset": the exact process of random rows, each of which stands for N/points: on average over subsets its
+      variances and its evidence are too large, by Jensen's inequality.
+    - "nystrom": features from random rows, then all the data in one pass (ELLA: Deng, Zhou and Zhu 2022, "Accelerated
+      linearized Laplace approximation for Bayesian deep learning"). Outside the features' span the prior's variance is
+      kept, which the paper drops. The log evidence is an upper bound.
+    - "inducing": the same with chosen rows in the place of random ones, each the one that the others explain least, and
+      a log evidence that is a lower bound: a variational posterior whose mean is held at the network's output (VaLLA:
+      Ortega, Rodríguez-Santana and Hernández-Lobato 2024, "Variational linearized Laplace approximation for Bayesian
+      deep learning", here with Λ at the mode, where the best covariance has a closed form).
+
+    Args:
+        model: a trained module with outputs f of shape (N, C) or (N, …, C); it is left as found.
+        data: the training data: a DataLoader, a Dataset, or (X, y).
+        likelihood: a name or a likelihood.
+        weights: which are random; see `laplace`.
+        prior_precision: a positive number, one per weight (P,), a dict by parameter, module or glob, or a `Prior`, with
+            any mean; or "evidence": then `tune_prior` learns one per layer, and the noise. Approximations by features
+            take a diagonal one.
+        approximation: "exact", "subset", "nystrom" or "inducing".
+        points: of an approximation: how many rows of the data it is built from.
+        batch_size: rows at once, where the data are not in batches already.
+        memory: the budget in bytes that the run may take; half of what is free by default.
+        generator: draws the rows of "subset" and "nystrom", and the candidates of "inducing".
+        progress: whether a bar is drawn.
+
+    Returns:
+        A `GaussianPosterior`. The exact one holds a kernel of (N K)² numbers, K ≤ C, and where the rows Sᵀ J do not fit
+        into 256 MB, the inputs too: they are then read from the network again for each prediction.
+
+    Raises:
+        OptionError: if a name is unknown.
+        InputError: if the data do not fit, passes over them differ, or points are missing or too many.
+        UnsupportedError: if options do not go together.
+        MemoryBudgetError: if the run would take more than the budget; the approximations are named.
+
+    Warns:
+        ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
+    """
+    checks.choice("approximation", approximation, _APPROXIMATIONS)
+    _check_points(approximation, points)
+    tuned = isinstance(prior_precision, str)
+    if tuned:
+        _check_tuned(prior_precision, approximation)
+    settings = _Settings(
+        _likelihood(likelihood, tuned=tuned), weights, points, checks.generator(generator), progress
+    )  # fmt: skip
+    fit, left_over = settings.fit(
+        own(model), data, 1.0 if tuned else prior_precision, approximation, batch_size=batch_size, memory=memory
+    )
+    if tuned:
+        return tune_prior(fit.posterior())
+    warn_if_far(fit)
+    return fit.posterior() if left_over is None else _bounded(fit, left_over)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """The curvature of the data in function space.
+
+    Attributes:
+        precision: the curvature without its prior.
+        structure: what it is, for the summary.
+        passes: how often the data were read for it.
+        left_over: what a projection leaves out of the curvature's diagonal, where the evidence is to be a lower bound.
+    """
+
+    precision: Precision
+    structure: str
+    passes: int = 1
+    left_over: Tensor | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Settings:
+    """What `function_space` has been asked for, beside the model, its data and the prior."""
+
+    likelihood: Likelihood
+    weights: Any
+    points: int | None
+    generator: torch.Generator
+    progress: bool
+
+    def fit(
+        self,
+        module: nn.Module,
+        data: Any,
+        prior_precision: Any,
+        approximation: str,
+        *,
+        batch_size: int,
+        memory: int | None,
+    ) -> tuple[LaplaceFit, Tensor | None]:
+        """The Laplace fit whose precision is held in function space, and what a projection leaves over.
+
+        Args:
+            module: the network, which belongs to the fit from now on.
+            data: as they were given.
+            prior_precision: in any form that `network_prior` takes.
+            approximation: its name.
+            batch_size: rows at once.
+            memory: the budget in bytes.
+        """
+        batches = Batches(data, module, batch_size=batch_size)
+        network, (inputs, targets) = self._traced(module, batches, data)
+        function = NetworkModel.of(network, inputs)
+        prior = network_prior(prior_precision, network.weights)
+        slope = read_slope(module, network.weights, batches, self.likelihood, progress=self.progress)
+        free = free_memory(network.indices[0].device) // 2
+        training = TrainingData(
+            network, batches, self.likelihood, slope.rows,
+            count_cotangents(network, inputs, targets, self.likelihood),
+            free if memory is None else int(checks.positive("memory", memory)), self.progress,
+        )  # fmt: skip
+        found = _APPROXIMATIONS[approximation](self, training, prior)
+        curvature = Curvature(
+            found.precision, network, "ggn", found.structure, slope.rows, slope.log_likelihood, found.passes, {}
+        )
+        fit = LaplaceFit(
+            curvature, function, function.flat, prior, self.likelihood, observations=slope.observations,
+            gradient=slope.gradient, fingerprint=slope.fingerprint,
+        )  # fmt: skip
+        return fit, found.left_over
+
+    def _traced(self, module: nn.Module, batches: Batches, data: Any) -> tuple[Network, tuple[Any, Tensor]]:
+        """The network, and a batch of its data."""
+        weights = self.weights
+        if isinstance(weights, LargestVariance):  # found by a pass over the data
+            weights = fit_curvature(
+                module, data, likelihood=self.likelihood, weights=weights, structure="diagonal"
+            ).network.weights
+        with reading(module):  # what a shuffling loader draws is put back
+            first = batches.first()
+        with torch.inference_mode(False), torch.no_grad():
+            return Network.trace(module, first[0], weights=weights), first
+
+    def drawn(self, rows: int) -> Tensor:
+        """The places of ``points`` rows, sorted."""
+        assert self.points is not None
+        if self.points > rows:
+            raise InputError(f"points: expected at most the {rows} rows of the data, got {self.points}.")
+        return torch.randperm(rows, generator=self.generator)[: self.points].sort().values
+
+
+def _exact(_settings: _Settings, data: TrainingData, _prior: Prior) -> _Found:
+    data.require_kernel(data.rows)
+    return _Found(KernelPrecision(data.of()), f"function space over all {data.rows:,} rows")
+
+
+def _subset(settings: _Settings, data: TrainingData, _prior: Prior) -> _Found:
+    places = settings.drawn(data.rows)
+    data.require_kernel(len(places))
+    precision = KernelPrecision(data.of(places), factor=data.rows / len(places))
+    return _Found(precision, f"function space over {len(places):,} random rows")
+
+
+def _nystrom(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
+    diagonal, places = _diagonal(prior, data), settings.drawn(data.rows)
+    data.require_kernel(len(places), vectors=len(places) * data.cotangents)
+    projection = Projection.onto(data.of(places), data, diagonal)
+    return _Found(projection.precision, f"function space with Nyström features of {len(places):,} rows", 2)
+
+
+def _inducing(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
+    diagonal, places = _diagonal(prior, data), settings.drawn(data.rows)
+    data.require_kernel(len(places), vectors=len(places) * data.cotangents)
+    held = HELD_BYTES // (FLOAT64 * data.cotangents * data.network.dim)
+    pool = torch.randperm(data.rows, generator=settings.generator)[: max(len(places), held)].sort().values
+    chosen = pool[greedy_points(data.of(pool), data.cotangents, diagonal, len(places))]
+    projection = Projection.onto(data.of(chosen), data, diagonal)
+    structure = f"function space with {len(chosen):,} inducing rows"
+    return _Found(projection.precision, structure, 3, projection.left_over)
+
+
+_APPROXIMATIONS: dict[str, Callable[[_Settings, TrainingData, Prior], _Found]] = {
+    "exact": _exact,
+    "subset": _subset,
+    "nystrom": _nystrom,
+    "inducing": _inducing,
+}
+
+
+def _bounded(fit: LaplaceFit, left_over: Tensor) -> GaussianPosterior:
+    """The posterior of a fit, with the lower bound for its log evidence."""
+    posterior, bound = fit.posterior(), EvidenceBound(fit, left_over)
+    notes = {**posterior.record.notes, "log evidence": "a lower bound on that of the exact process"}
+    record = replace(posterior.record, evidence=bound.log_evidence().detach(), notes=notes)
+    return replace(posterior, record=record, fit=bound)
+
+
+def _likelihood(likelihood: str | Likelihood, *, tuned: bool) -> Likelihood:
+    """The likelihood; a noise variance that is to be learnt starts at 1.
+
+    Raises:
+        UnsupportedError: if it is to be learnt, and the prior precision is not.
+    """
+    found = resolve(likelihood)
+    if not isinstance(found, Gaussian) or not found.learnable:
+        return found
+    if not tuned:
+        raise UnsupportedError("noise_variance: 'evidence' goes with prior_precision='evidence', which learns both.")
+    return found.with_noise_variance(1.0)
+
+
+def _diagonal(prior: Prior, data: TrainingData) -> Tensor:
+    """The prior's diagonal, shape (P,), where that is all of it."""
+    if not isinstance(prior.precision, Tensor):
+        raise UnsupportedError(
+            "prior_precision: expected a diagonal one for features, got a full one. Take approximation='exact' or "
+            "'subset', which take any."
+        )
+    return prior.diagonal(data.network.dim).to(data.network.indices[0].device)
+
+
+def _check_points(approximation: str, points: int | None) -> None:
+    if approximation == "exact":
+        if points is not None:
+            raise UnsupportedError(f"points: 'exact' takes all the data, got points={points}. Leave it out.")
+        return
+    if points is None:
+        raise InputError(f"points: expected a whole number for approximation={approximation!r}, got None.")
+    checks.count("points", points)
+
+
+def _check_tuned(prior_precision: str, approximation: str) -> None:
+    checks.choice("prior_precision", prior_precision, ("evidence",))
+    if approximation == "inducing":
+        raise UnsupportedError(
+            "prior_precision: 'evidence' goes with the approximations 'exact', 'subset' and 'nystrom': inducing rows "
+            "are chosen for one prior, and their evidence is a bound."
+        )

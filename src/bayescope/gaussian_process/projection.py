@@ -1,0 +1,95 @@
+"""The curvature seen from a few rows: what Nyström features and inducing points have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.gaussian_process.data import TrainingData
+from bayescope.gaussian_process.rows import Rows
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.network.priors import prior_diagonal
+from bayescope.precision import LowRankPrecision
+from bayescope.priors import Prior
+from bayescope.tape import Tape
+
+# Directions of the rows whose prior variance is below this share of the largest: they cannot be told from rounding.
+ROUNDING = 1e-11
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """The curvature H = UᵀU of all the data on the span of a few rows Z: H̃ = ΠᵀHΠ.
+
+    In whitened weights P₀^{½}θ, Π projects orthogonally onto the span of Z P₀^{−½}. With G = Z P₀⁻¹ Zᵀ = X⁻ᵀX⁻¹ and
+    V = P₀⁻¹ZᵀX, whose columns are orthonormal there, H̃ = P₀ V M Vᵀ P₀ with M = Σ φφᵀ over all rows of U and their
+    features φ = Vᵀu: the Gaussian process with the Nyström kernel φᵀφ′ in place of k (Deng, Zhou and Zhu 2022).
+    Outside the span, where the Nyström kernel has no variance at all, A = H̃ + P₀ keeps the prior's: that makes it
+    the variational posterior with inducing variables at Z (Titsias 2009; Ortega et al. 2024).
+
+    Attributes:
+        precision: H̃, without its prior.
+        left_over: the diagonal of H − H̃, shape (P,).
+    """
+
+    precision: LowRankPrecision
+    left_over: Tensor
+
+    @classmethod
+    def onto(cls, rows: Rows, data: TrainingData, prior: Tensor) -> Projection:
+        """Reads all the data in one pass.
+
+        Args:
+            rows: Z.
+            data: where H is read from.
+            prior: the diagonal of P₀, shape (P,).
+        """
+        values, vectors = torch.linalg.eigh(rows.kernel(prior.reciprocal()))
+        kept = values > ROUNDING * values[-1]
+        scaled = vectors[:, kept] * values[kept].rsqrt()  # X
+        spanned = rows.transpose_multiply(scaled)  # P₀ V
+        features = spanned / prior[:, None]
+        moment = torch.zeros(len(scaled.mT), len(scaled.mT)).to(features)
+        squares = torch.zeros_like(prior)
+
+        def add(tape: Tape) -> None:
+            phi = tape.multiply(features).to(torch.float64).flatten(0, 1)
+            moment.addmm_(phi.mT, phi)
+            squares.add_(tape.squares())
+
+        data.run(add)
+        curvature, rotation = torch.linalg.eigh(moment)
+        turned = spanned @ rotation
+        return cls(LowRankPrecision(turned, curvature), squares - (turned.square() * curvature).sum(1))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class EvidenceBound:
+    """A lower bound on Laplace's log evidence under the full GGN, from a projection of it.
+
+    log∣I + K∣ ≤ log∣I + K̃∣ + tr(K − K̃) for K − K̃ ⪰ 0, so that (Titsias 2009, eq. 9, with the mean at the mode)
+
+        log Z ≥ log Z̃ − ½ tr(P₀⁻¹(H − H̃)).
+
+    Attributes:
+        fit: of the projection, whose own log evidence log Z̃ is an upper bound.
+        left_over: the diagonal of H − H̃, shape (P,).
+    """
+
+    fit: LaplaceFit
+    left_over: Tensor
+
+    def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+        """The bound, a float64 scalar; a bound for priors that are multiples of the fit's own, and else near one."""
+        given = self.fit.prior.precision if prior_precision is None else prior_precision
+        diagonal = given.precision if isinstance(given, Prior) else prior_diagonal(given, self.fit.function.weights)
+        assert isinstance(diagonal, Tensor)
+        trace = (self.left_over / diagonal.to(self.left_over)).sum()
+        if noise_variance is not None:
+            trace = trace * self.fit.noise_variance / torch.as_tensor(noise_variance, dtype=torch.float64)
+        return self.fit.log_evidence(prior_precision, noise_variance) - 0.5 * trace

@@ -1,0 +1,144 @@
+"""More data: the posterior becomes the prior, the mode moves, and Laplace's approximation is made anew."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor, nn
+
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.mode import read_slope
+from bayescope.laplace.recipe import Recipe, warn_if_far
+from bayescope.network.batches import Batches
+from bayescope.network.model import NetworkModel
+from bayescope.posterior import GaussianPosterior
+from bayescope.priors import Prior
+
+MAX_ITERATIONS = 500
+NEWTON_STEPS = 20
+HALVINGS = 10
+# Newton steps end after one that was to gain no more than this, in nats.
+SETTLED = 1e-10
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Conditioning:
+    """The inference behind `Posterior.condition`: Laplace's approximation of p(θ∣new data) under a given prior.
+
+    With the posterior N(θ*, A⁻¹) as the prior, the log joint density is Σ log p(y∣f)/T − ½ (θ − θ*)ᵀA(θ − θ*) over the
+    new data alone, its mode θ** is climbed to from θ*, and the new precision is A + H(θ**)/T (Ritter et al. 2018,
+    "Online structured Laplace approximations for overcoming catastrophic forgetting").
+
+    Attributes:
+        recipe: how curvatures are read.
+        function: the model at θ*.
+    """
+
+    recipe: Recipe
+    function: NetworkModel
+
+    @classmethod
+    def of(cls, recipe: Recipe, fit: LaplaceFit) -> Conditioning:
+        """The inference that goes on from a fit, with the noise and the temperature that it has come to."""
+        recipe = replace(
+            recipe, weights=fit.function.weights, likelihood=fit.likelihood, temperature=fit.temperature
+        )  # fmt: skip
+        return cls(recipe, fit.function)
+
+    def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
+        """The posterior after more data.
+
+        Args:
+            prior: p(θ), such as the last posterior.
+            data: X and y, or a DataLoader or Dataset.
+
+        Raises:
+            UnsupportedError: if curvatures of the structure do not add up.
+
+        Warns:
+            ConvergenceWarning: if the mode is not reached.
+        """
+        given = data[0] if len(data) == 1 else tuple(data)
+        climb = _Climb(self.recipe, self.function, prior, given)
+        fit = climb.polished(climb.climbed(self.function.flat))
+        warn_if_far(fit)
+        return replace(fit, infer=partial(Conditioning.of, self.recipe)).posterior()
+
+
+@final
+class _Climb:
+    """The way to the mode of Σ log p(y∣f)/T + log p(θ), over passes through all the data."""
+
+    def __init__(self, recipe: Recipe, function: NetworkModel, prior: Prior, data: Any) -> None:
+        self._recipe, self._prior, self._data, self._weights = recipe, prior, data, function.weights
+        self._module = copy.deepcopy(function.module)
+        self._batches = Batches(data, self._module, batch_size=recipe.batch_size)
+
+    def climbed(self, start: Tensor) -> Tensor:
+        """The end of L-BFGS over θ = start + R z with R Rᵀ = diag(P₀)⁻¹: the prior's units make the scales alike."""
+        scale = self._prior.diagonal(len(start)).rsqrt()
+
+        def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self.log_joint(start + scale * torch.from_numpy(z).to(start))
+            return -float(value), -(scale * gradient).cpu().numpy()
+
+        found = minimize(
+            objective, np.zeros(len(start)), jac=True, method="L-BFGS-B",
+            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": 0.0, "gtol": 1e-5},
+        )  # fmt: skip
+        return start + scale * torch.from_numpy(found.x).to(start)
+
+    def polished(self, theta: Tensor) -> LaplaceFit:
+        """The fit at the mode, after Newton steps θ + A⁻¹g that are halved until they climb."""
+        fit = self.fit(theta)
+        for _ in range(NEWTON_STEPS):
+            gain = 0.5 * float(fit.newton_decrement()) ** 2
+            moved = self._step(fit)
+            if moved is None:
+                return fit
+            fit = self.fit(moved)
+            if gain <= SETTLED:
+                return fit
+        return fit
+
+    def fit(self, theta: Tensor) -> LaplaceFit:
+        """Laplace's approximation at θ, as the module rounds it."""
+        return self._recipe.fit(copy.deepcopy(self._placed(theta)), self._data, self._prior)
+
+    def log_joint(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ log p(y∣f)/T + log p(θ) and its gradient, as the module rounds θ."""
+        module, temperature = self._placed(theta), self._recipe.temperature
+        slope = read_slope(module, self._weights, self._batches, self._recipe.likelihood)
+        rounded = self._weights.flat(module).to(torch.float64)
+        value = slope.log_likelihood.to(theta) / temperature + self._prior.log_prob(rounded)
+        return value, slope.gradient / temperature + self._prior.gradient(rounded)
+
+    def _step(self, fit: LaplaceFit) -> Tensor | None:
+        """Where a Newton step leads, shortened until the log joint density is not lower; ``None`` if it always is."""
+        step = fit.precision().solve(fit.joint_gradient())
+        before = float(self.log_joint(fit.mode)[0])
+        rounding = torch.finfo(self._dtype).eps * (1.0 + abs(before))
+        for _ in range(HALVINGS):
+            if float(self.log_joint(fit.mode + step)[0]) >= before - rounding:
+                return fit.mode + step
+            step = 0.5 * step
+        return None
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(iter(self._weights.parameters(self._module).values())).dtype
+
+    def _placed(self, theta: Tensor) -> nn.Module:
+        """The climb's own module, at θ."""
+        values = self._weights.unflat(theta, self._module)
+        with torch.no_grad():
+            for name, parameter in self._weights.parameters(self._module).items():
+                parameter.copy_(values[name])
+        return self._module

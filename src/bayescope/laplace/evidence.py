@@ -1,0 +1,299 @@
+"""The evidence of one or more modes as a function of its hyperparameters, and where it is largest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.groups import PriorGroups
+from bayescope.likelihoods import Gaussian
+
+MAX_ITERATIONS = 500
+# At most so many hyperparameters get Newton steps after L-BFGS, whose line search ends where log Z is rounded.
+POLISHED = 32
+NEWTON_STEPS = 5
+# The step in logs for differences of gradients: the error is its square, and the gradient's rounding over it.
+DIFFERENCE = 1e-4
+# At the maximum the slope in the log of a hyperparameter is at most this share of the numbers that it stands for.
+SETTLED = 1e-5
+# A prior precision is sought between SMALLEST n/‖θ − m‖², where the data would determine that share of a weight, and a
+# little above n/‖θ − m‖², which bounds γ/‖θ − m‖²; of weights that are all at their prior mean, up to LARGEST times the
+# mean curvature. A noise variance is sought from a little below the residuals' mean square to 1/SMALLEST times it.
+SMALLEST, LARGEST, SLACK = 1e-12, 1e8, 2.0
+# How far the log of a hyperparameter moves before the next start at most, and at least where A is no precision.
+RADIUS, SHORTEST = 3.0, 1e-3
+# Two logs that are closer than this are the same: the optimum lies at its bound.
+AT_BOUND = 1e-6
+# Where both terms of a slope, γ_g and δ_g S_g, are at most this share of n_g, log Z is flat and has no optimum.
+FLAT = 1e-6
+
+
+@final
+@dataclass(frozen=True)
+class Optimum:
+    """Where the evidence is largest.
+
+    Attributes:
+        prior_precisions: δ for each mode, shape (G,).
+        noise_variance: σ², or ``None`` where it was not sought.
+        log_evidences: of the steps that raised it.
+        settled: whether the slope vanishes there.
+        stuck: the names of the prior precisions, and "noise_variance", that ended at a bound.
+    """
+
+    prior_precisions: tuple[Tensor, ...]
+    noise_variance: Tensor | None
+    log_evidences: list[float]
+    settled: bool
+    stuck: tuple[str, ...]
+
+
+@final
+class Evidence:
+    """Σ_k log Z_k over modes k, as a function of x: the logs of their prior precisions, and of the noise they share.
+
+    With S_g = Σ_{p ∈ g} (θ*_p − m_p)², log Z = Σ log p(y∣f*)/T + ½ Σ_g (n_g log δ_g − δ_g S_g) − ½ log∣H/T + diag(δ)∣.
+    Its slopes are ½ (γ_g − δ_g S_g) in log δ_g and ½ ((RSS/σ² − n)/T + γ) in log σ², where γ_g is what the data
+    determine of a group (MacKay 1992, eqs. 4.8 to 4.12); they come by autograd through log∣A∣.
+
+    Args:
+        fits: one for each mode.
+        kind: of the groups, as `PriorGroups.of` takes them.
+        noise: whether the noise variance of a Gaussian likelihood is sought, too; others have none.
+
+    Raises:
+        UnsupportedError: if a prior is no precision per weight, the structure cannot hold one for each group, or there
+            is a noise variance for each output.
+    """
+
+    def __init__(self, fits: Sequence[LaplaceFit], kind: str, *, noise: bool) -> None:
+        self.fits = tuple(fits)
+        self.groups = tuple(PriorGroups.of(fit.curvature.network, kind) for fit in fits)
+        self.noise = noise and has_noise(self.fits[0])
+        for fit, groups in zip(self.fits, self.groups, strict=True):
+            require_diagonal(fit)
+            groups.require(fit.curvature.precision, fit.curvature.structure)
+        self._add = [groups.adder(fit.curvature.precision) for fit, groups in zip(fits, self.groups, strict=True)]
+        self._squares = [
+            groups.sums((fit.mode - _centre(fit)).square()) for fit, groups in zip(fits, self.groups, strict=True)
+        ]
+        self._priors = [
+            groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device))
+            for fit, groups in zip(fits, self.groups, strict=True)
+        ]
+        self._told = [  # tr H over each group: 0 where the data tell nothing
+            groups.sums(fit.curvature.precision.diagonal()) for fit, groups in zip(fits, self.groups, strict=True)
+        ]
+        self._sizes = [len(groups) for groups in self.groups]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What each entry of x is the log of."""
+        several = len(self.fits) > 1
+        names = [
+            f"{name} of mode {k}" if several else name for k, groups in enumerate(self.groups) for name in groups.names
+        ]
+        return (*names, "noise_variance") if self.noise else tuple(names)
+
+    def value(self, x: Tensor) -> Tensor:
+        """Σ_k log Z_k, a float64 scalar in the graph of x."""
+        total, noise = x.new_zeros(()), x[-1].exp() if self.noise else None
+        logs = x[: sum(self._sizes)].split(self._sizes)
+        for fit, groups, add, squares, log_precision in zip(
+            self.fits, self.groups, self._add, self._squares, logs, strict=True
+        ):
+            at = fit if noise is None else fit.at_noise(noise)
+            curved = at.curvature.precision
+            curved = curved if fit.temperature == 1.0 else curved.scaled(1.0 / fit.temperature)
+            precision = log_precision.exp()
+            prior = groups.counts @ log_precision - precision @ squares
+            likelihood = at.curvature.log_likelihood.to(x) / fit.temperature
+            total = total + likelihood + 0.5 * (prior - add(curved, precision).logdet())
+        return total
+
+    def value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Σ_k log Z_k and its gradient in x, both detached."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            value = self.value(x)
+            (gradient,) = torch.autograd.grad(value, x)
+        return value.detach(), gradient
+
+    def start(self) -> Tensor:
+        """The fits' own hyperparameters, as x."""
+        logs = [prior.log() for prior in self._priors]
+        return torch.cat([*logs, self.fits[0].noise_variance.log()[None]] if self.noise else logs)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The smallest and largest x among which the maximum is sought.
+
+        What the data tell nothing of stays where it is: its evidence, −½ δ_g S_g, would have no prior at all.
+        """
+        lows, highs = [], []
+        for groups, squares, prior, told in zip(self.groups, self._squares, self._priors, self._told, strict=True):
+            top = torch.where(squares > 0, groups.counts / squares * math.exp(SLACK), LARGEST * told / groups.counts)
+            low = torch.where(squares > 0, math.log(SMALLEST) + top.log(), prior.log())
+            lows.append(torch.where(told > 0, low, prior.log()))
+            highs.append(torch.where(told > 0, torch.maximum(top.log(), prior.log()), prior.log()))
+        if self.noise:
+            residual = torch.stack([_mean_square(fit) for fit in self.fits]).mean()
+            centre = torch.where(residual > 0, residual, self.fits[0].noise_variance).log()
+            below = torch.where(residual > 0, 1.0 / SLACK, -math.log(SMALLEST))
+            lows.append((centre - below)[None])
+            highs.append((centre - math.log(SMALLEST))[None])
+        return torch.cat(lows), torch.cat(highs)
+
+    def sizes(self) -> Tensor:
+        """The numbers that each entry of x stands for: the weights of a group, the targets for the noise."""
+        sizes = [groups.counts for groups in self.groups]
+        targets = sum(fit.observations * fit.function.outputs for fit in self.fits)
+        return torch.cat([*sizes, sizes[0].new_tensor([targets])] if self.noise else sizes)
+
+    def without_optimum(self, x: Tensor, slope: Tensor) -> Tensor:
+        """Which entries of x have none, given the slope: log Z is flat there, or rises as δ_g falls to 0."""
+        pulls = torch.cat(self._squares) * x[: sum(self._sizes)].exp()  # δ_g S_g
+        gamma = 2.0 * slope[: sum(self._sizes)] + pulls
+        small = FLAT * torch.cat([groups.counts for groups in self.groups])
+        told = torch.cat(self._told) > 0
+        found = torch.where(told, (gamma < small) & (pulls < small), pulls > small)
+        return torch.cat([found, found.new_zeros(1)]) if self.noise else found
+
+    def split(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        """δ for each mode, and σ²."""
+        return tuple(x[: sum(self._sizes)].exp().split(self._sizes)), x[-1].exp() if self.noise else None
+
+
+def maximise(evidence: Evidence) -> Optimum:
+    """The largest evidence, by L-BFGS in the logs of the hyperparameters and Newton steps on its slope.
+
+    With everything else held, log Z has one maximum in each log δ_g: γ_g/δ_g falls with δ_g, and the slope has the sign
+    of γ_g/δ_g − S_g.
+
+    Raises:
+        NotPositiveDefiniteError: if H/T + P₀ is none even close to where it was.
+    """
+    climb = _Climb(evidence)
+    radius = RADIUS
+    while True:
+        try:
+            inside = climb.step(radius)
+        except NotPositiveDefiniteError:  # rounding, or a Hessian away from its mode: no farther at a time
+            radius /= 4.0
+            if radius < SHORTEST:
+                raise
+            continue
+        if inside:
+            break
+    x, low, high = climb.best, climb.low, climb.high
+    stuck = ((x - low).abs().minimum((x - high).abs()) < AT_BOUND) & (low < high)
+    free = ~stuck & (low < high)
+    x, slope = _polished(evidence, x, free)
+    stuck |= evidence.without_optimum(x, slope)
+    settled = bool((slope.abs() <= SETTLED * evidence.sizes())[free].all())
+    names = tuple(name for name, is_stuck in zip(evidence.names, stuck.tolist(), strict=True) if is_stuck)
+    return Optimum(*evidence.split(x), climb.values, settled, names)
+
+
+@final
+class _Climb:
+    """L-BFGS in boxes that move along: left to itself it takes first steps as long as the whole range."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.low, self.high = evidence.bounds()
+        self.best = evidence.start().clamp(self.low, self.high)
+        self.values = [float(evidence.value_and_gradient(self.best)[0])]
+
+    def step(self, radius: float) -> bool:
+        """Climbs within a box about the best point; whether the maximum was inside of it, or at the range's end."""
+        start = self.best
+        low, high = self.low.maximum(start - radius), self.high.minimum(start + radius)
+        bounds = list(zip(low.tolist(), high.tolist(), strict=True))
+        minimize(
+            self._objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=bounds,
+            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9},
+        )  # fmt: skip
+        stopped = ((self.best <= low) & (low > self.low)) | ((self.best >= high) & (high < self.high))
+        return not bool(stopped.any())
+
+    def _objective(self, x: np.ndarray) -> tuple[float, np.ndarray]:
+        point = torch.from_numpy(x.copy()).to(self.best)
+        value, gradient = self.evidence.value_and_gradient(point)
+        if float(value) > self.values[-1]:
+            self.best = point
+            self.values.append(float(value))
+        return -float(value), -gradient.cpu().numpy()
+
+
+def _polished(evidence: Evidence, x: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+    """x after Newton steps on the slope, for as long as they make it smaller, and the slope."""
+    slope = evidence.value_and_gradient(x)[1]
+    places = free.nonzero()[:, 0].to(x.device)
+    if not 0 < len(places) <= POLISHED:
+        return x, slope
+    for _ in range(NEWTON_STEPS):
+        columns = []
+        for place in places:
+            step = torch.zeros_like(x).index_fill_(0, place, DIFFERENCE)
+            ahead, behind = (evidence.value_and_gradient(x + side * step)[1][places] for side in (1.0, -1.0))
+            columns.append((ahead - behind) / (2.0 * DIFFERENCE))
+        hessian = torch.stack(columns)
+        hessian = 0.5 * (hessian + hessian.mT)
+        factor, info = torch.linalg.cholesky_ex(-hessian)
+        if int(info):  # no maximum in sight: L-BFGS has stopped on a flat stretch
+            return x, slope
+        moved = x.index_add(0, places, torch.cholesky_solve(slope[places, None], factor)[:, 0])
+        there = evidence.value_and_gradient(moved)[1]
+        if not there[places].norm() < slope[places].norm():
+            return x, slope
+        x, slope = moved, there
+    return x, slope
+
+
+def has_noise(fit: LaplaceFit) -> bool:
+    """Whether a fit has a noise variance to be tuned.
+
+    Raises:
+        UnsupportedError: if there is one for each output.
+    """
+    if not isinstance(fit.likelihood, Gaussian):
+        return False
+    if fit.likelihood.noise(fit.mode.new_zeros(fit.function.outputs)).unique().numel() > 1:
+        raise UnsupportedError(
+            "noise: expected one noise variance for all outputs to be tuned, got one for each. Pass noise=False, or "
+            "fit with one number."
+        )
+    return True
+
+
+def require_diagonal(fit: LaplaceFit) -> None:
+    """Checks that the prior has a precision per weight, which is what groups of weights share.
+
+    Raises:
+        UnsupportedError: if it is structured.
+    """
+    if not isinstance(fit.prior.precision, Tensor):
+        raise UnsupportedError(
+            "tune_prior: expected a prior with a precision per weight, got a structured one, such as a posterior that "
+            "became the prior. There is no single number in it to tune."
+        )
+
+
+def _centre(fit: LaplaceFit) -> Tensor:
+    return fit.prior.centre(fit.function.dim).to(fit.mode)
+
+
+def _mean_square(fit: LaplaceFit) -> Tensor:
+    """The mean square of the residuals, from Σ log p(y∣f) = −½ RSS/σ² − ½ n log(2π σ²)."""
+    noise, numbers = fit.noise_variance, fit.observations * fit.function.outputs
+    constant = 0.5 * numbers * (2.0 * math.pi * noise).log()
+    return (-2.0 * (fit.curvature.log_likelihood.to(noise) + constant) * noise / numbers).clamp_min(0.0)

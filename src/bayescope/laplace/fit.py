@@ -1,0 +1,259 @@
+"""What is left of the data once a network has been read: all that the evidence and its hyperparameters stand on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.curvature import Curvature
+from bayescope.errors import UndefinedQuantityError, UnsupportedError
+from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.network.model import NetworkModel
+from bayescope.network.priors import by_parameter, owners, prior_diagonal
+from bayescope.posterior import GaussianPosterior, Posterior, Record
+from bayescope.precision import BlockPrecision, Precision
+from bayescope.priors import Prior
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LaplaceFit:
+    """Laplace's approximation at a mode θ* as a function of its hyperparameters; no data are read again.
+
+    With H the curvature of the data, T the temperature, and P₀ and m₀ the prior's precision and mean, A = H/T + P₀ and
+
+        log Z = Σ log p(y∣f*)/T + log N(θ*; m₀, P₀⁻¹) + ½ P log 2π − ½ log∣A∣
+
+    over the P random weights alone (MacKay 1992; Immer et al. 2021a): all others are conditioned on. Under a
+    Gaussian likelihood with one noise variance, H(σ²) = H(σ₀²) σ₀²/σ² and Σ log p is a function of the residuals' sum
+    of squares, so that another σ² takes no pass over the data either.
+
+    Attributes:
+        curvature: of the data alone, at the likelihood's own noise.
+        function: f(x, θ), with the module that was read.
+        mode: θ*, shape (P,), float64.
+        prior: p(θ).
+        likelihood: p(y∣f).
+        temperature: T.
+        observations: the number of rows, times that of the positions where outputs are dense.
+        gradient: ∂ Σ log p(y∣f)/∂θ at θ*, shape (P,), float64, or ``None`` where it was not read.
+        fingerprint: of the data, whatever their order.
+        infer: gives of a fit the inference behind `Posterior.condition`, a function of the prior and the data.
+    """
+
+    curvature: Curvature
+    function: NetworkModel
+    mode: Tensor
+    prior: Prior
+    likelihood: Likelihood
+    temperature: float = 1.0
+    observations: int = 0
+    gradient: Tensor | None = None
+    fingerprint: str = ""
+    infer: Callable[[LaplaceFit], Callable[..., Posterior]] | None = None
+
+    def at_noise(self, noise_variance: Any) -> LaplaceFit:
+        """The same fit under another noise variance of its Gaussian likelihood, as a number or a tensor in its graph.
+
+        Raises:
+            UnsupportedError: if the likelihood is no Gaussian with one noise variance for all outputs.
+            InputError: if the noise variance is not positive.
+        """
+        old = self.noise_variance
+        checked = checks.positive("noise_variance", noise_variance)
+        new = noise_variance if isinstance(noise_variance, Tensor) else checked
+        new = new.to(old).reshape(())
+        factor = old / new
+        numbers = self.observations * self.function.outputs
+        constant = 0.5 * numbers * math.log(2.0 * math.pi)
+        squares = -2.0 * (self.curvature.log_likelihood.to(old) + constant + 0.5 * numbers * old.log())  # RSS/σ₀²
+        log_likelihood = -0.5 * factor * squares - 0.5 * numbers * new.log() - constant
+        curvature = replace(
+            self.curvature, precision=self.curvature.precision.scaled(factor), log_likelihood=log_likelihood
+        )
+        gradient = None if self.gradient is None else self.gradient * factor
+        assert isinstance(self.likelihood, Gaussian)
+        likelihood = self.likelihood.with_noise_variance(new.detach())
+        return replace(self, curvature=curvature, gradient=gradient, likelihood=likelihood)
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """σ₀², that of the fit itself, a float64 scalar.
+
+        Raises:
+            UnsupportedError: if the likelihood is no Gaussian with one noise variance for all outputs.
+        """
+        if not isinstance(self.likelihood, Gaussian):
+            raise UnsupportedError(
+                f"noise_variance: expected a Gaussian likelihood, got {self.likelihood.name!r}, which has none."
+            )
+        noise = self.likelihood.noise_variance
+        if isinstance(noise, str) or noise.numel() != 1:
+            raise UnsupportedError(
+                "noise_variance: expected one number for all outputs, got one for each. Only a single one is a factor "
+                "of the curvature: fit again with other values."
+            )
+        return noise.reshape(()).to(self.mode.device)
+
+    def tempered(self) -> Precision:
+        """H/T, the curvature of the data as it enters A."""
+        precision = self.curvature.precision
+        return precision if self.temperature == 1.0 else precision.scaled(1.0 / self.temperature)
+
+    def precision(self, prior_precision: Any = None, noise_variance: Any = None) -> Precision:
+        """A = H/T + P₀.
+
+        Args:
+            prior_precision: in place of the fit's own: a number, shape (P,), a dict by parameter, module or glob, or a
+                `Prior`; tensors stay in their graph.
+            noise_variance: in place of the likelihood's own.
+
+        Raises:
+            InputError: if a hyperparameter cannot be used.
+            UnsupportedError: if the structure cannot take the prior's diagonal, or the likelihood has no such noise.
+        """
+        fit = self if noise_variance is None else self.at_noise(noise_variance)
+        return fit._with_prior(fit.tempered(), self.prior if prior_precision is None else prior_precision)
+
+    def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+        """log Z, a float64 scalar, differentiable in what is given as a tensor; arguments as for `precision`."""
+        fit = self if noise_variance is None else self.at_noise(noise_variance)
+        prior = self.prior if prior_precision is None else prior_precision
+        logdet = fit._with_prior(fit.tempered(), prior).logdet()
+        normaliser = 0.5 * self.function.dim * math.log(2.0 * math.pi)
+        likelihood = fit.curvature.log_likelihood.to(logdet) / self.temperature
+        return likelihood + self._log_prior(prior) + normaliser - 0.5 * logdet
+
+    def newton_decrement(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+        """λ = √(gᵀA⁻¹g) with g the gradient of the log joint density: 0 at its mode, a float64 scalar.
+
+        ½ λ² is what a Newton step gains, and λ is the step's length in units of the posterior's standard deviations
+        (Boyd and Vandenberghe 2004, section 9.5.1). Arguments as for `precision`.
+
+        Raises:
+            UndefinedQuantityError: if the gradient was not read.
+        """
+        gradient = self.joint_gradient(prior_precision, noise_variance)
+        return (gradient @ self.precision(prior_precision, noise_variance).solve(gradient)).clamp_min(0.0).sqrt()
+
+    def joint_gradient(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+        """∂ (Σ log p(y∣f)/T + log p(θ))/∂θ at θ*, shape (P,).
+
+        Raises:
+            UndefinedQuantityError: if the gradient was not read.
+        """
+        fit = self if noise_variance is None else self.at_noise(noise_variance)
+        if fit.gradient is None:
+            raise UndefinedQuantityError("newton_decrement: this fit was made without the gradient of its data.")
+        prior = self.prior if prior_precision is None else prior_precision
+        resolved = self._resolved(prior)
+        if isinstance(resolved, Prior):
+            return fit.gradient / self.temperature + resolved.gradient(self.mode)
+        return fit.gradient / self.temperature + resolved * (self._centre(prior) - self.mode)
+
+    def effective_parameters(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+        """γ = tr((H/T) A⁻¹) = P − tr(P₀ A⁻¹), how many parameters the data determine (MacKay 1992, eq. 4.9).
+
+        It is the slope of log∣c H/T + P₀∣ in log c, which every structure has without its inverse. Arguments as for
+        `precision`.
+        """
+        fit = self if noise_variance is None else self.at_noise(noise_variance)
+        prior = self.prior if prior_precision is None else prior_precision
+        with torch.enable_grad():
+            factor = torch.ones((), dtype=torch.float64, device=self.mode.device, requires_grad=True)
+            logdet = fit._with_prior(fit.tempered().scaled(factor), prior).logdet()
+            (slope,) = torch.autograd.grad(logdet, factor)
+        return slope.detach()
+
+    def posterior(self, prior: Prior | None = None, likelihood: Likelihood | None = None) -> GaussianPosterior:
+        """q(θ) = N(θ*, A⁻¹) at the same mode.
+
+        Args:
+            prior: in place of the fit's own.
+            likelihood: in place of the fit's own: a Gaussian with another noise variance.
+
+        Raises:
+            UnsupportedError: if the structure cannot take the prior's diagonal, or another likelihood is given where
+                the fit cannot be carried over.
+        """
+        fit = self if likelihood is None else self.at_noise(_noise_of(likelihood))
+        fit = replace(fit, prior=fit.prior if prior is None else prior)
+        record = Record("laplace", evidence=fit.log_evidence().detach(), notes=fit._notes())
+        infer = None if fit.infer is None else fit.infer(fit)
+        return GaussianPosterior(fit.mode, fit.precision(), record, fit.function, fit.likelihood, infer=infer, fit=fit)
+
+    def _with_prior(self, curved: Precision, prior: Any) -> Precision:
+        if isinstance(prior, Mapping) and self._in_parts and isinstance(curved, BlockPrecision):
+            owner = owners(prior, self.function.weights)
+            each = [{owner[name] for name in part.parameters} for part in self.curvature.network.parts]
+            if all(len(names) == 1 for names in each):  # a number for each block, whose eigenbasis stays
+                values = [torch.as_tensor(prior[names.pop()], dtype=torch.float64).reshape(()) for names in each]
+                return curved.add_per_block(torch.stack(values).to(self.mode.device))
+        resolved = self._resolved(prior)
+        return (
+            curved + resolved.structured(curved.dim) if isinstance(resolved, Prior) else curved.add_diagonal(resolved)
+        )
+
+    @property
+    def _in_parts(self) -> bool:
+        return self.curvature.structure in ("kfac", "ekfac")
+
+    def _resolved(self, prior: Any) -> Tensor | Prior:
+        """The prior's diagonal, one number or (P,), in its graph; or the prior itself where it has none."""
+        if not isinstance(prior, Prior):
+            return prior_diagonal(prior, self.function.weights).to(self.mode.device)
+        return prior.precision.to(self.mode.device) if isinstance(prior.precision, Tensor) else prior
+
+    def _centre(self, prior: Any) -> Tensor:
+        """m₀: precisions alone leave it where the fit's own prior has it."""
+        return (prior if isinstance(prior, Prior) else self.prior).centre(self.function.dim).to(self.mode.device)
+
+    def _log_prior(self, prior: Any) -> Tensor:
+        """log N(θ*; m₀, P₀⁻¹)."""
+        weights, normaliser = self.function.weights, 0.5 * self.function.dim * math.log(2.0 * math.pi)
+        if isinstance(prior, Mapping):
+            values, counts = by_parameter(prior, weights).to(self.mode.device), self.mode.new_tensor(weights.counts)
+            return 0.5 * (counts @ values.log() - self._squares @ values) - normaliser
+        resolved = self._resolved(prior)
+        if isinstance(resolved, Prior):
+            return resolved.log_prob(self.mode)
+        if not resolved.ndim and not isinstance(prior, Prior):
+            return 0.5 * (weights.dim * resolved.log() - resolved * self._squares.sum()) - normaliser
+        squares = (self.mode - self._centre(prior)).square()
+        return 0.5 * (resolved.log().expand(weights.dim).sum() - (resolved * squares).sum()) - normaliser
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        """Σ (θ* − m₀)² for each random parameter."""
+        offsets = self.mode - self._centre(self.prior)
+        return torch.stack([part.square().sum() for part in offsets.split(list(self.function.weights.counts))])
+
+    def _notes(self) -> dict[str, str]:
+        """Lines for the posterior's summary."""
+        curvature = self.curvature
+        notes = {
+            "curvature": f"{curvature.kind} in the structure {curvature.structure}, {curvature.rows:,} rows",
+            "effective parameters": f"{float(self.effective_parameters()):.1f} of {self.function.dim:,}",
+        }
+        if self.temperature != 1.0:
+            notes["temperature"] = f"{self.temperature:g}"
+        if self.gradient is not None:
+            notes["Newton decrement"] = f"{float(self.newton_decrement()):.3g}"
+        if curvature.fallbacks:
+            notes["read in another structure"] = ", ".join(f"{k}: {v}" for k, v in curvature.fallbacks.items())
+        return notes
+
+
+def _noise_of(likelihood: Likelihood) -> Tensor | str:
+    if not isinstance(likelihood, Gaussian):
+        raise UnsupportedError(
+            f"likelihood: expected a Gaussian with another noise, got {likelihood.name!r}. Fit again."
+        )
+    return likelihood.noise_variance

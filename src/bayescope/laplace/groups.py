@@ -1,0 +1,205 @@
+"""Which weights share a prior precision: all, those of a layer, of a tensor, of an input feature, or each its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import UnsupportedError
+from bayescope.network.network import Network, PartInfo
+from bayescope.network.weights import Weights
+from bayescope.precision import BlockPrecision, Precision
+from bayescope.priors import Prior
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PriorGroups:
+    """P random weights in G groups, each with a prior precision δ_g of its own: P₀ = diag(δ_g(p)).
+
+    Attributes:
+        kind: "scalar", "layer", "tensor", "weight" or "feature".
+        names: of the groups: the module, the parameter, or the entry that it stands for.
+        index: g(p), the group of each weight, int64 of shape (P,).
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    index: Tensor
+
+    @classmethod
+    def of(cls, network: Network, kind: str) -> PriorGroups:
+        """The groups of a network's random weights.
+
+        Args:
+            network: as it was traced.
+            kind: "scalar", one for all; "layer", one for each module that owns weights; "tensor", one for each
+                parameter; "weight", one each; "feature", one for each input of the first layer and one for its bias,
+                the other layers one each (automatic relevance determination: MacKay 1994; Neal 1996, section 1.2.3).
+
+        Raises:
+            OptionError: for another name.
+            UnsupportedError: if the first layer has no input features to tell apart.
+        """
+        checks.choice("groups", kind, tuple(_KINDS))
+        labels, entries = _KINDS[kind](network)
+        values, index = torch.unique(entries, return_inverse=True)  # a mask may leave a group without weights
+        names = labels(values.tolist())
+        return cls(kind, names, index.to(network.indices[0].device))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def counts(self) -> Tensor:
+        """How many weights are in each group, shape (G,), float64."""
+        return self.sums(torch.ones(len(self.index), dtype=torch.float64, device=self.index.device))
+
+    def sums(self, values: Tensor) -> Tensor:
+        """Σ_p v_p over each group, shape (G,), for v of shape (P,)."""
+        return values.new_zeros(len(self)).index_add_(0, self.index, values)
+
+    def diagonal(self, values: Tensor) -> Tensor:
+        """δ_g(p), shape (P,), for δ of shape (G,)."""
+        return values[self.index]
+
+    def prior(self, values: Tensor, before: Prior) -> Prior:
+        """The prior with these precisions, shape (G,), around the mean of another."""
+        return Prior(values[0] if len(self) == 1 else self.diagonal(values), before.mean)
+
+    def centre(self, diagonal: Tensor) -> Tensor:
+        """The geometric mean of a diagonal (P,) over each group, shape (G,)."""
+        return (self.sums(diagonal.log()) / self.counts).exp()
+
+    def adder(self, curvature: Precision) -> Callable[[Precision, Tensor], Precision]:
+        """The quickest way to H + diag(δ_g(p)) for curvatures H that are structured as the given one.
+
+        One number for each block of a block structure leaves the blocks' eigenvectors as they are.
+        """
+        if len(self) == 1:
+            return lambda matrix, values: matrix.add_diagonal(values[0])
+        owner = self._owner(curvature.indices) if isinstance(curvature, BlockPrecision) else None
+        if owner is None:
+            return lambda matrix, values: matrix.add_diagonal(self.diagonal(values))
+
+        def add(matrix: Precision, values: Tensor) -> Precision:
+            assert isinstance(matrix, BlockPrecision)
+            return matrix.add_per_block(values[owner])
+
+        return add
+
+    def owner_of(self, index: Tensor) -> int | None:
+        """The one group that has all of some weights, given by their flat positions; ``None`` if there are several."""
+        owner = self.index[index].unique()
+        return int(owner) if len(owner) == 1 else None
+
+    def require(self, curvature: Precision, structure: str) -> None:
+        """Checks that a structure can hold a prior precision that differs from group to group.
+
+        Raises:
+            UnsupportedError: if it cannot; the message lists the groups that it can.
+        """
+        trial = torch.linspace(1.0, 2.0, len(self), dtype=torch.float64, device=self.index.device)
+        try:
+            self.adder(curvature)(curvature, trial)
+        except UnsupportedError as error:
+            raise UnsupportedError(
+                f"groups: expected 'scalar' or 'layer' for the structure {structure!r} of these weights, got "
+                f"{self.kind!r}. The structures 'full', 'block', 'diagonal' and 'low_rank' take any."
+            ) from error
+
+    def _owner(self, blocks: Sequence[Tensor]) -> Tensor | None:
+        owners = [self.owner_of(index) for index in blocks]
+        if any(owner is None for owner in owners):
+            return None
+        return torch.tensor(owners, device=self.index.device)
+
+
+# Names of the groups that are there, given the entries that have weights.
+Labels = Callable[[list[int]], tuple[str, ...]]
+
+
+def _scalar(network: Network) -> tuple[Labels, Tensor]:
+    return _labels(["all"]), torch.zeros(network.dim, dtype=torch.int64)
+
+
+def _layer(network: Network) -> tuple[Labels, Tensor]:
+    owners = [name.rpartition(".")[0] for name in network.weights.names]
+    names = list(dict.fromkeys(owners))
+    # The parameters of the network itself have no module's name to go by.
+    own = " + ".join(name for name, owner in zip(network.weights.names, owners, strict=True) if not owner)
+    return _labels([name or own for name in names]), _repeated(network.weights, [names.index(o) for o in owners])
+
+
+def _tensor(network: Network) -> tuple[Labels, Tensor]:
+    return _labels(list(network.weights.names)), _repeated(network.weights, list(range(len(network.weights.names))))
+
+
+def _weight(network: Network) -> tuple[Labels, Tensor]:
+    weights = network.weights
+
+    pairs = zip(weights.names, weights.counts, strict=True)
+    return _labels([f"{name}[{place}]" for name, count in pairs for place in range(count)]), torch.arange(network.dim)
+
+
+def _feature(network: Network) -> tuple[Labels, Tensor]:
+    first = _first_matrix(network)
+    weights, layer = network.weights, first.rpartition(".")[0]
+    names = [name for name in weights.names if name != first]
+    shape = weights.shapes[weights.names.index(first)]
+    # The other parameters: the first layer's bias by itself, those of each other layer together.
+    others = [name if name.rpartition(".")[0] == layer else name.rpartition(".")[0] or name for name in names]
+    groups = list(dict.fromkeys(others))
+    columns = torch.arange(shape[1]).reshape(-1, *[1] * (len(shape) - 2)).expand(shape)
+    entries = {
+        name: torch.full(size, shape[1] + groups.index(group))
+        for name, size, group in zip(
+            names, [weights.shapes[weights.names.index(n)] for n in names], others, strict=True
+        )
+    }
+    labels = [f"{first}[:, {column}]" for column in range(shape[1])] + groups
+    return _labels(labels), weights.flatten({**entries, first: columns})
+
+
+def _first_matrix(network: Network) -> str:
+    """The parameter whose columns are input features."""
+    shapes = dict(zip(network.weights.names, network.weights.shapes, strict=True))
+    for name, shape in shapes.items():
+        part = next(part for part in network.parts if name in part.parameters)
+        if len(shape) >= 2:
+            if part.kind in ("linear", "convolution") and _by_rows(part, shape):
+                return name
+            break
+    raise UnsupportedError(
+        "groups: 'feature' expects the first random layer to be linear or a convolution, whose weights have one column "
+        "for each input feature. Take 'layer' or 'tensor'."
+    )
+
+
+def _by_rows(part: PartInfo, shape: torch.Size) -> bool:
+    """Whether the parameter's first axis is that of the outputs."""
+    return part.shape is None or part.shape[0] * part.shape[1] == shape[0]
+
+
+def _labels(names: list[str]) -> Labels:
+    return lambda kept: tuple(names[place] for place in kept)
+
+
+def _repeated(weights: Weights, values: list[int]) -> Tensor:
+    """A number for each parameter, repeated for its random entries, shape (P,)."""
+    return torch.repeat_interleave(torch.tensor(values), torch.tensor(weights.counts))
+
+
+_KINDS: dict[str, Callable[[Network], tuple[Labels, Tensor]]] = {
+    "scalar": _scalar,
+    "layer": _layer,
+    "tensor": _tensor,
+    "weight": _weight,
+    "feature": _feature,
+}

@@ -1,0 +1,156 @@
+"""Laplace's approximation for any network: `laplace`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from bayescope import checks
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.laplace.conditioning import Conditioning
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.mixture import mixture_of
+from bayescope.laplace.recipe import Recipe, warn_if_far
+from bayescope.laplace.sampling import sample_posterior
+from bayescope.laplace.tuning import tune_prior
+from bayescope.likelihoods import Gaussian, Likelihood, resolve
+from bayescope.network.forward import reading
+from bayescope.posterior import Posterior
+
+EVIDENCE = "evidence"
+
+
+def laplace(
+    model: nn.Module | Sequence[nn.Module],
+    data: Any,
+    *,
+    likelihood: str | Likelihood,
+    weights: Any = "all",
+    curvature: str = "ggn",
+    structure: str = "kfac",
+    prior_precision: Any = 1.0,
+    temperature: float = 1.0,
+    groups: Any = "layer",
+    rank: int | None = None,
+    tolerance: float | None = None,
+    sharing: str = "expand",
+    samples: int | None = None,
+    batch_size: int = 1024,
+    memory: int | None = None,
+    mixture: str = "equal",
+    generator: torch.Generator | int | None = None,
+    progress: bool = False,
+) -> Posterior:
+    """Laplace's approximation at the weights θ* of a trained network: q(θ) = N(θ*, A⁻¹), A = H/T + P₀.
+
+    H is the curvature of −Σ log p(y∣f) in the chosen weights and P₀ the prior's precision;
+    log Z ≈ Σ log p(y∣f*)/T + log p(θ*) + ½ P log 2π − ½ log∣A∣ (MacKay 1992, "A practical Bayesian framework for
+    backpropagation networks"; Daxberger et al. 2021, "Laplace redux"). Weights that are not chosen stay at their
+    values, and everything conditions on them.
+
+    The caller's module is left as it is found: the posterior holds a copy.
+
+    Args:
+        model: a trained module with outputs f of shape (N, C) or (N, …, C); or a list of such, trained apart, whose
+            Laplace approximations are mixed.
+        data: the training data: a DataLoader, a Dataset, or (X, y).
+        likelihood: a name or a likelihood. A Gaussian's noise variance may be "evidence", where the prior precision is.
+        weights: "all", "last_layer", names or globs ("*.weight"), a mask, `largest_magnitude` or `largest_variance`.
+        curvature: "ggn", "fisher", "empirical_fisher" or "hessian".
+        structure: "full", "block", "diagonal", "kfac", "ekfac", "low_rank"; or "samples": draws by
+            sample-then-optimise, which builds no matrix at all.
+        prior_precision: a positive number, one per weight (P,), a dict by parameter, module or glob, a `Prior`, or
+            "evidence": then `tune_prior` learns one per layer, and the noise. Its unit is one over the weights'
+            squared; it is the optimiser's weight decay times N, for a loss that is a mean over the rows.
+        temperature: T, by which the log likelihood is divided. 1 is Bayes; below it, the posterior is colder.
+        groups: of the structure "block": "layer", "tensor", or a list of lists of parameter names or globs.
+        rank: the number of eigenvalues of "low_rank".
+        tolerance: in place of the rank, the share of the largest eigenvalue below which the others are left out.
+        sharing: how Kronecker structures treat positions that share weights: "expand" or "reduce".
+        samples: how many draws the structure "samples" makes.
+        batch_size: rows at once, where the data are not in batches already.
+        memory: the budget in bytes that the run may take.
+        mixture: the weights of several modes: "equal", or "evidence", in proportion to their evidences.
+        generator: draws the labels of "fisher", the first vectors of "low_rank", and "samples".
+        progress: whether a bar is drawn.
+
+    Returns:
+        A `GaussianPosterior`; a `MixturePosterior` for several modules; a `DrawsPosterior` for "samples".
+
+    Raises:
+        OptionError: if a name is unknown.
+        UnsupportedError: if options do not go together; the message lists what does.
+        InputError: if the data do not fit, or passes over them differ (random augmentation).
+        MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
+        NotPositiveDefiniteError: if A is not, as under the Hessian away from a mode.
+
+    Warns:
+        ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
+    """
+    recipe = Recipe(
+        resolve(likelihood), weights, curvature, structure, groups, rank, tolerance, sharing, temperature, batch_size,
+        memory, progress,
+    )  # fmt: skip
+    source = checks.generator(generator)
+    checks.choice("mixture", mixture, ("equal", "evidence"))
+    if structure != "samples" and samples is not None:
+        raise UnsupportedError(f"samples: expected with the structure 'samples', got {structure!r}. Leave it out.")
+    several, models = isinstance(model, Sequence), list(model) if isinstance(model, Sequence) else [model]
+    tuned = isinstance(prior_precision, str)
+    if tuned:
+        checks.choice("prior_precision", prior_precision, (EVIDENCE,))
+    if structure == "samples":
+        if several or tuned:
+            raise UnsupportedError(
+                "structure: 'samples' takes one module and a prior precision in numbers: draws have no evidence to mix "
+                "modes or to tune a prior by. Tune with another structure, such as 'kfac', first."
+            )
+        return sample_posterior(recipe, own(models[0]), data, prior_precision, samples=samples, generator=source)
+    recipe, start = _with_noise(recipe, tuned), 1.0 if tuned else prior_precision
+    fits = [conditioned(recipe.fit(own(each), data, start, generator=source), recipe) for each in models]
+    q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
+    if tuned:
+        return tune_prior(q, method=EVIDENCE)
+    for fit in fits:
+        warn_if_far(fit)
+    return q
+
+
+def own(model: Any) -> nn.Module:
+    """A copy of a caller's module that is the posterior's own.
+
+    Raises:
+        InputTypeError: if it is no module.
+        InputError: if it cannot be copied.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module or a list of them, got {type(model).__name__}.")
+    with reading(model):
+        try:
+            return copy.deepcopy(model)
+        except RuntimeError as error:
+            raise InputError(f"model: expected a module that copy.deepcopy copies, got: {error}.") from error
+
+
+def conditioned(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:
+    """The fit with the inference that made it, for `Posterior.condition`."""
+    return replace(fit, infer=partial(Conditioning.of, recipe))
+
+
+def _with_noise(recipe: Recipe, tuned: bool) -> Recipe:
+    """A noise variance that is to be learnt starts at 1, which the curvature is then a factor away from."""
+    likelihood = recipe.likelihood
+    if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
+        return recipe
+    if not tuned:
+        raise UnsupportedError(
+            "noise_variance: 'evidence' goes with prior_precision='evidence', which learns both. Give its value, or "
+            "learn it afterwards by tune_prior."
+        )
+    return replace(recipe, likelihood=likelihood.with_noise_variance(1.0))

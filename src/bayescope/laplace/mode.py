@@ -1,0 +1,112 @@
+"""One pass over the data at given weights: the log likelihood, its gradient, and a fingerprint of what was read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.curvature.kinds import Observations
+from bayescope.errors import InputError
+from bayescope.laplace.fingerprint import Fingerprint
+from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import Batches
+from bayescope.network.forward import owned, reading
+from bayescope.network.inputs import call
+from bayescope.network.weights import Weights
+from bayescope.progress import progress_bar
+
+# Two passes over the same rows differ by so many roundings of each row's share of Σ log p(y∣f), at most.
+ROUNDINGS = 16
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Slope:
+    """What a pass over the data at θ found.
+
+    Attributes:
+        rows: N.
+        observations: N times the number of positions where outputs are dense.
+        log_likelihood: Σ log p(y∣f), a float64 scalar.
+        gradient: its derivative in the random weights, shape (P,), float64.
+        fingerprint: of the data.
+        dtype: the coarsest that the network computed in.
+    """
+
+    rows: int
+    observations: int
+    log_likelihood: Tensor
+    gradient: Tensor
+    fingerprint: str
+    dtype: torch.dtype
+
+    def require_same(self, rows: int, log_likelihood: Tensor) -> None:
+        """Checks that another pass at the same weights has read the same data.
+
+        Raises:
+            InputError: if it has read other rows, or another log likelihood than rounding explains.
+        """
+        allowed = ROUNDINGS * torch.finfo(self.dtype).eps * (self.rows + abs(float(self.log_likelihood)))
+        apart = abs(float(log_likelihood) - float(self.log_likelihood))
+        if rows != self.rows or not apart <= allowed:
+            raise InputError(
+                f"data: expected every pass to give the same rows, got {self.rows} with the log likelihood "
+                f"{float(self.log_likelihood):.8g} in one pass and {rows} with {float(log_likelihood):.8g} in another. "
+                "Take out random augmentation and whatever else differs between passes."
+            )
+
+
+def read_slope(
+    module: nn.Module, weights: Weights, batches: Batches, likelihood: Likelihood, *, progress: bool = False
+) -> Slope:
+    """Reads Σ log p(y∣f) and its gradient in the random weights at their present values, in eval mode.
+
+    Args:
+        module: the network; it is left as found.
+        weights: which of its parameters are random.
+        batches: the data.
+        likelihood: p(y∣f).
+        progress: whether a bar is drawn.
+
+    Raises:
+        InputError: if the data do not fit the model or the likelihood, or an output is not finite.
+    """
+    parameters = weights.parameters(module)
+    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
+    total, fingerprint = torch.zeros((), dtype=torch.float64), Fingerprint()
+    rows = observed = 0
+    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.
+    cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
+    with reading(module), progress_bar("reading", shown=progress) as report, torch.backends.cudnn.flags(enabled=cudnn):
+        for inputs, targets in batches:
+            report(rows, rows, "the gradient")
+            with torch.enable_grad():
+                f = call(module, owned(inputs, copy=True))
+            observations = Observations.read(likelihood, f, targets, observed)
+            total += observations.log_likelihood().cpu()
+            if f.requires_grad:
+                slope = likelihood.gradient(observations.f, observations.y).reshape(f.shape).to(f)
+                grads = torch.autograd.grad(f, list(parameters.values()), slope, allow_unused=True)
+                for name, gradient in zip(parameters, grads, strict=True):
+                    if gradient is not None:
+                        sums[name] += gradient
+            fingerprint.add(inputs, targets)
+            rows, observed = rows + len(targets), observed + len(observations.f)
+            dtypes.add(f.dtype)
+    if not torch.isfinite(total):
+        raise InputError(
+            f"data: expected a finite log likelihood, got {float(total)} over {rows} rows. "
+            "The model's outputs hold NaN or infinity for some of them."
+        )
+    coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+    return Slope(rows, observed, total, weights.flatten(sums), fingerprint.hex(), coarsest)
+
+
+def positions(module: nn.Module, inputs: Any) -> int:
+    """How many positions the outputs of a row have: 1 where they are no more than (N, C)."""
+    with reading(module), torch.no_grad():
+        return call(module, owned(inputs, copy=True)).shape[1:-1].numel()

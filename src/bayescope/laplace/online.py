@@ -1,0 +1,297 @@
+"""Weights and hyperparameters learnt together: training that climbs Laplace's evidence as it goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.errors import ConvergenceError, InputError, UnsupportedError
+from bayescope.laplace.evidence import Evidence
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.laplace import conditioned, own
+from bayescope.laplace.recipe import Recipe, warn_if_far
+from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.network.priors import network_prior
+from bayescope.posterior import GaussianPosterior
+from bayescope.priors import Prior
+from bayescope.training.objective import Objective
+from bayescope.training.settings import Settings, Training
+from bayescope.training.watch import Verdict
+
+# A low rank would leave out directions that the evidence has to weigh.
+STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac")
+# The summary gives the precisions of so many groups by name.
+MOST_NAMED = 12
+
+
+def fit_evidence(
+    model: nn.Module,
+    data: Any,
+    *,
+    likelihood: str | Likelihood,
+    structure: str = "kfac",
+    curvature: str = "ggn",
+    groups: Any = "layer",
+    prior_precision: Any = 1.0,
+    noise: bool = True,
+    weights: Any = "all",
+    epochs: int = 100,
+    every: int = 5,
+    burn_in: int = 10,
+    steps: int = 20,
+    step_size: float = 0.1,
+    keep: str = "best",
+    lr: float | None = None,
+    optimizer: Any = "adam",
+    schedule: Any = None,
+    batch_size: int | None = None,
+    checkpoint: str | Path | None = None,
+    generator: torch.Generator | int | None = None,
+    progress: bool = True,
+    inplace: bool = False,
+) -> GaussianPosterior:
+    """Trains a network while it learns the prior's precisions, and the noise, from the evidence of the training data.
+
+    Epochs of `fit_map` alternate with climbs: after ``burn_in`` epochs and every ``every`` thereafter, Laplace's log
+    evidence at the present weights is raised by Adam in the logarithms of the hyperparameters, and training goes on
+    under the new ones (Immer et al. 2021b, "Scalable marginal likelihood estimation for model selection in deep
+    learning", algorithm 1). Weights are judged before each climb and after the last epoch, by the evidence under the
+    hyperparameters that they were trained with; the best are returned with those. No data are held out.
+
+    Args:
+        model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is unless ``inplace=True``.
+        data: a DataLoader, a Dataset, or (X, y).
+        likelihood: a name or a likelihood. A Gaussian's noise variance is where the climb begins; "evidence" begins at
+            the variance of the targets.
+        structure: of the curvature, as in `laplace`: "kfac", "ekfac", "diagonal", "block" (by layer) or "full".
+        curvature: its kind, as in `laplace`.
+        groups: which weights share a prior precision: "scalar", "layer", "tensor", "weight" or "feature".
+        prior_precision: where the precisions begin, in any form that `fit_map` takes.
+        noise: whether the noise variance of a Gaussian likelihood is learnt.
+        weights: which weights are random; see `fit_map` for the others.
+        epochs: how many times the data are read in training.
+        every: the epochs between two climbs.
+        burn_in: the epochs before the first one.
+        steps: of each climb.
+        step_size: of Adam, in the logarithms: a step changes a hyperparameter by about so many parts of itself.
+        keep: the weights to return: "best", of the highest evidence that was met, or "last". The highest may be met
+            on the way, while weights have not caught up with a climb; the last are closest to a mode.
+        lr: as in `fit_map`, and so are those below.
+        optimizer: of the weights.
+        schedule: of their step size.
+        batch_size: the most rows of a minibatch.
+        checkpoint: a file that the state is saved to and that a later call goes on from.
+        generator: seeds the order of the rows and what the network and the curvature draw.
+        progress: whether a bar is drawn, for runs of over two seconds.
+        inplace: whether the caller's own module is trained, and left in eval mode.
+
+    Returns:
+        Laplace's posterior at the weights that are kept. ``.trace`` has lists of "loss", "nll" and "penalty", one entry
+        an epoch, and of "judged" (after which epoch), "log_evidence", "prior_precision" (one number a group) and
+        "noise_variance", one entry a judgement.
+
+    Raises:
+        ConvergenceError: if the loss stops being a finite number.
+        InputError: if the data do not fit the model or the likelihood, or no climb would take place.
+        OptionError: if a name is unknown.
+        UnsupportedError: if two arguments do not go together.
+
+    Warns:
+        ConvergenceWarning: if the weights are far from a mode under the prior that was learnt.
+    """
+    pace = _Pace(
+        checks.count("epochs", epochs), checks.count("every", every), checks.count("burn_in", burn_in),
+        checks.count("steps", steps), float(checks.positive("step_size", step_size)),
+        checks.choice("keep", keep, ("best", "last")) == "last",
+    ).checked()  # fmt: skip
+    settings = Settings(
+        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
+        checkpoint=checkpoint, generator=generator, progress=progress,
+    )  # fmt: skip
+    checks.choice("structure", structure, STRUCTURES)
+    inplace = checks.flag("inplace", inplace)
+    noise = checks.flag("noise", noise)
+    with settings.prepared(model, data, weights, inplace=inplace) as training:
+        start = network_prior(prior_precision, training.weights)
+        recipe = Recipe(_starting(settings.likelihood, training), training.weights, curvature, structure)
+        climber = Climber(recipe, data, training, start, groups, pace, noise=noise)
+        facts = {"fit": f"evidence by {curvature}, {structure}, {groups}", "pace": str(pace)}
+        outcome = training.run(climber.objective, climber, facts)
+        fit = climber.final(own(training.module) if inplace else training.module)
+    warn_if_far(fit)
+    q = fit.posterior()
+    notes = {**q.record.notes, "training": outcome.summary(), "prior precision": climber.learnt()}
+    return replace(q, record=replace(q.record, notes=notes, trace=outcome.trace))
+
+
+@final
+@dataclass(frozen=True)
+class _Pace:
+    """When there is a climb, how far it goes, and whether it is the last weights that count."""
+
+    epochs: int
+    every: int
+    burn_in: int
+    steps: int
+    step_size: float
+    keeps_last: bool
+
+    def checked(self) -> _Pace:
+        """The pace itself, if there is at least one climb.
+
+        Raises:
+            InputError: if the burn-in takes all epochs.
+        """
+        if self.burn_in > self.epochs:
+            raise InputError(
+                f"burn_in: expected at most epochs={self.epochs}, got {self.burn_in}: nothing would be learnt."
+            )
+        return self
+
+    def due(self, epoch: int) -> bool:
+        """Whether there is a climb after so many epochs: the last ones' weights are judged too."""
+        return epoch >= self.burn_in and ((epoch - self.burn_in) % self.every == 0 or epoch == self.epochs)
+
+
+@final
+class Climber:
+    """Climbs the evidence at the weights of the moment, and keeps the best ones' hyperparameters.
+
+    Args:
+        recipe: how curvatures are read.
+        data: the training data.
+        training: the module, its weights and the generator.
+        start: the prior that it begins with.
+        groups: which weights share a precision, as `PriorGroups.of` takes it.
+        pace: when and how far.
+        noise: whether a Gaussian's noise variance is climbed too, where there is one.
+
+    Attributes:
+        objective: of the training, under the present hyperparameters.
+
+    Raises:
+        OptionError: if a name is unknown.
+        UnsupportedError: if the prior is not diagonal, the noise is one number for each output, or options do not go
+            together.
+    """
+
+    def __init__(
+        self, recipe: Recipe, data: Any, training: Training, start: Prior, groups: str, pace: _Pace, *, noise: bool
+    ) -> None:
+        if not isinstance(start.precision, Tensor):
+            raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
+        self._recipe, self._data, self._training, self._pace = recipe, data, training, pace
+        # A few rows tell whether the options go together, before any training.
+        trial = Evidence([recipe.fit(training.module, training.rows.few, start, gradient=False)], groups, noise=noise)
+        (self._groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
+        self._point = trial.start()
+        self._adam = torch.optim.Adam([self._point], lr=pace.step_size, maximize=True)
+        self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
+        self.objective = Objective(
+            training.module, training.weights, training.rows.rows, recipe.likelihood, self._prior(self._point)
+        )
+
+    def judge(self, epoch: int) -> Verdict:
+        """The evidence under the hyperparameters that these weights were trained with, and then the climb.
+
+        Under those, and not those that the climb is about to find, are the weights near a mode, where alone Laplace's
+        expansion is what it claims to be.
+
+        Raises:
+            ConvergenceError: if the evidence is no finite number.
+        """
+        if not self._pace.due(epoch):
+            return Verdict({})
+        # Passes that differ, as random augmentation makes them, are refused when the first gradient is read.
+        first = self._best[0] == -math.inf
+        fit = self._fit(self._training.module, self._point, gradient=first)
+        evidence = Evidence([fit], self._groups.kind, noise=self._noise)
+        value = float(evidence.value(self._point))
+        if not math.isfinite(value):
+            raise ConvergenceError(
+                f"log_evidence: expected a finite number, got {value} after epoch {epoch}. Take a smaller step_size."
+            )
+        better = self._pace.keeps_last or value > self._best[0]
+        if better:
+            self._best = value, self._point.clone()
+        verdict = Verdict(self._entries(epoch, value), better)
+        if epoch < self._pace.epochs:
+            self._climb(evidence)
+        return verdict
+
+    def _climb(self, evidence: Evidence) -> None:
+        for _ in range(self._pace.steps):
+            self._point.grad = evidence.value_and_gradient(self._point)[1]
+            self._adam.step()
+        self.objective.move(self._likelihood(self._point), self._prior(self._point))
+
+    def state(self) -> dict[str, Any]:
+        """The present hyperparameters, the best ones and Adam's moments."""
+        value, point = self._best
+        return {"point": self._point.clone(), "adam": self._adam.state_dict(), "best": value, "best_point": point}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+        self._point.copy_(state["point"])
+        self._adam.load_state_dict(state["adam"])
+        self._best = state["best"], state["best_point"]
+        self.objective.move(self._likelihood(self._point), self._prior(self._point))
+
+    def final(self, module: nn.Module) -> LaplaceFit:
+        """The fit at the best hyperparameters and a module with the weights that belong to them.
+
+        Args:
+            module: nobody else's from now on.
+        """
+        fit = self._fit(module, self._best[1], gradient=True)
+        return conditioned(fit, replace(self._recipe, likelihood=fit.likelihood))
+
+    def learnt(self) -> str:
+        """The best precisions, by group where there are few."""
+        values = self._best[1][: len(self._groups)].exp().tolist()
+        if len(values) > MOST_NAMED:
+            return f"{len(values)} from {min(values):.4g} to {max(values):.4g}"
+        return ", ".join(f"{name}: {value:.4g}" for name, value in zip(self._groups.names, values, strict=True))
+
+    def _fit(self, module: nn.Module, point: Tensor, *, gradient: bool) -> LaplaceFit:
+        recipe = replace(self._recipe, likelihood=self._likelihood(point))
+        return recipe.fit(module, self._data, self._prior(point), generator=self._training.order, gradient=gradient)
+
+    def _split(self, point: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Precisions (G,), and the noise variance where it is climbed."""
+        values = point.exp()
+        size = len(self._groups)
+        return values[:size], values[size] if len(values) > size else None
+
+    def _prior(self, point: Tensor) -> Prior:
+        return Prior(self._groups.diagonal(self._split(point)[0]), self._mean)
+
+    def _likelihood(self, point: Tensor) -> Likelihood:
+        noise = self._split(point)[1]
+        likelihood = self._recipe.likelihood
+        if noise is None:
+            return likelihood
+        assert isinstance(likelihood, Gaussian)
+        return likelihood.with_noise_variance(noise)
+
+    def _entries(self, epoch: int, value: float) -> dict[str, Any]:
+        precisions, noise = self._split(self._point)
+        entries: dict[str, Any] = {"judged": epoch, "log_evidence": value, "prior_precision": precisions.tolist()}
+        if noise is not None:
+            entries["noise_variance"] = float(noise)
+        return entries
+
+
+def _starting(likelihood: Likelihood, training: Training) -> Likelihood:
+    """The likelihood to begin with: a noise variance to be learnt begins at the variance of the targets."""
+    if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
+        return likelihood
+    targets = torch.cat([targets.flatten(0, 1) for _, targets in training.rows.in_order()])
+    return likelihood.with_noise_variance((targets - targets.mean(0)).square().mean())

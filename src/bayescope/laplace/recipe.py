@@ -1,0 +1,130 @@
+"""How a network is read for Laplace's approximation: what was asked for, apart from model, data and prior."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from bayescope.curvature import fit_curvature
+from bayescope.errors import ConvergenceWarning, InputError
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.mode import positions, read_slope
+from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import Batches
+from bayescope.network.model import NetworkModel
+from bayescope.network.priors import network_prior
+
+# The weights are far from a mode where λ² is over this share of γ: a third of a standard deviation off, on average, in
+# every direction that the data determine. Small networks trained until they rest have 1e-8 to 0.05, those with kinks
+# (ReLU) the most; with a tenth of the epochs it is above 0.4, and under a prior precision 100 times larger above 3.
+FAR = 0.1
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """The options of a Laplace fit; see `laplace` for what each of them means.
+
+    Attributes:
+        likelihood: p(y∣f).
+        weights: which are random.
+        curvature: the kind.
+        structure: of the curvature.
+        groups: of the structure "block".
+        rank: of the structure "low_rank".
+        tolerance: in place of the rank.
+        sharing: of Kronecker structures.
+        temperature: T, of the likelihood.
+        batch_size: rows at once.
+        memory: the budget in bytes.
+        progress: whether a bar is drawn.
+    """
+
+    likelihood: Likelihood
+    weights: Any = "all"
+    curvature: str = "ggn"
+    structure: str = "kfac"
+    groups: Any = "layer"
+    rank: int | None = None
+    tolerance: float | None = None
+    sharing: str = "expand"
+    temperature: float = 1.0
+    batch_size: int = 1024
+    memory: int | None = None
+    progress: bool = False
+
+    def fit(
+        self,
+        module: nn.Module,
+        data: Any,
+        prior_precision: Any = 1.0,
+        *,
+        generator: torch.Generator | int | None = None,
+        gradient: bool = True,
+    ) -> LaplaceFit:
+        """Reads the curvature at the module's present weights, and the gradient in one pass more.
+
+        Args:
+            module: the network, which belongs to the fit from now on: nobody else may write to it.
+            data: a DataLoader, a Dataset, or (X, y).
+            prior_precision: in any form that `network_prior` takes.
+            generator: draws the labels of "fisher" and the first vectors of "low_rank".
+            gradient: whether it is read; without it there is no Newton decrement and no fingerprint.
+
+        Raises:
+            InputError: if passes over the data differ, or something does not fit.
+        """
+        check_temperature(self.temperature)
+        curvature = fit_curvature(
+            module, data, likelihood=self.likelihood, weights=self.weights, curvature=self.curvature,
+            structure=self.structure, groups=self.groups, rank=self.rank, tolerance=self.tolerance,
+            sharing=self.sharing, batch_size=self.batch_size, memory=self.memory, generator=generator,
+            progress=self.progress,
+        )  # fmt: skip
+        batches = Batches(data, module, batch_size=self.batch_size)
+        with torch.random.fork_rng(devices=[]):  # a shuffling loader reads the global generator
+            row = batches.first()[0]
+        function = NetworkModel.of(curvature.network, row)
+        fit = LaplaceFit(
+            curvature, function, function.flat, network_prior(prior_precision, function.weights), self.likelihood,
+            temperature=self.temperature,
+        )  # fmt: skip
+        if not gradient:
+            return replace(fit, observations=curvature.rows * positions(module, function.inputs(row)))
+        slope = read_slope(module, function.weights, batches, self.likelihood, progress=self.progress)
+        slope.require_same(curvature.rows, curvature.log_likelihood)
+        return replace(
+            fit, observations=slope.observations, gradient=slope.gradient, fingerprint=slope.fingerprint
+        )  # fmt: skip
+
+
+def warn_if_far(fit: LaplaceFit) -> None:
+    """Warns where the weights are no mode of the log joint density: Laplace's expansion has then a slope it leaves out.
+
+    With λ the Newton decrement, the evidence leaves out about ½ λ² nats. A draw from the posterior itself would have
+    λ² ≈ γ along the directions that the data determine, so that a mode is what has a small share of it.
+
+    Warns:
+        ConvergenceWarning: if λ² > `FAR` max(γ, 1).
+    """
+    decrement, gamma = float(fit.newton_decrement()), float(fit.effective_parameters())
+    if decrement**2 > FAR * max(gamma, 1.0):
+        warnings.warn(
+            f"model: expected weights at a mode for this prior, got a Newton decrement of {decrement:.3g} (squared, "
+            f"{decrement**2:.3g} beside {gamma:.3g} parameters that the data determine): a Newton step would gain "
+            f"{0.5 * decrement**2:.3g} nats. Train to convergence with this prior (fit_map), or give the prior that it "
+            "was trained with (weight decay times the number of rows, for a mean loss).",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+
+
+def check_temperature(temperature: Any) -> None:
+    """Refuses what is no positive number."""
+    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+        raise InputError(f"temperature: expected a positive number, got {temperature!r}.")

@@ -1,0 +1,203 @@
+"""Sample-then-optimise: draws from Laplace's posterior of a linearised network, without any matrix over its weights."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.curvature import plan
+from bayescope.curvature.memory import readable
+from bayescope.curvature.passes import Passes
+from bayescope.curvature.plan import Plan
+from bayescope.curvature.structures import Products
+from bayescope.errors import ConvergenceWarning, MemoryBudgetError, UnsupportedError
+from bayescope.laplace.conjugate_gradients import Solution, block_conjugate_gradients
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.recipe import FAR, Recipe
+from bayescope.models import LinearizedModel
+from bayescope.network.batches import Batches
+from bayescope.posterior import DrawsPosterior, Record
+from bayescope.precision import DiagonalPrecision, Precision
+from bayescope.tape import Tape
+
+SAMPLES = 64
+TOLERANCE = 1e-4
+PASSES = 300
+FLOAT64 = 8
+# Blocks of the size of all draws that the iteration holds at once: X, B, Q, M⁻¹Q, D, A D and their successors.
+BLOCKS = 10
+
+
+def sample_posterior(
+    recipe: Recipe,
+    module: nn.Module,
+    data: Any,
+    prior_precision: Any,
+    *,
+    samples: int | None = None,
+    generator: torch.Generator | int | None = None,
+) -> DrawsPosterior:
+    """Draws θ* + z, z ~ N(0, A⁻¹), of Laplace's posterior under the full GGN, A = Σ JᵀΛJ/T + P₀.
+
+    z = A⁻¹ (Σ Jᵀ S ε/√T + P₀^{½} η) with S Sᵀ = Λ and ε, η standard normal has the covariance A⁻¹ A A⁻¹ = A⁻¹ (Antorán
+    et al. 2023, "Sampling-based inference for large linear models"). All draws are solved for together by
+    block conjugate gradients, whose products J and Jᵀ are read from the network in one pass over the data each. The
+    preconditioner is the Kronecker-factored A where its factors take no more memory than the draws, and the prior goes
+    with it; else the diagonal of A. No matrix over all the weights is built.
+
+    Args:
+        recipe: the likelihood, the weights, the temperature; its ``tolerance`` is that of the solution, 1e-4 of the
+            right-hand side by default.
+        module: the network at a mode, which belongs to the posterior from now on.
+        data: a DataLoader, a Dataset, or (X, y).
+        prior_precision: in any form that `network_prior` takes.
+        samples: how many draws, 64 by default. A variance from S of them has the relative standard error √(2/S).
+        generator: draws ε and η.
+
+    Returns:
+        The draws, whose functions are those of the linearised network, f(x, θ*) + J(x) z.
+
+    Raises:
+        UnsupportedError: if an option is given that no draw depends on, or another curvature than the GGN.
+        ConvergenceError: if the tolerance is not reached.
+        MemoryBudgetError: if the draws take more than the budget.
+
+    Warns:
+        ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
+    """
+    _refuse_ignored(recipe)
+    count = SAMPLES if samples is None else checks.count("samples", samples)
+    source = checks.generator(generator)
+    planned = _plan(recipe, module, data, count)
+    fit, preconditioner, name = _preconditioned(recipe, planned, module, data, prior_precision, count)
+    system = _System(recipe, fit, data, planned)
+    noise = system.noise(count, source)
+    slope = fit.joint_gradient()
+    tolerance = TOLERANCE if recipe.tolerance is None else checks.fraction("tolerance", recipe.tolerance)
+    solution = block_conjugate_gradients(
+        system.product, preconditioner.solve, torch.cat([noise, slope[:, None]], 1),
+        tolerance=tolerance, iterations=PASSES,
+    )  # fmt: skip
+    gamma = system.effective_parameters(solution, count)
+    decrement = float(slope @ solution.x[:, -1])
+    _warn_if_far(decrement, gamma)
+    notes = {
+        "curvature": f"ggn, {count} draws by sample-then-optimise, {fit.curvature.rows:,} rows",
+        "conjugate gradients": f"{solution.iterations} passes to a residual of {solution.residual:.1e}, {name}",
+        "effective parameters": f"{gamma:.1f} of {fit.function.dim:,}, from the draws",
+        "Newton decrement": f"{max(decrement, 0.0) ** 0.5:.3g}",
+    }
+    record = Record("laplace", notes=notes, trace={"residual": solution.trace})
+    draws = (fit.mode + solution.x[:, :count].mT)[None]
+    return DrawsPosterior(draws, record, LinearizedModel(fit.function, fit.mode), fit.likelihood)
+
+
+@final
+class _System:
+    """A = Σ UᵀU/T + P₀ of a network's data, with U = SᵀJ, as products: one pass over the data each.
+
+    Args:
+        recipe: how the data are read.
+        fit: at the mode, in the preconditioner's structure.
+        data: as they were given.
+        planned: how much is read at once.
+    """
+
+    def __init__(self, recipe: Recipe, fit: LaplaceFit, data: Any, planned: Plan) -> None:
+        network = fit.curvature.network
+        self._prior = fit.prior.structured(fit.function.dim)
+        self._temperature, self._like = recipe.temperature, fit.mode
+        self._passes = Passes(
+            network, Batches(data, network.module, batch_size=recipe.batch_size), recipe.likelihood, curvature="ggn",
+            seed=0, rows=planned.rows, cotangents=planned.cotangents, progress=recipe.progress,
+        )  # fmt: skip
+
+    def product(self, vectors: Tensor) -> Tensor:
+        """A V, shape (P, R)."""
+        sums = Products(vectors)
+        self._passes.run(sums.add)
+        return sums.total() / self._temperature + self._prior.multiply(vectors)
+
+    def noise(self, count: int, generator: torch.Generator) -> Tensor:
+        """Σ Uᵀε/√T + P₀^{½} η with the covariance A, shape (P, count)."""
+        # The prior's part first: it does not depend on how the data are cut into batches.
+        eta = torch.randn(self._like.shape[0], count, dtype=torch.float64, generator=generator).to(self._like)
+        total = self._prior.multiply(self._prior.sqrt_solve(eta))  # P₀ R with R Rᵀ = P₀⁻¹
+
+        def add(tape: Tape, fresh: bool) -> None:  # noqa: ARG001
+            white = torch.randn(tape.rows, tape.outputs, count, dtype=torch.float64, generator=generator)
+            drawn = tape.transpose_multiply(white.to(self._like.device)).to(torch.float64)
+            total.add_(drawn, alpha=self._temperature**-0.5)
+
+        self._passes.run(add)
+        return total
+
+    def effective_parameters(self, solution: Solution, count: int) -> float:
+        """γ = tr(H A⁻¹) = E[zᵀHz], from the draws and the products A z that the solution ends with."""
+        z, moved = solution.x[:, :count], solution.product[:, :count]
+        return float((z * (moved - self._prior.multiply(z))).sum() / count)
+
+
+def _preconditioned(
+    recipe: Recipe, planned: Plan, module: nn.Module, data: Any, prior_precision: Any, count: int
+) -> tuple[LaplaceFit, Precision, str]:
+    """The fit that gives the gradient and a precision close to A, and the name of its structure."""
+    plain = replace(recipe, tolerance=None)
+    if planned.curvature_bytes <= BLOCKS * FLOAT64 * count * planned.weights:
+        fit = replace(plain, structure="kfac").fit(module, data, prior_precision)
+        try:
+            return fit, fit.precision(), "preconditioned by Kronecker factors"
+        except UnsupportedError:  # a prior that leaves no Kronecker structure
+            pass
+    fit = replace(plain, structure="diagonal").fit(module, data, prior_precision)
+    return fit, _diagonal(fit), "preconditioned by the diagonal"
+
+
+def _diagonal(fit: LaplaceFit) -> Precision:
+    """diag(H)/T + diag(P₀), for a prior of any structure."""
+    diagonal = fit.curvature.precision.diagonal() / fit.temperature
+    return DiagonalPrecision(diagonal + fit.prior.diagonal(fit.function.dim).to(diagonal.device))
+
+
+def _plan(recipe: Recipe, module: nn.Module, data: Any, count: int) -> Plan:
+    """What is read at once, once the draws are known to fit."""
+    planned = plan(
+        module, data, likelihood=recipe.likelihood, structure="kfac", weights=recipe.weights, memory=recipe.memory,
+        batch_size=recipe.batch_size,
+    )  # fmt: skip
+    needed = BLOCKS * FLOAT64 * count * planned.weights + planned.reading_bytes
+    if needed > planned.budget:
+        raise MemoryBudgetError(
+            f"memory: expected at most {readable(planned.budget)}, but {count} draws of {planned.weights:,} weights "
+            f"take about {readable(needed)} while they are solved for. Ask for fewer samples, or raise memory=."
+        )
+    return planned
+
+
+def _refuse_ignored(recipe: Recipe) -> None:
+    if recipe.curvature != "ggn":
+        raise UnsupportedError(f"curvature: the structure 'samples' is of the GGN, got {recipe.curvature!r}.")
+    given = {
+        "groups": recipe.groups == "layer",
+        "rank": recipe.rank is None,
+        "sharing": recipe.sharing == "expand",
+    }
+    for name, default in given.items():
+        if not default:
+            raise UnsupportedError(f"{name}: the structure 'samples' does not depend on it. Leave it out.")
+
+
+def _warn_if_far(decrement: float, gamma: float) -> None:
+    if decrement > FAR * max(gamma, 1.0):
+        warnings.warn(
+            f"model: expected weights at a mode for this prior, got a squared Newton decrement of {decrement:.3g} "
+            f"beside {gamma:.3g} parameters that the data determine. Train to convergence with this prior (fit_map), "
+            "or give the prior that it was trained with.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )

@@ -1,0 +1,226 @@
+"""Hyperparameters of a Laplace approximation, learnt after the fit: `tune_prior`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import ConvergenceWarning, InputError, InputTypeError, UndefinedQuantityError, UnsupportedError
+from bayescope.laplace.evidence import Evidence, Optimum, maximise
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.groups import PriorGroups
+from bayescope.laplace.mixture import mixture_of
+from bayescope.laplace.recipe import FAR
+from bayescope.laplace.validation import by_validation
+from bayescope.likelihoods import Gaussian
+from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
+
+METHODS = ("evidence", "validation")
+# So many groups are written out in a summary.
+SHOWN = 8
+
+
+def tune_prior(
+    q: Posterior,
+    *,
+    method: str = "evidence",
+    groups: str | None = None,
+    data: Any = None,
+    noise: bool = True,
+    temperature: bool = False,
+    integral: str | None = None,
+    batch_size: int = 1024,
+) -> Posterior:
+    """A posterior at the same weights under the prior precisions, and the noise, that suit the data best.
+
+    "evidence" maximises log Z (MacKay 1992; Immer et al. 2021a, "Scalable marginal likelihood estimation") and reads no
+    data. It is right where the weights are a mode under the prior that results: under a prior far from the one that a
+    network was trained with the mode would move, and the Newton decrement says how far. Train again then, with the new
+    prior (`fit_map`) or learn both together (`fit_evidence`), or take "validation".
+
+    "validation" minimises the negative log likelihood of held-out data under the linearised predictive, over a grid of
+    `validation.PER_DECADE` values a decade and the vertex of a parabola beside the best of them. The Jacobians of the
+    held-out data are read once, whatever is tuned.
+
+    Args:
+        q: from `laplace`, or a mixture of such, whose modes then have prior precisions of their own and one noise.
+        method: "evidence" or "validation".
+        groups: what shares a prior precision: "scalar", "layer", "tensor", "weight", or "feature": one for each input
+            feature, and one for each further layer (automatic relevance determination). The default is "layer" for the
+            evidence and "scalar" for validation.
+        data: the held-out data for "validation".
+        noise: whether the noise variance of a Gaussian likelihood is tuned, too; other likelihoods have none.
+        temperature: whether the likelihood's temperature is tuned, too, for "validation" alone.
+        integral: over f, for "validation"; the default is that of `predict` for up to two outputs, and "mackay", which
+            is quick, for more.
+        batch_size: rows at once, where the held-out data are not in batches already.
+
+    Returns:
+        A new posterior; q stays as it is. Its summary has the prior precision of each group, and how many parameters
+        the data determine.
+
+    Raises:
+        InputTypeError: if q is no posterior.
+        UndefinedQuantityError: if q was not made by `laplace`.
+        OptionError: if a name is unknown.
+        UnsupportedError: if the structure cannot hold a prior precision for each group, there is a noise variance for
+            each output, or the temperature is to be tuned by the evidence.
+        InputError: if data are missing, or given where they would not be used.
+
+    Warns:
+        ConvergenceWarning: if a hyperparameter has no optimum within range, or the weights are far from a mode under
+            the new prior.
+    """
+    checks.choice("method", method, METHODS)
+    for name, value in (("noise", noise), ("temperature", temperature)):
+        checks.flag(name, value)
+    fits = fits_of(q)
+    if method == "evidence":
+        _refuse_unused(data, integral, temperature)
+        kind = "layer" if groups is None else groups
+        tuned, notes = _by_evidence(fits, kind, noise)
+    else:
+        if data is None:
+            raise InputError("data: expected held-out data for method='validation', got None.")
+        kind = "scalar" if groups is None else groups
+        tuned, notes = by_validation(q, fits, kind, data, noise=noise, temperature=temperature, integral=integral,
+                                     batch_size=batch_size)  # fmt: skip
+    posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes) for fit in tuned]
+    if method == "evidence":
+        _warn_if_moved(tuned)
+    if not isinstance(q, MixturePosterior):
+        return posteriors[0]
+    mixed = mixture_of(posteriors, _weighting(q))
+    return replace(mixed, record=replace(mixed.record, notes={**mixed.record.notes, **_noise_note(tuned[0]), **notes}))
+
+
+def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
+    """The Laplace fits that a posterior stands on: one for each mode.
+
+    Raises:
+        InputTypeError: if it is no posterior.
+        UndefinedQuantityError: if it was not made by `laplace`.
+    """
+    if not isinstance(q, Posterior):
+        raise InputTypeError(f"q: expected a posterior of `laplace`, got {type(q).__name__}.")
+    parts: Sequence[Posterior] = q.components if isinstance(q, MixturePosterior) else [q]
+    fits = [part.fit for part in parts if isinstance(part.fit, LaplaceFit)]
+    if len(fits) != len(parts):
+        raise UndefinedQuantityError(
+            f"q: expected a posterior of `laplace`, whose evidence is a function of the prior, got one by "
+            f"{q.record.method}."
+        )
+    return tuple(fits)
+
+
+def _by_evidence(fits: Sequence[LaplaceFit], kind: str, noise: bool) -> tuple[list[LaplaceFit], Mapping[str, str]]:
+    evidence = Evidence(fits, kind, noise=noise)
+    optimum = maximise(evidence)
+    _warn_of(optimum)
+    tuned = []
+    for fit, groups, precision in zip(fits, evidence.groups, optimum.prior_precisions, strict=True):
+        at = fit if optimum.noise_variance is None else fit.at_noise(optimum.noise_variance)
+        tuned.append(replace(at, prior=groups.prior(precision, fit.prior)))
+    raised = optimum.log_evidences[-1] - optimum.log_evidences[0]
+    note = f"by the evidence, {kind!r} groups, {raised:.4g} nats above the start"
+    stuck = {"without an optimum": ", ".join(optimum.stuck)} if optimum.stuck else {}
+    return tuned, {"tuned": note, **stuck}
+
+
+def _posterior(fit: LaplaceFit, groups: PriorGroups, notes: Mapping[str, str]) -> GaussianPosterior:
+    q = fit.posterior()
+    own = {"prior precision": listed(groups.names, groups.centre(fit.prior.diagonal(fit.function.dim)))}
+    if len(groups) > 1:
+        own["determined by the data"] = _determined(fit, groups)
+    return replace(q, record=replace(q.record, notes={**own, **_noise_note(fit), **q.record.notes, **notes}))
+
+
+def _determined(fit: LaplaceFit, groups: PriorGroups) -> str:
+    """γ_g = n_g − δ_g ∂ log∣A∣/∂δ_g of each group."""
+    with torch.enable_grad():
+        precisions = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device)).requires_grad_()
+        curved = fit.curvature.precision
+        curved = curved if fit.temperature == 1.0 else curved.scaled(1.0 / fit.temperature)
+        (slope,) = torch.autograd.grad(groups.adder(curved)(curved, precisions).logdet(), precisions)
+    shares = [f"of {int(count):,}" for count in groups.counts]
+    return listed(groups.names, groups.counts - precisions.detach() * slope, shares)
+
+
+def listed(names: Sequence[str], values: Tensor, units: Sequence[str] | None = None) -> str:
+    """Numbers by name, the first few of them."""
+    units = [""] * len(names) if units is None else units
+    shown = [f"{name}: {float(v):.4g} {unit}".rstrip() for name, v, unit in zip(names, values, units, strict=True)]
+    if names == ("all",):
+        return f"{float(values[0]):.4g}"
+    more = [f"and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
+    return ", ".join([*shown[:SHOWN], *more])
+
+
+def _noise_note(fit: LaplaceFit) -> dict[str, str]:
+    if not isinstance(fit.likelihood, Gaussian):
+        return {}
+    noise = fit.likelihood.noise(fit.mode.new_zeros(fit.function.outputs)).unique()
+    return {"noise variance": ", ".join(f"{float(value):.4g}" for value in noise)}
+
+
+def _warn_of(optimum: Optimum) -> None:
+    if optimum.stuck:
+        warnings.warn(
+            f"prior_precision: expected an evidence with a maximum, got one that goes on rising to the end of the "
+            f"range in {', '.join(optimum.stuck[:SHOWN])}: those weights are at their prior mean, or the data tell "
+            "nothing of them. Let them share a prior precision with others (groups='scalar'), or leave them out of "
+            "weights=.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+    if not optimum.settled:
+        warnings.warn(
+            "prior_precision: expected a stationary evidence, got one that still has a slope after "
+            f"{len(optimum.log_evidences)} steps. Take fewer groups, or tune again from here.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def _warn_if_moved(fits: Sequence[LaplaceFit]) -> None:
+    """Warns where the weights are far from the mode that the new prior has; see `recipe.warn_if_far`."""
+    for fit in fits:
+        if fit.gradient is None:
+            continue
+        decrement, gamma = float(fit.newton_decrement()), float(fit.effective_parameters())
+        if decrement**2 > FAR * max(gamma, 1.0):
+            warnings.warn(
+                f"tune_prior: expected weights near the mode under the tuned prior, got a Newton decrement of "
+                f"{decrement:.3g} (squared, {decrement**2:.3g} beside {gamma:.3g} parameters that the data determine): "
+                "the mode has moved away from where the evidence was computed. Train again with this prior (fit_map), "
+                "learn it while training (fit_evidence), or tune by method='validation'.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+            return
+
+
+def _refuse_unused(data: Any, integral: str | None, temperature: bool) -> None:
+    if temperature:
+        raise UnsupportedError(
+            "temperature: expected method='validation' to tune it, got 'evidence'. For classes every p(y∣f)^(1/T) goes "
+            "to 1 as T grows, and with it Z_T: the largest evidence would be that of ignoring the data."
+        )
+    for name, value in (("data", data), ("integral", integral)):
+        if value is not None:
+            raise InputError(
+                f"{name}: expected with method='validation' alone: the evidence reads no data. Leave it out."
+            )
+
+
+def _weighting(q: MixturePosterior) -> str:
+    """How the modes were weighted: by their evidences where the mixture's own is their sum, and not their mean."""
+    total = torch.logsumexp(torch.stack([part.log_evidence() for part in q.components]), 0)
+    return "evidence" if abs(float(q.log_evidence() - total)) < 0.5 * math.log(2.0) else "equal"

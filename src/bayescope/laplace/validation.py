@@ -1,0 +1,372 @@
+"""Hyperparameters by the negative log likelihood of held-out data, whose Jacobians are read once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
+from bayescope.laplace.evidence import has_noise, require_diagonal
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.groups import PriorGroups
+from bayescope.laplace.shifts import Shifts, shifts_of
+from bayescope.latent import GaussianLatent, MixtureLatent
+from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.network.batches import Batches
+from bayescope.network.positions import Question, by_cotangent, by_pair
+from bayescope.posterior import MixturePosterior, Posterior
+from bayescope.posterior.posterior import in_rows
+from bayescope.precision import BlockPrecision, DiagonalPrecision, Precision
+from bayescope.tape import JoinedTape
+
+# The grid: so many values a decade, for so many decades to either side of the present value.
+PER_DECADE = 4
+DECADES = 5
+STEP = math.log(10.0) / PER_DECADE
+REACH = PER_DECADE * DECADES
+# The noise variance and the temperature are sought this many decades to either side.
+SCALE_REACH = 3 * PER_DECADE
+# Up to so many hyperparameters all neighbours of the best point are tried, too, not only those along one of them.
+CORNERS = 3
+
+
+def by_validation(
+    q: Posterior,
+    fits: Sequence[LaplaceFit],
+    kind: str,
+    data: Any,
+    *,
+    noise: bool,
+    temperature: bool,
+    integral: str | None,
+    batch_size: int,
+) -> tuple[list[LaplaceFit], Mapping[str, str]]:
+    """The fits with the hyperparameters that predict held-out data best, and notes of the search.
+
+    With A = c H/T + diag(δ) and c = σ₀²/σ², J A⁻¹ Jᵀ = (T/c) J (H + diag(δ) T/c)⁻¹ Jᵀ: noise and temperature only move
+    along the grid of δ, if theirs has the same steps in logs. So the covariance of f is a sum over the groups of what a
+    table has, for every hyperparameter at once. The table has N C² numbers for each value of δ in each group, and N C
+    for the "mackay" integral, which looks at the variances alone. The modes of a mixture share the steps.
+
+    Args:
+        q: the posterior that the fits are of.
+        fits: one for each mode.
+        kind: of the groups.
+        data: held-out, in any form that training data take.
+        noise: whether the noise variance of a Gaussian likelihood is tuned.
+        temperature: whether the temperature is tuned.
+        integral: over f, or ``None``.
+        batch_size: rows at once, where the data are not in batches already.
+
+    Raises:
+        UnsupportedError: if groups share blocks of the structure, so that f's covariance is no sum over them.
+        InputError: if the data do not fit.
+
+    Warns:
+        ConvergenceWarning: if the best value of a hyperparameter is at the end of its range.
+    """
+    for fit in fits:
+        require_diagonal(fit)
+    groups = [PriorGroups.of(fit.curvature.network, kind) for fit in fits]
+    if len({len(each) for each in groups}) > 1:
+        raise UnsupportedError("groups: expected modes with the same layers to share the steps of a grid, got others.")
+    first = fits[0]
+    scales = [name for name, on in (("noise_variance", noise and has_noise(first)), ("temperature", temperature)) if on]
+    resolved = first.likelihood.integral(_integral(integral, first.function.outputs), first.function.outputs)
+    if resolved == "monte_carlo":
+        raise InputError("integral: expected one that draws nothing, 'quadrature' or 'mackay', got 'monte_carlo'.")
+    ladders = [_Ladder.of(fit, each, resolved) for fit, each in zip(fits, groups, strict=True)]
+    tables, targets = _read(ladders, data, batch_size)
+    log_weights = q.log_weights if isinstance(q, MixturePosterior) else torch.zeros(1, dtype=torch.float64)
+    score = _Score(tables, targets, log_weights.to(targets.device), first, resolved, tuple(scales))
+    best, nll = _search(score, len(groups[0]), len(scales))
+    names = [f"prior precision of {name}" if len(groups[0]) > 1 else "prior precision" for name in groups[0].names]
+    _warn_of_ends(best, [*names, *scales], len(groups[0]))
+    steps, nll = _refined(score, best, nll)
+    tuned = [_moved(fit, each, steps, scales) for fit, each in zip(fits, groups, strict=True)]
+    note = f"by the NLL of {score.rows:,} held-out rows, {kind!r} groups, {resolved} integral, {nll:.4g} nats a row"
+    return tuned, {"tuned": note}
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """A block of H, which belongs to one group."""
+
+    shifts: Shifts
+    index: Tensor | None
+    group: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Ladder:
+    """J (H + δ I)⁻¹ Jᵀ of one mode, for every rung δ of every group.
+
+    Attributes:
+        fit: the mode.
+        pieces: the blocks of H/T.
+        rungs: δ, shape (G, M), as multiples of the present prior precision of each group.
+        variances: whether the diagonals are enough.
+    """
+
+    fit: LaplaceFit
+    pieces: tuple[_Piece, ...]
+    rungs: Tensor
+    variances: bool
+
+    @classmethod
+    def of(cls, fit: LaplaceFit, groups: PriorGroups, integral: str) -> _Ladder:
+        curved = fit.curvature.precision
+        curved = curved if fit.temperature == 1.0 else curved.scaled(1.0 / fit.temperature)
+        pieces = _pieces(curved, groups, fit)
+        centre = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device))
+        steps = torch.arange(-REACH, REACH + 1, dtype=torch.float64, device=centre.device)
+        return cls(fit, pieces, centre[:, None] * (STEP * steps).exp(), integral == "mackay")
+
+    def valid(self) -> Tensor:
+        """Where H + δ I is positive definite, shape (G, M)."""
+        smallest = torch.full((len(self.rungs),), math.inf, dtype=torch.float64)
+        for piece in self.pieces:
+            smallest[piece.group] = min(float(smallest[piece.group]), piece.shifts.smallest())
+        return self.rungs + smallest[:, None].to(self.rungs) > 0
+
+    def ask(self, tape: JoinedTape) -> Tensor:
+        """For n rows and K cotangents shape (n, K, K, G, M), or (n, K, G, M) of the diagonals alone."""
+        parts: list[list[Tensor]] = [[] for _ in self.rungs]
+        for piece in self.pieces:
+            part = tape if piece.index is None else tape.part(piece.index)
+            question = piece.shifts.variances if self.variances else piece.shifts.covariances
+            parts[piece.group].append(question(part, self.rungs[piece.group]))
+        return torch.stack([reduce(add, of_group) for of_group in parts]).movedim((0, 1), (-2, -1))
+
+    def read(self, inputs: Any) -> tuple[Tensor, Tensor]:
+        """f, shape (n, C), and the table for it, (G, M, n, C[, C]); dense outputs are rows, each position one."""
+        function = self.fit.function
+        assert function.network is not None
+        f, _ = in_rows(function.forward(inputs, self.fit.mode), 0)
+        with torch.no_grad():
+            answers = function.network.answers(inputs, Question(self.ask, by_cotangent if self.variances else by_pair))
+        trailing = 3 if self.variances else 4
+        return f, answers.flatten(0, -trailing - 1).movedim((-2, -1), (0, 1)).contiguous()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """f, shape (N, C), and the rungs' share of its covariance, shape (G, M, N, C[, C]), NaN where there is none."""
+
+    f: Tensor
+    shares: Tensor
+    valid: Tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Score:
+    """The mean NLL of the held-out data on the grid.
+
+    A point has, for each group, the rung u of δ T/c among the present precision's multiples, and for each of the scales
+    (noise, temperature) the steps away from its present value.
+    """
+
+    tables: Sequence[_Table]
+    targets: Tensor
+    log_weights: Tensor
+    fit: LaplaceFit
+    integral: str
+    scales: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many there are, positions counted."""
+        return len(self.tables[0].f)
+
+    def __call__(self, point: Sequence[float]) -> float:
+        """In nats a row; ∞ outside the grid and where A would not be positive definite. Between rungs, interpolated."""
+        groups = len(point) - len(self.scales)
+        rungs, steps = point[:groups], point[groups:]
+        if max(map(abs, rungs)) > REACH or max(map(abs, steps), default=0) > SCALE_REACH:
+            return math.inf
+        if not all(table.valid[g, round(u) + REACH] for table in self.tables for g, u in enumerate(rungs)):
+            return math.inf
+        likelihood, scale = self._likelihood(steps), math.exp(STEP * sum(steps))
+        parts = [self._latent(table, rungs, scale) for table in self.tables]
+        latent = parts[0] if len(parts) == 1 else MixtureLatent(self.log_weights, parts)
+        value = -float(latent.log_prob(likelihood, self.targets).mean())
+        return value if math.isfinite(value) else math.inf
+
+    def _latent(self, table: _Table, rungs: Sequence[float], scale: float) -> GaussianLatent:
+        cov = scale * reduce(add, (_between(of_group, u) for of_group, u in zip(table.shares, rungs, strict=True)))
+        return GaussianLatent(table.f, cov if cov.ndim == 3 else torch.diag_embed(cov), self.integral)
+
+    def _likelihood(self, steps: Sequence[float]) -> Likelihood:
+        likelihood = self.fit.likelihood
+        if "noise_variance" not in self.scales or not isinstance(likelihood, Gaussian):
+            return likelihood
+        return likelihood.with_noise_variance(self.fit.noise_variance * math.exp(STEP * steps[0]))
+
+
+def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[_Table], Tensor]:
+    """The tables of all modes, and the targets, in one pass over the data."""
+    function, likelihood = ladders[0].fit.function, ladders[0].fit.likelihood
+    read: list[list[tuple[Tensor, Tensor]]] = [[] for _ in ladders]
+    targets = []
+    for inputs, y in Batches(data, function.module, batch_size=batch_size):
+        for ladder, parts in zip(ladders, read, strict=True):
+            parts.append(ladder.read(inputs))
+        positions = len(read[0][-1][0]) // len(y)
+        flat = y if positions == 1 else y.flatten(0, _leading(y.shape, positions))
+        targets.append(likelihood.targets(flat, function.outputs))
+    tables = [
+        _Table(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), ladder.valid())
+        for ladder, parts in zip(ladders, read, strict=True)
+    ]
+    return tables, torch.cat(targets).to(tables[0].f.device)
+
+
+def _leading(shape: torch.Size, positions: int) -> int:
+    """The last of the axes of dense targets that are positions."""
+    for axis in range(1, len(shape)):
+        if shape[1 : axis + 1].numel() == positions:
+            return axis
+    raise InputError(f"data: expected targets for each of {positions} positions of a row, got shape {tuple(shape)}.")
+
+
+def _pieces(curved: Precision, groups: PriorGroups, fit: LaplaceFit) -> tuple[_Piece, ...]:
+    """The blocks of the curvature, each with its group."""
+    if isinstance(curved, BlockPrecision):
+        found = list(zip(curved.blocks, curved.indices, strict=True))
+    elif isinstance(curved, DiagonalPrecision):
+        values = curved.diagonal()
+        found = [(DiagonalPrecision(values[i], semidefinite=True), i) for i in fit.curvature.network.indices]
+    elif len(groups) == 1:
+        return (_Piece(shifts_of(curved), None, 0),)
+    else:
+        found = []
+    owners = [groups.owner_of(index) for _, index in found]
+    if not owners or any(owner is None for owner in owners):
+        raise UnsupportedError(
+            f"groups: expected 'scalar' for validation with the structure {fit.curvature.structure!r}, got "
+            f"{groups.kind!r}, which shares blocks of it. 'layer' goes with 'block', 'diagonal', 'kfac' and 'ekfac'."
+        )
+    return tuple(
+        _Piece(shifts_of(block), index, owner)
+        for (block, index), owner in zip(found, owners, strict=True)
+        if owner is not None
+    )
+
+
+def _search(score: Callable[[Sequence[float]], float], groups: int, scales: int) -> tuple[tuple[int, ...], float]:
+    """The best point of the grid, by line searches along each coordinate in turn, until none moves it.
+
+    They start from the best point with the same multiple for all groups, one a decade.
+    """
+    known: dict[tuple[int, ...], float] = {}
+
+    def at(point: tuple[int, ...]) -> float:
+        if point not in known:
+            known[point] = score(point)
+        return known[point]
+
+    reaches = [REACH] * groups + [SCALE_REACH] * scales
+    coarse = [range(-reach, reach + 1, PER_DECADE) for reach in (REACH, *[SCALE_REACH] * scales)]
+    starts = ((rung,) * groups + tuple(steps) for rung, *steps in itertools.product(*coarse))
+    best = min(itertools.chain([(0,) * (groups + scales)], starts), key=at)
+    while True:
+        before = best
+        for place, reach in enumerate(reaches):
+            line = (_with(best, place, value) for value in range(-reach, reach + 1))
+            best = min(itertools.chain([best], line), key=at)
+        if len(best) <= CORNERS:
+            around = itertools.product((-1, 0, 1), repeat=len(best))
+            near = (tuple(a + b for a, b in zip(best, step, strict=True)) for step in around)
+            best = min(itertools.chain([best], near), key=at)
+        if best == before:
+            break
+    if not math.isfinite(at(best)):
+        raise InputError("data: expected held-out data with a finite likelihood under some prior, got none.")
+    return best, at(best)
+
+
+def _between(shares: Tensor, rung: float) -> Tensor:
+    """A group's share of the covariance, (M, N, C[, C]), by the parabola through three rungs; at a rung, its own."""
+    near = round(rung)
+    t, place = rung - near, near + REACH
+    if t == 0.0 or not 0 < place < len(shares) - 1:
+        return shares[place]
+    below, here, above = shares[place - 1 : place + 2]
+    return 0.5 * t * (t - 1.0) * below + (1.0 - t * t) * here + 0.5 * t * (t + 1.0) * above
+
+
+def _refined(score: Callable[[Sequence[float]], float], best: tuple[int, ...], nll: float) -> tuple[list[float], float]:
+    """The vertex of the paraboloid through the best point and its neighbours, at most half a step away, if better."""
+
+    def at(**moves: int) -> float:
+        return score([value + moves.get(str(place), 0) for place, value in enumerate(best)])
+
+    size, places = len(best), range(len(best)) if len(best) <= CORNERS else ()
+    slope, curvature = torch.zeros(size, dtype=torch.float64), torch.eye(size, dtype=torch.float64)
+    for a in range(size):
+        below, above = at(**{str(a): -1}), at(**{str(a): 1})
+        slope[a], curvature[a, a] = 0.5 * (above - below), above - 2.0 * nll + below
+    for a, b in itertools.combinations(places, 2):
+        corners = [i * j * at(**{str(a): i, str(b): j}) for i in (-1, 1) for j in (-1, 1)]
+        curvature[a, b] = curvature[b, a] = 0.25 * sum(corners)
+    factor, info = torch.linalg.cholesky_ex(curvature)
+    if int(info) or not torch.isfinite(curvature).all():
+        return [float(value) for value in best], nll
+    move = -torch.cholesky_solve(slope[:, None], factor)[:, 0]
+    move *= min(1.0, 0.5 / max(0.5, float(move.abs().max())))
+    moved = [value + float(step) for value, step in zip(best, move, strict=True)]
+    value = score(moved)
+    return (moved, value) if value < nll else ([float(v) for v in best], nll)
+
+
+def _moved(fit: LaplaceFit, groups: PriorGroups, steps: Sequence[float], scales: Sequence[str]) -> LaplaceFit:
+    """The fit at a point: δ = δ₀ e^{STEP (u − s)} for scales of s steps together."""
+    found = dict(zip(scales, steps[len(groups) :], strict=True))
+    total = sum(found.values())
+    centre = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device))
+    powers = torch.tensor(steps[: len(groups)], dtype=torch.float64, device=centre.device) - total
+    moved = replace(
+        fit,
+        prior=groups.prior(centre * (STEP * powers).exp(), fit.prior),
+        temperature=fit.temperature * math.exp(STEP * found.get("temperature", 0.0)),
+    )
+    if "noise_variance" not in found:
+        return moved
+    return moved.at_noise(fit.noise_variance * math.exp(STEP * found["noise_variance"]))
+
+
+def _warn_of_ends(best: tuple[int, ...], names: Sequence[str], groups: int) -> None:
+    ends = [
+        name
+        for place, (value, name) in enumerate(zip(best, names, strict=True))
+        if abs(value) == (REACH if place < groups else SCALE_REACH)
+    ]
+    if ends:
+        warnings.warn(
+            f"tune_prior: expected an optimum within {DECADES} decades of the present values, got the end of the range "
+            f"for {', '.join(ends)}: the held-out data want no uncertainty, or nothing else. Tune again from here, or "
+            "give the value.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def _integral(given: str | None, outputs: int) -> str | None:
+    return "mackay" if given is None and outputs > 2 else given
+
+
+def _with(point: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
+    return (*point[:place], value, *point[place + 1 :])

@@ -1,0 +1,49 @@
+"""A reward model read on the items of a pair."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from bayescope.errors import InputError
+
+
+@final
+class Pairwise(nn.Module):
+    """The rewards of both items of a pair, by one reward model: what the `BradleyTerry` likelihood asks for.
+
+    Items are axis 1 of every input, (N, 2, …): the reward model sees a batch of N · 2 items, and its answers become
+    f of shape (N, 2). Tensors may come as positional or named arguments; what is no tensor is passed on as it is.
+
+    Args:
+        reward: a module from M items to M rewards, shape (M,) or (M, 1), or to an output with such ``logits``.
+
+    Raises:
+        InputError: if an input has no axis of items, or the rewards have another shape.
+    """
+
+    def __init__(self, reward: nn.Module) -> None:
+        super().__init__()
+        self.reward = reward
+
+    def forward(self, *inputs: Any, **named: Any) -> Tensor:
+        """f, shape (N, K), for inputs of shape (N, K, …), K = 2 for pairs."""
+        tensors = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
+        lead = {tuple(tensor.shape[:2]) for tensor in tensors}
+        if len(lead) != 1 or len(next(iter(lead))) != 2:
+            shapes = [tuple(tensor.shape) for tensor in tensors]
+            raise InputError(f"inputs: expected tensors of one shape (N, 2, …) for the items of N pairs, got {shapes}.")
+        (pairs,) = lead
+        output = self.reward(*map(_items, inputs), **{name: _items(value) for name, value in named.items()})
+        rewards = output if isinstance(output, Tensor) else output.logits
+        if rewards.numel() != pairs[0] * pairs[1]:
+            raise InputError(
+                f"reward: expected one number for each of {pairs[0] * pairs[1]} items, shape (M,) or (M, 1), got "
+                f"{tuple(rewards.shape)}."
+            )
+        return rewards.reshape(pairs)
+
+
+def _items(value: Any) -> Any:
+    return value.flatten(0, 1) if isinstance(value, Tensor) else value

@@ -1,0 +1,326 @@
+"""The Gaussian likelihood of regression whose noise variance is an output of the model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import InputError, OptionError
+from bayescope.likelihoods.likelihood import INTEGRALS, Moments
+from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, nodes, principal_root, row_blocks
+from bayescope.quadrature import log_integral
+
+_PARAMETRIZATIONS = ("mean_log_variance", "natural")
+_LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
+# The outcome is handed out as so many Gaussians, at log variances up to so many sds from their mean.
+_COMPONENTS = 129
+_REACH = 7.5
+# Integrands are followed down to exp(−_DEPTH) of their peak, and log variances as far as their squares are float64.
+_DEPTH = 42.0
+_LARGEST = 300.0
+
+
+@final
+@dataclass(frozen=True)
+class HeteroscedasticGaussian:
+    """p(y∣f) = Π_d N(y_d; m_d, σ²_d) for D targets and C = 2D outputs, the D first ones of one kind, then D of another.
+
+    Canonical targets are float64 of shape (N, D). The outputs are, by parametrisation,
+
+    - "mean_log_variance": f = (m, s), s = log σ². The observed Λ is indefinite, so the GGN takes the expected one,
+      diag(1/σ², ½), which is the Fisher's.
+    - "natural": f = (η₁, log(−2η₂)) for the natural parameters η₁ = m/σ², η₂ = −1/(2σ²) (Immer, Palumbo, Marx & Vogt
+      2023, section 3): the second output is the log precision, so that exp is the map that keeps η₂ negative.
+      In η the observed Λ is the expected one; the GGN counts the exp as part of the model: per target
+      ((σ², −m), (−m, m²/σ² + ½)).
+
+    For f ~ N(mean, cov), with t = log σ² and v its variance, all moments are exact: the aleatoric variance is
+    E[σ²] = exp(E[t] + v/2), the epistemic one Var[m]; log densities integrate m in closed form and t by quadrature, to
+    1e-9. With several targets whose outputs are correlated, log p(y) is that of the joint, by randomised quasi-Monte
+    Carlo over the D log variances in those rows.
+
+    Args:
+        parametrization: "mean_log_variance" or "natural".
+
+    Raises:
+        OptionError: if the parametrisation is unknown.
+    """
+
+    parametrization: str = "mean_log_variance"
+
+    def __post_init__(self) -> None:
+        checks.choice("parametrization", self.parametrization, _PARAMETRIZATIONS)
+
+    @property
+    def name(self) -> str:
+        """``"heteroscedastic_gaussian"``, as ``likelihood=`` spells it."""
+        return "heteroscedastic_gaussian"
+
+    @property
+    def discrete(self) -> bool:
+        """False: y is a number."""
+        return False
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether E(y_d∣f) is an output: not in natural parameters, where it is η₁σ²."""
+        return not self._natural
+
+    def targets(self, y: Any, outputs: int) -> Tensor:
+        """Checks finite numbers and returns them in float64, shape (N, D).
+
+        Args:
+            y: shape (N,) or (N, 1) for D = 1, else (N, D).
+            outputs: C = 2D.
+
+        Raises:
+            InputError: if C is odd, the shape does not fit or a number is not finite.
+        """
+        if outputs % 2 or outputs < 2:
+            raise InputError(
+                f"outputs: expected two for each target (all means, then all log variances), got {outputs}."
+            )
+        values, count = checks.float64("y", y), outputs // 2
+        if values.ndim == 1 and count == 1:
+            values = values[:, None]
+        if values.ndim != 2 or values.shape[1] != count:
+            expected = "(N,)" if count == 1 else f"(N, {count})"
+            raise InputError(f"y: expected shape {expected} for {outputs} outputs, got {tuple(values.shape)}.")
+        return values
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Σ_d log N(y_d; m_d, σ²_d), shape (..., N)."""
+        m, t = self._mean_and_log_variance(f)
+        return (-0.5 * ((y.to(f) - m).square() * torch.exp(-t) + t) - _LOG_ROOT_TAU).sum(-1)
+
+    def gradient(self, f: Tensor, y: Tensor) -> Tensor:
+        """∂ log p/∂f, shape (..., N, C), with e = y − m.
+
+        (e/σ², ½(e²/σ² − 1)), or (e, ½(1 − e(y + m)/σ²)) in natural parameters.
+        """
+        m, t = self._mean_and_log_variance(f)
+        error, precision = y.to(f) - m, torch.exp(-t)
+        if self._natural:
+            return torch.cat([error, 0.5 * (1.0 - precision * error * (y.to(f) + m))], -1)
+        return torch.cat([precision * error, 0.5 * (precision * error.square() - 1.0)], -1)
+
+    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
+        """The observed Λ, shape (..., N, C, C): indefinite where y is far from m, and not what the GGN takes.
+
+        Per target ((1/σ², e/σ²), (e/σ², e²/(2σ²))), or ((σ², −m), (−m, (y² + m²)/(2σ²))) in natural parameters.
+        """
+        m, t = self._mean_and_log_variance(f)
+        precision, y = torch.exp(-t), y.to(f)
+        if self._natural:
+            return _by_target(torch.exp(t), -m, 0.5 * precision * (y.square() + m.square()))
+        error = y - m
+        return _by_target(precision, precision * error, 0.5 * precision * error.square())
+
+    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+        """The diagonal of the expected Λ, shape (..., N, C)."""
+        first, _, second = self._expected(f)
+        return torch.cat([first, second], -1)
+
+    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
+        """The expected Λ summed over the rows, shape (..., C, C)."""
+        return _by_target(*(entries.sum(-2) for entries in self._expected(f)))
+
+    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
+        """A root of the expected Λ, shape (..., N, C, C)."""
+        return self.fisher_sqrt(f)
+
+    def fisher_sqrt(self, f: Tensor) -> Tensor:
+        """A root of the expected Λ, shape (..., N, C, C).
+
+        Per target diag(1/σ, √½), or the Cholesky factor ((σ, 0), (−m/σ, √½)) in natural parameters.
+        """
+        m, t = self._mean_and_log_variance(f)
+        half = torch.full_like(m, math.sqrt(0.5))
+        if not self._natural:
+            return torch.diag_embed(torch.cat([torch.exp(-0.5 * t), half], -1))
+        zero = torch.zeros_like(m)
+        return _from_blocks(torch.exp(0.5 * t), zero, -m * torch.exp(-0.5 * t), half)
+
+    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
+        """m plus noise, float64, shape (..., N, D)."""
+        m, t = self._mean_and_log_variance(f.to(torch.float64))
+        standard = torch.randn(m.shape, dtype=torch.float64, device=generator.device, generator=generator)
+        return m + torch.exp(0.5 * t) * standard.to(f.device)
+
+    def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """m and σ², each (..., N, D)."""
+        m, t = self._mean_and_log_variance(f)
+        return m, torch.exp(t)
+
+    def integral(self, name: str | None, outputs: int) -> str:
+        """Resolves every integral to "quadrature": moments exact, log densities by quadrature over the log variance.
+
+        Raises:
+            OptionError: if the name is unknown.
+        """
+        checks.choice("integral", "quadrature" if name is None else name, INTEGRALS)
+        return "quadrature"
+
+    def needs_covariance(self, integral: str) -> bool:
+        """Always: a target's two outputs are correlated."""
+        return True
+
+    def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
+        """E[m], E[σ²] and Var[m], each (N, D), in closed form.
+
+        With a = η₁, t = log σ² and c = Cov(a, t), the moments of m = a eᵗ under a Gaussian are
+        E[m] = (E[a] + c) exp(E[t] + v/2) and E[m²] = ((E[a] + 2c)² + Var[a]) exp(2E[t] + 2v).
+        """
+        _check(integral)
+        pair = self._pairs(mean, cov)
+        aleatoric = torch.exp(pair.t + 0.5 * pair.t_variance)
+        if not self._natural:
+            return Moments(pair.a, aleatoric, pair.a_variance)
+        c, v = pair.covariance, pair.t_variance
+        # E[m²] − E[m]², with E[σ²]² taken out and the squares subtracted by hand
+        spread = (pair.a + 2.0 * c).square() * torch.expm1(v) + c * (2.0 * pair.a + 3.0 * c) + pair.a_variance * v.exp()
+        return Moments((pair.a + c) * aleatoric, aleatoric, aleatoric.square() * spread)
+
+    def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """Zero, shape (N, D): the moments are closed forms."""
+        _check(integral)
+        return torch.zeros_like(mean[..., : mean.shape[-1] // 2], dtype=torch.float64)
+
+    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The outcome as Gaussians at 129 evenly spaced log variances: log weights (S,), means and variances (S, N, D).
+
+        Given t, the other output is Gaussian, and so is y.
+        """
+        pair = self._pairs(mean, cov)
+        z = torch.linspace(-_REACH, _REACH, _COMPONENTS, dtype=torch.float64, device=mean.device)
+        centre, log_variance = pair.outcome(z, natural=self._natural)
+        return torch.log_softmax(-0.5 * z.square(), 0), centre.movedim(-1, 0), log_variance.exp().movedim(-1, 0)
+
+    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
+        """log E[p(y∣f)] per row, shape (N,)."""
+        _check(integral)
+        pair = self._pairs(mean, cov)
+        log_prob = pair.log_density(y.to(pair.a), natural=self._natural).sum(-1)
+        cov = cov.to(torch.float64)
+        same = torch.eye(pair.a.shape[-1], dtype=torch.bool, device=cov.device).repeat(2, 2)
+        correlated = torch.where(same, 0.0, cov).flatten(1).any(-1)
+        if correlated.any():
+            joint = self._joint_log_density(mean[correlated].to(torch.float64), cov[correlated], y[correlated])
+            log_prob = log_prob.index_put((correlated,), joint)
+        return log_prob
+
+    @property
+    def _natural(self) -> bool:
+        return self.parametrization == "natural"
+
+    def _mean_and_log_variance(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = _halves(f)
+        return (first * torch.exp(-second), -second) if self._natural else (first, second)
+
+    def _expected(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The expected Λ's entries per target, each (..., N, D): both diagonals around what is off them."""
+        m, t = self._mean_and_log_variance(f)
+        precision = torch.exp(-t)
+        if self._natural:
+            return torch.exp(t), -m, precision * m.square() + 0.5
+        return precision, torch.zeros_like(m), torch.full_like(m, 0.5)
+
+    def _pairs(self, mean: Tensor, cov: Tensor) -> _Pair:
+        sign = -1.0 if self._natural else 1.0
+        first, second = _halves(mean.to(torch.float64))
+        variances = _halves(cov.diagonal(dim1=-2, dim2=-1).to(torch.float64))
+        covariance = cov.diagonal(offset=first.shape[-1], dim1=-2, dim2=-1).to(torch.float64)
+        return _Pair(first, variances[0], sign * second, variances[1], sign * covariance)
+
+    def _joint_log_density(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        """log E[p(y∣f)] of correlated targets: nodes over the log variances, the other outputs in closed form."""
+        count = y.shape[-1]
+        points = nodes(count).reshape(-1, count).to(mean.device)
+        sign = -1.0 if self._natural else 1.0
+        first, second = _halves(mean)
+        upper, lower = cov[:, :count], cov[:, count:]
+        root = sign * principal_root(lower[:, :, count:], lower.diagonal(dim1=-2, dim2=-1).amax(-1))
+        length = root.square().sum(-2, keepdim=True)
+        # Cov(a, z) for t = E[t] + R z; a direction in which t does not vary tells nothing of a
+        slope = torch.where(length > 0, sign * upper[:, :, count:] @ root / torch.where(length > 0, length, 1.0), 0.0)
+        rest = upper[:, :, :count] - slope @ slope.mT
+        answers = [mean.new_zeros(0)]
+        for rows in row_blocks(len(mean), count * count):
+            t = (sign * second[rows])[:, None] + points @ root[rows].mT
+            a = first[rows][:, None] + points @ slope[rows].mT
+            scale = torch.exp(t) if self._natural else torch.ones_like(t)
+            noisy = scale[..., :, None] * rest[rows][:, None] * scale[..., None, :] + torch.diag_embed(torch.exp(t))
+            normal = torch.distributions.MultivariateNormal(scale * a, noisy, validate_args=False)
+            log_terms = normal.log_prob(y[rows][:, None].to(t))
+            answers.append(torch.logsumexp(log_terms, 1) - math.log(SCRAMBLES * NODES))
+        return torch.cat(answers)
+
+
+@final
+@dataclass(frozen=True)
+class _Pair:
+    """Per target the Gaussian of a, which is m or η₁, and of t = log σ²; all of one shape (..., D)."""
+
+    a: Tensor
+    a_variance: Tensor
+    t: Tensor
+    t_variance: Tensor
+    covariance: Tensor
+
+    def outcome(self, z: Tensor, *, natural: bool) -> tuple[Tensor, Tensor]:
+        """The mean and log variance of y given t = E[t] + sd z, for z of shape (S,) or (..., D, S): (..., D, S)."""
+        sd = self.t_variance.sqrt()
+        slope = torch.where(sd > 0, self.covariance / torch.where(sd > 0, sd, 1.0), 0.0)
+        rest = self.a_variance - slope.square()
+        t = self.t[..., None] + sd[..., None] * z
+        a = self.a[..., None] + slope[..., None] * z
+        # What is left of a's variance is not negative but for rounding
+        log_rest = torch.where(rest > 0, rest, 0.0).log()[..., None]
+        if natural:
+            return a * torch.exp(t), torch.logaddexp(t, 2.0 * t + log_rest)
+        return a, torch.logaddexp(t, log_rest)
+
+    def log_density(self, y: Tensor, *, natural: bool) -> Tensor:
+        """log E[N(y; m, σ²)], shape (..., D), by quadrature over z, t = E[t] + sd z.
+
+        As σ² bounds the variance of y from below, the integrand's log is at most ½ sd ∣z∣ − ½z² over what it would be
+        at z = 0 and y = E(y∣z): that bounds the z at which it is within exp(−42) of its value at 0.
+        """
+
+        def log_integrand(z: Tensor) -> Tensor:
+            centre, log_variance = self.outcome(z, natural=natural)
+            distance = (y[..., None] - centre).square() * torch.exp(-log_variance)
+            return -0.5 * (distance + log_variance + z.square()) - 2.0 * _LOG_ROOT_TAU
+
+        sd = self.t_variance.sqrt()
+        at_zero = log_integrand(torch.zeros_like(y)[..., None])[..., 0]
+        depth = _DEPTH - 2.0 * _LOG_ROOT_TAU - 0.5 * self.t - at_zero
+        bound = 0.5 * sd + torch.sqrt(0.25 * self.t_variance + 2.0 * depth)
+        low, high = ((end - self.t) / sd for end in (-_LARGEST, _LARGEST))
+        return log_integral(log_integrand, torch.maximum(-bound, low), torch.minimum(bound, high))
+
+
+def _halves(values: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = values.chunk(2, -1)
+    return first, second
+
+
+def _by_target(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
+    """The symmetric (..., 2D, 2D) whose entries (d, d), (d, D + d) and (D + d, D + d) are given, each (..., D)."""
+    return _from_blocks(first, cross, cross, second)
+
+
+def _from_blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    """The matrix ((diag a, diag b), (diag c, diag d)), shape (..., 2D, 2D)."""
+    upper, lower = torch.cat([a.diag_embed(), b.diag_embed()], -1), torch.cat([c.diag_embed(), d.diag_embed()], -1)
+    return torch.cat([upper, lower], -2)
+
+
+def _check(integral: str) -> None:
+    if integral != "quadrature":
+        raise OptionError.unknown("integral", integral, ["quadrature"])

@@ -1,0 +1,141 @@
+"""A network as a model whose answers can be differentiated in its inputs."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from bayescope.network.draws import fixed, substituted
+from bayescope.network.forward import reading
+from bayescope.network.inputs import call, count_rows, placed, some_rows, take_rows
+from bayescope.network.substitution import Substituted
+from bayescope.network.weights import Weights
+from bayescope.precision import Precision
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DifferentiableNetwork:
+    """f(x, θ) of a module whose values, J A⁻¹ Jᵀ and J v keep the graph of x, and of nothing else.
+
+    The Jacobian of all rows is written out, N C P numbers and as many again for each use of it, and its graph is kept
+    until the answers are let go: for the few points of an acquisition, not for a data set.
+
+    Attributes:
+        module: the network. It is read in eval mode and left as found.
+        weights: which of its parameters θ are.
+        outputs: C.
+    """
+
+    module: nn.Module
+    weights: Weights
+    outputs: int
+
+    @property
+    def dim(self) -> int:
+        """P, the number of random weights."""
+        return self.weights.dim
+
+    @property
+    def source(self) -> nn.Module:
+        """A copy of the module that is the user's to change."""
+        return copy.deepcopy(self.module)
+
+    @property
+    def space(self) -> Hashable:
+        """The names, shapes and masks of the random parameters."""
+        return self.weights.space
+
+    @property
+    def differentiable(self) -> DifferentiableNetwork:
+        """Itself."""
+        return self
+
+    def inputs(self, x: Any) -> Any:
+        """Tensors on the device of the module and with its floating-point type, in their graph.
+
+        Raises:
+            InputError: if there are no rows, or tensors differ in their number.
+        """
+        return some_rows(placed(x, self.module))
+
+    def forward(self, x: Any, theta: Tensor) -> Tensor:
+        """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
+        draws = theta.detach().reshape(-1, self.dim)
+        parameters, values = substituted(self.module, self.weights, draws)
+        replaced, constants = self._replaced(parameters)
+        with reading(self.module), torch.enable_grad():
+            answers = []
+            for of_draw in zip(*values, strict=True):
+                with Substituted(replaced, [*of_draw, *constants]):
+                    answers.append(call(self.module, x).to(torch.float64))
+        f = torch.stack(answers)
+        return f.reshape(*theta.shape[:-1], *f.shape[1:])
+
+    def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
+        jacobian, solved = self._solved(x, theta, precision)
+        return torch.einsum("...cp,...dp->...cd", jacobian, solved)
+
+    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+        """The diagonal of `covariance`, shape (N, *positions, C)."""
+        jacobian, solved = self._solved(x, theta, precision)
+        return (jacobian * solved).sum(-1)
+
+    def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
+        """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
+        return torch.einsum("...p,rp->r...", self._jacobian(x, theta), v)
+
+    def _solved(self, x: Any, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
+        """J and J A⁻¹, shape (N, *positions, C, P)."""
+        jacobian = self._jacobian(x, theta)
+        return jacobian, precision.solve(jacobian.flatten(0, -2).mT).mT.reshape(jacobian.shape)
+
+    def _jacobian(self, x: Any, theta: Tensor) -> Tensor:
+        parameters, values = substituted(self.module, self.weights, theta.detach())
+        replaced, constants = self._replaced(parameters)
+
+        def f(random: Sequence[Tensor], one: Any) -> Tensor:
+            with Substituted(replaced, [*random, *constants]):
+                return call(self.module, tree_map(_as_batch, one))[0]
+
+        with reading(self.module), torch.enable_grad():
+            try:
+                with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
+                    warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+                    found = torch.func.vmap(torch.func.jacrev(f), in_dims=(None, 0))(tuple(values), x)
+            except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
+                rows = [take_rows(x, slice(n, n + 1)) for n in range(count_rows(x))]
+                each = [_one_row(f, values, tree_map(_as_row, row)) for row in rows]
+                found = tuple(torch.stack(of_one) for of_one in zip(*each, strict=True))
+            named = dict(zip(self.weights.names, found, strict=True))
+            return self.weights.flatten(named).to(torch.float64)
+
+    def _replaced(self, parameters: list[nn.Parameter]) -> tuple[list[nn.Parameter], list[Tensor]]:
+        """All parameters, the random ones first, and the values of the others: none of them is in the graph."""
+        others = fixed(self.module, self.weights)
+        return [*parameters, *others], [other.detach() for other in others]
+
+
+def _one_row(f: Any, values: Sequence[Tensor], row: Any) -> list[Tensor]:
+    """The Jacobians (*positions, C, *shape) of one row, by one backward pass for each output."""
+    leaves = [value.detach().requires_grad_() for value in values]
+    outputs = f(leaves, row)
+    options: Any = {"create_graph": True, "materialize_grads": True}
+    each = [torch.autograd.grad(output, leaves, **options) for output in outputs.flatten()]
+    return [torch.stack(of_one).unflatten(0, outputs.shape) for of_one in zip(*each, strict=True)]
+
+
+def _as_batch(value: Any) -> Any:
+    return value.unsqueeze(0) if isinstance(value, Tensor) else value
+
+
+def _as_row(value: Any) -> Any:
+    return value.squeeze(0) if isinstance(value, Tensor) else value

@@ -1,0 +1,107 @@
+"""A network at weights that are not its own: many values of them at once, without writing any of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bayescope.network.forward import owned
+from bayescope.network.inputs import call, count_rows, take_rows
+from bayescope.network.substitution import Substituted
+from bayescope.network.weights import Weights
+from bayescope.tape.tape import row_blocks
+
+# What the weights of some draws take, and what the widest activation of some rows takes at them.
+DRAW_BYTES = 64 * 2**20
+# Rows that go through the network together, and those that should at least, so that products are not of vectors.
+ROWS, FEW_ROWS = 1024, 64
+
+
+def outputs_at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, copy: bool) -> Tensor:
+    """f(x, θ) for draws θ (S, P), shape (S, N, ..., C), float64: vectorised over draws, or one by one.
+
+    Draws and rows are taken in blocks that stay within `DRAW_BYTES`; which ones changes nothing but rounding.
+
+    Args:
+        module: the network, in the state in which it is to be read.
+        weights: which of its parameters θ are.
+        x: N rows, on the device of the module.
+        draws: float64.
+        copy: whether the network gets copies of the rows, since it may write over them.
+    """
+    size = next(iter(weights.parameters(module).values())).element_size()
+    with torch.no_grad():
+        wide = _widest(module, owned(take_rows(x, slice(0, 1)), copy=True))
+        some = max(1, DRAW_BYTES // (size * (weights.dim + wide * min(count_rows(x), FEW_ROWS))))
+        answers = []
+        for chosen in draws.split(some):
+            rows = _blocks(x, size * wide * len(chosen))
+            answers.append(torch.cat([_at(module, weights, block, chosen, copy=copy) for block in rows], 1))
+    return torch.cat(answers)
+
+
+def _blocks(x: Any, row_bytes: int) -> Iterator[Any]:
+    rows = count_rows(x)
+    return (take_rows(x, block) for block in row_blocks(rows, max(row_bytes, DRAW_BYTES // ROWS), DRAW_BYTES))
+
+
+def substituted(module: nn.Module, weights: Weights, draws: Tensor) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """The random parameters of a module, and for each its values at draws (..., P), in its own dtype."""
+    parameters, values = weights.parameters(module), weights.unflat(draws, module)
+    return list(parameters.values()), [values[name].to(parameter) for name, parameter in parameters.items()]
+
+
+def fixed(module: nn.Module, weights: Weights) -> list[nn.Parameter]:
+    """The parameters of a module that are not random."""
+    random = {id(parameter) for parameter in weights.parameters(module).values()}
+    return [parameter for parameter in module.parameters() if id(parameter) not in random]
+
+
+def _at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, copy: bool) -> Tensor:
+    parameters, values = substituted(module, weights, draws)
+    others = fixed(module, weights)
+    replaced, constants = [*parameters, *others], [other.detach() for other in others]
+
+    def f(*of_draw: Tensor) -> Tensor:
+        # Nothing that is there requires a gradient. Gradients are on for torch's own encoder layers, which otherwise
+        # take a fused way through, without a rule for vmap.
+        with torch.enable_grad(), Substituted(replaced, [*of_draw, *constants]):
+            return call(module, owned(x, copy=copy))
+
+    try:
+        with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
+            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+            outputs = torch.func.vmap(f)(*values)
+    except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
+        outputs = torch.stack([f(*of_draw) for of_draw in zip(*values, strict=True)])
+    return outputs.to(torch.float64)
+
+
+def _widest(module: nn.Module, row: Any) -> int:
+    """How many numbers the largest activation of one row has."""
+    with _Widest(module) as seen:
+        call(module, row)
+    return seen.numbers
+
+
+@final
+class _Widest(TorchDispatchMode):
+    """Sees every tensor that is made inside, parameters and views of them left aside."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.numbers = 1
+        self._parameters = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor) and value.untyped_storage().data_ptr() not in self._parameters:
+                self.numbers = max(self.numbers, value.numel())
+        return result

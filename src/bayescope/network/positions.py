@@ -1,0 +1,133 @@
+"""Dense outputs: C numbers at each of several positions (tokens, pixels), whose Jacobians are asked for apart.
+
+Nothing is ever there that holds two positions of a row at once but within a chunk of them: T positions of C outputs
+have T C cotangents, and their joint covariance (T C)² numbers a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayescope.network.recording import Recording
+from bayescope.tape import JoinedTape, OuterTape, StreamedTape
+from bayescope.tape.tape import row_blocks
+
+# The most cotangents that a chunk of several positions has: the products between its positions are thrown away.
+COTANGENTS = 32
+
+
+class Question(NamedTuple):
+    """What is asked of a tape whose cotangents are the identity.
+
+    Attributes:
+        ask: the answer of a tape with n rows and K cotangents, n and K its first dimensions.
+        apart: the answers (n, b, C, ...) for each position by itself, from those of K = b C cotangents.
+    """
+
+    ask: Callable[[JoinedTape], Tensor]
+    apart: Callable[[Tensor, int], Tensor]
+
+
+def by_cotangent(answer: Tensor, positions: int) -> Tensor:
+    """Answers (n, b C, ...) for each cotangent by itself, as (n, b, C, ...)."""
+    return answer.unflatten(1, (positions, -1))
+
+
+def by_pair(answer: Tensor, positions: int) -> Tensor:
+    """Answers (n, b C, b C) for pairs of cotangents, those of one position alone, (n, b, C, C)."""
+    pairs = answer.unflatten(2, (positions, -1)).unflatten(1, (positions, -1))
+    return pairs.diagonal(dim1=1, dim2=3).movedim(-1, 1)
+
+
+def chunk_size(outputs: torch.Size) -> int:
+    """How many positions have their cotangents together, for outputs (*positions, C) of a row."""
+    return max(1, min(outputs[:-1].numel(), COTANGENTS // max(1, outputs[-1])))
+
+
+def answer(recording: Recording, question: Question) -> Tensor:
+    """The answers for all rows and positions of a recording, shape (N, *positions, ...)."""
+    shape = recording.outputs.shape[1:]
+
+    def ask(tape: JoinedTape) -> Tensor:  # the caller's autocast is for the network
+        with torch.autocast(recording.outputs.device.type, enabled=False):
+            return question.ask(tape)
+
+    if len(shape) == 1:
+        return ask(recording.tape(_identity(recording)))
+    answers = [ask(tape) for tape in _rows_apart(recording)]
+    if answers:
+        return torch.cat(answers).unflatten(0, (recording.rows, *shape[:-1]))
+    chunks = [question.apart(ask(recording.tape(seeds)), len(seeds) // shape[-1]) for seeds in _chunks(recording)]
+    return torch.cat(chunks, 1).unflatten(1, shape[:-1])
+
+
+def _identity(recording: Recording) -> Tensor:
+    """The cotangents that pick out each output, shape (C, 1, *1, C): at all positions at once."""
+    f = recording.outputs
+    outputs = f.shape[-1]
+    eye = torch.eye(outputs, dtype=f.dtype, device=f.device)
+    return eye.reshape(outputs, *[1] * (f.ndim - 1), outputs)
+
+
+def _chunks(recording: Recording) -> Iterator[Tensor]:
+    """The cotangents that pick out each output of a chunk of positions, shape (b C, 1, *positions, C)."""
+    shape = recording.outputs.shape[1:]
+    positions, outputs, size = shape[:-1].numel(), shape[-1], chunk_size(shape)
+    for start in range(0, positions, size):
+        some = min(size, positions - start)
+        seeds = recording.outputs.new_zeros(some * outputs, positions * outputs)
+        seeds.diagonal(start * outputs).fill_(1.0)
+        yield seeds.reshape(-1, 1, *shape)
+
+
+def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
+    """Tapes in which each position is a row of its own, where that is what it is; else none.
+
+    Where an output at one position meets the random weights at that position alone (a last layer, convolutional or
+    not; layers after the last one in which positions meet), the cotangents of all positions can travel together:
+    U_ntc = g_ntc ⊗ a_nt, one backward pass for each of the C outputs and not for T C of them.
+    """
+    shape = recording.outputs.shape
+    few = shape[1:].numel() <= COTANGENTS
+    if not recording.is_head and (few or not _keeps_positions(recording)):
+        return
+    joined = recording.tape(_identity(recording).expand(-1, 1, *shape[1:]))
+    tapes = _factors(joined, shape[1:-1].numel())
+    numbers = sum(tape.positions * (shape[-1] * tape.shape[0] * tape.shape[1] + tape.dim) for tape in tapes)
+    for rows in row_blocks(recording.rows, numbers * recording.outputs.element_size()):
+        yield JoinedTape(tuple(_apart(tape.take(rows)) for tape in tapes), joined.indices, joined.dim)
+
+
+def _keeps_positions(recording: Recording) -> bool:
+    """Whether no output's cotangents leave its position, at the places where random weights meet the data.
+
+    Two positions differ in a bit of their number. Cotangents that are zero wherever a bit is 0, or wherever it is 1,
+    have to be zero there at these places too: for all bits together that leaves no pair of positions out.
+    """
+    shape = recording.outputs.shape[1:]
+    positions = shape[:-1].numel()
+    bits = torch.arange(positions)[None] >> torch.arange(max(1, (positions - 1).bit_length()))[:, None] & 1
+    seeded = torch.cat([bits, 1 - bits]).bool()
+    noise = torch.randn(len(seeded), positions, shape[-1], generator=torch.Generator().manual_seed(0))
+    seeds = (noise * seeded[..., None]).to(recording.outputs).reshape(-1, 1, *shape)
+    tapes = _factors(recording.tape(seeds), positions)
+    unseeded = ~seeded.to(recording.outputs.device)
+    return bool(tapes) and not any(tape.take(slice(None)).cotangents.movedim(2, 1)[unseeded].any() for tape in tapes)
+
+
+def _factors(joined: JoinedTape, positions: int) -> list[OuterTape | StreamedTape]:
+    """The tapes of the parts, where all of them are sums of outer products over as many positions; else none."""
+    tapes = [tape for tape in joined.parts if isinstance(tape, OuterTape | StreamedTape)]
+    return tapes if len(tapes) == len(joined.parts) and all(tape.positions == positions for tape in tapes) else []
+
+
+def _apart(tape: OuterTape) -> OuterTape:
+    """The tape whose rows are the positions of the rows of another."""
+    a, g = tape.activations.flatten(0, 1)[:, None], tape.cotangents
+    if g.stride(2) == 0 and (g.shape[1] == 1 or g.stride(1) == 0):  # the same everywhere, as at a last linear layer
+        return OuterTape(a, g[:, :1, :1], tape.bias)
+    return OuterTape(a, g.expand(-1, tape.rows, -1, -1, -1).flatten(1, 2)[:, :, None], tape.bias)

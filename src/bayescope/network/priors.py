@@ -1,0 +1,114 @@
+"""The prior over a network's random weights, given as one number, one a weight, or one a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.network.weights import Weights
+from bayescope.priors import Prior
+
+
+def network_prior(prior_precision: Any, weights: Weights) -> Prior:
+    """N(0, diag(prior_precision)⁻¹) over the random weights, or a prior as it is.
+
+    Args:
+        prior_precision: a positive number; shape (P,); a dict with a number for each name; or a `Prior`. A name is that
+            of a parameter ("0.weight"), a glob ("*.bias"), or a module ("0", which stands for its parameters); together
+            they name each random parameter once. The unit is one over the weight's unit squared.
+        weights: which weights are random.
+
+    Raises:
+        InputTypeError: if it is none of these.
+        InputError: if a precision is not positive, or a parameter is named twice or not at all.
+        OptionError: if a name stands for no random parameter.
+    """
+    if isinstance(prior_precision, Prior):
+        prior_precision.structured(weights.dim)
+        return prior_precision
+    return Prior(prior_diagonal(prior_precision, weights))
+
+
+def prior_diagonal(prior_precision: Any, weights: Weights) -> Tensor:
+    """The prior's precision as one number or of shape (P,), float64, in the graph of what is given as a tensor.
+
+    Raises:
+        InputTypeError: if it is none of the forms that `network_prior` takes.
+        InputError: if a precision is not positive, or a parameter is named twice or not at all.
+        OptionError: if a name stands for no random parameter.
+    """
+    if isinstance(prior_precision, Mapping):
+        counts = torch.tensor(weights.counts)
+        values = by_parameter(prior_precision, weights)
+        return values.repeat_interleave(counts.to(values.device))
+    diagonal = _positive("prior_precision", prior_precision)
+    if diagonal.ndim and diagonal.shape != (weights.dim,):
+        raise InputError(f"prior_precision: expected a number or shape ({weights.dim},), got {tuple(diagonal.shape)}.")
+    return diagonal
+
+
+def by_parameter(named: Mapping[str, Any], weights: Weights) -> Tensor:
+    """The number of each random parameter, in their order, by the name that stands for it; raises as `owners` does."""
+    owner = owners(named, weights)
+    values = {name: _number(name, value) for name, value in named.items()}
+    return torch.stack([values[owner[name]] for name in weights.names])
+
+
+def owners(names: Mapping[str, Any], weights: Weights) -> dict[str, str]:
+    """For each random parameter the one name that stands for it.
+
+    Raises:
+        InputError: if a parameter is named twice or not at all.
+        OptionError: if a name stands for no random parameter.
+    """
+    found: dict[str, str] = {}
+    for pattern in names:
+        hits = _named(pattern, weights.names)
+        if not hits:
+            raise OptionError.unknown("prior_precision", pattern, weights.names)
+        for name in hits:
+            if name in found:
+                raise InputError(
+                    f"prior_precision: expected one number for {name!r}, got one by {found[name]!r} and one by "
+                    f"{pattern!r}. Name each parameter once."
+                )
+            found[name] = pattern
+    missing = [name for name in weights.names if name not in found]
+    if missing:
+        raise InputError(
+            f"prior_precision: expected a number for each random parameter, got none for {missing}. Name them, or "
+            "leave them out of `weights`."
+        )
+    return found
+
+
+def _named(pattern: Any, names: tuple[str, ...]) -> list[str]:
+    """The parameters that a name stands for: itself, those that match the glob, or those of the module."""
+    if not isinstance(pattern, str):
+        raise InputTypeError(f"prior_precision: expected names of parameters as keys, got {pattern!r}.")
+    if pattern in names:
+        return [pattern]
+    return [name for name in names if fnmatchcase(name, pattern)] or [
+        name for name in names if name.startswith(f"{pattern}.")
+    ]
+
+
+def _number(name: str, value: Any) -> Tensor:
+    number = _positive(f"prior_precision[{name!r}]", value)
+    if number.numel() != 1:
+        raise InputError(f"prior_precision[{name!r}]: expected one number, got shape {tuple(number.shape)}.")
+    return number.reshape(())
+
+
+def _positive(name: str, value: Any) -> Tensor:
+    """Positive numbers in float64, still in the graph where they come as a tensor."""
+    if isinstance(value, bool | str):
+        raise InputTypeError(f"{name}: expected a positive number, an array or a dict by name, got {value!r}.")
+    checked = checks.positive(name, value)
+    return value.to(torch.float64) if isinstance(value, Tensor) else checked

@@ -1,0 +1,79 @@
+"""The checkpoint of a training run: one file, replaced as a whole, that a run goes on from."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+from bayescope.errors import InputError
+from bayescope.files import staged, usable_folder
+
+# The share of a run's time that writing checkpoints may take.
+SHARE = 0.05
+
+
+@final
+class Checkpoint:
+    """A file that a run is saved to and goes on from.
+
+    It is written beside its place and renamed, so that a run that is killed while it saves leaves the state before. It
+    holds tensors, numbers and text, and is read by ``torch.load(weights_only=True)``: reading one runs no code of it.
+
+    Args:
+        path: the file; ``None`` for no checkpoint. Its folder is made if it is missing.
+        run: what has to be the same in a run that goes on, such as the number of rows.
+
+    Raises:
+        InputError: if a file cannot be written there.
+    """
+
+    def __init__(self, path: str | Path | None, run: Mapping[str, Any]) -> None:
+        self._path = None if path is None else Path(path)
+        self._run = dict(run)
+        self._saved, self._took = time.monotonic(), 0.0
+        if self._path is not None:
+            usable_folder("checkpoint", self._path.parent, [self._path.name])
+
+    def load(self) -> dict[str, Any] | None:
+        """The state to go on from, or ``None`` where there is none yet.
+
+        Raises:
+            InputError: if the file is no checkpoint, or is one of another run.
+        """
+        if self._path is None or not self._path.exists():
+            return None
+        advice = f"Name another file, or take {self._path} away."
+        try:
+            found = torch.load(self._path, map_location="cpu", weights_only=True)
+        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(f"checkpoint: expected the file of an earlier run, got {reason}. {advice}") from error
+        if not isinstance(found, dict) or found.keys() != {"run", "state"}:
+            raise InputError(f"checkpoint: expected the file of an earlier run, got something else. {advice}")
+        for name, value in self._run.items():
+            if found["run"].get(name) != value:
+                raise InputError(
+                    f"checkpoint: expected one of a run with {name} = {value!r}, got {found['run'].get(name)!r}. "
+                    f"{advice}"
+                )
+        state: dict[str, Any] = found["state"]
+        return state
+
+    def due(self) -> bool:
+        """Whether saving now keeps to the share of the time that it may take."""
+        return self._path is not None and time.monotonic() - self._saved >= self._took / SHARE
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Replaces the file."""
+        if self._path is None:
+            return
+        begun = time.monotonic()
+        with staged(self._path.parent) as stage:
+            torch.save({"run": self._run, "state": dict(state)}, stage / self._path.name)
+        self._saved = time.monotonic()
+        self._took = self._saved - begun

@@ -1,0 +1,255 @@
+"""The training loop: epochs of minibatches, an optimiser, a schedule, somebody who watches, a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bayescope import checks
+from bayescope.errors import ConvergenceError
+from bayescope.progress import Report, progress_bar
+from bayescope.threads import threads_for
+from bayescope.training.checkpoint import Checkpoint
+from bayescope.training.minibatches import Minibatches
+from bayescope.training.objective import Objective
+from bayescope.training.optimizers import OptimizerChoice, Schedule, step_sizes
+from bayescope.training.watch import Watch
+
+# Shorter runs show no bar, and nobody reads one faster than this.
+PATIENCE_SECONDS = 2.0
+REFRESH_SECONDS = 0.1
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """How a training went; the module holds the weights.
+
+    Attributes:
+        trace: numbers per epoch: "loss" = "nll" + "penalty", and what the watch adds. "nll" sums −log p(y∣f) over the
+            rows of the epoch, each at the weights before its step; "penalty" is that at the epoch's end.
+        epochs: how many were completed, those before a checkpoint included.
+        kept: after which epoch the weights are those that are returned.
+        ended: why it ended: "all epochs", "no better validation" or "an interrupt".
+    """
+
+    trace: Mapping[str, list[Any]]
+    epochs: int
+    kept: int
+    ended: str
+
+    def summary(self) -> str:
+        """How many epochs, what ended them, and which weights were kept."""
+        kept = "" if self.kept == self.epochs else f", the weights after epoch {self.kept} kept"
+        why = "" if self.ended == "all epochs" else f", ended by {self.ended}"
+        return f"{self.epochs} epochs{why}{kept}"
+
+
+@final
+class Loop:
+    """Trains a module in place, under random states of its own.
+
+    Args:
+        module: the network.
+        objective: of all rows.
+        rows: in minibatches.
+        choice: the optimiser.
+        schedule: of its step size.
+        epochs: how many, those of a run that goes on included.
+        watch: judges the weights after each epoch.
+        checkpoint: where the state is kept.
+        progress: whether a bar is drawn once the run takes over two seconds.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        objective: Objective,
+        rows: Minibatches,
+        choice: OptimizerChoice,
+        *,
+        schedule: Any,
+        epochs: int,
+        watch: Watch,
+        checkpoint: Checkpoint,
+        progress: bool,
+    ) -> None:
+        self._module, self._objective, self._rows = module, objective, rows
+        self._watch, self._checkpoint, self._progress = watch, checkpoint, progress
+        self._optimizer: Optimizer = choice.make(objective.parameters)
+        self._values = choice.values
+        self._schedule = Schedule(schedule, self._optimizer, epochs)
+        self._epochs = epochs
+        self._epoch = self._kept = 0
+        self._trace: dict[str, list[Any]] = {"loss": [], "nll": [], "penalty": []}
+        self._best: dict[str, Tensor] | None = None
+        self._stopped = False
+
+    def run(self) -> Outcome:
+        """Trains until the epochs are over, the watch stops it, or Ctrl-C does.
+
+        Returns:
+            How it went. The module has the best weights, or the last ones where none was called best, and is in eval
+            mode; its gradients are ``None``.
+
+        Raises:
+            ConvergenceError: if the loss is no longer a finite number.
+            InputError: if the checkpoint is one of another run.
+        """
+        ended = "all epochs"
+        self._resume()
+        weights = sum(parameter.numel() for parameter in self._objective.parameters)
+        try:
+            with _Bar("training", shown=self._progress) as bar, threads_for(self._rows.largest * weights):
+                while self._epoch < self._epochs and not self._stopped:
+                    self._one_epoch(bar)
+        except KeyboardInterrupt:
+            ended = "an interrupt"
+        if self._stopped:
+            ended = "no better validation"
+        if self._best is not None:
+            _restore(self._module, self._best)
+        self._module.eval()
+        for parameter in self._module.parameters():
+            parameter.grad = None
+        return Outcome(self._trace, self._epoch, self._epoch if self._best is None else self._kept, ended)
+
+    def _one_epoch(self, bar: _Bar) -> None:
+        self._module.train()
+        total: Tensor | float = 0.0
+        for inputs, targets in self._rows.epoch():
+            bar.show(self._epoch, self._epochs, f"epoch {self._epoch + 1}")
+            total = total + self._step(inputs, targets) * float(targets.shape[0])
+        nll, penalty = float(total), float(self._objective.penalty())
+        self._refuse_non_finite(nll + penalty)
+        self._epoch += 1
+        verdict = self._watch.judge(self._epoch)
+        for name, value in {"loss": nll + penalty, "nll": nll, "penalty": penalty, **verdict.trace}.items():
+            self._trace.setdefault(name, []).append(value)
+        if verdict.best:
+            self._best, self._kept = _snapshot(self._module), self._epoch
+        self._stopped = verdict.stop
+        self._schedule.step(verdict.trace.get("validation_nll", nll + penalty))
+        if self._checkpoint.due() or self._epoch == self._epochs or self._stopped:
+            self._checkpoint.save(self._state())
+
+    def _step(self, inputs: Any, targets: Tensor) -> Tensor:
+        """One step of the optimiser, which may ask for the gradient more than once.
+
+        Returns:
+            The minibatch's mean of −log p(y∣f) before the step, float64.
+        """
+        first: list[Tensor] = []
+
+        def evaluate() -> Tensor:
+            nll = self._objective.estimate(inputs, targets)
+            first.append(nll)
+            return nll + self._objective.per_row_penalty() if self._values else nll
+
+        self._optimizer.step(evaluate)  # type: ignore[arg-type]  # torch's optimisers take a closure of a tensor
+        return first[0].to(torch.float64)
+
+    def _refuse_non_finite(self, loss: float) -> None:
+        if loss == loss and abs(loss) != float("inf"):
+            return
+        sizes = ", ".join(f"{size:g}" for size in step_sizes(self._optimizer))
+        raise ConvergenceError(
+            f"loss: expected a finite number, got {loss} in epoch {self._epoch + 1}, with the step size {sizes}. Take "
+            "a smaller lr, standardise inputs and targets, and see that the data hold no NaN."
+        )
+
+    def _state(self) -> dict[str, Any]:
+        device = next(self._module.parameters()).device
+        return {
+            "epoch": self._epoch,
+            "kept": self._kept,
+            "stopped": self._stopped,
+            "trace": self._trace,
+            "module": _snapshot(self._module),
+            "best": self._best,
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state(),
+            "watch": self._watch.state(),
+            "random": torch.get_rng_state(),
+            "random_gpu": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+            "orders": [generator.get_state() for generator in self._rows.generators],
+        }
+
+    def _resume(self) -> None:
+        state = self._checkpoint.load()
+        if state is None:
+            return
+        _restore(self._module, state["module"])
+        self._epoch, self._kept, self._stopped = state["epoch"], state["kept"], state["stopped"]
+        self._trace, self._best = state["trace"], state["best"]
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.restore(state["schedule"])
+        self._watch.restore(state["watch"])
+        torch.set_rng_state(state["random"])
+        if state["random_gpu"] is not None:
+            torch.cuda.set_rng_state(state["random_gpu"], next(self._module.parameters()).device)
+        for generator, order in zip(self._rows.generators, state["orders"], strict=True):
+            generator.set_state(order)
+
+
+@contextmanager
+def random_states(module: nn.Module, generator: torch.Generator) -> Iterator[torch.Generator]:
+    """Torch's own random states, which dropout draws from, seeded by a generator and put back afterwards.
+
+    Yields:
+        A generator for the order of the rows. The caller's is read twice, however long the training is.
+    """
+    gpus = sorted({parameter.device.index for parameter in module.parameters() if parameter.device.type == "cuda"})
+    with torch.random.fork_rng(devices=gpus):
+        seed = checks.seed_from(generator)
+        torch.default_generator.manual_seed(seed)
+        for index in gpus:
+            torch.cuda.default_generators[index].manual_seed(seed)
+        yield torch.Generator().manual_seed(checks.seed_from(generator))
+
+
+@final
+class _Bar:
+    """A progress bar that appears once the run has taken a while."""
+
+    def __init__(self, doing: str, *, shown: bool) -> None:
+        self._doing, self._shown = doing, shown
+        self._stack = ExitStack()
+        self._report: Report | None = None
+        self._next = time.monotonic() + PATIENCE_SECONDS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: Any) -> None:
+        self._stack.__exit__(*reason)
+
+    def show(self, done: int, steps: int, name: str) -> None:
+        """Tells how far it is, where that is due."""
+        if not self._shown or time.monotonic() < self._next:
+            return
+        if self._report is None:
+            self._report = self._stack.enter_context(progress_bar(self._doing))
+        self._report(done, steps, name)
+        self._next = time.monotonic() + REFRESH_SECONDS
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def _snapshot(module: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in _tensors(module).items()}
+
+
+def _restore(module: nn.Module, snapshot: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in _tensors(module).items():
+            tensor.copy_(snapshot[name])

@@ -1,0 +1,153 @@
+"""The objective of training: −Σ log p(y∣f) − log p(θ), estimated without bias from a minibatch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.errors import InputError
+from bayescope.likelihoods import Likelihood
+from bayescope.network.inputs import call
+from bayescope.network.weights import Weights
+from bayescope.priors import Prior
+
+
+def canonical_targets(likelihood: Likelihood, targets: Any, shape: torch.Size) -> Tensor:
+    """Labels in the likelihood's canonical form, shape (N, S, ...), for outputs (N, *positions, C) with S positions.
+
+    Raises:
+        InputError: if the outputs have no column for C, or the labels do not fit them.
+    """
+    if len(shape) < 2:
+        raise InputError(
+            f"model: expected outputs of shape (N, C) or (N, …, C), got {tuple(shape)}. Give it one column for one "
+            "output."
+        )
+    y, lead = torch.as_tensor(targets), shape[:-1]
+    if len(lead) > 1:
+        if y.shape[: len(lead)] != lead:
+            raise InputError(
+                f"y: expected one label for each of the positions {tuple(lead)} of the outputs, got shape "
+                f"{tuple(y.shape)}."
+            )
+        y = y.reshape(lead.numel(), *y.shape[len(lead) :])
+    rows = likelihood.targets(y, shape[-1])
+    if rows.shape[0] != lead.numel():
+        raise InputError(f"y: expected {lead.numel()} labels, one for each output, got {rows.shape[0]}.")
+    return rows.reshape(lead[0], -1, *rows.shape[1:])
+
+
+def log_likelihood(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:
+    """Σ log p(y∣f), a scalar in the dtype of f, for outputs (N, *positions, C) and canonical targets (N, S, ...)."""
+    return likelihood.log_prob(f.reshape(-1, f.shape[-1]), targets.flatten(0, 1)).sum()
+
+
+@final
+class Objective:
+    """−Σ_n log p(y_n∣f(x_n)) + ½ (θ−m)ᵀP₀(θ−m), over all N rows, of which a minibatch of B tells N/B times its own sum.
+
+    Gradients are of the objective divided by N, so that a step size means the same for any number of rows.
+
+    Args:
+        module: the network, in the mode that it is trained in.
+        weights: which weights are random: the prior's term is over those alone.
+        rows: N.
+        likelihood: p(y∣f).
+        prior: p(θ).
+
+    Attributes:
+        parameters: what is trained: the random weights, and all others that require a gradient.
+        likelihood: the present one.
+        prior: the present one.
+    """
+
+    def __init__(self, module: nn.Module, weights: Weights, rows: int, likelihood: Likelihood, prior: Prior) -> None:
+        self._module, self._weights, self._rows = module, weights, rows
+        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.move(likelihood, prior)
+
+    def move(self, likelihood: Likelihood, prior: Prior) -> None:
+        """Takes another likelihood and prior, such as those that the evidence prefers, from the next step on."""
+        self.likelihood, self.prior = likelihood, prior
+        self._pull = _pull(prior, self._weights, self._module, self._rows)
+
+    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+        """Sets every gradient to that of the objective over N, as a minibatch tells it.
+
+        Args:
+            inputs: B rows.
+            targets: their canonical labels, shape (B, S, ...).
+
+        Returns:
+            The minibatch's mean of −log p(y∣f) over its rows, detached.
+        """
+        with torch.enable_grad():
+            f = call(self._module, inputs)
+            loss = log_likelihood(self.likelihood, f, targets) / -targets.shape[0]
+        for parameter in self.parameters:
+            parameter.grad = None
+        if loss.requires_grad:
+            loss.backward()
+        self._pull.add_gradient()
+        return loss.detach()
+
+    def penalty(self) -> Tensor:
+        """½ (θ−m)ᵀP₀(θ−m) at the present weights, a float64 scalar."""
+        offset = self._weights.flat(self._module).to(torch.float64)
+        offset = offset - self.prior.centre(len(offset)).to(offset)
+        precision = self.prior.precision
+        if isinstance(precision, Tensor):
+            return 0.5 * (precision.to(offset) * offset.square()).sum()
+        return 0.5 * offset @ precision.multiply(offset)
+
+    def per_row_penalty(self) -> Tensor:
+        """`penalty` divided by N."""
+        return self.penalty() / self._rows
+
+
+class _Elementwise:
+    """The gradient P₀(θ − m)/N of a prior whose precision is diagonal, written onto that of the data."""
+
+    def __init__(self, terms: list[tuple[nn.Parameter, Tensor, Tensor | None]]) -> None:
+        self._terms = terms
+
+    def add_gradient(self) -> None:
+        with torch.no_grad():
+            for parameter, precision, offset in self._terms:
+                if parameter.grad is None:  # not in use: the prior alone pulls it
+                    parameter.grad = torch.zeros_like(parameter)
+                parameter.grad.addcmul_(parameter, precision)
+                if offset is not None:
+                    parameter.grad.sub_(offset)
+
+
+class _Structured:
+    """The same for a precision of any structure, such as a posterior's that became the prior."""
+
+    def __init__(self, prior: Prior, weights: Weights, module: nn.Module, rows: int) -> None:
+        self._prior, self._weights, self._module, self._rows = prior, weights, module, rows
+
+    def add_gradient(self) -> None:
+        theta = self._weights.flat(self._module).to(torch.float64)
+        pull = self._weights.unflat(-self._prior.gradient(theta) / self._rows)
+        for name, parameter in self._weights.parameters(self._module).items():
+            term = pull[name].to(parameter)
+            parameter.grad = term if parameter.grad is None else parameter.grad.add_(term)
+
+
+def _pull(prior: Prior, weights: Weights, module: nn.Module, rows: int) -> _Elementwise | _Structured:
+    if not isinstance(prior.precision, Tensor):
+        prior.structured(weights.dim)
+        return _Structured(prior, weights, module, rows)
+    diagonal = prior.diagonal(weights.dim) / rows
+    precisions = weights.unflat(diagonal)  # zero where a mask leaves entries out
+    offsets: Mapping[str, Tensor] = weights.unflat(diagonal * prior.centre(weights.dim))
+    terms = []
+    for name, parameter in weights.parameters(module).items():
+        precision, offset = precisions[name].to(parameter), offsets[name].to(parameter)
+        one = bool((precision == precision.flatten()[0]).all())
+        terms.append((parameter, precision.flatten()[0] if one else precision, offset if offset.any() else None))
+    return _Elementwise(terms)

@@ -1,0 +1,155 @@
+"""Optimisers and schedules by name, or as the caller makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, final
+
+import torch
+from torch import nn
+from torch.optim import LBFGS, SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau
+
+from bayescope import checks
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
+
+Make = Callable[[list[nn.Parameter], float], Optimizer]
+
+
+def _adam(parameters: list[nn.Parameter], lr: float) -> Optimizer:
+    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
+    return Adam(parameters, lr=lr, fused=fused)
+
+
+def _sgd(parameters: list[nn.Parameter], lr: float) -> Optimizer:
+    return SGD(parameters, lr=lr, momentum=0.9)
+
+
+def _lbfgs(parameters: list[nn.Parameter], lr: float) -> Optimizer:
+    # Tolerances at rounding: the objective is divided by N, and an optimum is asked for, not a good value.
+    tight = torch.finfo(parameters[0].dtype).eps
+    return LBFGS(parameters, lr=lr, tolerance_grad=tight, tolerance_change=tight**2, line_search_fn="strong_wolfe")
+
+
+# By name: how it is made, its step size, and the rows of a minibatch (None: all).
+_NAMED: dict[str, tuple[Make, float, int | None]] = {
+    "adam": (_adam, 1e-3, 128),
+    "sgd": (_sgd, 1e-2, 128),
+    "lbfgs": (_lbfgs, 1.0, None),
+}
+_OWN_BATCH_SIZE = 128
+
+
+@final
+class OptimizerChoice:
+    """An optimiser with its step size and its minibatches, checked before anything is read.
+
+    Args:
+        optimizer: "adam", "sgd" (momentum 0.9), "lbfgs" (all rows at once, strong Wolfe line search), or a function of
+            a list of parameters that returns a ``torch.optim.Optimizer``.
+        lr: the step size; ``None`` for 1e-3, 1e-2 and 1. A function brings its own.
+        batch_size: the most rows of a minibatch; ``None`` for 128, and all rows for "lbfgs".
+
+    Attributes:
+        batch_size: the rows of a minibatch, or ``None`` for all.
+        values: whether the value of the whole objective is needed at each step, as for a line search.
+
+    Raises:
+        OptionError: if the name is unknown.
+        UnsupportedError: if a function comes with lr=, or "lbfgs" with a batch_size.
+    """
+
+    batch_size: int | None
+    values: bool
+    _make: Callable[[list[nn.Parameter]], Any]
+
+    def __init__(self, optimizer: Any, lr: float | None, batch_size: int | None) -> None:
+        if lr is not None:
+            checks.positive("lr", lr)
+        if batch_size is not None:
+            checks.count("batch_size", batch_size)
+        if callable(optimizer):
+            if lr is not None:
+                raise UnsupportedError(f"lr: expected None for an optimizer of your own, got {lr}. Set it there.")
+            self._make = optimizer
+            self.values, self.batch_size = True, batch_size or _OWN_BATCH_SIZE
+            return
+        name = checks.choice("optimizer", optimizer, _NAMED)
+        make, default, size = _NAMED[name]
+        if size is None and batch_size is not None:
+            raise UnsupportedError(
+                f"batch_size: expected None for the optimizer {name!r}, which steps on all rows, got {batch_size}."
+            )
+        self._make = lambda parameters: make(parameters, float(default if lr is None else lr))
+        self.values, self.batch_size = size is None, batch_size or size
+
+    def make(self, parameters: list[nn.Parameter]) -> Optimizer:
+        """The optimiser of some parameters.
+
+        Raises:
+            InputTypeError: if the caller's function returns something else.
+        """
+        made = self._make(parameters)
+        if not isinstance(made, Optimizer):
+            raise InputTypeError(f"optimizer: expected a torch.optim.Optimizer, got {type(made).__name__}.")
+        return made
+
+
+@final
+class Schedule:
+    """The step size over the epochs.
+
+    Args:
+        schedule: ``None`` for a constant one, "cosine" for one that falls to zero in the last epoch, or a function of
+            the optimiser that returns a scheduler of ``torch.optim.lr_scheduler``, whose ``step`` is called after each
+            epoch.
+        optimizer: whose step size it is.
+        epochs: how many there will be.
+
+    Raises:
+        OptionError: if the name is unknown.
+        InputTypeError: if the caller's function returns something else.
+    """
+
+    def __init__(self, schedule: Any, optimizer: Optimizer, epochs: int) -> None:
+        self._scheduler: LRScheduler | None = None
+        self._needs_value = False
+        if schedule is None:
+            return
+        if callable(schedule):
+            made = schedule(optimizer)
+        else:
+            checks.choice("schedule", schedule, ["cosine"])
+            made = CosineAnnealingLR(optimizer, T_max=epochs)
+        if not isinstance(made, LRScheduler):
+            raise InputTypeError(f"schedule: expected a torch.optim.lr_scheduler, got {type(made).__name__}.")
+        self._scheduler, self._needs_value = made, isinstance(made, ReduceLROnPlateau)
+
+    def step(self, value: float) -> None:
+        """Ends an epoch, in which the objective was ``value``."""
+        if self._scheduler is None:
+            return
+        if self._needs_value:
+            self._scheduler.step(value)  # type: ignore[arg-type]
+        else:
+            self._scheduler.step()
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {} if self._scheduler is None else self._scheduler.state_dict()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Goes on from a checkpoint.
+
+        Raises:
+            InputError: if the checkpoint is of a run with another schedule.
+        """
+        if bool(state) != (self._scheduler is not None):
+            raise InputError("checkpoint: expected one of a run with this schedule, got another's.")
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state)
+
+
+def step_sizes(optimizer: Optimizer) -> Iterable[float]:
+    """The present step sizes, one for each group of parameters."""
+    return [float(group["lr"]) for group in optimizer.param_groups if "lr" in group]

@@ -1,0 +1,138 @@
+"""What every training is set up from: a module to train, its random weights, the rows, and how to go about it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from bayescope import checks
+from bayescope.errors import InputTypeError
+from bayescope.likelihoods import Likelihood, resolve
+from bayescope.network.batches import Batches
+from bayescope.network.model import NetworkModel
+from bayescope.network.trace import trace
+from bayescope.network.weights import Weights
+from bayescope.training.checkpoint import Checkpoint
+from bayescope.training.loop import Loop, Outcome, random_states
+from bayescope.training.minibatches import Minibatches
+from bayescope.training.objective import Objective
+from bayescope.training.optimizers import OptimizerChoice
+from bayescope.training.watch import Watch
+
+
+@final
+class Settings:
+    """How to train, checked before anything is read: the arguments that `fit_map` and `fit_evidence` share.
+
+    Raises:
+        OptionError: if a name is unknown.
+        InputError: if a number cannot be used.
+        UnsupportedError: if two arguments do not go together.
+    """
+
+    def __init__(
+        self,
+        *,
+        likelihood: str | Likelihood,
+        epochs: int,
+        lr: float | None,
+        optimizer: Any,
+        schedule: Any,
+        batch_size: int | None,
+        checkpoint: str | Path | None,
+        generator: torch.Generator | int | None,
+        progress: bool,
+    ) -> None:
+        self.likelihood = resolve(likelihood)
+        self.epochs = checks.count("epochs", epochs)
+        self.choice = OptimizerChoice(optimizer, lr, batch_size)
+        self.schedule = schedule
+        self.checkpoint = checkpoint
+        self.generator = checks.generator(generator)
+        self.progress = checks.flag("progress", progress)
+
+    @contextmanager
+    def prepared(self, model: nn.Module, data: Any, weights: Any, *, inplace: bool) -> Iterator[Training]:
+        """A training of a copy of the model, or of itself, with random states of its own until the block ends.
+
+        Raises:
+            InputTypeError: if the model is no module.
+        """
+        if not isinstance(model, nn.Module):
+            raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
+        module = model if inplace else _copied(model)
+        with random_states(module, self.generator) as order, torch.inference_mode(False):
+            rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
+            yield Training(self, module, chosen_weights(module, weights, rows.few[0]), rows, order, inplace)
+
+
+@final
+@dataclass(frozen=True)
+class Training:
+    """A training that is ready to run.
+
+    Attributes:
+        settings: how.
+        module: what is trained.
+        weights: which of its weights are random.
+        rows: the data.
+        order: the generator of the order of the rows.
+        inplace: whether the module is the caller's own.
+    """
+
+    settings: Settings
+    module: nn.Module
+    weights: Weights
+    rows: Minibatches
+    order: torch.Generator
+    inplace: bool
+
+    def held_out(self, data: Any) -> Minibatches:
+        """Other rows, in an order that draws nothing from the generator of these."""
+        batches = data if isinstance(data, Mapping | tuple) else Batches(data, self.module, batch_size=1024)
+        return Minibatches(batches, self.module, self.settings.likelihood, 1024, torch.Generator())
+
+    def run(self, objective: Objective, watch: Watch, facts: Mapping[str, Any]) -> Outcome:
+        """Trains.
+
+        Args:
+            objective: of all rows.
+            watch: judges the weights after each epoch.
+            facts: what a checkpoint has to agree in, beside the rows and the weights.
+        """
+        settings = self.settings
+        shapes = ", ".join(f"{n} {tuple(p.shape)}" for n, p in self.module.named_parameters())
+        # A schedule that looks ahead to the last epoch gives other step sizes for another number of them.
+        ahead = {} if settings.schedule is None else {"epochs": settings.epochs}
+        checkpoint = Checkpoint(settings.checkpoint, {"rows": self.rows.rows, "parameters": shapes, **ahead, **facts})
+        return Loop(
+            self.module, objective, self.rows, settings.choice, schedule=settings.schedule, epochs=settings.epochs,
+            watch=watch, checkpoint=checkpoint, progress=settings.progress,
+        ).run()  # fmt: skip
+
+    def function(self) -> NetworkModel:
+        """The trained module as a model that nobody else holds."""
+        module = _copied(self.module) if self.inplace else self.module
+        return NetworkModel(module, self.weights, self.rows.outputs)
+
+
+def chosen_weights(module: nn.Module, choice: Any, inputs: Any) -> Weights:
+    """The weights that a choice names; the last layer is found by tracing the network on a batch."""
+    if isinstance(choice, str) and choice == "last_layer":
+        return trace(module, inputs, choice).weights
+    return Weights.select(module, choice)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A copy without gradients."""
+    copied = copy.deepcopy(module)
+    for parameter in copied.parameters():
+        parameter.grad = None
+    return copied

@@ -1,0 +1,228 @@
+"""Draws by sample-then-optimise have the covariance of the full GGN's posterior, and say when they have not."""
+
+from __future__ import annotations
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from bayescope.curvature import fit_curvature, passes
+from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, MemoryBudgetError, UnsupportedError
+from bayescope.laplace import sampling
+from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.laplace import laplace
+from bayescope.likelihoods import Gaussian
+from bayescope.models import LinearizedModel
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior
+from bayescope.precision import DensePrecision, Precision
+from bayescope.priors import Prior
+from tests.laplace.problems import mlp, normal, nothing_written, penalty, seeded, train
+
+untrained = pytest.mark.filterwarnings("ignore:.*expected weights:bayescope.errors.ConvergenceWarning")
+pytestmark = untrained
+
+# Every statistical test here fails by chance once in a million times, were its seed not fixed.
+FALSE_ALARM = 1e-6
+X, NEW = normal(40, 2, seed=1), 2.0 * normal(12, 2, seed=2)
+LABELS = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(3))
+
+
+def both(
+    module: nn.Module, data: Any, *, samples: int = 64, **options: Any
+) -> tuple[DrawsPosterior, GaussianPosterior]:
+    drawn = laplace(module, data, structure="samples", samples=samples, generator=7, **options)
+    options.pop("tolerance", None)
+    full = laplace(module, data, structure="full", **options)
+    assert isinstance(drawn, DrawsPosterior)
+    assert isinstance(full, GaussianPosterior)
+    return drawn, full
+
+
+def assert_drawn_from(z: Tensor, precision: Precision) -> None:
+    """zᵀAz ~ χ²_P for each draw, and Σ zᵀAz ~ χ²_PS for all."""
+    squares = (z * precision.multiply(z.mT).mT).sum(1)
+    samples, dim = z.shape
+    assert in_range(float(squares.sum()), samples * dim, 1)
+    for square in squares.tolist():
+        assert in_range(square, dim, samples)
+    # and no draw knows of another one
+    white = torch.linalg.cholesky(precision.to_dense()).mT @ z.mT
+    between = (white.mT @ white / dim**0.5).fill_diagonal_(0.0)
+    bound = stats.norm.isf(FALSE_ALARM / samples**2) * 1.5  # a product of normals has wider tails
+    assert float(between.abs().max()) < bound
+
+
+def in_range(square: float, degrees: int, tests: int) -> bool:
+    low, high = (stats.chi2.ppf(p, degrees) for p in (0.5 * FALSE_ALARM / tests, 1.0 - 0.5 * FALSE_ALARM / tests))
+    return bool(low < square < high)
+
+
+@pytest.fixture(scope="module")
+def large() -> tuple[nn.Module, tuple[Tensor, Tensor]]:
+    """A network of 3,000 weights with ten classes, near its mode."""
+    module = seeded(lambda: nn.Sequential(*_layers(10, 40, 50, 10)), scale=0.3)
+    x = normal(100, 10, seed=11)
+    y = torch.randint(0, 10, (100,), generator=torch.Generator().manual_seed(12))
+    train(module, lambda: nn.functional.cross_entropy(module(x), y, reduction="sum") + penalty(module, 1.0), steps=5)
+    return module, (x, y)
+
+
+def _layers(*widths: int) -> list[nn.Module]:
+    layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.Tanh())]
+    return layers[:-1]
+
+
+def test_predictive_variances_of_three_thousand_weights(large: Any) -> None:
+    """S v̂/v ~ χ²_S at every input and output, and of all together once they are decorrelated."""
+    module, data = large
+    drawn = laplace(module, data, likelihood="categorical", structure="samples", samples=100, generator=7)
+    assert isinstance(drawn, DrawsPosterior)
+    assert isinstance(drawn.function, LinearizedModel)
+    assert drawn.flat.shape == (100, 3000)
+    full = fit_curvature(module, data, likelihood="categorical", structure="full").with_prior(1.0)
+    z, new = drawn.flat - drawn.function.at, 1.5 * normal(8, 10, seed=13)
+    moved = (drawn.function.forward(new, drawn.flat) - drawn.function.forward(new, drawn.function.at)).flatten(1)
+    identity = torch.eye(3000, dtype=torch.float64)
+    jacobian = drawn.function.jacobian_product(new, drawn.function.at, identity).flatten(1).mT
+    joint = jacobian @ full.solve(jacobian.mT.contiguous())
+    for square in (moved.square().sum(0) / joint.diagonal()).tolist():
+        assert in_range(square, 100, len(joint))
+    white = torch.linalg.solve_triangular(torch.linalg.cholesky(joint), moved.mT, upper=False)
+    assert in_range(float(white.square().sum()), white.numel(), 1)
+    assert_drawn_from(z, full)
+
+
+TASKS: dict[str, dict[str, Any]] = {
+    "categorical": {"likelihood": "categorical", "prior_precision": 0.3},
+    "by layer": {"likelihood": "categorical", "prior_precision": {"0": 0.3, "2": 4.0}},
+    "by weight about a mean": {
+        "likelihood": "categorical",
+        "prior_precision": Prior(0.2 + normal(27, seed=4).square(), normal(27, seed=5)),
+    },
+    "dense": {
+        "likelihood": "categorical",
+        "prior_precision": Prior(DensePrecision(torch.eye(27).double() + 0.1 * torch.ones(27, 27).double())),
+    },
+    "cold": {"likelihood": "categorical", "temperature": 0.2},
+    "last layer": {"likelihood": "categorical", "weights": "last_layer"},
+    "gaussian": {"likelihood": Gaussian(0.2)},
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_draws_are_of_the_posterior(task: str) -> None:
+    options = TASKS[task]
+    y = normal(40, 3, seed=6) if task == "gaussian" else LABELS
+    drawn, full = both(mlp(3), (X, y), samples=400, batch_size=16, **options)
+    assert_drawn_from(drawn.flat - full.location, full.precision)
+    assert isinstance(full.fit, LaplaceFit)
+    gamma, decrement = float(full.fit.effective_parameters()), float(full.fit.newton_decrement())
+    told = drawn.record.notes
+    assert float(told["Newton decrement"]) == pytest.approx(decrement, rel=1e-2)
+    assert float(told["effective parameters"].split()[0]) == pytest.approx(gamma, rel=0.2)
+
+
+def test_each_preconditioner_gives_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    def draws() -> tuple[Tensor, str]:
+        q = laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="samples", tolerance=1e-9, generator=1)
+        assert isinstance(q, DrawsPosterior)
+        return q.flat, q.summary()
+
+    kronecker, told = draws()
+    assert "Kronecker" in told
+    monkeypatch.setattr(sampling, "BLOCKS", 1e-3)
+    diagonal, told = draws()
+    assert "diagonal" in told
+    torch.testing.assert_close(kronecker, diagonal, rtol=1e-6, atol=1e-6)
+
+
+def test_functions_of_the_draws_are_linearised() -> None:
+    drawn, full = both(mlp(3), (X, LABELS), likelihood="categorical", samples=16)
+    p = drawn.predict(NEW)
+    assert full.function is not None
+    offsets = full.function.jacobian_product(NEW, full.location, drawn.flat - full.location)
+    torch.testing.assert_close(p.latent_mean, full.function.forward(NEW, full.location) + offsets.mean(0))
+    assert drawn.sample_functions(NEW, 3, generator=0).shape == (3, 12, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(drawn.model(NEW), mlp(3)(NEW))
+
+
+def test_nothing_of_the_callers_is_written_or_kept() -> None:
+    module, x = mlp(3).train(), X.clone()
+    with nothing_written(module):
+        q = laplace(module, (x, LABELS), likelihood="categorical", structure="samples", samples=4, generator=3)
+        before = q.predict(NEW).mean
+        again = laplace(module, (x, LABELS), likelihood="categorical", structure="samples", samples=4, generator=3)
+    assert torch.equal(again.predict(NEW).mean, before)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    for posterior in (q, copy.deepcopy(q)):
+        assert torch.equal(posterior.predict(NEW).mean, before)
+
+
+def _far(prior_precision: float) -> Posterior:
+    module, y = mlp(1), normal(40, 1, seed=9)
+    train(module, lambda: 0.5 * (module(X) - y).square().sum() / 0.2 + penalty(module, 1.0))
+    return laplace(
+        module, (X, y), likelihood=Gaussian(0.2), structure="samples", samples=64, generator=0,
+        prior_precision=prior_precision,
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+def test_weights_that_are_no_mode_are_noticed() -> None:
+    _far(1.0)
+    with pytest.warns(ConvergenceWarning, match="Newton decrement"):
+        _far(100.0)
+
+
+def test_a_network_in_single_precision() -> None:
+    drawn, full = both(mlp(3).to(torch.float32), (X.float(), LABELS), likelihood="categorical", samples=400)
+    assert_drawn_from(drawn.flat - full.location, full.precision)
+
+
+def test_what_does_not_converge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"likelihood": "categorical", "structure": "samples", "samples": 1}
+    with pytest.raises(ConvergenceError, match="float64"):
+        laplace(mlp(3).to(torch.float32), (X.float(), LABELS), tolerance=1e-13, **options)
+    monkeypatch.setattr(sampling, "PASSES", 2)
+    with pytest.raises(ConvergenceError, match="after 2 passes"):
+        laplace(mlp(3), (X, LABELS), **options)
+
+
+def test_data_are_read_once_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    run = passes.Passes.run
+
+    def counting(self: passes.Passes, *args: Any, **kwargs: Any) -> None:
+        counted.append(1)
+        run(self, *args, **kwargs)
+
+    monkeypatch.setattr(passes.Passes, "run", counting)
+    q = laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="samples", samples=8, generator=0)
+    products = int(q.record.notes["conjugate gradients"].split()[0])
+    assert len(q.trace["residual"]) == products
+    assert len(counted) <= products + 4  # the preconditioner's, the noise, and the check of the residual
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"curvature": "hessian"}, UnsupportedError, "GGN"),
+        ({"rank": 3}, UnsupportedError, "rank"),
+        ({"groups": "tensor"}, UnsupportedError, "groups"),
+        ({"sharing": "reduce"}, UnsupportedError, "sharing"),
+        ({"samples": 0}, InputError, "samples"),
+        ({"tolerance": 2.0}, InputError, "tolerance"),
+        ({"memory": 400_000, "samples": 4000}, MemoryBudgetError, "fewer samples"),
+    ],
+)
+def test_what_cannot_be_used_is_said(options: dict[str, Any], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="samples", **options)

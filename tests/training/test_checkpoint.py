@@ -1,0 +1,148 @@
+"""A run that was stopped and goes on gives the numbers of one that was not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from bayescope.errors import InputError
+from bayescope.posterior import PointPosterior
+from bayescope.training import checkpoint as module_under_test
+from bayescope.training import fit_map
+from bayescope.training.checkpoint import Checkpoint
+from tests.training.toys import line, noisy_network, perceptron
+
+VALIDATION = line(20, seed=9)
+RUNS: dict[str, dict[str, Any]] = {
+    "adam": {"batch_size": 8},
+    "cosine": {"batch_size": 8, "schedule": "cosine"},
+    "sgd": {"batch_size": 8, "optimizer": "sgd"},
+    "lbfgs": {"optimizer": "lbfgs"},
+    "validation": {"batch_size": 8, "validation": VALIDATION, "patience": 4, "lr": 0.05},
+    "own": {
+        "batch_size": 8,
+        "optimizer": torch.optim.RMSprop,
+        "schedule": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=1),
+    },
+}
+
+
+class Killed(Exception):
+    """What stands for a process that ends."""
+
+
+class Mortal(nn.Module):
+    """A noisy network that dies at a given forward pass of its training, the first time it is told to."""
+
+    def __init__(self, dies_at: int | None = None) -> None:
+        super().__init__()
+        self.body = noisy_network()
+        self.left = dies_at
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.left is not None and self.training:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+        out: Tensor = self.body(x)
+        return out
+
+
+def run(module: nn.Module, data: Any, **arguments: Any) -> PointPosterior:
+    return fit_map(module, data, likelihood="gaussian", epochs=12, generator=4, **arguments)
+
+
+def same(one: PointPosterior, other: PointPosterior) -> None:
+    assert torch.equal(one.mean, other.mean)
+    assert one.trace == other.trace
+    for name, tensor in one.model.state_dict().items():
+        assert torch.equal(tensor, other.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_killed_run_goes_on_to_the_same_numbers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_under_test, "SHARE", 1e9)  # saved after every epoch
+    data, arguments, file = line(40), RUNS[name], tmp_path / "new" / "run.pt"
+    whole = run(Mortal(), data, **arguments)
+    with pytest.raises(Killed):
+        run(Mortal(22), data, checkpoint=file, **arguments)
+    assert [path.name for path in file.parent.iterdir()] == ["run.pt"]
+    resumed = run(Mortal(), data, checkpoint=file, **arguments)
+    same(resumed, whole)
+    same(run(Mortal(0), data, checkpoint=file, **arguments), whole)  # it has ended: nothing is trained any more
+
+
+@pytest.mark.global_rng
+def test_a_shuffling_loader_goes_on_in_its_order(tmp_path: Path) -> None:
+    def loader() -> Any:
+        return DataLoader(TensorDataset(*line(40)), batch_size=8, shuffle=True, generator=torch.Generator())
+
+    whole = fit_map(noisy_network(), loader(), likelihood="gaussian", epochs=6, generator=1)
+    fit_map(noisy_network(), loader(), likelihood="gaussian", epochs=2, generator=1, checkpoint=tmp_path / "a")
+    resumed = fit_map(
+        noisy_network(), loader(), likelihood="gaussian", epochs=6, generator=1, checkpoint=tmp_path / "a"
+    )
+    same(resumed, whole)
+
+
+def test_more_epochs_go_on_from_where_a_run_ended(tmp_path: Path) -> None:
+    data = line(40)
+    whole = fit_map(noisy_network(), data, likelihood="gaussian", epochs=9, batch_size=8, generator=2)
+    for epochs in (4, 9):
+        resumed = fit_map(
+            noisy_network(), data, likelihood="gaussian", epochs=epochs, batch_size=8, generator=2,
+            checkpoint=tmp_path / "run.pt",
+        )  # fmt: skip
+    same(resumed, whole)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.pt"
+    fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=file)
+    with pytest.raises(InputError, match="rows = 41, got 40"):
+        fit_map(perceptron(), line(41), likelihood="gaussian", epochs=2, checkpoint=file)
+    with pytest.raises(InputError, match="with parameters"):
+        fit_map(perceptron(hidden=3), line(40), likelihood="gaussian", epochs=2, checkpoint=file)
+    with pytest.raises(InputError, match="with epochs"):
+        fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=file, schedule="cosine")
+    file.write_text("not a checkpoint")
+    with pytest.raises(InputError, match="expected the file of an earlier run"):
+        fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=file)
+    torch.save({"run": 1}, file)
+    with pytest.raises(InputError, match="something else"):
+        fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=file)
+    with pytest.raises(InputError, match="folder"):
+        fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=tmp_path)
+
+
+def test_a_failing_save_leaves_the_one_before(tmp_path: Path) -> None:
+    file = tmp_path / "run.pt"
+    keeper = Checkpoint(file, {"rows": 3})
+    keeper.save({"epoch": 1})
+    with pytest.raises(Exception, match="pickle"):
+        keeper.save({"epoch": lambda: None})
+    assert keeper.load() == {"epoch": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_saving_keeps_to_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module_under_test.time, "monotonic", lambda: now[0])
+    keeper = Checkpoint(tmp_path / "run.pt", {})
+    assert keeper.due()  # at first, so that a run that is killed early has something
+
+    def slow(*_: Any) -> None:
+        now[0] += 1.0
+
+    monkeypatch.setattr(module_under_test.torch, "save", slow)
+    keeper.save({})
+    now[0] += 0.9 / module_under_test.SHARE
+    assert not keeper.due()
+    now[0] += 0.2 / module_under_test.SHARE
+    assert keeper.due()
+    assert not Checkpoint(None, {}).due()

@@ -1,0 +1,95 @@
+"""Minibatches: every row once an epoch, in an order from a generator of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from bayescope.likelihoods import Categorical, Gaussian
+from bayescope.training.minibatches import Minibatches
+from tests.training.toys import line, perceptron
+
+
+def rows_of(minibatches: Minibatches) -> list[Tensor]:
+    return [inputs for inputs, _ in minibatches.epoch()]
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 12, 25, 26, None])
+def test_every_row_once_an_epoch(batch_size: int | None) -> None:
+    x, y = line(25)
+    minibatches = Minibatches((x, y), perceptron(), Gaussian(), batch_size, torch.Generator().manual_seed(0))
+    pieces = rows_of(minibatches)
+    sizes = [len(piece) for piece in pieces]
+    assert max(sizes) <= (batch_size or 25)
+    assert max(sizes) - min(sizes) <= 1
+    assert len(pieces) == -(-25 // (batch_size or 25))
+    found = torch.cat(pieces)
+    assert torch.equal(found.sort(0).values, x.sort(0).values)
+    if len(pieces) > 1:
+        assert not torch.equal(found, torch.cat(rows_of(minibatches)))
+
+
+def test_inputs_and_targets_stay_together() -> None:
+    x, y = line(25)
+    minibatches = Minibatches(({"a": x}, y), _Named(), Gaussian(), 4, torch.Generator().manual_seed(0))
+    for inputs, targets in minibatches.epoch():
+        for row, target in zip(inputs["a"], targets, strict=True):
+            place = int((x == row).all(1).nonzero())
+            assert torch.equal(target[0], y[place])
+
+
+class _Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = perceptron()
+
+    def forward(self, a: Tensor) -> Tensor:
+        out: Tensor = self.body(a)
+        return out
+
+
+def test_validation_order_is_the_datas() -> None:
+    x, y = line(25)
+    minibatches = Minibatches((x, y), perceptron(), Gaussian(), 4, torch.Generator())
+    assert torch.equal(torch.cat([inputs for inputs, _ in minibatches.in_order(10)]), x)
+
+
+class _Squares(Dataset[tuple[Tensor, Tensor]]):
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.full((2,), float(index)), torch.tensor([float(index**2)])
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("form", ["dataset", "loader"])
+def test_datasets_and_loaders_are_counted_and_shuffled(form: str) -> None:
+    data: Any = _Squares() if form == "dataset" else DataLoader(_Squares(), batch_size=4, shuffle=True)
+    minibatches = Minibatches(data, perceptron(), Gaussian(), 4, torch.Generator().manual_seed(0))
+    assert (minibatches.rows, minibatches.outputs) == (10, 1)
+    first, second = (torch.cat(rows_of(minibatches))[:, 0] for _ in range(2))
+    assert sorted(first.tolist()) == list(range(10))
+    assert not torch.equal(first, second)
+    assert first.dtype == torch.float64  # that of the module
+
+
+def test_targets_are_checked_once_for_arrays() -> None:
+    x, _ = line(6)
+    y = torch.tensor([0, 1, 2, 2, 1, 0])
+    minibatches = Minibatches((x, y.double()), perceptron(outputs=3), Categorical(), 6, torch.Generator())
+    ((_, targets),) = minibatches.epoch()
+    assert targets.dtype == torch.int64
+    assert torch.equal(targets[:, 0], y)
+
+
+def test_a_tensor_dataset_is_read_as_its_arrays() -> None:
+    x, y = line(9)
+    minibatches = Minibatches(TensorDataset(x, y), perceptron(), Gaussian(), None, torch.Generator())
+    ((inputs, targets),) = minibatches.epoch()
+    assert torch.equal(inputs, x)
+    assert torch.equal(targets[:, 0], y)
