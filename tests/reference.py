@@ -91,10 +91,12 @@ def expected_hessian(likelihood: Any, f: Tensor, values: Tensor) -> Tensor:
     return total
 
 
-def heteroscedastic_log_density(parametrization: str, mean: Tensor, cov: Tensor, y: float) -> float:
-    """log ∫ N(y; m, σ²) N(f; mean, cov) df of one target by a plain sum over 60,001 log variances t within ±60 sds.
+def heteroscedastic_outcome(
+    parametrization: str, mean: Tensor, cov: Tensor
+) -> tuple[torch.distributions.Normal, Tensor, float]:
+    """y of one target given t = log σ² at 60,001 points within ±60 sds; their log densities, and the log of their step.
 
-    Given t = log σ² the other output is Gaussian, and y with it. In natural parameters it is m/σ², and t = −f₂.
+    Given t the other output is Gaussian, and y with it. In natural parameters it is m/σ², and t = −f₂.
     """
     sign = -1.0 if parametrization == "natural" else 1.0
     sd = cov[1, 1].sqrt()
@@ -104,8 +106,19 @@ def heteroscedastic_log_density(parametrization: str, mean: Tensor, cov: Tensor,
     rest = cov[0, 0] - slope.square()
     centre, scale = mean[0] + slope * z, t.exp() if parametrization == "natural" else torch.ones_like(t)
     normal = torch.distributions.Normal(scale * centre, (t.exp() + scale.square() * rest).sqrt(), validate_args=False)
-    terms = normal.log_prob(torch.tensor(y, dtype=torch.float64)) + torch.distributions.Normal(0.0, 1.0).log_prob(z)
-    return float(torch.logsumexp(terms, 0) + (z[1] - z[0]).log())
+    return normal, -0.5 * (z.square() + math.log(2 * math.pi)), math.log(120 / 60_000)
+
+
+def heteroscedastic_log_density(parametrization: str, mean: Tensor, cov: Tensor, y: float) -> float:
+    """log ∫ N(y; m, σ²) N(f; mean, cov) df of one target, by a plain sum over t."""
+    normal, log_density, log_step = heteroscedastic_outcome(parametrization, mean, cov)
+    return float(torch.logsumexp(normal.log_prob(torch.tensor(y, dtype=torch.float64)) + log_density, 0)) + log_step
+
+
+def heteroscedastic_probability(parametrization: str, mean: Tensor, cov: Tensor, y: float) -> float:
+    """P(outcome < y) of one target, by a plain sum over t."""
+    normal, log_density, log_step = heteroscedastic_outcome(parametrization, mean, cov)
+    return float(normal.cdf(torch.tensor(y, dtype=torch.float64)) @ log_density.exp()) * math.exp(log_step)
 
 
 def _each(values: Tensor, f: Tensor) -> Iterator[Tensor]:

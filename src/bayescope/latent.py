@@ -106,7 +106,7 @@ class GaussianLatent:
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """mean + R z with R Rᵀ = cov."""
         noise = torch.randn(n, *self.mean.shape, dtype=self.mean.dtype, generator=generator)
-        return self._at(noise)
+        return self._at(noise.to(self.mean.device))
 
     def quantile(self, level: float) -> Tensor:
         """mean + Φ⁻¹(level) sd."""
@@ -306,7 +306,7 @@ class MixtureLatent:
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """Each draw from a part chosen by weight."""
-        chosen = torch.multinomial(self.log_weights.exp(), n, replacement=True, generator=generator)
+        chosen = torch.multinomial(self.log_weights.exp().cpu(), n, replacement=True, generator=generator)
         draws = [part.sample(int((chosen == k).sum()), generator) for k, part in enumerate(self.parts)]
         return torch.cat(draws)[torch.randperm(n, generator=generator)]
 

@@ -125,7 +125,7 @@ class Predictive:
         Raises:
             InputError: if a label is outside the likelihood's domain or the number of rows differs.
         """
-        targets = self.likelihood.targets(self._flat(y), self.latent.mean.shape[-1])
+        targets = self.likelihood.targets(self._flat(y), self.latent.mean.shape[-1]).to(self.latent.mean.device)
         if targets.shape[0] != self.latent.mean.shape[0]:
             raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
         return self._give(self.latent.log_prob(self.likelihood, targets))

@@ -230,6 +230,9 @@ def test_the_evidence_is_differentiable_and_tuned_as_in_weight_space() -> None:
 # --- fewer data, or features of them ----------------------------------------------------------------------------------
 
 
+LAYERS = {"0": 0.4, "2": 3.0}
+
+
 def _problem(rows: int = 120) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
     """Three classes in the plane, and a network of 123 weights at its mode."""
     x = 1.5 * normal(rows, 2, seed=20)
@@ -242,7 +245,7 @@ def _problem(rows: int = 120) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
 @pytest.fixture(scope="module")
 def problem() -> tuple[nn.Module, tuple[Tensor, Tensor], Posterior]:
     module, data = _problem()
-    return module, data, function_space(module, data, likelihood="categorical")
+    return module, data, function_space(module, data, likelihood="categorical", prior_precision=LAYERS)
 
 
 def _errors(q: Posterior, exact: Posterior) -> Tensor:
@@ -263,7 +266,13 @@ def test_approximations_tend_to_the_exact_process(
     errors, evidences = [], []
     for points in (*counts, 120):
         q = function_space(
-            module, data, likelihood="categorical", approximation=approximation, points=points, generator=points
+            module,
+            data,
+            likelihood="categorical",
+            prior_precision=LAYERS,
+            approximation=approximation,
+            points=points,
+            generator=points,
         )
         errors.append(float(_errors(q, exact).mean()))
         evidences.append(abs(float(q.log_evidence() - exact.log_evidence())))
@@ -278,7 +287,12 @@ def test_features_and_inducing_rows_bracket_the_evidence(problem: Any) -> None:
     module, data, exact = problem
     truth = float(exact.log_evidence())
     for points in (3, 10, 30):
-        options: dict[str, Any] = {"likelihood": "categorical", "points": points, "generator": 2}
+        options: dict[str, Any] = {
+            "likelihood": "categorical",
+            "prior_precision": LAYERS,
+            "points": points,
+            "generator": 2,
+        }
         upper = function_space(module, data, approximation="nystrom", **options)
         lower = function_space(module, data, approximation="inducing", **options)
         assert float(lower.log_evidence()) < truth < float(upper.log_evidence())
@@ -291,7 +305,13 @@ def test_chosen_rows_are_better_than_random_ones(problem: Any) -> None:
     for approximation in ("nystrom", "inducing"):
         found = [
             function_space(
-                module, data, likelihood="categorical", approximation=approximation, points=12, generator=seed
+                module,
+                data,
+                likelihood="categorical",
+                prior_precision=LAYERS,
+                approximation=approximation,
+                points=12,
+                generator=seed,
             )
             for seed in range(5)
         ]
@@ -301,11 +321,13 @@ def test_chosen_rows_are_better_than_random_ones(problem: Any) -> None:
 
 def test_a_row_of_a_subset_stands_for_several(problem: Any) -> None:
     module, (x, y), _ = problem
-    subset = function_space(module, (x, y), likelihood="categorical", approximation="subset", points=40, generator=0)
+    subset = function_space(
+        module, (x, y), likelihood="categorical", prior_precision=LAYERS, approximation="subset", points=40, generator=0
+    )
     # The same rows three times over are the data whose GGN the subset's is.
     chosen = torch.randperm(120, generator=torch.Generator().manual_seed(0))[:40].sort().values
     thrice = (x[chosen].repeat(3, 1), y[chosen].repeat(3))
-    exact = function_space(module, thrice, likelihood="categorical")
+    exact = function_space(module, thrice, likelihood="categorical", prior_precision=LAYERS)
     new = normal(5, 2, seed=1)
     torch.testing.assert_close(subset.predict(new).latent_cov, exact.predict(new).latent_cov, **CLOSE)
 

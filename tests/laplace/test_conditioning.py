@@ -171,3 +171,27 @@ def test_the_noise_that_was_tuned_is_what_new_data_have() -> None:
     found = gaussian(tuned.condition((x[9:], y[9:])))
     torch.testing.assert_close(found.precision.to_dense(), whole.precision, **EXACT)
     torch.testing.assert_close(found.mean, whole.mean, **EXACT)
+
+
+class Bounded(nn.Module):
+    """f = log(b − w x₁) + v x₂: no number beyond a plane in the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(1, 1), nn.Linear(1, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.log(self.inner(x[:, :1])) + self.outer(x[:, 1:])
+
+
+def test_the_climb_turns_back_where_outputs_are_not_finite() -> None:
+    net = seeded(Bounded)
+    set_flat(net, torch.tensor([0.1, 2.0, 0.3], dtype=torch.float64))
+    x = normal(20, 2, seed=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        q = laplace(net, (x[:4], normal(4, seed=2)), likelihood=Gaussian(0.5), structure="full", prior_precision=0.1)
+    y = torch.log(0.2 + torch.exp(-3.0 * x[:, 0]))  # steep: steps overshoot
+    moved = q.condition((x, y))
+    assert moved.fit.newton_decrement() < 1e-3  # type: ignore[union-attr]
+    assert torch.isfinite(moved.predict(x).mean).all()

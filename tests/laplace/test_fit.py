@@ -200,6 +200,8 @@ def test_hyperparameters_that_cannot_be_used() -> None:
         fit.log_evidence({"0": 1.0, "1": 1.0})
     with pytest.raises(InputError, match="none for"):
         fit.log_evidence({"0": 1.0})
+    with pytest.raises(InputError, match=r"prior_precision\['0'\]: expected positive"):
+        fit.precision({"0": -1e-12, "2": 1.0})
     with pytest.raises(UnsupportedError, match="one number per group"):
         fit.log_evidence({"*.weight": 1.0, "*.bias": 2.0})
     with pytest.raises(InputError, match=r"shape \(22,\)"):

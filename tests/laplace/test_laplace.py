@@ -360,6 +360,37 @@ def test_the_posterior_does_not_follow_the_callers_network() -> None:
 
 
 @untrained
+@pytest.mark.parametrize("around", [torch.inference_mode, torch.no_grad])
+@pytest.mark.parametrize("structure", ["kfac", "ekfac", "full"])
+def test_gradients_may_be_switched_off_around(around: Any, structure: str) -> None:
+    x, y = normal(10, 2, seed=1), torch.arange(10) % 2
+    plain = laplace(mlp(2), (x, y), likelihood="categorical", structure=structure)
+    net = mlp(2)
+    with around():
+        q = laplace(net, (x, y), likelihood="categorical", structure=structure)
+        assert torch.equal(q.predict(x).probs, plain.predict(x).probs)
+        assert q.fit.effective_parameters() == plain.fit.effective_parameters()  # type: ignore[union-attr]
+        if structure != "ekfac":
+            assert torch.equal(q.condition((x, y)).mean, plain.condition((x, y)).mean)
+    prior = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    q.log_evidence(prior_precision=prior).backward()  # of use outside, too
+    assert prior.grad != 0
+
+
+@untrained
+def test_a_network_that_writes_over_its_inputs_leaves_the_data() -> None:
+    net = seeded(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)))
+    x, y = normal(10, 2, seed=1), torch.arange(10) % 2
+    kept = x.clone()
+    q = laplace(net, (x, y), likelihood="categorical")
+    q.condition((x, y))
+    q.predict(x)
+    q.predict(x, method="sampled", samples=2, generator=0)
+    q.sample_functions(x, 2, generator=0)
+    assert torch.equal(x, kept)
+
+
+@untrained
 @pytest.mark.parametrize("curvature", ["ggn", "fisher", "empirical_fisher"])
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_the_same_generator_gives_the_same_numbers(curvature: str, structure: str) -> None:
@@ -483,6 +514,13 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
 def test_what_cannot_be_asked(error: type[Exception], message: str, options: dict[str, Any]) -> None:
     with pytest.raises(error, match=message):
         laplace(mlp(2), (normal(4, 2, seed=1), torch.arange(4) % 2), **{"likelihood": "categorical", **options})
+
+
+def test_a_module_that_cannot_be_copied() -> None:
+    net = mlp(2)
+    net.last = net(normal(4, 2, seed=1))  # type: ignore[assignment]
+    with pytest.raises(InputError, match="no results of a forward pass"):
+        laplace(net, (normal(4, 2, seed=1), torch.arange(4) % 2), likelihood="categorical")
 
 
 def test_what_is_no_module() -> None:

@@ -135,6 +135,7 @@ def test_the_summary_reports_hyperparameters_and_what_the_data_determine() -> No
     variances = fit.prior.diagonal(22) * q.precision.marginal_variance()
     assert shares == pytest.approx([12 - float(variances[:12].sum()), 10 - float(variances[12:].sum())], rel=1e-3)
     assert "by the evidence, 'layer' groups" in notes["tuned"]
+    assert q.trace["log_evidence"][-1] == pytest.approx(float(q.log_evidence()), abs=1e-6)
     for line in ("prior precision: 0: ", "noise variance: ", "effective parameters: ", "Newton decrement: "):
         assert f"\n  {line}" in q.summary()
     assert "prior precision: " in tuned(fitted(trained()), groups="scalar").summary()

@@ -256,6 +256,16 @@ def test_an_optimum_at_the_end_of_the_range_is_told() -> None:
         tune_prior(q, method="validation", data=(XV, YV))
 
 
+def test_the_noise_is_refined_where_the_prior_is_at_its_end() -> None:
+    q = fitted(trained(1), R, likelihood=Gaussian(1.0), prior_precision=1e-8)
+    q2 = validated(q, (XV, RV))
+    noise, precision = float(q2.likelihood.noise_variance), float(q2.fit.prior.precision)
+    steps = math.log(noise) / STEP
+    assert abs(steps - round(steps)) > 1e-3
+    each = {side: nll(at(q, precision, noise * math.exp(side)), XV, RV) for side in (-0.3, 0.0, 0.3)}
+    assert each[0.0] < min(each[-0.3], each[0.3])
+
+
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="groups: expected 'scalar' for validation with the structure 'full'"):
         validated(fitted(structure="full"), groups="layer")

@@ -12,7 +12,7 @@ from bayescope.errors import InputError, OptionError
 from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import HeteroscedasticGaussian
 from bayescope.predictive import Predictive
-from tests.reference import dense_derivatives, heteroscedastic_log_density
+from tests.reference import dense_derivatives, heteroscedastic_log_density, heteroscedastic_probability
 
 FORMS = ["mean_log_variance", "natural"]
 forms = pytest.mark.parametrize("form", FORMS)
@@ -174,6 +174,15 @@ def test_intervals_hold_what_they_say(form: str) -> None:
         assert (share - level).abs().max() < 6 * math.sqrt(level * (1 - level) / 200_000) + 2e-3
     assert predictive.interval(0.9, of="latent")[0].shape == (5, 4)
     assert predictive.mean.shape == predictive.variance.shape == (5, 2)
+
+
+@forms
+def test_intervals_end_at_the_quantiles(form: str) -> None:
+    mean, cov = gaussian(0.6, rows=6)
+    predictive = Predictive(GaussianLatent(mean, cov, "quadrature"), HeteroscedasticGaussian(form))
+    for ends, level in zip(predictive.interval(0.95), (0.025, 0.975), strict=True):
+        for row, end in enumerate(ends[:, 0].tolist()):
+            assert heteroscedastic_probability(form, mean[row], cov[row], end) == pytest.approx(level, abs=1e-8)
 
 
 @forms

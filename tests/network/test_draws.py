@@ -98,11 +98,20 @@ def test_draws_go_through_together_where_torch_can(monkeypatch: pytest.MonkeyPat
         calls.clear()
 
 
-def test_memory_does_not_grow_with_draws_or_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 1)), (500, 3)),
+        (lambda: nn.Sequential(nn.Conv1d(1, 1, 3), nn.Flatten(), nn.AvgPool1d(998)), (20, 1, 1000)),  # wider than θ
+    ],
+)
+def test_memory_does_not_grow_with_draws_or_rows(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(draws_module, "DRAW_BYTES", 2**20)
-    module = built(lambda: nn.Sequential(nn.Linear(3, 100), nn.Tanh(), nn.Linear(100, 1))).float()
+    module = built(make).float()
     weights = Weights.select(module, "all", None)
-    x, theta = numbers(500, 3).float(), numbers(100, weights.dim, seed=3)
+    x, theta = numbers(*shape).float(), numbers(400, weights.dim, seed=3)
     with Largest() as written:
         outputs_at(module, weights, x, theta, copy=False)
-    assert written.numel <= 2**20 / 4  # all together would be 100 · 500 · 100 numbers
+    assert written.numel <= 2**20 / 4  # all together would be 400 · 500 · 100 numbers, or 400 · 20 · 1000

@@ -17,6 +17,12 @@ from bayescope.gallery import (
     evidence,
     integrals,
     links,
+    network_banana,
+    network_evidence,
+    network_online,
+    network_segmentation,
+    network_structures,
+    network_underfitting,
     one_observation,
     rates,
     surfaces,
@@ -42,6 +48,12 @@ PICTURES: dict[str, Picture] = {
         evidence.EVIDENCE,
         links.SIGMOID,
         links.KAPPA,
+        network_banana.BANANA,
+        network_underfitting.UNDERFITTING,
+        network_evidence.EVIDENCE,
+        network_online.ONLINE,
+        network_structures.STRUCTURES_PICTURE,
+        network_segmentation.SEGMENTATION,
     )
 }
 INDEX = "index.md"

@@ -18,6 +18,7 @@ from bayescope.likelihoods import Gaussian
 from bayescope.plots.style import COLOURS, INK, MUTED
 
 ROWS = 40
+TEST_ROWS = 2000
 NOISE_SD = 0.3
 PRIOR_PRECISION = 1.0
 HIDDEN = ((2,), (8,), (4, 4))
@@ -59,7 +60,7 @@ def curve(seed: int = 0) -> networks.Rows:
         x = 4 * torch.rand(count, 1, dtype=networks.DOUBLE, generator=source) - 2
         return x, networks.truth(x) + NOISE_SD * torch.randn(count, 1, dtype=networks.DOUBLE, generator=source)
 
-    return networks.Rows(*draw(ROWS), *draw(2000))
+    return networks.Rows(*draw(ROWS), *draw(TEST_ROWS))
 
 
 class Judged(NamedTuple):
@@ -99,16 +100,15 @@ def rank_correlation(found: list[Judged], of: str) -> float:
     return float(spearmanr([getattr(each, of) for each in found], [each.test_nll for each in found]).statistic)
 
 
-def draw_evidence() -> Figure:
-    """The test loss over the log evidence on the left, over the training loss on the right; a point an architecture."""
-    rows = curve()
-    found = judged(rows)
+def draw_evidence(found: list[Judged] | None = None) -> Figure:
+    """The test loss over the evidence on the left, over the training loss on the right; computed where not given."""
+    found = judged(curve()) if found is None else found
     by_evidence, by_training = -rank_correlation(found, "log_evidence"), rank_correlation(found, "training_nll")
     figure, top = canvas.page(
         4.9,
         "Networks that the evidence ranks higher predict better",
         f"{len(found)} architectures on {ROWS} rows of a curve with noise {NOISE_SD}: Laplace with the full GGN at the "
-        f"mode under N(0, 1), {len(rows.test_x):,} test rows, linearised. Spearman's rank correlation with the test "
+        f"mode under N(0, 1), {TEST_ROWS:,} test rows, linearised. Spearman's rank correlation with the test "
         f"loss: {canvas.number(by_evidence, 2)} for −log evidence, {canvas.number(by_training, 2)} for the training "
         "loss, which is lowest where a network overfits.",
     )

@@ -64,9 +64,12 @@ def classes() -> Learning:
     return Learning(networks.banana(), networks.mlp(2, 16, 1), Bernoulli())
 
 
-def draw_online() -> Figure:
-    """A row a problem: what is predicted, the log evidence over the epochs, the hyperparameters over the epochs."""
-    regression, classification = curve(), classes()
+def draw_online(shown: tuple[Learning, Learning] | None = None) -> Figure:
+    """A row a problem: what is predicted, the log evidence and the hyperparameters over the epochs.
+
+    Without an argument the curve and the classes are learnt.
+    """
+    regression, classification = (curve(), classes()) if shown is None else shown
     losses = [
         (networks.test_loss(q.fixed, q.rows), networks.test_loss(q.learnt, q.rows))
         for q in (regression, classification)

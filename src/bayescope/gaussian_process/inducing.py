@@ -41,5 +41,4 @@ def greedy_points(rows: Rows, cotangents: int, prior: Tensor, points: int) -> Te
         fresh = columns @ (vectors[:, kept] * values[kept].rsqrt())
         factor = torch.cat([factor, fresh], 1)
         left = (left - fresh.square().sum(1).unflatten(0, (-1, cotangents))).clamp_min(0.0)  # rounding below it
-        left[chosen] = 0.0
     return torch.tensor(sorted(chosen), dtype=torch.int64)

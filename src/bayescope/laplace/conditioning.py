@@ -12,6 +12,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from bayescope.errors import InputError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.recipe import Recipe, warn_if_far
@@ -23,8 +24,9 @@ from bayescope.priors import Prior
 MAX_ITERATIONS = 500
 NEWTON_STEPS = 20
 HALVINGS = 10
+WALL = 1e3
 # Newton steps end after one that was to gain no more than this, in nats.
-SETTLED = 1e-10
+SETTLED = 1e-6
 
 
 @final
@@ -52,6 +54,7 @@ class Conditioning:
         )  # fmt: skip
         return cls(recipe, fit.function)
 
+    @torch.inference_mode(False)
     def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
         """The posterior after more data.
 
@@ -84,14 +87,19 @@ class _Climb:
     def climbed(self, start: Tensor) -> Tensor:
         """The end of L-BFGS over θ = start + R z with R Rᵀ = diag(P₀)⁻¹: the prior's units make the scales alike."""
         scale = self._prior.diagonal(len(start)).rsqrt()
+        first = float(self.log_joint(start)[0])
 
         def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self.log_joint(start + scale * torch.from_numpy(z).to(start))
+            try:
+                value, gradient = self.log_joint(start + scale * torch.from_numpy(z).to(start))
+            except InputError:  # outputs that are not finite: a wall, from which the line search turns back
+                return -first + WALL * (1.0 + abs(first)), np.zeros_like(z)
             return -float(value), -(scale * gradient).cpu().numpy()
 
+        rounding = 0.1 * torch.finfo(self._dtype).eps
         found = minimize(
             objective, np.zeros(len(start)), jac=True, method="L-BFGS-B",
-            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": 0.0, "gtol": 1e-5},
+            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": rounding, "gtol": 1e-5},
         )  # fmt: skip
         return start + scale * torch.from_numpy(found.x).to(start)
 

@@ -23,8 +23,9 @@ POLISHED = 32
 NEWTON_STEPS = 5
 # The step in logs for differences of gradients: the error is its square, and the gradient's rounding over it.
 DIFFERENCE = 1e-4
-# At the maximum the slope in the log of a hyperparameter is at most this share of the numbers that it stands for.
-SETTLED = 1e-5
+# At the maximum the slope in the log of a hyperparameter is at most this share of the numbers that it stands for, and
+# Newton steps aim lower.
+SETTLED, AIM = 1e-5, 1e-10
 # A prior precision is sought between SMALLEST n/‖θ − m‖², where the data would determine that share of a weight, and a
 # little above n/‖θ − m‖², which bounds γ/‖θ − m‖²; of weights that are all at their prior mean, up to LARGEST times the
 # mean curvature. A noise variance is sought from a little below the residuals' mean square to 1/SMALLEST times it.
@@ -241,6 +242,8 @@ def _polished(evidence: Evidence, x: Tensor, free: Tensor) -> tuple[Tensor, Tens
     if not 0 < len(places) <= POLISHED:
         return x, slope
     for _ in range(NEWTON_STEPS):
+        if bool((slope[places].abs() <= AIM * evidence.sizes()[places]).all()):
+            return x, slope
         columns = []
         for place in places:
             step = torch.zeros_like(x).index_fill_(0, place, DIFFERENCE)
@@ -252,7 +255,10 @@ def _polished(evidence: Evidence, x: Tensor, free: Tensor) -> tuple[Tensor, Tens
         if int(info):  # no maximum in sight: L-BFGS has stopped on a flat stretch
             return x, slope
         moved = x.index_add(0, places, torch.cholesky_solve(slope[places, None], factor)[:, 0])
-        there = evidence.value_and_gradient(moved)[1]
+        try:
+            there = evidence.value_and_gradient(moved)[1]
+        except NotPositiveDefiniteError:
+            return x, slope
         if not there[places].norm() < slope[places].norm():
             return x, slope
         x, slope = moved, there

@@ -166,7 +166,7 @@ class LaplaceFit:
         """
         fit = self if noise_variance is None else self.at_noise(noise_variance)
         prior = self.prior if prior_precision is None else prior_precision
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             factor = torch.ones((), dtype=torch.float64, device=self.mode.device, requires_grad=True)
             logdet = fit._with_prior(fit.tempered().scaled(factor), prior).logdet()
             (slope,) = torch.autograd.grad(logdet, factor)
@@ -191,15 +191,17 @@ class LaplaceFit:
 
     def _with_prior(self, curved: Precision, prior: Any) -> Precision:
         if isinstance(prior, Mapping) and self._in_parts and isinstance(curved, BlockPrecision):
-            owner = owners(prior, self.function.weights)
-            each = [{owner[name] for name in part.parameters} for part in self.curvature.network.parts]
-            if all(len(names) == 1 for names in each):  # a number for each block, whose eigenbasis stays
-                values = [torch.as_tensor(prior[names.pop()], dtype=torch.float64).reshape(()) for names in each]
-                return curved.add_per_block(torch.stack(values).to(self.mode.device))
+            weights, parts = self.function.weights, self.curvature.network.parts
+            owner = owners(prior, weights)
+            if all(len({owner[name] for name in part.parameters}) == 1 for part in parts):
+                # a number for each block, whose eigenbasis stays
+                first = torch.tensor([weights.names.index(part.parameters[0]) for part in parts])
+                values = by_parameter(prior, weights)
+                return curved.add_per_block(values[first.to(values.device)].to(self.mode.device))
         resolved = self._resolved(prior)
-        return (
-            curved + resolved.structured(curved.dim) if isinstance(resolved, Prior) else curved.add_diagonal(resolved)
-        )
+        if isinstance(resolved, Prior):
+            return curved + resolved.structured(curved.dim)
+        return curved.add_diagonal(resolved)
 
     @property
     def _in_parts(self) -> bool:

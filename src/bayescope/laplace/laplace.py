@@ -26,6 +26,7 @@ from bayescope.posterior import Posterior
 EVIDENCE = "evidence"
 
 
+@torch.inference_mode(False)  # what it keeps has to be of use outside the caller's inference mode
 def laplace(
     model: nn.Module | Sequence[nn.Module],
     data: Any,
@@ -135,7 +136,10 @@ def own(model: Any) -> nn.Module:
         try:
             return copy.deepcopy(model)
         except RuntimeError as error:
-            raise InputError(f"model: expected a module that copy.deepcopy copies, got: {error}.") from error
+            raise InputError(
+                f"model: expected a module that copy.deepcopy copies, got: {error} Replace torch.nn.utils.weight_norm "
+                "by torch.nn.utils.parametrizations.weight_norm, and keep no results of a forward pass as attributes."
+            ) from error
 
 
 def conditioned(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:

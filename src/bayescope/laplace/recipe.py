@@ -58,6 +58,7 @@ class Recipe:
     memory: int | None = None
     progress: bool = False
 
+    @torch.inference_mode(False)
     def fit(
         self,
         module: nn.Module,
@@ -79,7 +80,7 @@ class Recipe:
         Raises:
             InputError: if passes over the data differ, or something does not fit.
         """
-        check_temperature(self.temperature)
+        _check_temperature(self.temperature)
         curvature = fit_curvature(
             module, data, likelihood=self.likelihood, weights=self.weights, curvature=self.curvature,
             structure=self.structure, groups=self.groups, rank=self.rank, tolerance=self.tolerance,
@@ -124,7 +125,7 @@ def warn_if_far(fit: LaplaceFit) -> None:
         )
 
 
-def check_temperature(temperature: Any) -> None:
+def _check_temperature(temperature: Any) -> None:
     """Refuses what is no positive number."""
     if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
         raise InputError(f"temperature: expected a positive number, got {temperature!r}.")

@@ -64,7 +64,7 @@ def tune_prior(
 
     Returns:
         A new posterior; q stays as it is. Its summary has the prior precision of each group, and how many parameters
-        the data determine.
+        the data determine; its trace the log evidences on the way.
 
     Raises:
         InputTypeError: if q is no posterior.
@@ -85,14 +85,14 @@ def tune_prior(
     if method == "evidence":
         _refuse_unused(data, integral, temperature)
         kind = "layer" if groups is None else groups
-        tuned, notes = _by_evidence(fits, kind, noise)
+        tuned, notes, trace = _by_evidence(fits, kind, noise)
     else:
         if data is None:
             raise InputError("data: expected held-out data for method='validation', got None.")
-        kind = "scalar" if groups is None else groups
+        kind, trace = "scalar" if groups is None else groups, {}
         tuned, notes = by_validation(q, fits, kind, data, noise=noise, temperature=temperature, integral=integral,
                                      batch_size=batch_size)  # fmt: skip
-    posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes) for fit in tuned]
+    posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes, trace) for fit in tuned]
     if method == "evidence":
         _warn_if_moved(tuned)
     if not isinstance(q, MixturePosterior):
@@ -120,7 +120,10 @@ def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
     return tuple(fits)
 
 
-def _by_evidence(fits: Sequence[LaplaceFit], kind: str, noise: bool) -> tuple[list[LaplaceFit], Mapping[str, str]]:
+def _by_evidence(
+    fits: Sequence[LaplaceFit], kind: str, noise: bool
+) -> tuple[list[LaplaceFit], Mapping[str, str], Mapping[str, list[float]]]:
+    """The fits at the largest evidence, notes of the search, and the evidences on the way."""
     evidence = Evidence(fits, kind, noise=noise)
     optimum = maximise(evidence)
     _warn_of(optimum)
@@ -131,15 +134,18 @@ def _by_evidence(fits: Sequence[LaplaceFit], kind: str, noise: bool) -> tuple[li
     raised = optimum.log_evidences[-1] - optimum.log_evidences[0]
     note = f"by the evidence, {kind!r} groups, {raised:.4g} nats above the start"
     stuck = {"without an optimum": ", ".join(optimum.stuck)} if optimum.stuck else {}
-    return tuned, {"tuned": note, **stuck}
+    return tuned, {"tuned": note, **stuck}, {"log_evidence": optimum.log_evidences}
 
 
-def _posterior(fit: LaplaceFit, groups: PriorGroups, notes: Mapping[str, str]) -> GaussianPosterior:
+def _posterior(
+    fit: LaplaceFit, groups: PriorGroups, notes: Mapping[str, str], trace: Mapping[str, list[float]]
+) -> GaussianPosterior:
     q = fit.posterior()
     own = {"prior precision": listed(groups.names, groups.centre(fit.prior.diagonal(fit.function.dim)))}
     if len(groups) > 1:
         own["determined by the data"] = _determined(fit, groups)
-    return replace(q, record=replace(q.record, notes={**own, **_noise_note(fit), **q.record.notes, **notes}))
+    told = {**own, **_noise_note(fit), **q.record.notes, **notes}
+    return replace(q, record=replace(q.record, notes=told, trace=trace))
 
 
 def _determined(fit: LaplaceFit, groups: PriorGroups) -> str:

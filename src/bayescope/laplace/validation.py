@@ -311,19 +311,21 @@ def _between(shares: Tensor, rung: float) -> Tensor:
 def _refined(score: Callable[[Sequence[float]], float], best: tuple[int, ...], nll: float) -> tuple[list[float], float]:
     """The vertex of the paraboloid through the best point and its neighbours, at most half a step away, if better."""
 
-    def at(**moves: int) -> float:
-        return score([value + moves.get(str(place), 0) for place, value in enumerate(best)])
+    def at(*moves: tuple[int, int]) -> float:
+        return score([value + dict(moves).get(place, 0) for place, value in enumerate(best)])
 
-    size, places = len(best), range(len(best)) if len(best) <= CORNERS else ()
-    slope, curvature = torch.zeros(size, dtype=torch.float64), torch.eye(size, dtype=torch.float64)
+    size = len(best)
+    slope, curvature, free = torch.zeros(size, dtype=torch.float64), torch.eye(size, dtype=torch.float64), []
     for a in range(size):
-        below, above = at(**{str(a): -1}), at(**{str(a): 1})
-        slope[a], curvature[a, a] = 0.5 * (above - below), above - 2.0 * nll + below
-    for a, b in itertools.combinations(places, 2):
-        corners = [i * j * at(**{str(a): i, str(b): j}) for i in (-1, 1) for j in (-1, 1)]
-        curvature[a, b] = curvature[b, a] = 0.25 * sum(corners)
+        below, above = at((a, -1)), at((a, 1))
+        if math.isfinite(below + above) and above - 2.0 * nll + below > 0:  # not at an end of the range, nor flat
+            slope[a], curvature[a, a] = 0.5 * (above - below), above - 2.0 * nll + below
+            free.append(a)
+    for a, b in itertools.combinations(free if size <= CORNERS else [], 2):
+        mixed = 0.25 * sum(i * j * at((a, i), (b, j)) for i in (-1, 1) for j in (-1, 1))
+        curvature[a, b] = curvature[b, a] = mixed if math.isfinite(mixed) else 0.0
     factor, info = torch.linalg.cholesky_ex(curvature)
-    if int(info) or not torch.isfinite(curvature).all():
+    if int(info):
         return [float(value) for value in best], nll
     move = -torch.cholesky_solve(slope[:, None], factor)[:, 0]
     move *= min(1.0, 0.5 / max(0.5, float(move.abs().max())))

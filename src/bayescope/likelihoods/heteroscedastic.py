@@ -17,12 +17,14 @@ from bayescope.quadrature import log_integral
 
 _PARAMETRIZATIONS = ("mean_log_variance", "natural")
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
-# The outcome is handed out as so many Gaussians, at log variances up to so many sds from their mean.
-_COMPONENTS = 129
+# The outcome is handed out as so many Gaussians, at log variances up to so many sds from their mean. In natural
+# parameters the mean moves with the log variance, and needs more of them.
+_COMPONENTS = {"mean_log_variance": 129, "natural": 257}
 _REACH = 7.5
 # Integrands are followed down to exp(−_DEPTH) of their peak, and log variances as far as their squares are float64.
 _DEPTH = 42.0
 _LARGEST = 300.0
+_ROW_BLOCK = 1024
 
 
 @final
@@ -192,25 +194,27 @@ class HeteroscedasticGaussian:
         return torch.zeros_like(mean[..., : mean.shape[-1] // 2], dtype=torch.float64)
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The outcome as Gaussians at 129 evenly spaced log variances: log weights (S,), means and variances (S, N, D).
+        """The outcome as Gaussians at evenly spaced log variances: log weights (S,), means and variances (S, N, D).
 
-        Given t, the other output is Gaussian, and so is y.
+        Given t, the other output is Gaussian, and so is y. S is 129, or 257 in natural parameters: quantiles are right
+        to 1e-9 standard deviations for outputs with sds up to 1.
         """
         pair = self._pairs(mean, cov)
-        z = torch.linspace(-_REACH, _REACH, _COMPONENTS, dtype=torch.float64, device=mean.device)
+        z = torch.linspace(-_REACH, _REACH, _COMPONENTS[self.parametrization], dtype=torch.float64, device=mean.device)
         centre, log_variance = pair.outcome(z, natural=self._natural)
         return torch.log_softmax(-0.5 * z.square(), 0), centre.movedim(-1, 0), log_variance.exp().movedim(-1, 0)
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log E[p(y∣f)] per row, shape (N,)."""
         _check(integral)
-        pair = self._pairs(mean, cov)
-        log_prob = pair.log_density(y.to(pair.a), natural=self._natural).sum(-1)
-        cov = cov.to(torch.float64)
-        same = torch.eye(pair.a.shape[-1], dtype=torch.bool, device=cov.device).repeat(2, 2)
+        mean, cov, y = mean.to(torch.float64), cov.to(torch.float64), y.to(mean.device)
+        blocks = zip(mean.split(_ROW_BLOCK), cov.split(_ROW_BLOCK), y.split(_ROW_BLOCK), strict=True)
+        log_prob = torch.cat([self._pairs(m, c).log_density(label, natural=self._natural) for m, c, label in blocks])
+        log_prob = log_prob.sum(-1)
+        same = torch.eye(y.shape[-1], dtype=torch.bool, device=cov.device).repeat(2, 2)
         correlated = torch.where(same, 0.0, cov).flatten(1).any(-1)
         if correlated.any():
-            joint = self._joint_log_density(mean[correlated].to(torch.float64), cov[correlated], y[correlated])
+            joint = self._joint_log_density(mean[correlated], cov[correlated], y[correlated])
             log_prob = log_prob.index_put((correlated,), joint)
         return log_prob
 
@@ -244,9 +248,9 @@ class HeteroscedasticGaussian:
         sign = -1.0 if self._natural else 1.0
         first, second = _halves(mean)
         upper, lower = cov[:, :count], cov[:, count:]
-        root = sign * principal_root(lower[:, :, count:], lower.diagonal(dim1=-2, dim2=-1).amax(-1))
+        root = principal_root(lower[:, :, count:], lower.diagonal(dim1=-2, dim2=-1).amax(-1))
         length = root.square().sum(-2, keepdim=True)
-        # Cov(a, z) for t = E[t] + R z; a direction in which t does not vary tells nothing of a
+        # Cov(a, z), for t = E[t] + R z with t = ±f₂; a direction in which t does not vary tells nothing of a
         slope = torch.where(length > 0, sign * upper[:, :, count:] @ root / torch.where(length > 0, length, 1.0), 0.0)
         rest = upper[:, :, :count] - slope @ slope.mT
         answers = [mean.new_zeros(0)]

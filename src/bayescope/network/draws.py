@@ -37,16 +37,21 @@ def outputs_at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, co
     """
     size = next(iter(weights.parameters(module).values())).element_size()
     with torch.no_grad():
-        wide = _widest(module, owned(take_rows(x, slice(0, 1)), copy=True))
-        some = max(1, DRAW_BYTES // (size * (weights.dim + wide * min(count_rows(x), FEW_ROWS))))
+        wide = widest(module, owned(take_rows(x, slice(0, 1)), copy=True))
         answers = []
-        for chosen in draws.split(some):
-            rows = _blocks(x, size * wide * len(chosen))
+        for chosen in draws.split(together(x, size * weights.dim, size * wide)):
+            rows = blocks(x, size * wide * len(chosen))
             answers.append(torch.cat([_at(module, weights, block, chosen, copy=copy) for block in rows], 1))
     return torch.cat(answers)
 
 
-def _blocks(x: Any, row_bytes: int) -> Iterator[Any]:
+def together(x: Any, draw_bytes: int, row_bytes: int) -> int:
+    """How many draws go through the network at once, beside at least `FEW_ROWS` rows."""
+    return max(1, DRAW_BYTES // (draw_bytes + row_bytes * min(count_rows(x), FEW_ROWS)))
+
+
+def blocks(x: Any, row_bytes: int) -> Iterator[Any]:
+    """The rows in blocks of which the widest activation stays within `DRAW_BYTES`."""
     rows = count_rows(x)
     return (take_rows(x, block) for block in row_blocks(rows, max(row_bytes, DRAW_BYTES // ROWS), DRAW_BYTES))
 
@@ -69,9 +74,7 @@ def _at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, copy: boo
     replaced, constants = [*parameters, *others], [other.detach() for other in others]
 
     def f(*of_draw: Tensor) -> Tensor:
-        # Nothing that is there requires a gradient. Gradients are on for torch's own encoder layers, which otherwise
-        # take a fused way through, without a rule for vmap.
-        with torch.enable_grad(), Substituted(replaced, [*of_draw, *constants]):
+        with Substituted(replaced, [*of_draw, *constants]):
             return call(module, owned(x, copy=copy))
 
     try:
@@ -83,7 +86,7 @@ def _at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, copy: boo
     return outputs.to(torch.float64)
 
 
-def _widest(module: nn.Module, row: Any) -> int:
+def widest(module: nn.Module, row: Any) -> int:
     """How many numbers the largest activation of one row has."""
     with _Widest(module) as seen:
         call(module, row)

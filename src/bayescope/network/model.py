@@ -52,7 +52,8 @@ class NetworkModel:
             inputs: a row or more, which tell C.
         """
         with reading(network.module), torch.no_grad():
-            f = call(network.module, take_rows(placed(inputs, network.module), slice(0, 1)))
+            row = owned(take_rows(placed(inputs, network.module), slice(0, 1)), copy=True)
+            f = call(network.module, row)
         return cls(network.module, network.weights, f.shape[-1], network)
 
     @property

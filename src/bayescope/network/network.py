@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
+from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, placed, take_rows
 from bayescope.network.parts import Part, SelectedPart
 from bayescope.network.positions import Question, answer, by_cotangent, by_pair, chunk_size
+from bayescope.network.pushforward import push_forward
 from bayescope.network.recording import Recording
-from bayescope.network.trace import trace
+from bayescope.network.trace import rounding, trace
 from bayescope.network.treatment import Treatment
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
@@ -147,9 +149,34 @@ class Network:
         return self.answers(inputs, Question(precision.variance_of, by_cotangent))
 
     def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
-        """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P)."""
+        """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P).
+
+        Of dense outputs there are many more than directions, as a rule: forward-mode derivatives are tried first.
+        """
+        if len(self.treatment.outputs) > 1 and not self.head:
+            moved = self._pushed_forward(placed(inputs, self.module), v)
+            if moved is not None:
+                return moved
         moved = self.answers(inputs, Question(lambda tape: tape.multiply(v.mT).to(torch.float64), by_cotangent))
         return moved.movedim(-1, 0)
+
+    def _pushed_forward(self, inputs: Any, v: Tensor) -> Tensor | None:
+        """J v by forward-mode derivatives, where torch has all of them and the first row's are right.
+
+        They pass through ``torch.no_grad()``, by which a network may have left something out of its gradients.
+        """
+        try:
+            with reading(self.module), torch.no_grad():
+                moved = push_forward(self.module, self.weights, inputs, v, copy=self.treatment.overwrites_inputs)
+        except (RuntimeError, ValueError):  # an operation without a forward-mode derivative
+            return None
+        recording = self.record(take_rows(inputs, slice(0, 1)))
+        f = recording.outputs
+        seed = torch.randn(f.shape, generator=torch.Generator().manual_seed(0)).to(f)
+        want = recording.tape(seed[None]).multiply(v.mT).to(torch.float64).flatten()
+        terms = (moved[:, :1] * seed).flatten(1)
+        limit = rounding(f) * terms.abs().sum(1).max()
+        return moved if (terms.sum(1) - want).abs().max() <= limit else None
 
     def _check(self, precision: Precision) -> None:
         if precision.dim != self.dim:

@@ -17,7 +17,7 @@ from bayescope.tape import JoinedTape, OuterTape, StreamedTape
 from bayescope.tape.tape import row_blocks
 
 # The most cotangents that a chunk of several positions has: the products between its positions are thrown away.
-COTANGENTS = 32
+COTANGENTS = 64
 
 
 class Question(NamedTuple):

@@ -40,6 +40,16 @@ TOLERANCES = {torch.float64: (1e-8, 1e-3), torch.float32: (1e-3, 1e-2)}
 COARSE = (5e-2, 0.3)
 
 
+def rounding(f: Tensor) -> float:
+    """What two ways of computing one number may differ by, relative to its size, for outputs f."""
+    relative = (COARSE if _coarse(f) else TOLERANCES[f.dtype])[0]
+    return 10 * relative if f.device.type == "cuda" and f.dtype == torch.float32 else relative  # TF32
+
+
+def _coarse(f: Tensor) -> bool:
+    return torch.is_autocast_enabled(f.device.type) or f.dtype not in TOLERANCES
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class Trace:
@@ -169,10 +179,7 @@ class Probe:
     @property
     def tolerance(self) -> tuple[float, float]:
         """What rounding may do, in the coarsest dtype at work."""
-        device = self.f.device.type
-        coarse = torch.is_autocast_enabled(device) or self.f.dtype not in TOLERANCES
-        relative, share = COARSE if coarse else TOLERANCES[self.f.dtype]
-        return (10 * relative if device == "cuda" and self.f.dtype == torch.float32 else relative), share  # TF32
+        return rounding(self.f), (COARSE if _coarse(self.f) else TOLERANCES[self.f.dtype])[1]
 
     def gradients(self, weights: Weights) -> dict[str, Tensor]:
         """The gradient of each seed, by plain automatic differentiation, (N, *shape) by name.

@@ -67,7 +67,7 @@ class MixturePosterior(Posterior):
         """n draws, each from a component chosen by weight, shape (n, P)."""
         self._check_one_space("sample")
         source = checks.generator(generator)
-        chosen = torch.multinomial(self.weights, checks.count("n", n), replacement=True, generator=source)
+        chosen = torch.multinomial(self.weights.cpu(), checks.count("n", n), replacement=True, generator=source)
         draws = self.log_weights.new_empty(n, self.components[0].precision.dim)
         for k, component in enumerate(self.components):
             members = chosen == k
@@ -89,7 +89,7 @@ class MixturePosterior(Posterior):
         return Answer(latent, f"mixture of {len(parts)}, {parts[0].note}", parts[0].shape)
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        chosen = torch.multinomial(self.weights, n, replacement=True, generator=generator)
+        chosen = torch.multinomial(self.weights.cpu(), n, replacement=True, generator=generator)
         functions = [
             part._functions(x, part.function or function, int((chosen == k).sum()), generator)
             for k, part in enumerate(self.components)

@@ -1,0 +1,1 @@
+"""Published experiments, run again with bayescope: their data, their splits, their settings where they say them."""

@@ -1,0 +1,68 @@
+"""J v by forward-mode derivatives, against the Jacobian written out; and where it may not be used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from bayescope.network import Network, draws
+from bayescope.network import network as network_module
+from bayescope.network.forward import reading
+from bayescope.network.pushforward import push_forward
+from tests.network.networks import Function, built, numbers
+from tests.network.test_positions import NETWORKS, reference
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("weights", ["all", "*.bias"])
+@pytest.mark.parametrize("limit", [1, 2**26])
+def test_it_is_the_jacobian_times_v(name: str, weights: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draws, "DRAW_BYTES", limit)
+    make, x = NETWORKS[name]
+    module = built(make)
+    network = Network.trace(module, x, weights)
+    v = numbers(3, network.dim, seed=3)
+    with reading(module), torch.no_grad():
+        got = push_forward(module, network.weights, x, v, copy=False)
+    want = torch.einsum("...p,rp->r...", reference(module, x, network), v)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    assert module.training
+    assert not got.requires_grad
+
+
+def test_weights_that_a_mask_fixes_do_not_move() -> None:
+    make, x = NETWORKS["apart"]
+    module = built(make)
+    mask = torch.arange(sum(parameter.numel() for parameter in module.parameters())) % 3 == 0
+    network = Network.trace(module, x, mask)
+    v = numbers(2, network.dim, seed=3)
+    every = Network.trace(module, x)
+    want = torch.einsum("...p,rp->r...", reference(module, x, every)[..., mask], v)
+    with reading(module), torch.no_grad():
+        got = push_forward(module, network.weights, x, v, copy=False)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(network.jacobian_product(x, v), want, rtol=1e-10, atol=1e-10)
+
+
+def stopped(m: Any, x: Tensor) -> Tensor:
+    """A factor that gradients do not see, and forward-mode derivatives do."""
+    with torch.no_grad():
+        scale = 1.0 + m.w.square().sum()
+    return scale * torch.tanh(x @ m.w.T)
+
+
+def test_a_network_that_stops_gradients_is_read_by_its_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = built(lambda: Function(stopped, w=(2, 3))), numbers(3, 20, 3)
+    network = Network.trace(module, x)
+    v = numbers(2, network.dim, seed=3)
+    want = torch.einsum("...p,rp->r...", network.tape(x).jacobian(slice(None)).unflatten(1, (20, 2)), v)
+    torch.testing.assert_close(network.jacobian_product(x, v), want, rtol=1e-10, atol=1e-10)
+
+    def refused(*args: Any, **options: Any) -> Tensor:
+        raise NotImplementedError("no forward-mode derivative")
+
+    monkeypatch.setattr(network_module, "push_forward", refused)
+    torch.testing.assert_close(network.jacobian_product(x, v), want, rtol=1e-10, atol=1e-10)
