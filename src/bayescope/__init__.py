@@ -10,8 +10,10 @@ from bayescope import density, errors, layers, metrics, precision
 from bayescope.comparison import Comparison, compare
 from bayescope.curvature import Curvature, Plan, fit_curvature, plan
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
+from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
 from bayescope.laplace.online import fit_evidence
+from bayescope.laplace.selection import Selection, select
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
 from bayescope.network.weights import largest_magnitude, largest_variance
@@ -40,12 +42,14 @@ __all__ = [
     "Posterior",
     "Predictive",
     "Prior",
+    "Selection",
     "compare",
     "density",
     "errors",
     "fit_curvature",
     "fit_evidence",
     "fit_map",
+    "function_space",
     "laplace",
     "largest_magnitude",
     "largest_variance",
@@ -53,5 +57,6 @@ __all__ = [
     "metrics",
     "plan",
     "precision",
+    "select",
     "tune_prior",
 ]

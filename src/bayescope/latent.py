@@ -116,7 +116,7 @@ class GaussianLatent:
         """Exact where each column is monotone in one output; else over fixed quasi-Monte-Carlo nodes."""
         if likelihood.elementwise:
             return _monotone_quantile(self, likelihood, level)
-        nodes = normal_nodes(self.mean.shape[-1], QUANTILE_NODES)
+        nodes = normal_nodes(self.mean.shape[-1], QUANTILE_NODES).to(self.mean.device)
         blocks = [
             _quantile(likelihood.conditional(GaussianLatent(m, c, self.integral)._at(nodes[:, None, :]))[0], level)
             for m, c in zip(self.mean.split(256), self.cov.split(256), strict=True)

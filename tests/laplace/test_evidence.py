@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
-from bayescope.laplace.evidence import Evidence, maximise
+from bayescope.laplace.evidence import Evidence, _polished, maximise
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.recipe import Recipe
 from bayescope.likelihoods import Categorical, Gaussian, Likelihood
@@ -145,6 +145,16 @@ def test_a_linear_gaussian_model_has_the_closed_forms_hyperparameters() -> None:
     tuned = fit.posterior(Prior(optimum.prior_precisions[0]), Gaussian(optimum.noise_variance))
     assert float(tuned.log_evidence()) == pytest.approx(float(exact.log_evidence_), abs=1e-8)
     torch.testing.assert_close(tuned.covariance, torch.as_tensor(exact.posterior_.covariance), rtol=1e-6, atol=1e-12)
+
+
+def test_newton_steps_reach_the_maximum_to_rounding() -> None:
+    evidence = Evidence([fitted("kfac")], "layer", noise=True)
+    optimum = maximise(evidence)
+    best = torch.cat([*optimum.prior_precisions, optimum.noise_variance[None]]).log()  # type: ignore[index]
+    free = torch.ones(3, dtype=torch.bool)
+    x, slope = _polished(evidence, best + 0.05, free)
+    assert (slope.abs() <= 1e-9 * evidence.sizes()).all()
+    torch.testing.assert_close(x, best, rtol=0.0, atol=1e-8)
 
 
 def test_an_irrelevant_input_is_switched_off() -> None:

@@ -62,7 +62,7 @@ def fitted(module: nn.Module, y: Any = None, **options: Any) -> Any:
 def tuned(q: Any, **options: Any) -> Any:
     """`tune_prior` with its word on far modes left out."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="tune_prior: expected weights near the mode")
+        warnings.filterwarnings("ignore", message="model: expected weights at a mode")
         return tune_prior(q, **options)
 
 
@@ -153,7 +153,7 @@ def test_a_far_mode_is_told_and_a_near_one_is_not() -> None:
         warnings.simplefilter("error")
         tune_prior(q, groups="scalar", noise=False)
     far = fitted(trained(60.0), structure="full", prior_precision=60.0)
-    with pytest.warns(ConvergenceWarning, match=r"tune_prior: .*Newton decrement of [\d.]+ .*fit_map.*fit_evidence"):
+    with pytest.warns(ConvergenceWarning, match=r"model: .*Newton decrement of [\d.]+ .*fit_map.*fit_evidence"):
         q2 = tune_prior(far)
     assert float(q2.record.notes["Newton decrement"]) > 1.0
 

@@ -171,6 +171,7 @@ def test_a_temperature_that_was_there_counts() -> None:
     q2 = validated(q)
     found = float(q2.fit.prior.precision)
     assert q2.fit.temperature == 0.3
+    assert reported(q2) == pytest.approx(nll(q2), rel=1e-3)
     each = {delta: nll(at(q, delta, temperature=0.3)) for delta in GRID}
     assert abs(math.log(found / min(each, key=each.__getitem__))) <= 0.5 * STEP + 1e-9
 

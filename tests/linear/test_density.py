@@ -71,9 +71,7 @@ def test_products_with_the_jacobian(case: LinearCase):
     if outputs == 1:
         assert_close(density.weighted_gram(lam[:, 0, 0]), density.weighted_gram(lam), **EXACT)
     precision = DensePrecision(density.weighted_gram(lam @ lam.mT) + torch.diag(case.precision))
-    assert_close(
-        density.latent_variance(precision), precision.covariance_of(case.model.tape(case.features)), **EXACT
-    )
+    assert_close(density.latent_variance(precision), precision.covariance_of(case.model.tape(case.features)), **EXACT)
     assert_close(density.outputs(case.mean), jacobian @ case.mean, **EXACT)
 
 

@@ -96,8 +96,8 @@ class Observations:
     def seeds(self, curvature: str, seed: int, cotangents: int | None) -> Iterator[Tensor]:
         """The cotangents s_k of a kind, in chunks of shape (K, N, ..., C), with Λ = Σ_k s_k s_kᵀ per observation.
 
-        - "ggn": the columns of the root of the likelihood's Λ. For dense outputs each position has columns of its own, zero
-          at the other positions, so that K = S × (columns of the root).
+        - "ggn": the columns of the root of the likelihood's Λ. For dense outputs each position has columns of its own,
+          zero at the other positions, so that K = S × (columns of the root).
         - "fisher": the gradient ∂ log p(ỹ∣f)/∂f at one drawn label ỹ, in expectation the Fisher. Labels of different
           positions are independent, so that one cotangent serves all the positions of a row: cross terms have mean 0.
         - "empirical_fisher": the gradient at the observed label, a cotangent for each position.

@@ -91,7 +91,7 @@ class Dense:
     def add(self, tape: Tape, fresh: bool) -> None:
         """Adds the Gram matrix of U, a block of rows at a time."""
         for rows in tape.blocks():
-            u = tape.jacobian(rows).flatten(0, 1)
+            u = tape.jacobian(rows).flatten(0, 1).to(torch.float64)  # a small prior is to be seen beside the sum
             if self._matrix is None:
                 self._matrix = torch.zeros(self._dim, self._dim, dtype=torch.float64, device=u.device)
             self._matrix += gram(u.mT[None])[0]

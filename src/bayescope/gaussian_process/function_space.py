@@ -18,10 +18,10 @@ from bayescope.gaussian_process.inducing import greedy_points
 from bayescope.gaussian_process.precision import KernelPrecision
 from bayescope.gaussian_process.projection import EvidenceBound, Projection
 from bayescope.gaussian_process.rows import FLOAT64
+from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import own
 from bayescope.laplace.mode import read_slope
-from bayescope.laplace.recipe import warn_if_far
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.network.batches import Batches
@@ -117,7 +117,8 @@ def function_space(
     )
     if tuned:
         return tune_prior(fit.posterior())
-    warn_if_far(fit)
+    if fit.distance is not None:
+        fit.distance.warn(TRAIN, stacklevel=2)
     return fit.posterior() if left_over is None else _bounded(fit, left_over)
 
 

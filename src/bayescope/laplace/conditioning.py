@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bayescope.errors import InputError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import read_slope
-from bayescope.laplace.recipe import Recipe, warn_if_far
+from bayescope.laplace.recipe import Recipe
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.posterior import GaussianPosterior
@@ -71,7 +71,8 @@ class Conditioning:
         given = data[0] if len(data) == 1 else tuple(data)
         climb = _Climb(self.recipe, self.function, prior, given)
         fit = climb.polished(climb.climbed(self.function.flat))
-        warn_if_far(fit)
+        if fit.distance is not None:
+            fit.distance.warn("Give the new data in fewer, larger parts.", stacklevel=3)
         return replace(fit, infer=partial(Conditioning.of, self.recipe)).posterior()
 
 

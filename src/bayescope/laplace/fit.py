@@ -14,6 +14,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.curvature import Curvature
 from bayescope.errors import UndefinedQuantityError, UnsupportedError
+from bayescope.laplace.distance import Distance
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, owners, prior_diagonal
@@ -143,6 +144,17 @@ class LaplaceFit:
         gradient = self.joint_gradient(prior_precision, noise_variance)
         return (gradient @ self.precision(prior_precision, noise_variance).solve(gradient)).clamp_min(0.0).sqrt()
 
+    @cached_property
+    def distance(self) -> Distance | None:
+        """How far θ* is from a mode under the fit's own prior, or ``None`` where the gradient was not read."""
+        if self.gradient is None:
+            return None
+        return Distance(float(self.newton_decrement()) ** 2, self._determined)
+
+    @cached_property
+    def _determined(self) -> float:
+        return float(self.effective_parameters())
+
     def joint_gradient(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """∂ (Σ log p(y∣f)/T + log p(θ))/∂θ at θ*, shape (P,).
 
@@ -242,12 +254,12 @@ class LaplaceFit:
         curvature = self.curvature
         notes = {
             "curvature": f"{curvature.kind} in the structure {curvature.structure}, {curvature.rows:,} rows",
-            "effective parameters": f"{float(self.effective_parameters()):.1f} of {self.function.dim:,}",
+            "effective parameters": f"{self._determined:.1f} of {self.function.dim:,}",
         }
         if self.temperature != 1.0:
             notes["temperature"] = f"{self.temperature:g}"
-        if self.gradient is not None:
-            notes["Newton decrement"] = f"{float(self.newton_decrement()):.3g}"
+        if self.distance is not None:
+            notes["Newton decrement"] = f"{self.distance.squared**0.5:.3g}"
         if curvature.fallbacks:
             notes["read in another structure"] = ", ".join(f"{k}: {v}" for k, v in curvature.fallbacks.items())
         return notes

@@ -14,9 +14,10 @@ from torch import nn
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.laplace.conditioning import Conditioning
+from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mixture import mixture_of
-from bayescope.laplace.recipe import Recipe, warn_if_far
+from bayescope.laplace.recipe import Recipe
 from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
@@ -119,7 +120,8 @@ def laplace(
     if tuned:
         return tune_prior(q, method=EVIDENCE)
     for fit in fits:
-        warn_if_far(fit)
+        if fit.distance is not None:
+            fit.distance.warn(TRAIN, stacklevel=3)
     return q
 
 

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, InputError, UnsupportedError
+from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import Evidence
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import conditioned, own
-from bayescope.laplace.recipe import Recipe, warn_if_far
+from bayescope.laplace.recipe import Recipe
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior
@@ -65,12 +66,16 @@ def fit_evidence(
     learning", algorithm 1). Weights are judged before each climb and after the last epoch, by the evidence under the
     hyperparameters that they were trained with; the best are returned with those. No data are held out.
 
+    The evidence judges weights at a mode: a few hundred rows take many epochs of small minibatches, or "lbfgs", until
+    the Newton decrement in the summary is small beside the root of the number of effective parameters.
+
     Args:
         model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is unless ``inplace=True``.
         data: a DataLoader, a Dataset, or (X, y).
         likelihood: a name or a likelihood. A Gaussian's noise variance is where the climb begins; "evidence" begins at
             the variance of the targets.
-        structure: of the curvature, as in `laplace`: "kfac", "ekfac", "diagonal", "block" (by layer) or "full".
+        structure: of the curvature, as in `laplace`: "kfac", "ekfac", "diagonal", "block" (by layer) or "full",
+            which takes a module in float64 where noise and prior precisions become small.
         curvature: its kind, as in `laplace`.
         groups: which weights share a prior precision: "scalar", "layer", "tensor", "weight" or "feature".
         prior_precision: where the precisions begin, in any form that `fit_map` takes.
@@ -125,7 +130,8 @@ def fit_evidence(
         facts = {"fit": f"evidence by {curvature}, {structure}, {groups}", "pace": str(pace)}
         outcome = training.run(climber.objective, climber, facts)
         fit = climber.final(own(training.module) if inplace else training.module)
-    warn_if_far(fit)
+    if fit.distance is not None:
+        fit.distance.warn(GO_ON, stacklevel=2)
     q = fit.posterior()
     notes = {**q.record.notes, "training": outcome.summary(), "prior precision": climber.learnt()}
     return replace(q, record=replace(q.record, notes=notes, trace=outcome.trace))
@@ -251,7 +257,7 @@ class Climber:
             module: nobody else's from now on.
         """
         fit = self._fit(module, self._best[1], gradient=True)
-        return conditioned(fit, replace(self._recipe, likelihood=fit.likelihood))
+        return conditioned(fit, self._recipe)
 
     def learnt(self) -> str:
         """The best precisions, by group where there are few."""

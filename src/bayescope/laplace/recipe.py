@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -11,18 +10,13 @@ import torch
 from torch import nn
 
 from bayescope.curvature import fit_curvature
-from bayescope.errors import ConvergenceWarning, InputError
+from bayescope.errors import InputError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import positions, read_slope
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
-
-# The weights are far from a mode where λ² is over this share of γ: a third of a standard deviation off, on average, in
-# every direction that the data determine. Small networks trained until they rest have 1e-8 to 0.05, those with kinks
-# (ReLU) the most; with a tenth of the epochs it is above 0.4, and under a prior precision 100 times larger above 3.
-FAR = 0.1
 
 
 @final
@@ -102,27 +96,6 @@ class Recipe:
         return replace(
             fit, observations=slope.observations, gradient=slope.gradient, fingerprint=slope.fingerprint
         )  # fmt: skip
-
-
-def warn_if_far(fit: LaplaceFit) -> None:
-    """Warns where the weights are no mode of the log joint density: Laplace's expansion has then a slope it leaves out.
-
-    With λ the Newton decrement, the evidence leaves out about ½ λ² nats. A draw from the posterior itself would have
-    λ² ≈ γ along the directions that the data determine, so that a mode is what has a small share of it.
-
-    Warns:
-        ConvergenceWarning: if λ² > `FAR` max(γ, 1).
-    """
-    decrement, gamma = float(fit.newton_decrement()), float(fit.effective_parameters())
-    if decrement**2 > FAR * max(gamma, 1.0):
-        warnings.warn(
-            f"model: expected weights at a mode for this prior, got a Newton decrement of {decrement:.3g} (squared, "
-            f"{decrement**2:.3g} beside {gamma:.3g} parameters that the data determine): a Newton step would gain "
-            f"{0.5 * decrement**2:.3g} nats. Train to convergence with this prior (fit_map), or give the prior that it "
-            "was trained with (weight decay times the number of rows, for a mean loss).",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
 
 
 def _check_temperature(temperature: Any) -> None:

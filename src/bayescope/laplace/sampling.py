@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from typing import Any, final
 
@@ -15,10 +14,11 @@ from bayescope.curvature.memory import readable
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import Plan
 from bayescope.curvature.structures import Products
-from bayescope.errors import ConvergenceWarning, MemoryBudgetError, UnsupportedError
+from bayescope.errors import MemoryBudgetError, UnsupportedError
 from bayescope.laplace.conjugate_gradients import Solution, block_conjugate_gradients
+from bayescope.laplace.distance import TRAIN, Distance
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.recipe import FAR, Recipe
+from bayescope.laplace.recipe import Recipe
 from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches
 from bayescope.posterior import DrawsPosterior, Record
@@ -84,13 +84,13 @@ def sample_posterior(
         tolerance=tolerance, iterations=PASSES,
     )  # fmt: skip
     gamma = system.effective_parameters(solution, count)
-    decrement = float(slope @ solution.x[:, -1])
-    _warn_if_far(decrement, gamma)
+    squared = float(slope @ solution.x[:, -1])  # gᵀA⁻¹g
+    Distance(max(squared, 0.0), gamma).warn(TRAIN, stacklevel=4)
     notes = {
         "curvature": f"ggn, {count} draws by sample-then-optimise, {fit.curvature.rows:,} rows",
         "conjugate gradients": f"{solution.iterations} passes to a residual of {solution.residual:.1e}, {name}",
         "effective parameters": f"{gamma:.1f} of {fit.function.dim:,}, from the draws",
-        "Newton decrement": f"{max(decrement, 0.0) ** 0.5:.3g}",
+        "Newton decrement": f"{max(squared, 0.0) ** 0.5:.3g}",
     }
     record = Record("laplace", notes=notes, trace={"residual": solution.trace})
     draws = (fit.mode + solution.x[:, :count].mT)[None]
@@ -190,14 +190,3 @@ def _refuse_ignored(recipe: Recipe) -> None:
     for name, default in given.items():
         if not default:
             raise UnsupportedError(f"{name}: the structure 'samples' does not depend on it. Leave it out.")
-
-
-def _warn_if_far(decrement: float, gamma: float) -> None:
-    if decrement > FAR * max(gamma, 1.0):
-        warnings.warn(
-            f"model: expected weights at a mode for this prior, got a squared Newton decrement of {decrement:.3g} "
-            f"beside {gamma:.3g} parameters that the data determine. Train to convergence with this prior (fit_map), "
-            "or give the prior that it was trained with.",
-            ConvergenceWarning,
-            stacklevel=4,
-        )

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, InputTypeError, UndefinedQuantityError, UnsupportedError
+from bayescope.laplace.distance import LEARN
 from bayescope.laplace.evidence import Evidence, Optimum, maximise
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.laplace.mixture import mixture_of
-from bayescope.laplace.recipe import FAR
 from bayescope.laplace.validation import by_validation
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
@@ -94,7 +94,9 @@ def tune_prior(
                                      batch_size=batch_size)  # fmt: skip
     posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes, trace) for fit in tuned]
     if method == "evidence":
-        _warn_if_moved(tuned)
+        for fit in tuned:
+            if fit.distance is not None:
+                fit.distance.warn(LEARN, stacklevel=2)
     if not isinstance(q, MixturePosterior):
         return posteriors[0]
     mixed = mixture_of(posteriors, _weighting(q))
@@ -193,24 +195,6 @@ def _warn_of(optimum: Optimum) -> None:
             ConvergenceWarning,
             stacklevel=4,
         )
-
-
-def _warn_if_moved(fits: Sequence[LaplaceFit]) -> None:
-    """Warns where the weights are far from the mode that the new prior has; see `recipe.warn_if_far`."""
-    for fit in fits:
-        if fit.gradient is None:
-            continue
-        decrement, gamma = float(fit.newton_decrement()), float(fit.effective_parameters())
-        if decrement**2 > FAR * max(gamma, 1.0):
-            warnings.warn(
-                f"tune_prior: expected weights near the mode under the tuned prior, got a Newton decrement of "
-                f"{decrement:.3g} (squared, {decrement**2:.3g} beside {gamma:.3g} parameters that the data determine): "
-                "the mode has moved away from where the evidence was computed. Train again with this prior (fit_map), "
-                "learn it while training (fit_evidence), or tune by method='validation'.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-            return
 
 
 def _refuse_unused(data: Any, integral: str | None, temperature: bool) -> None:

@@ -59,7 +59,7 @@ class DrawsPosterior(Posterior):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """(P,), the number of weights."""
+        """The number of weights, in a tuple of one."""
         return (self.draws.shape[-1],)
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:

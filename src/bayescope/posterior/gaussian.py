@@ -67,7 +67,7 @@ class GaussianPosterior(Posterior):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """(P,), the number of weights."""
+        """The number of weights, in a tuple of one."""
         return (self.precision.dim,)
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:

@@ -60,7 +60,7 @@ class MixturePosterior(Posterior):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """P; more than one where the components have unlike models."""
+        """P, the number of weights; several of them where the components have unlike models."""
         return tuple(dict.fromkeys(component.precision.dim for component in self.components))
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:

@@ -47,7 +47,7 @@ class PointPosterior(Posterior):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """(P,), the number of weights."""
+        """The number of weights, in a tuple of one."""
         return (self.location.shape[0],)
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:

@@ -142,7 +142,7 @@ class Posterior(ABC):
     @property
     @abstractmethod
     def sizes(self) -> tuple[int, ...]:
-        """P; more than one where components have unlike models."""
+        """P, the number of weights; several of them where the components have unlike models."""
 
     @abstractmethod
     def _as_prior(self) -> Prior:

@@ -18,7 +18,6 @@ from bayescope.precision.spectrum import Spectrum
 from bayescope.precision.state import State
 from bayescope.tape import Tape
 
-
 # The share of a factor's largest eigenvalue that a sum of products in float32 resolves.
 RESOLVED = 1e-5
 
