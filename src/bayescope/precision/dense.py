@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -13,6 +13,22 @@ from bayescope.errors import NotPositiveDefiniteError
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
 from bayescope.tape import Tape
+
+
+class _LogDeterminant(torch.autograd.Function):
+    """log∣A∣ with the gradient A⁻¹ from the factor: a third of the time that a derivative of the factorisation takes."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(matrix, factor.detach())
+        return 2.0 * factor.detach().diagonal().log().sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        matrix, factor = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative is asked for
+            return gradient * torch.linalg.inv(matrix), None
+        return gradient * torch.cholesky_inverse(factor), None
 
 
 @final
@@ -81,6 +97,8 @@ class DensePrecision:
 
     def logdet(self) -> Tensor:
         """log∣A∣ = 2 Σ log L_ii."""
+        if self._matrix.requires_grad and torch.is_grad_enabled():
+            return _LogDeterminant.apply(self._matrix, self._cholesky)
         return 2.0 * self._cholesky.diagonal().log().sum()
 
     def multiply(self, v: Tensor) -> Tensor:
