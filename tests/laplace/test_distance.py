@@ -9,7 +9,6 @@ import pytest
 from bayescope.errors import ConvergenceWarning
 from bayescope.laplace.distance import FAR, Distance
 
-
 CASES = [(0.0, 0.0, 0), (0.9 * FAR, 0.5, 0), (1.1 * FAR, 0.5, 1), (27 * FAR, 30.0, 0), (33 * FAR, 30.0, 1)]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import PIECE_BYTES, Network, PartInfo
+from bayescope.network.positions import COTANGENTS
 from bayescope.network.trace import PROBES
 from bayescope.tape import FactoredTape
 from bayescope.tape.tape import BLOCK_BYTES
@@ -119,24 +120,27 @@ class Footprint:
         return self.rows * (self.held + COPIES * self.outputs * self.itemsize) + self.classes**2 * self.itemsize
 
     def prediction(self, structure: str, *, head: bool) -> int:
-        """The covariance of all outputs of one batch, as `Network.latent_covariance` computes it.
+        """The covariance of the outputs of one batch, as `Network.latent_covariance` computes it.
 
-        Some rows at a time, with every cotangent at once, are turned into the structure's basis.
+        Some rows at a time, with the cotangents of a chunk of positions at once (all of them, where outputs are not
+        dense), are turned into the structure's basis.
 
         Args:
             structure: its name.
             head: whether the cotangents are the outputs themselves, and the same for all rows.
         """
+        positions = self.outputs // self.classes
+        together = self.classes * max(1, min(positions, COTANGENTS // self.classes))
         turned = 0
         if structure in ("kfac", "ekfac"):
-            g = 0 if head else self.outputs
+            g = 0 if head else together
             turned = max(a + g * o for a, o in zip(self.activations, self.cotangents, strict=True))
-        seeded = 0 if head else self.outputs * (sum(self.cotangents) + sum(self.computed))
+        seeded = 0 if head else together * (sum(self.cotangents) + sum(self.computed))
         rows = max(1, min(self.rows, PIECE_BYTES // max(1, seeded * self.itemsize)))
-        reading = self.held + (0 if head else self.outputs * self.per_cotangent)
-        worked = rows * (reading + self.itemsize * (turned + COPIES * self.outputs**2))
-        blocks = self._blocks(0 if head else self.outputs) + self._by_rows(rows, self.outputs)
-        return worked + blocks + self.rows * FLOAT64 * self.outputs**2
+        reading = self.held + (0 if head else together * self.per_cotangent)
+        worked = rows * (reading + self.itemsize * (turned + COPIES * together**2))
+        blocks = self._blocks(0 if head else together) + self._by_rows(rows, together)
+        return worked + blocks + self.rows * FLOAT64 * positions * self.classes**2
 
     @property
     def per_cotangent(self) -> int:

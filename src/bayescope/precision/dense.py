@@ -16,7 +16,7 @@ from bayescope.tape import Tape
 
 
 class _LogDeterminant(torch.autograd.Function):
-    """log∣A∣ with the gradient A⁻¹ from the factor: a third of the time that a derivative of the factorisation takes."""
+    """log∣A∣, its gradient A⁻¹ from the factor: a third of the time of differentiating the factorisation."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, factor: Tensor) -> Tensor:
