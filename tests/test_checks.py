@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -89,6 +91,26 @@ def test_generators_repeat_by_seed_differ_without_and_pass_through():
     assert checks.seed_from(checks.generator(None)) != checks.seed_from(checks.generator(None))
     with pytest.raises(InputTypeError, match=r"torch\.Generator, an int or None"):
         checks.generator("seed")
+
+
+def test_generators_of_a_gpu_are_refused():
+    class OnGpu(torch.Generator):
+        device = torch.device("cuda:0")
+
+    with pytest.raises(InputError, match="on the CPU, got one on cuda:0"):
+        checks.generator(OnGpu())
+
+
+@pytest.mark.parametrize("value", [2, 2.0, np.float32(2), np.int8(2), np.array(2.0), torch.tensor(2.0)])
+def test_positive_number_of_any_scalar_type(value):
+    found = checks.positive_number("t", value)
+    assert (type(found), found) == (float, 2.0)
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, math.nan, math.inf, True, np.True_, "2", [2.0], torch.ones(1), None])
+def test_positive_number_refuses(bad):
+    with pytest.raises(InputError, match="t: expected a positive number"):
+        checks.positive_number("t", bad)
 
 
 def test_a_missing_package_names_the_extra():

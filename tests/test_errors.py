@@ -13,6 +13,13 @@ def test_an_unknown_option_lists_the_supported_ones_and_the_closest():
     assert "Did you mean" not in str(errors.OptionError.unknown("curvature", "zzz", ["ggn", "hessian"]))
 
 
+def test_a_name_in_another_case_or_another_word_is_known():
+    assert "Did you mean 'ggn'?" in str(errors.OptionError.unknown("curvature", "GGN", ["ggn", "hessian"]))
+    assert "Did you mean 'GGN'?" in str(errors.OptionError.unknown("curvature", "ggn", ["GGN", "Hessian"]))
+    assert "Did you mean 'kfac'?" in str(errors.OptionError.unknown("structure", "x", ["full", "kfac"], meant="kfac"))
+    assert "Did you mean" not in str(errors.OptionError.unknown("structure", "x", ["full"], meant="kfac"))
+
+
 def test_errors_are_caught_where_users_expect_builtin_ones():
     assert issubclass(errors.InputError, ValueError)
     assert issubclass(errors.InputTypeError, TypeError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import warnings
 from collections.abc import Iterable
 from types import ModuleType
@@ -60,6 +61,18 @@ def positive(name: str, value: Any) -> Tensor:
     return tensor
 
 
+def positive_number(name: str, value: Any) -> float:
+    """Returns a single positive number, also of a scalar array or tensor.
+
+    Raises:
+        InputError: if the value is no real number, not finite or not above 0.
+    """
+    number = value.item() if isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0 else value
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
+        raise InputError(f"{name}: expected a positive number, got {value!r}.")
+    return float(number)
+
+
 def count(name: str, value: Any, *, least: int = 1) -> int:
     """Returns a whole number of at least ``least``.
 
@@ -112,9 +125,14 @@ def generator(value: torch.Generator | int | None) -> torch.Generator:
 
     Raises:
         InputTypeError: if the value is none of the three.
-        InputError: if the integer is too large for a seed.
+        InputError: if the integer is too large for a seed, or the generator is a GPU's.
     """
     if isinstance(value, torch.Generator):
+        if value.device.type != "cpu":
+            raise InputError(
+                f"generator: expected a generator on the CPU, got one on {value.device}. Pass torch.Generator() or a "
+                "seed: what is drawn is moved to the model's device."
+            )
         return value
     fresh = torch.Generator()
     if value is None:

@@ -6,6 +6,8 @@ Each error says what was expected, what was got and what to do. Errors about a c
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
@@ -47,10 +49,19 @@ class OptionError(InputError):
     """An option was given a name that is not among the supported ones; the message lists those."""
 
     @classmethod
-    def unknown(cls, option: str, got: object, supported: Iterable[str]) -> OptionError:
-        """Builds the message, with the closest supported name where the one given looks like a slip."""
+    def unknown(cls, option: str, got: object, supported: Iterable[str], *, meant: str | None = None) -> OptionError:
+        """Builds the message, with the closest supported name, in whatever case, where the one given looks like a slip.
+
+        Args:
+            option: its name.
+            got: what was given.
+            supported: the names that it may have.
+            meant: the supported name that ``got`` is another word for, where that is known.
+        """
         names = list(supported)
-        close = get_close_matches(str(got), names, n=1)
+        cases = {name.lower(): name for name in reversed(names)}
+        close = [cases[name] for name in get_close_matches(str(got).lower(), cases, n=1)]
+        close = [meant] if meant in names else close
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return cls(f"{option}: expected one of {', '.join(map(repr, names))}, got {got!r}.{hint}")
 
@@ -102,3 +113,20 @@ class ConvergenceWarning(BayescopeWarning):
 
 class DivergenceWarning(BayescopeWarning):
     """A Hamiltonian sampler met regions that it could not integrate; its draws may miss part of the posterior."""
+
+
+# Whose frames are never the caller's: our own, and those of torch's decorators, such as `torch.no_grad`.
+_INSIDE = ("bayescope", "torch")
+
+
+def warn(message: str, category: type[BayescopeWarning]) -> None:
+    """Warns at the line of the caller, however deep inside of bayescope the reason is found.
+
+    Args:
+        message: what was expected, what was got and what to do.
+        category: of the warning.
+    """
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

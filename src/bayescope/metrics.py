@@ -27,6 +27,8 @@ Labels = NDArray[np.int64]
 
 # Probabilities may miss a sum of 1 by the rounding of float32 over many classes.
 _SUM_TOLERANCE = 1e-4
+# What scores a prediction p that is no table of one label a row.
+_ELSEWHERE = " For several labels or positions a row, -p.log_prob(y).mean() of the prediction p scores them."
 
 
 @final
@@ -215,16 +217,20 @@ def _classified(probs: Any, y: Any) -> tuple[Floats, Labels]:
     if table.ndim == 1:
         table = np.stack([1.0 - table, table], axis=1)
     if table.ndim != 2 or table.shape[0] == 0 or table.shape[1] < 2:
-        raise InputError(f"probs: expected shape (N, K) with K ≥ 2, or (N,) for two classes, got {table.shape}.")
+        advice = _ELSEWHERE if table.ndim > 2 else ""
+        raise InputError(
+            f"probs: expected shape (N, K) with K ≥ 2, or (N,) for two classes, got {table.shape}.{advice}"
+        )
     if (table < 0).any() or (table > 1).any():
         row = int(np.nonzero(((table < 0) | (table > 1)).any(1))[0][0])
         raise InputError(f"probs: expected numbers between 0 and 1, got {table[row].tolist()} in row {row}.")
     sums = table.sum(1)
     if (np.abs(sums - 1) > _SUM_TOLERANCE).any():
         row = int(np.argmax(np.abs(sums - 1)))
-        raise InputError(f"probs: expected rows that sum to 1, got the sum {sums[row]:.6g} in row {row}.")
+        raise InputError(f"probs: expected rows that sum to 1, got the sum {sums[row]:.6g} in row {row}.{_ELSEWHERE}")
     if labels.shape != (table.shape[0],):
-        raise InputError(f"y: expected class labels of shape ({table.shape[0]},), got {labels.shape}.")
+        advice = _ELSEWHERE if labels.ndim > 1 else ""
+        raise InputError(f"y: expected class labels of shape ({table.shape[0]},), got {labels.shape}.{advice}")
     wrong = (labels < 0) | (labels >= table.shape[1]) | (labels != np.floor(labels))
     if wrong.any():
         row = int(np.argmax(wrong))

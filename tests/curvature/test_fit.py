@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayescope.curvature import SUPPORTED, Curvature, fallbacks, fit_curvature
 from bayescope.curvature import fit as fit_module
 from bayescope.curvature.kinds import Observations
-from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.weights import LargestMagnitude, LargestVariance
 from bayescope.precision import Precision
@@ -261,8 +261,57 @@ def test_passes_that_differ_are_noticed(
 def test_outputs_that_are_not_finite_are_refused(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
     x = data[0].clone()
     x[7] = torch.nan
-    with pytest.raises(InputError, match=r"expected a finite log likelihood, got nan over 23 rows"):
+    batches = [(x[:5], data[1][:5]), (x[5:], data[1][5:])]
+    for given in ((x, data[1]), batches):
+        with pytest.raises(InputError, match=r"expected a finite log likelihood, got nan\. .* first in row 7: check"):
+            _fit(module, given, "full")
+    x[0] = torch.inf  # among the rows of the trace
+    with pytest.raises(InputError, match=r"NaN or infinite ones, as are the inputs, first in row 0 of the data"):
         _fit(module, (x, data[1]), "full")
+
+
+@pytest.mark.parametrize("kind", ["ggn", "fisher", "empirical_fisher", "hessian"])
+def test_labels_that_do_not_fit_are_shown_as_they_were_given(
+    module: nn.Module, data: tuple[Tensor, Tensor], kind: str
+) -> None:
+    x, y = data
+    with pytest.raises(InputError, match=r"shape \(N,\), got \(23, 3\)\. Give y\.argmax\(1\)"):
+        fit_curvature(module, (x, torch.eye(3)[y]), likelihood="categorical", structure="full", curvature=kind)
+    wrong = y.clone()
+    wrong[17] = 9
+    for given in ((x, wrong), [(x[:6], wrong[:6]), (x[6:12], wrong[6:12]), (x[12:], wrong[12:])]):
+        with pytest.raises(InputError, match="got 9 in row 17"):
+            fit_curvature(module, given, likelihood="categorical", structure="full", curvature=kind)
+
+
+def test_rows_that_a_loader_drops_are_told_of(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    def loader(**options: Any) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(*data), batch_size=10, generator=torch.Generator(), **options)
+
+    with pytest.warns(BayescopeWarning, match="expected all 23 rows of the data set, got 20: the loader drops") as seen:
+        _fit(module, loader(drop_last=True), "ekfac")
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    few = torch.utils.data.SubsetRandomSampler(range(20), generator=torch.Generator())
+    for kept in (loader(), loader(drop_last=True, sampler=few)):  # nothing is dropped: any warning is an error here
+        _fit(module, kept, "diagonal")
+
+
+def test_outputs_that_look_like_probabilities_are_told_of(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    with pytest.warns(BayescopeWarning, match="expected logits .* Take the softmax off"):
+        _fit(nn.Sequential(module, nn.Softmax(-1)), data, "kfac")
+    _fit(nn.Sequential(module, nn.LogSoftmax(-1)), data, "kfac")
+
+
+def test_inputs_that_the_network_cannot_take_are_named(module: nn.Module, data: tuple[Tensor, Tensor]) -> None:
+    x, y = data
+    with pytest.raises(InputError, match=r"run on inputs of shape \(23, 3\) and dtype float64: mat1") as caught:
+        _fit(module, (x[:, :3], y), "kfac")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with pytest.raises(InputError, match=r"dtype int64: .*give X\.astype\(float\)"):
+        _fit(module, (x.long().numpy(), y), "kfac")
+    with pytest.raises(InputError, match=r"shape \(11, 2\)"):  # of a later batch
+        _fit(module, [(x[:12], y[:12]), (x[12:, :2], y[12:])], "kfac")
 
 
 # --- weights and groups -----------------------------------------------------------------------------------------------

@@ -181,7 +181,10 @@ def test_the_number_of_rows_does_not_matter_only_that_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "kfac", "ekfac"])
-def test_weights_that_nothing_depends_on_are_not_read(structure: str) -> None:
+def test_weights_that_nothing_depends_on_are_not_read(structure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "bayescope.network.recording.FEW_WEIGHTS", 0
+    )  # else they would settle the dtype of the products
     options: dict[str, Any] = {"likelihood": "categorical", "structure": structure, "memory": 2**34}
     every = plan(initialised(nn.Sequential(linear(20, 20), Unused())), data(), **options)
     used = plan(initialised(nn.Sequential(linear(20, 20), Unused())), data(), weights=["0.*", "1.used.*"], **options)
@@ -196,7 +199,8 @@ def test_dense_outputs_have_cotangents_for_each_position() -> None:
     assert planned.cotangents == 5 * 3
 
 
-def test_a_run_over_the_budget_is_refused_before_it_starts() -> None:
+def test_a_run_over_the_budget_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bayescope.network.recording.FEW_WEIGHTS", 0)
     model, read = sequence(), []
     model.register_forward_hook(lambda *_: read.append(1))
     options: dict[str, Any] = {"likelihood": "categorical", "structure": "full", "memory": 2_000_000}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+import warnings
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from bayescope.gaussian_process import rows as module_of_rows
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
+from bayescope.laplace.selection import select
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.network.weights import largest_variance
@@ -34,6 +36,7 @@ from tests.laplace.problems import (
     seeded,
     set_flat,
     train,
+    unlike,
     with_ones,
 )
 
@@ -372,7 +375,10 @@ def test_nothing_of_the_callers_is_written_or_kept(monkeypatch: pytest.MonkeyPat
         x.zero_()
     for posterior in (q, copied):
         torch.testing.assert_close(posterior.predict(NEW).latent_cov, before, rtol=0, atol=0)
-    assert form in ("exact", "subset") or "function space" in q.summary()
+    assert "Posterior by function_space" in q.summary()
+    assert {"exact": "exact", "subset": "random rows", "nystrom": "features", "inducing": "inducing"}[form] in (
+        q.record.notes["approximation"]
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -453,3 +459,54 @@ def test_neither_sums_nor_files_hold_a_network_and_its_data() -> None:
     q = gaussian(function_space(mlp(3), (X, LABELS), likelihood="categorical"))
     with pytest.raises(UnsupportedError, match="training data"):
         q.precision.state()
+
+
+def test_what_it_does_not_have_is_said_with_what_does() -> None:
+    q = function_space(mlp(3), (X, LABELS), likelihood="categorical")
+    with pytest.raises(UndefinedQuantityError, match=r"condition: .* by function_space .*Take laplace.*'full'"):
+        q.condition((X, LABELS))
+    bound = function_space(mlp(3), (X, LABELS), likelihood="categorical", approximation="inducing", points=5)
+    with pytest.raises(UndefinedQuantityError, match=r"by function_space. Take laplace .*without inducing rows"):
+        tune_prior(bound)
+
+
+def test_the_exact_process_has_the_evidence_of_the_full_structure() -> None:
+    models = [
+        function_space(mlp(3), (X, LABELS), likelihood="categorical"),
+        laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="full"),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first, second = select(models).log_evidences.values()
+    assert first == pytest.approx(second)
+
+
+def test_a_noise_that_is_known_is_held() -> None:
+    data = (X, normal(ROWS, 2, seed=4))
+    learnt = function_space(mlp(2), data, likelihood=Gaussian(0.3), prior_precision="evidence")
+    held = function_space(mlp(2), data, likelihood=Gaussian(0.3), prior_precision="evidence", noise=False)
+    assert float(held.likelihood.noise_variance) == 0.3  # type: ignore[union-attr]
+    assert float(learnt.likelihood.noise_variance) != 0.3  # type: ignore[union-attr]
+    assert held.record.notes["noise variance"] == "0.3"
+    with pytest.raises(UnsupportedError, match="noise=True"):
+        function_space(mlp(2), data, likelihood=Gaussian("evidence"), prior_precision="evidence", noise=False)
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("source", ["torch", "numpy", "replacement"])
+def test_passes_that_differ_are_refused(form: str, source: str) -> None:
+    with pytest.raises(InputError, match="data: expected every pass to give the same rows"):
+        function_space(mlp(3), unlike(X, LABELS, source), likelihood="categorical", generator=0, **FORMS[form])
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("form", FORMS)
+def test_a_loader_that_shuffles_is_as_good_as_any(form: str) -> None:
+    loader = DataLoader(TensorDataset(X, LABELS), batch_size=5, shuffle=True)
+    before = torch.get_rng_state()
+    q = function_space(mlp(3), loader, likelihood="categorical", generator=0, **FORMS[form])
+    assert torch.equal(torch.get_rng_state(), before)
+    if form == "exact":
+        truth = function_space(mlp(3), (X, LABELS), likelihood="categorical")
+        torch.testing.assert_close(q.log_evidence(), truth.log_evidence())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 DTYPE = torch.float64
 M = TypeVar("M", bound=nn.Module)
@@ -111,3 +113,29 @@ def nothing_written(module: nn.Module) -> Iterator[None]:
         assert (parameter.grad is None) == (gradient is None)
         assert gradient is None or torch.equal(parameter.grad, gradient)
     assert torch.equal(torch.get_rng_state(), generator)
+
+
+@final
+class _Noisy(Dataset[tuple[Tensor, Tensor]]):
+    """Rows that are augmented by noise from a global generator each time they are read."""
+
+    def __init__(self, x: Tensor, y: Tensor, source: str) -> None:
+        self._x, self._y, self._source = x, y, source
+
+    def __len__(self) -> int:
+        return len(self._y)
+
+    def __getitem__(self, row: int) -> tuple[Tensor, Tensor]:
+        x = self._x[row]
+        noise = torch.randn_like(x) if self._source == "torch" else torch.from_numpy(np.random.randn(*x.shape)).to(x)  # noqa: NPY002
+        return x + 0.1 * noise, self._y[row]
+
+
+def unlike(x: Tensor, y: Tensor, source: str) -> DataLoader[tuple[Tensor, Tensor]]:
+    """A loader whose passes differ: augmented by "torch" or "numpy", drawn with "replacement", or in part "dropped"."""
+    plain: TensorDataset = TensorDataset(x, y)
+    if source == "replacement":
+        return DataLoader(plain, batch_size=5, sampler=WeightedRandomSampler(torch.ones(len(y)).tolist(), len(y)))
+    if source == "dropped":
+        return DataLoader(plain, batch_size=5, shuffle=True, drop_last=True)
+    return DataLoader(_Noisy(x, y, source), batch_size=5, shuffle=True)

@@ -253,8 +253,9 @@ def test_no_precision_anywhere_near_is_an_error() -> None:
 
 
 def test_what_has_no_number_to_tune_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"noise: expected one noise variance .* Pass noise=False"):
-        Evidence([fitted("kfac", Gaussian([1.0, 2.0]))], "scalar", noise=True)
+    for noise in ([1.0, 2.0], [0.2, 0.2]):
+        with pytest.raises(UnsupportedError, match=r"noise_variance: expected one number .* by noise=False"):
+            Evidence([fitted("kfac", Gaussian(noise))], "scalar", noise=True)
     Evidence([fitted("kfac", Gaussian([1.0, 2.0]))], "scalar", noise=False)
     Evidence([fitted("kfac", Categorical())], "scalar", noise=True)  # classes have none
     structured = fitted("full").posterior().precision

@@ -19,8 +19,10 @@ from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegre
 from bayescope.laplace.laplace import laplace
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayescope.network.model import NetworkModel
 from bayescope.network.weights import largest_magnitude, largest_variance
 from bayescope.posterior import GaussianPosterior, Posterior
+from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from tests.laplace.problems import (
     closed_form,
@@ -128,10 +130,31 @@ def test_temperature_is_noise_in_the_posterior_and_a_power_in_the_evidence() -> 
     assert "temperature" in q.summary()
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), True, "hot"])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf"), True, "hot", [0.5, 0.5]])
 def test_temperatures_that_are_none(temperature: Any) -> None:
     with pytest.raises(InputError, match="temperature: expected a positive number"):
         laplace(mlp(), (normal(4, 2, seed=1), normal(4, seed=2)), likelihood="gaussian", temperature=temperature)
+
+
+@pytest.mark.parametrize("temperature", [np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
+def test_temperatures_of_any_scalar_type(temperature: Any) -> None:
+    data = normal(14, 2, seed=1), normal(14, 1, seed=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        found = laplace(mlp(1), data, likelihood="gaussian", temperature=temperature)
+        expected = laplace(mlp(1), data, likelihood="gaussian", temperature=0.5)
+    assert torch.equal(found.log_evidence(), expected.log_evidence())
+
+
+def test_gradients_of_the_caller_are_not_kept() -> None:
+    module, data = mlp(1), (normal(14, 2, seed=1), normal(14, 1, seed=2))
+    module(data[0]).sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        q = laplace(module, data, likelihood="gaussian")
+    assert isinstance(q.function, NetworkModel)
+    assert all(parameter.grad is None for parameter in q.function.module.parameters())
+    assert all(parameter.grad is not None for parameter in module.parameters())
 
 
 # --- a linear classifier is the logistic regression of a table --------------------------------------------------------
@@ -552,3 +575,72 @@ def test_prior_precision_by_evidence_finds_the_optimum_of_a_linear_model() -> No
     # at the mode under the tuned hyperparameters both are MacKay's, at the same place
     assert float(q.log_evidence()) == pytest.approx(table.log_evidence_, abs=1e-6)
     assert float(q.fit.prior.precision.mean()) == pytest.approx(table.prior_precision_, rel=1e-3)  # type: ignore[union-attr]
+
+
+# --- what a reader is told --------------------------------------------------------------------------------------------
+
+
+@untrained
+def test_a_structure_in_another_case_or_by_another_name_is_recognised() -> None:
+    data = (normal(6, 2, seed=1), torch.arange(6) % 2)
+    for given, meant in [("KFAC", "kfac"), ("kron", "kfac"), ("sample", "samples"), ("diag", "diagonal")]:
+        with pytest.raises(OptionError, match=f"'low_rank', 'samples', got '{given}'. Did you mean '{meant}'"):
+            laplace(mlp(2), data, likelihood="categorical", structure=given)
+    with pytest.raises(InputError, match=r"either rank= or tolerance=, got neither. Say how many .*rank=50"):
+        laplace(mlp(2), data, likelihood="categorical", structure="low_rank")
+    with pytest.raises(InputError, match="either rank= or tolerance=, got both"):
+        laplace(mlp(2), data, likelihood="categorical", structure="low_rank", rank=2, tolerance=0.1)
+
+
+@untrained
+def test_what_is_no_module_that_runs_is_told_what_to_give() -> None:
+    data = (normal(6, 2, seed=1), torch.arange(6) % 2)
+    with pytest.raises(InputTypeError, match=r"got a ModuleList, which cannot. .* plain list of modules"):
+        laplace(nn.ModuleList([mlp(2), mlp(2)]), data, likelihood="categorical")
+    q = laplace(mlp(2), data, likelihood="categorical")
+    with pytest.raises(InputTypeError, match=r"got GaussianPosterior. Pass its \.model"):
+        laplace(q, data, likelihood="categorical")  # type: ignore[arg-type]
+
+
+@untrained
+def test_the_summary_has_the_hyperparameters() -> None:
+    data = (normal(6, 2, seed=1), normal(6, 1, seed=2))
+    given: dict[str, Any] = {
+        "0.7": 0.7,
+        "0: 0.7, 2: 2": {"0": 0.7, "2": 2.0},
+        "0.weight: 0.7, 0.bias: 1, 2.weight: 0.7, 2.bias: 1": {"*.weight": 0.7, "*.bias": 1.0},
+        "one per weight, from 1 to 17": torch.arange(1.0, 18.0),
+        "a matrix, such as that of an earlier posterior": Prior(DensePrecision(torch.eye(17, dtype=torch.float64))),
+    }
+    for told, prior in given.items():
+        q = laplace(mlp(1), data, likelihood=Gaussian(0.3), structure="full", prior_precision=prior)
+        for line in (f"prior precision: {told}", "likelihood: gaussian", "noise variance: 0.3"):
+            assert f"\n  {line}\n" in q.summary()
+    several = laplace(mlp(2), (data[0], data[1].expand(-1, 2)), likelihood=Gaussian([0.3, 0.5]))
+    assert several.record.notes["noise variance"] == "0.3, 0.5"
+    assert "noise variance" not in laplace(mlp(2), (data[0], torch.arange(6) % 2), likelihood="categorical").summary()
+
+
+@untrained
+def test_a_noise_that_is_known_is_held() -> None:
+    data = (normal(16, 2, seed=1), normal(16, 1, seed=2))
+    learnt = laplace(mlp(1), data, likelihood=Gaussian(0.3), prior_precision="evidence")
+    held = laplace(mlp(1), data, likelihood=Gaussian(0.3), prior_precision="evidence", noise=False)
+    assert float(held.likelihood.noise_variance) == 0.3  # type: ignore[union-attr]
+    assert float(learnt.likelihood.noise_variance) != 0.3  # type: ignore[union-attr]
+    assert held.log_evidence() < learnt.log_evidence()
+    with pytest.raises(UnsupportedError, match=r"noise_variance: 'evidence' goes with .*noise=True"):
+        laplace(mlp(1), data, likelihood=Gaussian("evidence"), prior_precision="evidence", noise=False)
+    with pytest.raises(InputTypeError, match="noise: expected True or False"):
+        laplace(mlp(1), data, likelihood="gaussian", noise="no")  # type: ignore[arg-type]
+
+
+@untrained
+def test_the_reason_for_another_structure_is_the_true_one() -> None:
+    net, data = mlp(2), (normal(6, 2, seed=1), torch.arange(6) % 2)
+    some = torch.ones(22, dtype=torch.bool)
+    some[:3] = False
+    told = laplace(net, data, likelihood="categorical", weights=some).record.notes["read in another structure"]
+    assert told == "0: full: some of '0.weight' is fixed"
+    beside = laplace(net, data, likelihood="categorical", weights="0.bias").record.notes["read in another structure"]
+    assert beside == "0: full: '0.weight', the matrix beside it, is fixed"

@@ -13,6 +13,7 @@ from torch import nn
 
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.laplace import laplace
+from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import MixturePosterior
 from tests.laplace.problems import closed_form, mlp, normal, nothing_written, seeded, set_flat, with_ones
@@ -97,8 +98,8 @@ def test_what_cannot_be_mixed() -> None:
     data = (normal(12, 2, seed=1), torch.arange(12) % 2)
     with pytest.raises(InputError, match="at least one in the list"):
         laplace([], data, likelihood="categorical")
-    with pytest.raises(InputError, match="same number of random weights"):
-        laplace([mlp(2), mlp(2, hidden=5)], data, likelihood="categorical")
+    with pytest.raises(InputError, match=r"modules with the same number of outputs, got \[2, 3\]"):
+        laplace([mlp(2), mlp(3)], data, likelihood="categorical")
     with pytest.raises(UnsupportedError, match="takes one module"):
         laplace(members(2), data, likelihood="categorical", structure="samples")
 
@@ -110,3 +111,42 @@ def test_modes_are_tuned_together() -> None:
     noises = {float(part.fit.noise_variance) for part in q.components}  # type: ignore[union-attr]
     assert len(noises) == 1
     torch.testing.assert_close(q.weights, torch.softmax(torch.stack([part.log_evidence() for part in q.components]), 0))
+
+
+def test_networks_that_differ_are_mixed() -> None:
+    data, x = (normal(12, 2, seed=1), torch.arange(12) % 2), normal(5, 2, seed=2)
+    nets = [mlp(2), mlp(2, hidden=5), seeded(lambda: nn.Linear(2, 2))]
+    q = laplace(nets, data, likelihood="categorical", prior_precision="evidence")
+    assert isinstance(q, MixturePosterior)
+    assert q.sizes == (22, 27, 6)
+    each = torch.stack([part.predict(x).probs for part in q.components])
+    torch.testing.assert_close(q.predict(x).probs, each.mean(0), **EXACT)
+    assert q.sample_functions(x, 7, generator=0).shape == (7, 5, 2)
+    with pytest.raises(UndefinedQuantityError, match="unlike weights"):
+        q.sample()
+
+
+def test_the_summary_has_the_hyperparameters_of_the_modes() -> None:
+    data = (normal(12, 2, seed=1), normal(12, 2, seed=2))
+    alike = laplace(members(2), data, likelihood=Gaussian(0.3), prior_precision=0.7)
+    for line in ("prior precision: 0.7", "likelihood: gaussian", "noise variance: 0.3"):
+        assert f"\n  {line}\n" in f"{alike.summary()}\n"
+    q = laplace(members(2), data, likelihood=Gaussian(0.3), prior_precision="evidence")
+    assert isinstance(q, MixturePosterior)
+    noise = float(q.likelihood.noise_variance)  # type: ignore[union-attr]
+    assert float(q.record.notes["noise variance"]) == pytest.approx(noise, rel=1e-3)
+    own = [part.record.notes["prior precision"] for part in q.components]
+    assert q.record.notes["prior precision"] == f"mode 0: {own[0]}; mode 1: {own[1]}"
+
+
+@pytest.mark.parametrize("mixture", ["equal", "evidence"])
+def test_tuning_keeps_how_modes_are_weighted(mixture: str) -> None:
+    """Also of a single mode, and of modes alike, whose numbers do not tell."""
+    for count in (1, 2):
+        data = (normal(12, 2, seed=1), torch.arange(12) % 2)
+        q = laplace(members(1) * count, data, likelihood="categorical", mixture=mixture)
+        assert isinstance(q, MixturePosterior)
+        tuned = tune_prior(q, groups="scalar")
+        assert isinstance(tuned, MixturePosterior)
+        assert tuned.weighting == q.weighting == mixture
+        assert f"{mixture} weights" in tuned.summary()

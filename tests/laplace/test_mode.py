@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,12 +11,14 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.errors import InputError
-from bayescope.laplace.fingerprint import Fingerprint
+from bayescope.laplace.laplace import laplace
 from bayescope.laplace.mode import Slope, read_slope
+from bayescope.laplace.online import fit_evidence
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.batches import Batches
+from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.weights import Weights
-from tests.laplace.problems import mlp, normal, nothing_written, seeded
+from tests.laplace.problems import mlp, normal, nothing_written, seeded, unlike
 
 
 def slope_of(module: nn.Module, x: Tensor, y: Tensor, weights: object = "all", size: int = 4) -> Slope:
@@ -126,3 +130,43 @@ def test_a_shuffled_loader_has_the_same_fingerprint() -> None:
     loader = DataLoader(TensorDataset(x, y), batch_size=6, shuffle=True)
     shuffled = read_slope(net, Weights.select(net, "all"), Batches(loader, net), Categorical())
     assert shuffled.fingerprint == slope_of(net, x, y).fingerprint
+
+
+@pytest.mark.global_rng
+@pytest.mark.filterwarnings("ignore::bayescope.errors.BayescopeWarning")
+@pytest.mark.parametrize("source", ["torch", "numpy", "replacement", "dropped"])
+@pytest.mark.parametrize("call", ["laplace", "samples", "evidence", "fit_evidence", "condition"])
+def test_passes_over_other_rows_are_refused_with_the_generator_as_it_was(call: str, source: str) -> None:
+    """Random states that are put back after each pass would otherwise repeat the noise, and hide it."""
+    x, y = normal(23, 2, seed=1), torch.arange(23) % 2
+    data, plain = unlike(x, y, source), laplace(mlp(2), (x, y), likelihood="categorical", structure="full")
+    calls: dict[str, Callable[[], object]] = {
+        "laplace": lambda: laplace(mlp(2), data, likelihood="categorical"),
+        "samples": lambda: laplace(mlp(2), data, likelihood="categorical", structure="samples", samples=2),
+        "evidence": lambda: laplace(mlp(2), data, likelihood="categorical", prior_precision="evidence"),
+        "fit_evidence": lambda: fit_evidence(
+            mlp(2), data, likelihood="categorical", epochs=2, burn_in=1, every=1, progress=False, generator=0
+        ),
+        "condition": lambda: plain.condition(data),
+    }
+    before = torch.get_rng_state()
+    with pytest.raises(InputError, match=r"data: expected every pass to give the same rows.*random augmentation"):
+        calls[call]()
+    if call != "fit_evidence":  # whose epochs draw from it
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.global_rng
+@pytest.mark.filterwarnings("ignore::bayescope.errors.BayescopeWarning")
+@pytest.mark.parametrize("structure", ["full", "kfac", "ekfac", "diagonal"])
+def test_a_loader_that_only_shuffles_is_taken(structure: str) -> None:
+    x, y = normal(23, 2, seed=1), torch.arange(23) % 2
+    loader = DataLoader(TensorDataset(x, y), batch_size=5, shuffle=True)
+    options = {"likelihood": "categorical", "structure": structure}
+    before = torch.get_rng_state()
+    q, truth = laplace(mlp(2), loader, **options), laplace(mlp(2), (x, y), **options)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(q.log_evidence(), truth.log_evidence())
+    if structure != "ekfac":
+        torch.testing.assert_close(q.condition(loader).mean, truth.condition((x, y)).mean, rtol=1e-4, atol=1e-5)
+    fit_evidence(mlp(2), loader, epochs=2, burn_in=1, every=1, progress=False, generator=0, **options)

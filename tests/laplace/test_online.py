@@ -193,8 +193,33 @@ def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: p
     assert resumed.trace == whole.trace
     assert torch.equal(resumed.mean, whole.mean)
     assert resumed.log_evidence() == whole.log_evidence()
-    with pytest.raises(InputError, match="pace"):
-        fit_evidence(Mortal(9), line(), likelihood="gaussian", checkpoint=tmp_path / "run.pt", **{**QUICK, "every": 2})
+    for changed, match in (({"every": 2}, "every = 2, got 4"), ({"structure": "full"}, "structure = 'full', got")):
+        with pytest.raises(InputError, match=match):
+            fit_evidence(
+                Mortal(9), line(), likelihood="gaussian", batch_size=20, checkpoint=tmp_path / "run.pt",
+                **{**QUICK, **changed},
+            )  # fmt: skip
+
+
+@HASTY
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_more_epochs_go_on_from_where_a_run_ended(keep: str, tmp_path: Path) -> None:
+    def run(epochs: int, file: Path | None = None) -> Any:
+        return fit_evidence(
+            noisy_network(), line(), likelihood="gaussian", batch_size=20, keep=keep, checkpoint=file,
+            **{**QUICK, "epochs": epochs},
+        )  # fmt: skip
+
+    whole, file = run(16), tmp_path / "run.pt"
+    first = run(8, file)
+    assert first.trace["judged"] == [4, 8]
+    again = run(8, file)
+    assert torch.equal(again.mean, first.mean)
+    resumed = run(16, file)  # with the climb after epoch 8 that the first run was spared
+    assert resumed.trace == whole.trace
+    assert torch.equal(resumed.mean, whole.mean)
+    between = run(18, file)
+    assert between.trace["judged"] == [4, 8, 12, 16, 18]
 
 
 @HASTY
@@ -268,3 +293,16 @@ def test_a_noise_for_each_output_is_refused_where_it_is_to_be_learnt() -> None:
     x, y = line()
     with pytest.raises(UnsupportedError, match="noise"):
         fit_evidence(perceptron(outputs=2), (x, y.expand(-1, 2)), likelihood=Gaussian([0.3, 0.5]), **QUICK)
+
+
+@HASTY
+def test_the_summary_has_what_was_learnt_and_what_was_held() -> None:
+    q = fit_evidence(perceptron(), line(), likelihood=Gaussian(0.3), **QUICK)
+    assert isinstance(q.likelihood, Gaussian)
+    assert float(q.record.notes["noise variance"]) == pytest.approx(float(q.likelihood.noise_variance), rel=1e-3)
+    assert q.record.notes["noise variance"] != "0.3"
+    assert all(f"\n  {name}: " in q.summary() for name in ("prior precision", "likelihood", "noise variance"))
+    held = fit_evidence(perceptron(), line(), likelihood=Gaussian(0.3), noise=False, **QUICK)
+    assert held.record.notes["noise variance"] == "0.3"
+    with pytest.raises(OptionError, match="Did you mean 'kfac'"):
+        fit_evidence(perceptron(), line(), likelihood="gaussian", structure="kron", **QUICK)

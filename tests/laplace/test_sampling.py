@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +13,21 @@ from scipy import stats
 from torch import Tensor, nn
 
 from bayescope.curvature import fit_curvature, passes
-from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, MemoryBudgetError, UnsupportedError
+from bayescope.errors import (
+    ConvergenceError,
+    ConvergenceWarning,
+    InputError,
+    MemoryBudgetError,
+    UndefinedQuantityError,
+    UnsupportedError,
+)
 from bayescope.laplace import sampling
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
-from bayescope.likelihoods import Gaussian
+from bayescope.laplace.tuning import tune_prior
+from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.models import LinearizedModel
+from bayescope.network import recording
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior
 from bayescope.precision import DensePrecision, Precision
 from bayescope.priors import Prior
@@ -57,6 +67,13 @@ def assert_drawn_from(z: Tensor, precision: Precision) -> None:
     assert float(between.abs().max()) < bound
 
 
+def offsets(drawn: DrawsPosterior, mode: Tensor) -> Tensor:
+    """z of each pair θ* ± z."""
+    up, down = drawn.flat.chunk(2)
+    torch.testing.assert_close(up - mode, mode - down, rtol=1e-9, atol=1e-12)
+    return up - mode
+
+
 def in_range(square: float, degrees: int, tests: int) -> bool:
     low, high = (stats.chi2.ppf(p, degrees) for p in (0.5 * FALSE_ALARM / tests, 1.0 - 0.5 * FALSE_ALARM / tests))
     return bool(low < square < high)
@@ -80,13 +97,13 @@ def _layers(*widths: int) -> list[nn.Module]:
 def test_predictive_variances_of_three_thousand_weights(large: Any) -> None:
     """S v̂/v ~ χ²_S at every input and output, and of all together once they are decorrelated."""
     module, data = large
-    drawn = laplace(module, data, likelihood="categorical", structure="samples", samples=100, generator=7)
+    drawn = laplace(module, data, likelihood="categorical", structure="samples", samples=200, generator=7)
     assert isinstance(drawn, DrawsPosterior)
     assert isinstance(drawn.function, LinearizedModel)
-    assert drawn.flat.shape == (100, 3000)
+    assert drawn.flat.shape == (200, 3000)
     full = fit_curvature(module, data, likelihood="categorical", structure="full").with_prior(1.0)
-    z, new = drawn.flat - drawn.function.at, 1.5 * normal(8, 10, seed=13)
-    moved = (drawn.function.forward(new, drawn.flat) - drawn.function.forward(new, drawn.function.at)).flatten(1)
+    z, new = offsets(drawn, drawn.function.at), 1.5 * normal(8, 10, seed=13)
+    moved = drawn.function.jacobian_product(new, drawn.function.at, z).flatten(1)
     identity = torch.eye(3000, dtype=torch.float64)
     jacobian = drawn.function.jacobian_product(new, drawn.function.at, identity).flatten(1).mT
     joint = jacobian @ full.solve(jacobian.mT.contiguous())
@@ -118,8 +135,8 @@ TASKS: dict[str, dict[str, Any]] = {
 def test_draws_are_of_the_posterior(task: str) -> None:
     options = TASKS[task]
     y = normal(40, 3, seed=6) if task == "gaussian" else LABELS
-    drawn, full = both(mlp(3), (X, y), samples=400, batch_size=16, **options)
-    assert_drawn_from(drawn.flat - full.location, full.precision)
+    drawn, full = both(mlp(3), (X, y), samples=800, batch_size=16, **options)
+    assert_drawn_from(offsets(drawn, full.location), full.precision)
     assert isinstance(full.fit, LaplaceFit)
     gamma, decrement = float(full.fit.effective_parameters()), float(full.fit.newton_decrement())
     told = drawn.record.notes
@@ -145,8 +162,18 @@ def test_functions_of_the_draws_are_linearised() -> None:
     drawn, full = both(mlp(3), (X, LABELS), likelihood="categorical", samples=16)
     p = drawn.predict(NEW)
     assert full.function is not None
-    offsets = full.function.jacobian_product(NEW, full.location, drawn.flat - full.location)
-    torch.testing.assert_close(p.latent_mean, full.function.forward(NEW, full.location) + offsets.mean(0))
+    at_mode = full.function.forward(NEW, full.location)
+    torch.testing.assert_close(p.latent_mean, at_mode, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(drawn.mean, full.location, rtol=1e-9, atol=1e-12)
+    moved = full.function.jacobian_product(NEW, full.location, offsets(drawn, full.location))
+    linear = Categorical().conditional(torch.cat([at_mode + moved, at_mode - moved]))[0].mean(0)
+    torch.testing.assert_close(p.mean, linear)
+    torch.testing.assert_close(drawn.predict(NEW, method="linearized").mean, linear)
+    own = Categorical().conditional(full.function.forward(NEW, drawn.flat))[0].mean(0)
+    torch.testing.assert_close(drawn.predict(NEW, method="sampled").mean, own)
+    assert not torch.allclose(own, linear, atol=1e-3)
+    with pytest.raises(InputError, match="integral"):
+        drawn.predict(NEW, method="linearized", integral="mackay")
     assert drawn.sample_functions(NEW, 3, generator=0).shape == (3, 12, 3)
     with torch.no_grad():
         torch.testing.assert_close(drawn.model(NEW), mlp(3)(NEW))
@@ -183,12 +210,13 @@ def test_weights_that_are_no_mode_are_noticed() -> None:
 
 
 def test_a_network_in_single_precision() -> None:
-    drawn, full = both(mlp(3).to(torch.float32), (X.float(), LABELS), likelihood="categorical", samples=400)
-    assert_drawn_from(drawn.flat - full.location, full.precision)
+    drawn, full = both(mlp(3).to(torch.float32), (X.float(), LABELS), likelihood="categorical", samples=800)
+    assert_drawn_from(offsets(drawn, full.location), full.precision)
 
 
 def test_what_does_not_converge_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"likelihood": "categorical", "structure": "samples", "samples": 1}
+    options: dict[str, Any] = {"likelihood": "categorical", "structure": "samples", "samples": 2}
+    monkeypatch.setattr(recording, "FEW_WEIGHTS", 0)  # else products are in float64
     with pytest.raises(ConvergenceError, match="float64"):
         laplace(mlp(3).to(torch.float32), (X.float(), LABELS), tolerance=1e-13, **options)
     monkeypatch.setattr(sampling, "PASSES", 2)
@@ -219,6 +247,7 @@ def test_data_are_read_once_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"groups": "tensor"}, UnsupportedError, "groups"),
         ({"sharing": "reduce"}, UnsupportedError, "sharing"),
         ({"samples": 0}, InputError, "samples"),
+        ({"samples": 7}, InputError, "in pairs, got 7. Take 8"),
         ({"tolerance": 2.0}, InputError, "tolerance"),
         ({"memory": 400_000, "samples": 4000}, MemoryBudgetError, "fewer samples"),
     ],
@@ -226,3 +255,18 @@ def test_data_are_read_once_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_cannot_be_used_is_said(options: dict[str, Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="samples", **options)
+
+
+def test_what_draws_do_not_have_is_said_with_what_does() -> None:
+    q = laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="samples", samples=4, generator=0)
+    assert q.summary().startswith("Posterior by laplace, samples over")
+    assert "prior precision: 1" in q.summary()
+    asked: list[Callable[[], object]] = [
+        q.log_evidence,
+        lambda: q.log_evidence(prior_precision=2.0),
+        lambda: q.condition((X, LABELS)),
+        lambda: tune_prior(q),
+    ]
+    for ask in asked:
+        with pytest.raises(UndefinedQuantityError, match=r"by laplace, samples.*Take laplace with .*'kfac'"):
+            ask()

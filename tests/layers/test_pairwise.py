@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from bayescope.curvature import fit_curvature
-from bayescope.errors import InputError
+from bayescope.errors import ConvergenceWarning, InputError
+from bayescope.laplace.laplace import laplace
 from bayescope.layers import Pairwise
 from bayescope.likelihoods import BradleyTerry
 
@@ -143,7 +144,27 @@ def test_inputs_that_are_no_pairs_are_refused() -> None:
     layer, inputs, _ = build("dense")
     with pytest.raises(InputError, match=r"inputs: expected tensors of one shape \(N, 2, …\) .* got \[\(12,\)\]"):
         layer(torch.zeros(12))
+    for shape in ((12, 5), (12, 3, 5)):  # single items, and more than two
+        with pytest.raises(InputError, match=rf"\(N, 2, …\) .* got \[\({', '.join(map(str, shape))}\)\]"):
+            layer(torch.zeros(shape, dtype=torch.float64))
     with pytest.raises(InputError, match=r"got \[\(12, 2, 5\), \(12, 3\)\]"):
         layer(inputs, torch.zeros(12, 3))
     with pytest.raises(InputError, match=r"reward: expected one number for each of 24 items, .* got \(24, 4\)"):
         Pairwise(layer.reward[0])(inputs)
+
+
+def test_single_items_are_scored_and_their_difference_to_a_reference_is_uncertain() -> None:
+    """Beside what is documented for q.model.reward and q.predict: both moments from draws of the functions."""
+    layer, inputs, y = build("dense")
+    with pytest.warns(ConvergenceWarning):
+        q = laplace(layer, (inputs, y), likelihood="bradley_terry", prior_precision=2.0, structure="full")
+    items, reference = inputs[:4, 0], inputs[5:6, 1].expand(4, -1)
+    rewards = q.model.reward(items).detach()
+    torch.testing.assert_close(rewards, layer.reward(items).detach())
+    pairs = torch.stack([reference, items], 1)
+    p = q.predict(pairs)
+    torch.testing.assert_close(p.latent_mean[:, 1:], rewards)
+    c = p.latent_cov
+    variance = c[:, 0, 0] + c[:, 1, 1] - 2 * c[:, 0, 1]
+    draws = q.sample_functions(pairs, 4000, generator=0)
+    torch.testing.assert_close(variance, (draws[..., 1] - draws[..., 0]).var(0), rtol=0.1, atol=0.0)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, map_arrays
 
 x, y = torch.arange(14.0, dtype=torch.float64).reshape(7, 2), torch.arange(7)
 module = nn.utils.skip_init(nn.Linear, 2, 3)
@@ -164,3 +164,24 @@ def test_the_callers_tensors_are_not_written_to() -> None:
     read_only = x.numpy().copy()
     read_only.flags.writeable = False
     Batches((read_only, y), module).first()
+
+
+def test_dropped_rows_are_counted_where_they_can_be() -> None:
+    table = TensorDataset(x, y)
+    assert Batches(loader(table, batch_size=3, drop_last=True), module).dropped == 1
+    kept = torch.utils.data.BatchSampler(range(6), 4, drop_last=True)
+    assert Batches(loader(table, batch_sampler=kept), module).dropped == 2
+    for whole in (loader(table, batch_size=3), loader(table, batch_size=7, drop_last=True), table, (x, y)):
+        assert Batches(whole, module).dropped == 0
+    assert Batches(loader(Stream(), batch_size=3, drop_last=True), module).dropped == 0
+
+
+def test_a_loader_is_no_input() -> None:
+    with pytest.raises(InputTypeError, match=r"expected arrays or tensors, got a DataLoader\. .* for x, y in loader"):
+        map_arrays(loader(TensorDataset(x, y)))
+
+
+def test_whole_numbers_of_arrays_and_data_frames_stay_whole() -> None:
+    for table in (np.arange(14).reshape(7, 2), pd.DataFrame(np.arange(14).reshape(7, 2))):
+        assert Batches((table, y), module).first()[0].dtype == torch.int64
+        assert Batches((table.astype(float), y), module).first()[0].dtype == torch.float32

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network.inputs import call, count_rows, map_tensors, take_rows
+from bayescope.network.inputs import call, count_rows, explained, first_not_finite, map_tensors, take_rows
 
 
 class Sum(nn.Module):
@@ -57,3 +57,52 @@ def test_rows_have_to_agree() -> None:
 
 def test_mapping_keeps_what_is_no_tensor() -> None:
     assert map_tensors(lambda tensor: tensor.sum().item(), {"a": a, "n": 3}) == {"a": 15.0, "n": 3}
+
+
+def test_the_first_row_that_is_not_finite_is_found_in_any_tensor() -> None:
+    later, sooner = a.clone(), b.clone()
+    later[2, 0], sooner[1, 1] = torch.nan, torch.inf
+    assert first_not_finite(a) is None
+    assert first_not_finite({"a": later, "ids": torch.arange(3), "n": 2}) == 2
+    assert first_not_finite((later, sooner)) == 1
+    assert first_not_finite(torch.tensor([0.0, torch.nan])) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "inputs", "message"),
+    [
+        (
+            nn.utils.skip_init(nn.Linear, 3, 1),
+            a,
+            r"inputs of shape \(3, 2\) and dtype float32: mat1 and mat2 shapes .*\)\.$",
+        ),
+        (nn.utils.skip_init(nn.Linear, 3, 1), torch.ones(4), r"shape \(4,\) .* one row is X\[:1\]"),
+        (
+            nn.utils.skip_init(nn.Linear, 2, 1),
+            a.long(),
+            r"dtype int64: .*Whole numbers stay whole, .* give X\.astype\(float\)",
+        ),
+        (
+            nn.utils.skip_init(nn.Linear, 2, 1),
+            {"x": a},
+            r"x: shape \(3, 2\).* 'x'\. .* keyword arguments, forward\(x=…\)",
+        ),
+        (
+            nn.utils.skip_init(nn.Linear, 2, 1),
+            (a, b),
+            r"shape \(3, 2\).*, shape \(3, 2\).* passed as 2 positional arguments",
+        ),
+        (nn.utils.skip_init(nn.Embedding, 2, 1), torch.arange(3), r"index out of range in self\.$"),
+    ],
+)
+def test_inputs_that_a_network_cannot_take_are_described(module: nn.Module, inputs: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught, explained(module, inputs):
+        call(module, inputs)
+    assert isinstance(caught.value.__cause__, RuntimeError | TypeError | IndexError)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), KeyError("mine"), InputTypeError("ours")])
+def test_other_errors_pass_as_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as caught, explained(Sum(), a):
+        raise error
+    assert caught.value is error

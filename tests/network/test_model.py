@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.network import Network
 from bayescope.network.model import NetworkModel
 from bayescope.precision import DensePrecision, DiagonalPrecision
@@ -177,3 +177,29 @@ def test_weights_are_comparable_where_they_mean_the_same() -> None:
     masks = [torch.zeros(model().dim, dtype=torch.bool) for _ in range(2)]
     masks[0][3], masks[1][4] = True, True
     assert model(masks[0]).space == model(masks[0]).space != model(masks[1]).space
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_inputs_that_do_not_fit_are_described(drawn: bool) -> None:
+    module = built(lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))).float()
+    f = NetworkModel.of(Network.trace(module, numbers(6, 4).float()), numbers(6, 4))
+    theta = f.flat.expand(3, -1) if drawn else f.flat
+    with pytest.raises(InputError, match=r"run on inputs of shape \(6, 3\) and dtype float32: mat1") as caught:
+        f.forward(f.inputs(numbers(6, 3)), theta)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    for row in (numbers(4), np.zeros(4)):
+        with pytest.raises(InputError, match=r"shape \(N, …\).* shape \(4,\)|shape \(4,\) .*shape \(N, …\)") as caught:
+            f.forward(f.inputs(row), theta)
+        assert "one row is X[:1]" in str(caught.value)
+    with pytest.raises(InputError, match=r"dtype int64: .* give X\.astype\(float\)"):
+        f.forward(f.inputs(np.arange(8).reshape(2, 4)), theta)
+    with pytest.raises(InputError, match=r"run on inputs of shape \(6, 3\)"):
+        f.jacobian_product(f.inputs(numbers(6, 3)), f.flat, f.flat[None])
+    with pytest.raises(InputTypeError, match="got a TensorDataset"):
+        f.inputs(torch.utils.data.TensorDataset(numbers(6, 4)))
+
+
+def test_inputs_that_do_not_fit_are_described_where_answers_are_differentiated() -> None:
+    f = model().differentiable
+    with pytest.raises(InputError, match=r"x: shape \(6, 2\) and dtype float64, z: shape \(6, 2\)"):
+        f.forward(f.inputs({"x": numbers(6, 2), "z": INPUTS["z"]}), model().flat)

@@ -218,7 +218,9 @@ def test_a_small_gradient_that_no_site_shows_is_found_missing_in_a_coarse_dtype(
 def test_data_that_are_not_finite_are_named_as_the_cause() -> None:
     y = x.clone()
     y[3, 1] = torch.nan
-    with pytest.raises(InputError, match="expected finite outputs, got NaN or infinite ones, as are the inputs"):
+    with pytest.raises(
+        InputError, match="expected finite outputs, got NaN or infinite ones, as are the inputs, first in row"
+    ):
         Network.trace(built(tower), y)
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from bayescope.errors import InputError
+from bayescope.likelihoods import Gaussian
 from bayescope.posterior import PointPosterior
+from bayescope.priors import Prior
 from bayescope.training import checkpoint as module_under_test
 from bayescope.training import fit_map
 from bayescope.training.checkpoint import Checkpoint
@@ -146,3 +148,80 @@ def test_saving_keeps_to_its_share_of_the_time(tmp_path: Path, monkeypatch: pyte
     now[0] += 0.2 / module_under_test.SHARE
     assert keeper.due()
     assert not Checkpoint(None, {}).due()
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"likelihood": Gaussian(0.3)}, r"likelihood = 'gaussian\(noise_variance=0.3\)', got 'gaussian"),
+        ({"prior_precision": 2.0}, "prior = 'precision 2.0, mean 0.0', got 'precision 1.0, mean 0.0'"),
+        ({"prior_precision": Prior(1.0, 0.5)}, "mean 0.5"),
+        ({"weights": ["0.*"]}, "weights = '0.weight, 0.bias'"),
+        ({"optimizer": "sgd"}, "same optimizer, got 'Adam.* in the place of 'SGD"),
+        ({"optimizer": torch.optim.RMSprop}, "same optimizer"),
+        ({"lr": 0.1}, "lr = '0.1', got '0.001'"),
+        ({"batch_size": 9}, "batch_size = 9, got 8"),
+        ({"schedule": torch.optim.lr_scheduler.ExponentialLR}, "with epochs"),
+        ({"validation": VALIDATION}, "with validation"),
+    ],
+)
+def test_a_checkpoint_of_a_run_with_other_arguments_is_refused(
+    changed: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.pt"
+    arguments = {"likelihood": "gaussian", "epochs": 2, "batch_size": 8, "checkpoint": file}
+    fit_map(perceptron(), line(40), **arguments)  # type: ignore[arg-type]
+    if changed.get("schedule"):
+        changed = {"schedule": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9)}
+    with pytest.raises(InputError, match=match):
+        fit_map(perceptron(), line(40), **{**arguments, **changed})
+    fit_map(perceptron(seed=5), line(40), generator=1, **{**arguments, "epochs": 3})  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_of_other_data_or_of_another_model_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "run.pt"
+    fit_map(perceptron(), line(40), likelihood="gaussian", epochs=1, checkpoint=file)
+    with pytest.raises(InputError, match="with data"):
+        fit_map(perceptron(), line(40, seed=2), likelihood="gaussian", epochs=1, checkpoint=file)
+    relu = perceptron()
+    relu[1] = nn.ReLU()
+    with pytest.raises(InputError, match=r"ReLU.*Tanh|Tanh.*ReLU"):
+        fit_map(relu, line(40), likelihood="gaussian", epochs=1, checkpoint=file)
+    frozen = perceptron()
+    frozen[0].requires_grad_(False)
+    with pytest.raises(InputError, match="frozen"):
+        fit_map(frozen, line(40), likelihood="gaussian", epochs=1, checkpoint=file)
+    validated = tmp_path / "validated.pt"
+    fit_map(perceptron(), line(40), likelihood="gaussian", epochs=1, checkpoint=validated, validation=VALIDATION)
+    with pytest.raises(InputError, match="with validation"):
+        fit_map(
+            perceptron(), line(40), likelihood="gaussian", epochs=1, checkpoint=validated, validation=line(20, seed=8)
+        )
+
+
+def test_a_checkpoint_with_another_schedule_is_refused(tmp_path: Path) -> None:
+    arguments = {"likelihood": "gaussian", "epochs": 2, "checkpoint": tmp_path / "run.pt"}
+    fit_map(perceptron(), line(40), schedule="cosine", **arguments)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the schedule StepLR, got CosineAnnealingLR"):
+        fit_map(perceptron(), line(40), schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, 3), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.global_rng
+def test_augmented_data_go_on(tmp_path: Path) -> None:
+    """Rows that differ in each pass cannot be told apart from those of another run, and are not."""
+
+    class Augmented(Dataset[tuple[Tensor, Tensor]]):
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+            return DATA[0][place] + torch.randn(2).double(), DATA[1][place]
+
+    DATA = line(20)
+    whole = fit_map(perceptron(), Augmented(), likelihood="gaussian", epochs=4, batch_size=8, generator=3)
+    for epochs in (2, 4):
+        resumed = fit_map(
+            perceptron(), Augmented(), likelihood="gaussian", epochs=epochs, batch_size=8, generator=3,
+            checkpoint=tmp_path / "run.pt",
+        )  # fmt: skip
+    same(resumed, whole)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.errors import (
+    BayescopeWarning,
     ConvergenceError,
     InputError,
     InputTypeError,
@@ -19,6 +20,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
+from bayescope.network.weights import largest_variance
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.training import fit_map
@@ -256,6 +258,54 @@ def test_validation_keeps_the_best_weights_and_stops() -> None:
     torch.testing.assert_close(patient.mean, q.mean)
 
 
+@pytest.mark.parametrize("form", ["loader", "shuffling loader", "dataset", "batches"])
+def test_validation_in_every_form(form: str) -> None:
+    x, y = line(30)
+    held = line(20, seed=7)
+    rows = TensorDataset(*held)
+    forms: dict[str, Any] = {
+        "loader": DataLoader(rows, batch_size=7, generator=torch.Generator()),
+        "shuffling loader": DataLoader(rows, batch_size=7, shuffle=True),
+        "dataset": rows,
+        "batches": [(held[0][:7], held[1][:7]), (held[0][7:], held[1][7:])],
+    }
+    expected, found = (
+        fit_map(
+            noisy_network(), (x, y), likelihood="gaussian", epochs=3, batch_size=8, generator=3, validation=validation
+        )
+        for validation in (held, forms[form])
+    )
+    assert found.trace["validation_nll"] == pytest.approx(expected.trace["validation_nll"], rel=1e-12)
+    assert torch.equal(found.mean, expected.mean)
+
+
+def test_validation_that_holds_nan_is_refused() -> None:
+    x, y = line(30)
+    broken = x.clone()
+    broken[3, 1] = float("nan")
+    with pytest.raises(InputError, match=r"validation: .*NaN|data: .*[Nn]a[Nn]"):
+        fit_map(perceptron(), (x, y), likelihood="gaussian", epochs=2, validation=(broken, y))
+
+    class Overflowing(nn.Module):
+        """Finite in train mode alone, as a batch norm may be."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.body(x)
+            return out if self.training else out / 0.0 - out / 0.0
+
+    with pytest.raises(ConvergenceError, match=r"validation: expected a finite likelihood, got .*nan after epoch 1"):
+        fit_map(Overflowing(), (x, y), likelihood="gaussian", epochs=2, validation=(x, y))
+
+
+def test_weights_by_their_variance_are_for_trained_networks() -> None:
+    with pytest.raises(UnsupportedError, match=r"largest_variance.* laplace\(trained"):
+        fit_map(perceptron(), line(), likelihood="gaussian", epochs=1, weights=largest_variance(3))
+
+
 def test_validation_changes_nothing_in_the_training() -> None:
     x, y = line(30)
     plain = fit_map(noisy_network(), (x, y), likelihood="gaussian", epochs=4, batch_size=8, generator=3)
@@ -346,3 +396,82 @@ def test_data_that_do_not_fit_are_refused() -> None:
         fit_map(perceptron(), (x, y[:3]), likelihood="gaussian")
     with pytest.raises(UnsupportedError, match="Give the arrays"):
         fit_map(perceptron(), [(x, y)], likelihood="gaussian", optimizer="lbfgs")
+
+
+def test_inputs_that_the_network_cannot_take_are_described() -> None:
+    x, y = line()
+    with pytest.raises(InputError, match=r"run on inputs of shape \(40, 1\) and dtype float64: mat1"):
+        fit_map(perceptron(), (x[:, :1], y), likelihood="gaussian")
+    with pytest.raises(InputError, match=r"run on inputs of shape \(20, 1\)"):  # of a later batch
+        fit_map(perceptron(), [(x[:20], y[:20]), (x[20:, :1], y[20:])], likelihood="gaussian")
+    with pytest.raises(InputError, match=r"dtype int64: .*give X\.astype\(float\)"):
+        fit_map(perceptron(), (x.long().numpy(), y), likelihood="gaussian")
+    with pytest.raises(InputError, match=r"keyword arguments, forward\(x=…\)"):
+        fit_map(perceptron(), ({"x": x}, y), likelihood="gaussian")
+
+
+def test_inputs_that_are_not_finite_are_found_before_they_are_trained_on() -> None:
+    x, y = line()
+    x[[23, 31], 1] = torch.nan
+    module = perceptron()
+    with pytest.raises(InputError, match="expected finite inputs, got NaN or infinity, first in row 23"):
+        fit_map(module, (x, y), likelihood="gaussian", inplace=True)
+    assert torch.equal(flat(module), flat(perceptron()))
+    with pytest.raises(InputError, match="first in row 23"):
+        fit_map(perceptron(), [(x[:15], y[:15]), (x[15:], y[15:])], likelihood="gaussian")
+
+
+class Filled(nn.Linear):
+    """A network that knows what to do with NaN."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.nan_to_num())
+
+
+def test_a_network_that_takes_nan_is_given_it() -> None:
+    x, y = line()
+    x[23, 1] = torch.nan
+    q = fit_map(seeded(0, (Filled, (2, 1))).double(), (x, y), likelihood="gaussian", epochs=2)
+    assert q.mean.isfinite().all()
+
+
+def test_wrong_labels_are_found_in_the_data() -> None:
+    x, y = classes(count=3)
+    with pytest.raises(InputError, match=r"Give y\.argmax\(1\) for one-hot"):
+        fit_map(perceptron(outputs=3), (x, torch.eye(3)[y]), likelihood="categorical")
+    y = y.clone()
+    y[17] = 5
+    for data in ((x, y), [(x[:7], y[:7]), (x[7:14], y[7:14]), (x[14:], y[14:])]):
+        with pytest.raises(InputError, match="got 5 in row 17"):
+            fit_map(perceptron(outputs=3), data, likelihood="categorical")
+
+
+def test_probabilities_in_the_place_of_logits_are_told_of() -> None:
+    with pytest.warns(BayescopeWarning, match="expected logits .* Take the softmax off"):
+        fit_map(
+            nn.Sequential(perceptron(outputs=3), nn.Softmax(-1)), classes(count=3), likelihood="categorical", epochs=1
+        )  # fmt: skip
+
+
+def test_the_summary_has_the_loss_and_whether_it_is_at_rest() -> None:
+    q = fit_map(perceptron(), line(), likelihood="gaussian", epochs=20)
+    loss, nll, penalty = (q.trace[name][-1] for name in ("loss", "nll", "penalty"))
+    assert f"loss: {loss:.4f} (negative log likelihood {nll:.4f}, penalty {penalty:.4f})" in q.summary()
+    fell = 100 * (sum(q.trace["loss"][-4:-2]) - sum(q.trace["loss"][-2:])) / sum(q.trace["loss"][-2:])
+    assert (
+        f"at rest: no, the loss fell by {fell:.2g} % over the last 2 epochs. Train for more epochs, or" in q.summary()
+    )
+    assert "optimizer='lbfgs'" in q.summary()
+    q = fit_map(perceptron(), line(), likelihood="gaussian", epochs=20, optimizer="lbfgs")
+    assert "at rest: yes, the loss changed by " in q.summary()
+    q = fit_map(perceptron(), line(), likelihood="gaussian", epochs=1, optimizer="lbfgs")
+    assert "at rest: unknown after 1 epoch. Train for more epochs." in q.summary()
+
+
+def test_the_loss_in_the_summary_is_that_of_the_weights_that_are_kept() -> None:
+    x, y = line()
+    held = (x[30:], -y[30:])
+    q = fit_map(perceptron(), (x[:30], y[:30]), likelihood="gaussian", validation=held, lr=0.05, epochs=15)
+    best = q.trace["validation_nll"].index(min(q.trace["validation_nll"]))
+    assert best < 14, "the last epoch is the best, and tells nothing"
+    assert f"loss: {q.trace['loss'][best]:.4f} " in q.summary()

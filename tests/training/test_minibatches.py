@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from bayescope.errors import InputError
 from bayescope.likelihoods import Categorical, Gaussian
+from bayescope.training import fit_map
 from bayescope.training.minibatches import Minibatches
-from tests.training.toys import line, perceptron
+from tests.training.toys import line, noisy_network, perceptron
 
 
 def rows_of(minibatches: Minibatches) -> list[Tensor]:
@@ -93,3 +95,48 @@ def test_a_tensor_dataset_is_read_as_its_arrays() -> None:
     ((inputs, targets),) = minibatches.epoch()
     assert torch.equal(inputs, x)
     assert torch.equal(targets[:, 0], y)
+
+
+class _Rows(Dataset[tuple[Tensor, Tensor]]):
+    """Rows that are fetched one by one."""
+
+    def __init__(self, rows: int) -> None:
+        self.x, self.y = line(rows)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return self.x[place], self.y[place]
+
+
+@pytest.mark.parametrize("rows", [32, 33, 47])
+def test_a_dataset_leaves_no_single_row(rows: int) -> None:
+    data = _Rows(rows)
+    minibatches = Minibatches(data, noisy_network(), Gaussian(), 16, torch.Generator().manual_seed(0))
+    pieces = rows_of(minibatches)
+    sizes = [len(piece) for piece in pieces]
+    assert max(sizes) <= 16
+    assert max(sizes) - min(sizes) <= 1
+    found = torch.cat(pieces)
+    assert torch.equal(found.sort(0).values, data.x.sort(0).values)
+    assert not torch.equal(found, torch.cat(rows_of(minibatches)))
+
+
+def test_batch_norm_and_a_row_left_over() -> None:
+    fit_map(noisy_network(), _Rows(33), likelihood="gaussian", epochs=2, batch_size=16)
+    loader = DataLoader(_Rows(33), batch_size=16)
+    with pytest.raises(InputError, match="drop_last=True"):
+        fit_map(noisy_network(), loader, likelihood="gaussian", epochs=2)
+    with pytest.raises(InputError, match="batch norm"):
+        fit_map(noisy_network(), line(1), likelihood="gaussian", epochs=2)
+
+
+def test_a_fingerprint_leaves_the_order_as_it_was() -> None:
+    def order(*, asked: bool) -> Tensor:
+        minibatches = Minibatches(_Rows(20), perceptron(), Gaussian(), 8, torch.Generator().manual_seed(0))
+        if asked:
+            assert minibatches.fingerprint() == minibatches.fingerprint()
+        return torch.cat(rows_of(minibatches))
+
+    assert torch.equal(order(asked=True), order(asked=False))

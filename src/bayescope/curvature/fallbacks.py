@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from bayescope.curvature.footprint import FULL_BLOCK
-from bayescope.network.network import Network
+from bayescope.network.network import Network, PartInfo
 
 
 @final
@@ -33,8 +33,21 @@ def fallbacks_of(network: Network, structure: str) -> dict[str, Fallback]:
     return {
         part.name: Fallback(
             "full" if part.dim <= FULL_BLOCK else "diagonal",
-            part.reason or f"{part.kind} weights are no matrix that meets its inputs",
+            part.reason or _reason(network, part),
         )
         for part in network.parts
         if not part.factored
     }
+
+
+def _reason(network: Network, part: PartInfo) -> str:
+    """Why a part that no other reason is known for is no sum of outer products."""
+    weights = network.weights
+    for name, shape, count in zip(weights.names, weights.shapes, weights.counts, strict=True):
+        if name in part.parameters and count < shape.numel():
+            return f"some of {name!r} is fixed"
+    owners = {name.rpartition(".")[0] for name in part.parameters}
+    for name, parameter in network.module.named_parameters():
+        if name not in weights.names and parameter.ndim > 1 and name.rpartition(".")[0] in owners:
+            return f"{name!r}, the matrix beside it, is fixed"
+    return f"{part.kind} weights are no matrix that meets its inputs"

@@ -30,6 +30,7 @@ from bayescope.curvature.structures import (
     Squares,
 )
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
@@ -40,6 +41,7 @@ from bayescope.precision import BlockPrecision, DensePrecision, DiagonalPrecisio
 Reduce = Callable[[Precision], Precision]
 
 
+@outside_inference_mode
 def fit_curvature(
     model: nn.Module,
     data: Any,
@@ -317,7 +319,8 @@ def _check_options(structure: str, groups: Any, rank: int | None, tolerance: flo
     if structure != "low_rank":
         return
     if (rank is None) == (tolerance is None):
-        raise InputError("structure 'low_rank': expected either rank= or tolerance=, got both or neither.")
+        got = "neither. Say how many eigenvalues to keep, such as rank=50" if rank is None else "both. Leave one out"
+        raise InputError(f"structure 'low_rank': expected either rank= or tolerance=, got {got}.")
     if rank is not None:
         checks.count("rank", rank)
     if tolerance is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import OptionError, UnsupportedError
 from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.targets import read_targets
 
 STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac", "low_rank")
+# Other words for them that are spelt in another way.
+SYNONYMS = {"kron": "kfac", "kronecker": "kfac", "dense": "full", "lowrank": "low_rank", "diag": "diagonal"}
 
 # Each kind with the structures that it can have. The Hessian is no sum of uᵀu, which the others stand on.
 SUPPORTED: dict[str, tuple[str, ...]] = {
@@ -36,12 +39,22 @@ def check_pair(curvature: str, structure: str) -> None:
         UnsupportedError: if the two do not go together; the message lists the pairs that do.
     """
     checks.choice("curvature", curvature, SUPPORTED)
-    checks.choice("structure", structure, STRUCTURES)
+    check_structure(structure, STRUCTURES)
     if structure not in SUPPORTED[curvature]:
         pairs = "; ".join(f"{kind!r} with {', '.join(map(repr, names))}" for kind, names in SUPPORTED.items())
         raise UnsupportedError(
             f"structure: expected one that the curvature {curvature!r} can have, got {structure!r}. Supported: {pairs}."
         )
+
+
+def check_structure(structure: Any, supported: Iterable[str]) -> None:
+    """Refuses a structure that is unknown.
+
+    Raises:
+        OptionError: the message lists the supported ones.
+    """
+    if structure not in (names := tuple(supported)):
+        raise OptionError.unknown("structure", structure, names, meant=SYNONYMS.get(str(structure).lower()))
 
 
 @final
@@ -76,16 +89,8 @@ class Observations:
         Raises:
             InputError: if the outputs are no (N, ..., C), or the targets do not fit them.
         """
-        if outputs.ndim < 2:
-            raise InputError(
-                f"model: expected outputs of shape (N, C) or (N, …, C), got {tuple(outputs.shape)}. "
-                "Give it one column for one output."
-            )
-        classes = outputs.shape[-1]
-        f = outputs.detach().reshape(-1, classes)
-        y = likelihood.targets(_flat(targets, outputs), classes).to(f.device)
-        if y.shape[0] != f.shape[0]:
-            raise InputError(f"y: expected {f.shape[0]} labels, one for each output, got {y.shape[0]}.")
+        y = read_targets(likelihood, targets, outputs.shape, first).to(outputs.device)
+        f = outputs.detach().reshape(-1, outputs.shape[-1])
         y = y.clone() if y.is_inference() else y  # autograd would refuse it
         return cls(likelihood, tuple(outputs.shape), f, y, first)
 
@@ -138,18 +143,6 @@ class Observations:
             for index, f in enumerate(padded.split(DRAWN_TOGETHER))
         ]
         return torch.cat([self.y[:0], *draws])[lead : lead + rows]
-
-
-def _flat(targets: Any, outputs: Tensor) -> Any:
-    """Targets with their positions among the rows; those of plain outputs as they are."""
-    if outputs.ndim == 2:
-        return targets
-    y, lead = torch.as_tensor(targets), outputs.shape[:-1]
-    if y.shape[: len(lead)] != lead:
-        raise InputError(
-            f"y: expected one label for each of the positions {tuple(lead)} of the outputs, got shape {tuple(y.shape)}."
-        )
-    return y.reshape(lead.numel(), *y.shape[len(lead) :])
 
 
 def _spread(columns: Tensor, shape: tuple[int, ...], cotangents: int | None) -> Iterator[Tensor]:

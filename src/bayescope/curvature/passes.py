@@ -12,11 +12,12 @@ from torch import Tensor
 
 from bayescope.curvature.hessian import Product, check_symmetric, hessian_product
 from bayescope.curvature.kinds import Observations
-from bayescope.errors import InputError
+from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.targets import place_of, warn_of_probabilities
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
-from bayescope.network.inputs import count_rows, take_rows
+from bayescope.network.inputs import count_rows, first_not_finite, take_rows
 from bayescope.network.network import Network
 from bayescope.progress import progress_bar
 from bayescope.tape import Tape
@@ -24,6 +25,11 @@ from bayescope.tape.tape import row_blocks
 
 # Two passes over the same data differ in Σ log p(y∣f) by rounding, which is far below this share of it.
 SAME = 1e-4
+# What to do about passes that differ by more.
+DIFFERS = (
+    "Take out random augmentation, draws with replacement, a shuffle that drops the last batch, and whatever else "
+    "differs between passes."
+)
 
 
 @final
@@ -118,19 +124,23 @@ class Passes:
                 report(rows, max(self.rows, rows), f"the data, pass {self.count + 1}")
                 observe = partial(Observations.read, self._likelihood, targets=targets, first=observed)
                 observations = visit(inputs, observe)
+                if rows == self.count == 0:
+                    warn_of_probabilities(self._likelihood, observations.f)
                 rows += observations.shape[0]
                 observed += observations.f.shape[0]
                 total += observations.log_likelihood().to(total)
-        if not torch.isfinite(total):
-            raise InputError(
-                f"data: expected a finite log likelihood, got {float(total)} over {rows} rows. "
-                "The model's outputs hold NaN or infinity for some of them."
+                _require_finite(total, observations)
+        if self.count == 0 and self._batches.dropped:
+            warn(
+                f"data: expected all {rows + self._batches.dropped} rows of the data set, got {rows}: the loader drops "
+                "the rest, which the posterior then knows nothing of. Make the DataLoader with drop_last=False.",
+                BayescopeWarning,
             )
         if self.count and (rows != self.rows or not _same(total, self.log_likelihood)):
             raise InputError(
                 f"data: expected every pass to give the same rows, got {self.rows} with the log likelihood "
                 f"{float(self.log_likelihood):.6g} in the first and {rows} with {float(total):.6g} in the next. "
-                "Take out random augmentation and whatever else differs between passes."
+                f"{DIFFERS}"
             )
         self.rows, self.log_likelihood = rows, total
         self.count += 1
@@ -145,6 +155,18 @@ class Passes:
 
 
 Observe = Callable[[Tensor], Observations]
+
+
+def _require_finite(total: Tensor, observations: Observations) -> None:
+    """Refuses a log likelihood that the last observations have made infinite or NaN."""
+    if torch.isfinite(total):
+        return
+    index = first_not_finite(observations.f)
+    culprit = "A label has probability zero, or the outputs overflow."
+    if index is not None:
+        place = place_of(observations.first + index, observations.f.shape[0] // observations.shape[0])
+        culprit = f"The model's outputs hold NaN or infinity, first in {place}: check the data there."
+    raise InputError(f"data: expected a finite log likelihood, got {float(total)}. {culprit}")
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -18,6 +18,7 @@ from bayescope.curvature.kinds import SUPPORTED, Observations, check_pair
 from bayescope.curvature.memory import free_memory, readable
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.likelihoods import Likelihood, resolve
+from bayescope.likelihoods.targets import read_targets
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.inputs import take_rows
@@ -197,8 +198,9 @@ def plan_network(
         memory: the budget in bytes; half of what is free by default.
 
     Raises:
-        InputError: if the budget is no positive number of bytes.
+        InputError: if the budget is no positive number of bytes, or the labels of the batch do not fit the outputs.
     """
+    read_targets(likelihood, targets, (len(targets), *network.treatment.outputs))
     device = network.indices[0].device
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0):
         raise InputError(f"memory: expected a positive number of bytes, got {memory!r}.")

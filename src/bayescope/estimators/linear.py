@@ -14,6 +14,7 @@ from bayescope import checks
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.priors import USELESS, positive_number, prior_notes, warn_of_far_intercept, weight_precision
 from bayescope.estimators.reading import PosteriorReader, as_tensor, detached, noted
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate, tune_scales
 from bayescope.linear.density import LinearDensity
@@ -79,6 +80,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         self.standardize = standardize
         self.random_state = random_state
 
+    @outside_inference_mode
     def fit(self, X: Any, y: Any) -> BayesianLinearRegression:
         """Finds the posterior of the weights, after the scales that are to be learnt.
 

@@ -29,6 +29,7 @@ from bayescope.estimators.reading import (
     generator_from,
     noted,
 )
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
@@ -116,6 +117,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         self.tune = tune
         self.chains = chains
 
+    @outside_inference_mode
     def fit(self, X: Any, y: Any) -> BayesianLogisticRegression:
         """Finds the posterior of the weights.
 

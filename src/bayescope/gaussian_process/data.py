@@ -12,11 +12,12 @@ from torch import Tensor
 
 from bayescope.curvature.kinds import Observations
 from bayescope.curvature.memory import readable
-from bayescope.curvature.passes import Passes
-from bayescope.errors import MemoryBudgetError
+from bayescope.curvature.passes import DIFFERS, Passes
+from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, Held, Read, Rows, pieces_of
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
+from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
 from bayescope.network.inputs import map_tensors, take_rows
 from bayescope.network.network import Network
@@ -39,6 +40,7 @@ class TrainingData:
         batches: the data.
         likelihood: p(y∣f).
         rows: N.
+        fingerprint: of the data, as another pass has read them.
         cotangents: K, the columns of Λ's root at all positions of a row.
         budget: the bytes that may be taken.
         progress: whether a bar is drawn.
@@ -48,6 +50,7 @@ class TrainingData:
     batches: Batches
     likelihood: Likelihood
     rows: int
+    fingerprint: str
     cotangents: int
     budget: int
     progress: bool = False
@@ -75,6 +78,9 @@ class TrainingData:
 
         Args:
             chosen: int64, sorted; ``None`` for all.
+
+        Raises:
+            InputError: if the data are not those of the other pass.
         """
         network = self.network
         with reading(network.module):
@@ -95,9 +101,10 @@ class TrainingData:
             passes.run(lambda tape, _: add(tape))
 
     def _batches(self, chosen: Tensor | None) -> Iterator[tuple[Any, Tensor]]:
-        first = 0
+        first, fingerprint = 0, Fingerprint()
         for inputs, targets in self.batches:
             count = len(targets)
+            fingerprint.add(inputs, targets)
             if chosen is None:
                 yield inputs, targets
             else:
@@ -106,6 +113,11 @@ class TrainingData:
                     index = inside.to(targets.device)
                     yield map_tensors(partial(torch.index_select, dim=0, index=index), inputs), targets[index]
             first += count
+        if fingerprint.hex() != self.fingerprint:
+            raise InputError(
+                f"data: expected every pass to give the same rows, got {self.rows} in one pass and {first} in another, "
+                f"which are not all the same. {DIFFERS}"
+            )
 
 
 def count_cotangents(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood) -> int:

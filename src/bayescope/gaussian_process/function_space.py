@@ -18,23 +18,28 @@ from bayescope.gaussian_process.inducing import greedy_points
 from bayescope.gaussian_process.precision import KernelPrecision
 from bayescope.gaussian_process.projection import EvidenceBound, Projection
 from bayescope.gaussian_process.rows import FLOAT64
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.laplace import own
+from bayescope.laplace.laplace import own, starting
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.tuning import tune_prior
-from bayescope.likelihoods import Gaussian, Likelihood, resolve
+from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.network import Network
 from bayescope.network.priors import network_prior
 from bayescope.network.weights import LargestVariance
-from bayescope.posterior import GaussianPosterior, Posterior
+from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
 
+# What a posterior in function space says where it is asked for what it does not have.
+INSTEAD = "Take laplace, whose structure 'full' is the same posterior over weights."
 
+
+@outside_inference_mode
 def function_space(
     model: nn.Module,
     data: Any,
@@ -44,6 +49,7 @@ def function_space(
     prior_precision: Any = 1.0,
     approximation: str = "exact",
     points: int | None = None,
+    noise: bool = True,
     batch_size: int = 1024,
     memory: int | None = None,
     generator: torch.Generator | int | None = None,
@@ -79,13 +85,14 @@ def function_space(
     Args:
         model: a trained module with outputs f of shape (N, C) or (N, …, C); it is left as found.
         data: the training data: a DataLoader, a Dataset, or (X, y).
-        likelihood: a name or a likelihood.
+        likelihood: a name or a likelihood; a Gaussian's noise variance as in `laplace`.
         weights: which are random; see `laplace`.
         prior_precision: a positive number, one per weight (P,), a dict by parameter, module or glob, or a `Prior`, with
             any mean; or "evidence": then `tune_prior` learns one per layer, and the noise. Approximations by features
             take a diagonal one.
         approximation: "exact", "subset", "nystrom" or "inducing".
         points: of an approximation: how many rows of the data it is built from.
+        noise: whether a Gaussian's noise variance is learnt with the prior precision "evidence", or held.
         batch_size: rows at once, where the data are not in batches already.
         memory: the budget in bytes that the run may take; half of what is free by default.
         generator: draws the rows of "subset" and "nystrom", and the candidates of "inducing".
@@ -109,16 +116,15 @@ def function_space(
     tuned = isinstance(prior_precision, str)
     if tuned:
         _check_tuned(prior_precision, approximation)
-    settings = _Settings(
-        _likelihood(likelihood, tuned=tuned), weights, points, checks.generator(generator), progress
-    )  # fmt: skip
+    resolved = starting(likelihood, learnt=checks.flag("noise", noise) and tuned)
+    settings = _Settings(resolved, weights, points, checks.generator(generator), progress)
     fit, left_over = settings.fit(
         own(model), data, 1.0 if tuned else prior_precision, approximation, batch_size=batch_size, memory=memory
     )
     if tuned:
-        return tune_prior(fit.posterior())
+        return tune_prior(fit.posterior(), noise=noise)
     if fit.distance is not None:
-        fit.distance.warn(TRAIN, stacklevel=2)
+        fit.distance.warn(TRAIN)
     return fit.posterior() if left_over is None else _bounded(fit, left_over)
 
 
@@ -129,12 +135,14 @@ class _Found:
 
     Attributes:
         precision: the curvature without its prior.
-        structure: what it is, for the summary.
+        rows: which of the data it is of, for the summary.
+        structure: what it is.
         passes: how often the data were read for it.
         left_over: what a projection leaves out of the curvature's diagonal, where the evidence is to be a lower bound.
     """
 
     precision: Precision
+    rows: str
     structure: str
     passes: int = 1
     left_over: Tensor | None = None
@@ -178,7 +186,7 @@ class _Settings:
         slope = read_slope(module, network.weights, batches, self.likelihood, progress=self.progress)
         free = free_memory(network.indices[0].device) // 2
         training = TrainingData(
-            network, batches, self.likelihood, slope.rows,
+            network, batches, self.likelihood, slope.rows, slope.fingerprint,
             count_cotangents(network, inputs, targets, self.likelihood),
             free if memory is None else int(checks.positive("memory", memory)), self.progress,
         )  # fmt: skip
@@ -189,6 +197,7 @@ class _Settings:
         fit = LaplaceFit(
             curvature, function, function.flat, prior, self.likelihood, observations=slope.observations,
             gradient=slope.gradient, fingerprint=slope.fingerprint,
+            record=Record("function_space", notes={"approximation": found.rows}, instead=INSTEAD),
         )  # fmt: skip
         return fit, found.left_over
 
@@ -214,21 +223,21 @@ class _Settings:
 
 def _exact(_settings: _Settings, data: TrainingData, _prior: Prior) -> _Found:
     data.require_kernel(data.rows)
-    return _Found(KernelPrecision(data.of()), f"function space over all {data.rows:,} rows")
+    return _Found(KernelPrecision(data.of()), f"exact, over all {data.rows:,} rows", "full")
 
 
 def _subset(settings: _Settings, data: TrainingData, _prior: Prior) -> _Found:
     places = settings.drawn(data.rows)
     data.require_kernel(len(places))
     precision = KernelPrecision(data.of(places), factor=data.rows / len(places))
-    return _Found(precision, f"function space over {len(places):,} random rows")
+    return _Found(precision, f"{len(places):,} random rows", "subset")
 
 
 def _nystrom(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
     diagonal, places = _diagonal(prior, data), settings.drawn(data.rows)
     data.require_kernel(len(places), vectors=len(places) * data.cotangents)
     projection = Projection.onto(data.of(places), data, diagonal)
-    return _Found(projection.precision, f"function space with Nyström features of {len(places):,} rows", 2)
+    return _Found(projection.precision, f"Nyström features of {len(places):,} rows", "nystrom", 2)
 
 
 def _inducing(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
@@ -238,8 +247,7 @@ def _inducing(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
     pool = torch.randperm(data.rows, generator=settings.generator)[: max(len(places), held)].sort().values
     chosen = pool[greedy_points(data.of(pool), data.cotangents, diagonal, len(places))]
     projection = Projection.onto(data.of(chosen), data, diagonal)
-    structure = f"function space with {len(chosen):,} inducing rows"
-    return _Found(projection.precision, structure, 3, projection.left_over)
+    return _Found(projection.precision, f"{len(chosen):,} inducing rows", "inducing", 3, projection.left_over)
 
 
 _APPROXIMATIONS: dict[str, Callable[[_Settings, TrainingData, Prior], _Found]] = {
@@ -256,20 +264,6 @@ def _bounded(fit: LaplaceFit, left_over: Tensor) -> GaussianPosterior:
     notes = {**posterior.record.notes, "log evidence": "a lower bound on that of the exact process"}
     record = replace(posterior.record, evidence=bound.log_evidence().detach(), notes=notes)
     return replace(posterior, record=record, fit=bound)
-
-
-def _likelihood(likelihood: str | Likelihood, *, tuned: bool) -> Likelihood:
-    """The likelihood; a noise variance that is to be learnt starts at 1.
-
-    Raises:
-        UnsupportedError: if it is to be learnt, and the prior precision is not.
-    """
-    found = resolve(likelihood)
-    if not isinstance(found, Gaussian) or not found.learnable:
-        return found
-    if not tuned:
-        raise UnsupportedError("noise_variance: 'evidence' goes with prior_precision='evidence', which learns both.")
-    return found.with_noise_variance(1.0)
 
 
 def _diagonal(prior: Prior, data: TrainingData) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from bayescope.errors import InputError
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.recipe import Recipe
@@ -54,7 +55,7 @@ class Conditioning:
         )  # fmt: skip
         return cls(recipe, fit.function)
 
-    @torch.inference_mode(False)
+    @outside_inference_mode
     def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
         """The posterior after more data.
 
@@ -63,16 +64,21 @@ class Conditioning:
             data: X and y, or a DataLoader or Dataset.
 
         Raises:
-            UnsupportedError: if curvatures of the structure do not add up.
+            UnsupportedError: if curvatures of the structure do not add up, before anything is trained.
 
         Warns:
             ConvergenceWarning: if the mode is not reached.
         """
+        if self.recipe.structure == "ekfac" and not isinstance(prior.precision, Tensor):
+            raise UnsupportedError(
+                "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
+                "eigenvectors. Take structure='kfac'."
+            )
         given = data[0] if len(data) == 1 else tuple(data)
         climb = _Climb(self.recipe, self.function, prior, given)
         fit = climb.polished(climb.climbed(self.function.flat))
         if fit.distance is not None:
-            fit.distance.warn("Give the new data in fewer, larger parts.", stacklevel=3)
+            fit.distance.warn("Give the new data in fewer, larger parts.")
         return replace(fit, infer=partial(Conditioning.of, self.recipe)).posterior()
 
 

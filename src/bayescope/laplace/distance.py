@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import final
 
-from bayescope.errors import ConvergenceWarning
+from bayescope.errors import ConvergenceWarning, warn
 
 # The weights are far from a mode where λ² is over this share of γ: a third of a standard deviation off, on average, in
 # every direction that the data determine. Small networks trained until they rest have 1e-8 to 0.05, those with kinks
@@ -35,32 +34,34 @@ class Distance:
         """Whether λ² > `FAR` max(γ, 1)."""
         return self.squared > FAR * max(self.determined, 1.0)
 
-    def warn(self, advice: str, *, stacklevel: int) -> None:
+    def warn(self, advice: str) -> None:
         """Warns where the weights are far from a mode: Laplace's expansion has then a slope that it leaves out.
 
         Args:
             advice: what to do about it.
-            stacklevel: whose line is shown, as in ``warnings.warn``: 1 is the caller of this.
 
         Warns:
             ConvergenceWarning: with the Newton decrement.
         """
         if self.is_far:
-            warnings.warn(
+            warn(
                 f"model: expected weights at a mode for this prior, got a Newton decrement of {self.squared**0.5:.3g} "
                 f"(squared, {self.squared:.3g} beside {self.determined:.3g} parameters that the data determine): a "
                 f"Newton step would gain {0.5 * self.squared:.3g} nats. {advice}",
                 ConvergenceWarning,
-                stacklevel=stacklevel + 1,
             )
 
 
 TRAIN = (
-    "Train to convergence with this prior (fit_map), or give the prior that it was trained with (weight decay times "
-    "the number of rows, for a mean loss)."
+    "Train to convergence with this prior: fit_map with optimizer='lbfgs' for a small network, else with more epochs "
+    "or a step size that falls (schedule='cosine'). Or give the prior that it was trained with: weight decay times the "
+    "number of rows, for a mean loss."
 )
-GO_ON = "Give it more epochs or smaller batches, or take the last weights (keep='last')."
+GO_ON = (
+    "Take optimizer='lbfgs' for a small network, else more epochs, smaller batches or a step size that falls "
+    "(schedule='cosine'); or keep the last weights (keep='last')."
+)
 LEARN = (
-    "The mode has moved away from where the evidence was computed. Train again with this prior (fit_map), learn it "
-    "while training (fit_evidence), or tune by method='validation'."
+    "The mode has moved away from where the evidence was computed. Train again with this prior (fit_map, for a small "
+    "network with optimizer='lbfgs'), learn it while training (fit_evidence), or tune by method='validation'."
 )

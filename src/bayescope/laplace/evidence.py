@@ -113,12 +113,10 @@ class Evidence:
             self.fits, self.groups, self._add, self._squares, logs, strict=True
         ):
             at = fit if noise is None else fit.at_noise(noise)
-            curved = at.curvature.precision
-            curved = curved if fit.temperature == 1.0 else curved.scaled(1.0 / fit.temperature)
             precision = log_precision.exp()
             prior = groups.counts @ log_precision - precision @ squares
             likelihood = at.curvature.log_likelihood.to(x) / fit.temperature
-            total = total + likelihood + 0.5 * (prior - add(curved, precision).logdet())
+            total = total + likelihood + 0.5 * (prior - add(at.tempered(), precision).logdet())
         return total
 
     def value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -271,14 +269,7 @@ def has_noise(fit: LaplaceFit) -> bool:
     Raises:
         UnsupportedError: if there is one for each output.
     """
-    if not isinstance(fit.likelihood, Gaussian):
-        return False
-    if fit.likelihood.noise(fit.mode.new_zeros(fit.function.outputs)).unique().numel() > 1:
-        raise UnsupportedError(
-            "noise: expected one noise variance for all outputs to be tuned, got one for each. Pass noise=False, or "
-            "fit with one number."
-        )
-    return True
+    return isinstance(fit.likelihood, Gaussian) and fit.noise_variance.numel() == 1  # else it raises
 
 
 def require_diagonal(fit: LaplaceFit) -> None:

@@ -15,12 +15,15 @@ from bayescope import checks
 from bayescope.curvature import Curvature
 from bayescope.errors import UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.distance import Distance
+from bayescope.laplace.hyperparameters import hyperparameters
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, owners, prior_diagonal
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.priors import Prior
+
+_MADE = Record("laplace")
 
 
 @final
@@ -47,6 +50,7 @@ class LaplaceFit:
         gradient: ∂ Σ log p(y∣f)/∂θ at θ*, shape (P,), float64, or ``None`` where it was not read.
         fingerprint: of the data, whatever their order.
         infer: gives of a fit the inference behind `Posterior.condition`, a function of the prior and the data.
+        record: of how it was made, which its posteriors' records begin from.
     """
 
     curvature: Curvature
@@ -59,6 +63,7 @@ class LaplaceFit:
     gradient: Tensor | None = None
     fingerprint: str = ""
     infer: Callable[[LaplaceFit], Callable[..., Posterior]] | None = None
+    record: Record = _MADE
 
     def at_noise(self, noise_variance: Any) -> LaplaceFit:
         """The same fit under another noise variance of its Gaussian likelihood, as a number or a tensor in its graph.
@@ -99,7 +104,7 @@ class LaplaceFit:
         if isinstance(noise, str) or noise.numel() != 1:
             raise UnsupportedError(
                 "noise_variance: expected one number for all outputs, got one for each. Only a single one is a factor "
-                "of the curvature: fit again with other values."
+                "of the curvature: fit again with other values, and tune the prior alone by noise=False."
             )
         return noise.reshape(()).to(self.mode.device)
 
@@ -197,7 +202,8 @@ class LaplaceFit:
         """
         fit = self if likelihood is None else self.at_noise(_noise_of(likelihood))
         fit = replace(fit, prior=fit.prior if prior is None else prior)
-        record = Record("laplace", evidence=fit.log_evidence().detach(), notes=fit._notes())
+        notes = {**self.record.notes, **fit._notes()}
+        record = replace(self.record, evidence=fit.log_evidence().detach(), notes=notes)
         infer = None if fit.infer is None else fit.infer(fit)
         return GaussianPosterior(fit.mode, fit.precision(), record, fit.function, fit.likelihood, infer=infer, fit=fit)
 
@@ -253,6 +259,7 @@ class LaplaceFit:
         """Lines for the posterior's summary."""
         curvature = self.curvature
         notes = {
+            **hyperparameters(self.prior, self.likelihood, self.function),
             "curvature": f"{curvature.kind} in the structure {curvature.structure}, {curvature.rows:,} rows",
             "effective parameters": f"{self._determined:.1f} of {self.function.dim:,}",
         }
@@ -260,6 +267,8 @@ class LaplaceFit:
             notes["temperature"] = f"{self.temperature:g}"
         if self.distance is not None:
             notes["Newton decrement"] = f"{self.distance.squared**0.5:.3g}"
+            if self.distance.is_far:
+                notes["no mode of this prior"] = "the log evidence above is no measure of it"
         if curvature.fallbacks:
             notes["read in another structure"] = ", ".join(f"{k}: {v}" for k, v in curvature.fallbacks.items())
         return notes

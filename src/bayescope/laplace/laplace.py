@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from bayescope import checks
+from bayescope.curvature.kinds import STRUCTURES, check_structure
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.conditioning import Conditioning
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
@@ -25,9 +27,11 @@ from bayescope.network.forward import reading
 from bayescope.posterior import Posterior
 
 EVIDENCE = "evidence"
+# The structure that is none: draws.
+SAMPLES = "samples"
 
 
-@torch.inference_mode(False)  # what it keeps has to be of use outside the caller's inference mode
+@outside_inference_mode
 def laplace(
     model: nn.Module | Sequence[nn.Module],
     data: Any,
@@ -46,6 +50,7 @@ def laplace(
     batch_size: int = 1024,
     memory: int | None = None,
     mixture: str = "equal",
+    noise: bool = True,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -62,7 +67,9 @@ def laplace(
         model: a trained module with outputs f of shape (N, C) or (N, …, C); or a list of such, trained apart, whose
             Laplace approximations are mixed.
         data: the training data: a DataLoader, a Dataset, or (X, y).
-        likelihood: a name or a likelihood. A Gaussian's noise variance may be "evidence", where the prior precision is.
+        likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is held where the prior precision is
+            given, and where that is "evidence" it is only where learning starts: pass ``noise=False`` to hold one that
+            is known. "evidence" in its place starts at 1, and goes with the prior precision "evidence" alone.
         weights: "all", "last_layer", names or globs ("*.weight"), a mask, `largest_magnitude` or `largest_variance`.
         curvature: "ggn", "fisher", "empirical_fisher" or "hessian".
         structure: "full", "block", "diagonal", "kfac", "ekfac", "low_rank"; or "samples": draws by
@@ -75,10 +82,11 @@ def laplace(
         rank: the number of eigenvalues of "low_rank".
         tolerance: in place of the rank, the share of the largest eigenvalue below which the others are left out.
         sharing: how Kronecker structures treat positions that share weights: "expand" or "reduce".
-        samples: how many draws the structure "samples" makes.
+        samples: how many draws the structure "samples" makes, in pairs θ* ± z: an even number, 64 by default.
         batch_size: rows at once, where the data are not in batches already.
         memory: the budget in bytes that the run may take.
         mixture: the weights of several modes: "equal", or "evidence", in proportion to their evidences.
+        noise: whether a Gaussian's noise variance is learnt with the prior precision "evidence", or held.
         generator: draws the labels of "fisher", the first vectors of "low_rank", and "samples".
         progress: whether a bar is drawn.
 
@@ -95,53 +103,63 @@ def laplace(
     Warns:
         ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
     """
+    check_structure(structure, (*STRUCTURES, SAMPLES))
     recipe = Recipe(
         resolve(likelihood), weights, curvature, structure, groups, rank, tolerance, sharing, temperature, batch_size,
         memory, progress,
     )  # fmt: skip
     source = checks.generator(generator)
     checks.choice("mixture", mixture, ("equal", "evidence"))
-    if structure != "samples" and samples is not None:
+    if structure != SAMPLES and samples is not None:
         raise UnsupportedError(f"samples: expected with the structure 'samples', got {structure!r}. Leave it out.")
     several, models = isinstance(model, Sequence), list(model) if isinstance(model, Sequence) else [model]
     tuned = isinstance(prior_precision, str)
     if tuned:
         checks.choice("prior_precision", prior_precision, (EVIDENCE,))
-    if structure == "samples":
+    if structure == SAMPLES:
         if several or tuned:
             raise UnsupportedError(
                 "structure: 'samples' takes one module and a prior precision in numbers: draws have no evidence to mix "
                 "modes or to tune a prior by. Tune with another structure, such as 'kfac', first."
             )
         return sample_posterior(recipe, own(models[0]), data, prior_precision, samples=samples, generator=source)
-    recipe, start = _with_noise(recipe, tuned), 1.0 if tuned else prior_precision
+    recipe = replace(recipe, likelihood=starting(recipe.likelihood, learnt=checks.flag("noise", noise) and tuned))
+    start = 1.0 if tuned else prior_precision
     fits = [conditioned(recipe.fit(own(each), data, start, generator=source), recipe) for each in models]
     q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
     if tuned:
-        return tune_prior(q, method=EVIDENCE)
+        return tune_prior(q, method=EVIDENCE, noise=noise)
     for fit in fits:
         if fit.distance is not None:
-            fit.distance.warn(TRAIN, stacklevel=3)
+            fit.distance.warn(TRAIN)
     return q
 
 
 def own(model: Any) -> nn.Module:
-    """A copy of a caller's module that is the posterior's own.
+    """A copy of a caller's module that is the posterior's own, without gradients.
 
     Raises:
         InputTypeError: if it is no module.
         InputError: if it cannot be copied.
     """
     if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model: expected a torch.nn.Module or a list of them, got {type(model).__name__}.")
+        hint = " Pass its .model." if isinstance(model, Posterior) else ""
+        raise InputTypeError(f"model: expected a torch.nn.Module or a list of them, got {type(model).__name__}.{hint}")
+    if isinstance(model, nn.ModuleList | nn.ModuleDict):
+        raise InputTypeError(
+            f"model: expected a module that can be called, got a {type(model).__name__}, which cannot. For several "
+            "networks, give a plain list of modules."
+        )
     with reading(model):
         try:
-            return copy.deepcopy(model)
+            copied = copy.deepcopy(model)
         except RuntimeError as error:
             raise InputError(
                 f"model: expected a module that copy.deepcopy copies, got: {error} Replace torch.nn.utils.weight_norm "
                 "by torch.nn.utils.parametrizations.weight_norm, and keep no results of a forward pass as attributes."
             ) from error
+    copied.zero_grad(set_to_none=True)
+    return copied
 
 
 def conditioned(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:
@@ -149,14 +167,22 @@ def conditioned(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:
     return replace(fit, infer=partial(Conditioning.of, recipe))
 
 
-def _with_noise(recipe: Recipe, tuned: bool) -> Recipe:
-    """A noise variance that is to be learnt starts at 1, which the curvature is then a factor away from."""
-    likelihood = recipe.likelihood
-    if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
-        return recipe
-    if not tuned:
+def starting(likelihood: str | Likelihood, *, learnt: bool) -> Likelihood:
+    """A caller's likelihood; a noise variance that is to be learnt starts at 1, a factor away from any other.
+
+    Args:
+        likelihood: a name or a likelihood.
+        learnt: whether the noise is learnt, where there is one.
+
+    Raises:
+        UnsupportedError: if the noise is to be learnt where nothing is.
+    """
+    found = resolve(likelihood)
+    if not isinstance(found, Gaussian) or not found.learnable:
+        return found
+    if not learnt:
         raise UnsupportedError(
-            "noise_variance: 'evidence' goes with prior_precision='evidence', which learns both. Give its value, or "
-            "learn it afterwards by tune_prior."
+            "noise_variance: 'evidence' goes with prior_precision='evidence' and noise=True, which learn both. "
+            "Give its value, or learn it afterwards by tune_prior."
         )
-    return replace(recipe, likelihood=likelihood.with_noise_variance(1.0))
+    return found.with_noise_variance(1.0)

@@ -8,13 +8,15 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from bayescope import checks
 from bayescope.curvature.kinds import Observations
+from bayescope.curvature.passes import DIFFERS
 from bayescope.errors import InputError
-from bayescope.laplace.fingerprint import Fingerprint
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
+from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call
+from bayescope.network.inputs import call, explained
 from bayescope.network.weights import Weights
 from bayescope.progress import progress_bar
 
@@ -55,7 +57,7 @@ class Slope:
             raise InputError(
                 f"data: expected every pass to give the same rows, got {self.rows} with the log likelihood "
                 f"{float(self.log_likelihood):.8g} in one pass and {rows} with {float(log_likelihood):.8g} in another. "
-                "Take out random augmentation and whatever else differs between passes."
+                f"{DIFFERS}"
             )
 
 
@@ -63,6 +65,10 @@ def read_slope(
     module: nn.Module, weights: Weights, batches: Batches, likelihood: Likelihood, *, progress: bool = False
 ) -> Slope:
     """Reads Σ log p(y∣f) and its gradient in the random weights at their present values, in eval mode.
+
+    The pass begins from another state of torch's global generator than the others, which all begin from the caller's:
+    a loader that shuffles gives the same rows in another order, while augmentation and draws with replacement give
+    other ones, and are noticed. The caller's state is put back.
 
     Args:
         module: the network; it is left as found.
@@ -82,9 +88,10 @@ def read_slope(
     # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.
     cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
     with reading(module), progress_bar("reading", shown=progress) as report, torch.backends.cudnn.flags(enabled=cudnn):
+        torch.default_generator.manual_seed(checks.seed_from(torch.default_generator))
         for inputs, targets in batches:
             report(rows, rows, "the gradient")
-            with torch.enable_grad():
+            with torch.enable_grad(), explained(module, inputs):
                 f = call(module, owned(inputs, copy=True))
             observations = Observations.read(likelihood, f, targets, observed)
             total += observations.log_likelihood().cpu()

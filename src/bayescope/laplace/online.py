@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
+from bayescope.curvature.kinds import check_structure
 from bayescope.errors import ConvergenceError, InputError, UnsupportedError
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import Evidence
 from bayescope.laplace.fit import LaplaceFit
@@ -32,6 +34,7 @@ STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac")
 MOST_NAMED = 12
 
 
+@outside_inference_mode
 def fit_evidence(
     model: nn.Module,
     data: Any,
@@ -72,14 +75,15 @@ def fit_evidence(
     Args:
         model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is unless ``inplace=True``.
         data: a DataLoader, a Dataset, or (X, y).
-        likelihood: a name or a likelihood. A Gaussian's noise variance is where the climb begins; "evidence" begins at
-            the variance of the targets.
+        likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is only where learning starts, and the
+            posterior's likelihood has the learnt one; "evidence" starts at the variance of the targets. To hold a noise
+            that is known, pass ``noise=False``.
         structure: of the curvature, as in `laplace`: "kfac", "ekfac", "diagonal", "block" (by layer) or "full",
             which takes a module in float64 where noise and prior precisions become small.
         curvature: its kind, as in `laplace`.
         groups: which weights share a prior precision: "scalar", "layer", "tensor", "weight" or "feature".
-        prior_precision: where the precisions begin, in any form that `fit_map` takes.
-        noise: whether the noise variance of a Gaussian likelihood is learnt.
+        prior_precision: where the precisions start, in any form that `fit_map` takes.
+        noise: whether the noise variance of a Gaussian likelihood is learnt; with False it stays at the one given.
         weights: which weights are random; see `fit_map` for the others.
         epochs: how many times the data are read in training.
         every: the epochs between two climbs.
@@ -92,7 +96,8 @@ def fit_evidence(
         optimizer: of the weights.
         schedule: of their step size.
         batch_size: the most rows of a minibatch.
-        checkpoint: a file that the state is saved to and that a later call goes on from.
+        checkpoint: as in `fit_map`. A run that goes on to more epochs begins with the climb that the last epoch is
+            spared.
         generator: seeds the order of the rows and what the network and the curvature draw.
         progress: whether a bar is drawn, for runs of over two seconds.
         inplace: whether the caller's own module is trained, and left in eval mode.
@@ -120,20 +125,19 @@ def fit_evidence(
         likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
         checkpoint=checkpoint, generator=generator, progress=progress,
     )  # fmt: skip
-    checks.choice("structure", structure, STRUCTURES)
+    check_structure(structure, STRUCTURES)
     inplace = checks.flag("inplace", inplace)
     noise = checks.flag("noise", noise)
     with settings.prepared(model, data, weights, inplace=inplace) as training:
         start = network_prior(prior_precision, training.weights)
         recipe = Recipe(_starting(settings.likelihood, training), training.weights, curvature, structure)
         climber = Climber(recipe, data, training, start, groups, pace, noise=noise)
-        facts = {"fit": f"evidence by {curvature}, {structure}, {groups}", "pace": str(pace)}
-        outcome = training.run(climber.objective, climber, facts)
+        outcome = training.run(climber.objective, climber, {"fit": "evidence"})
         fit = climber.final(own(training.module) if inplace else training.module)
     if fit.distance is not None:
-        fit.distance.warn(GO_ON, stacklevel=2)
+        fit.distance.warn(GO_ON)
     q = fit.posterior()
-    notes = {**q.record.notes, "training": outcome.summary(), "prior precision": climber.learnt()}
+    notes = {**q.record.notes, "prior precision": climber.learnt(), "training": outcome.summary()}
     return replace(q, record=replace(q.record, notes=notes, trace=outcome.trace))
 
 
@@ -162,8 +166,12 @@ class _Pace:
         return self
 
     def due(self, epoch: int) -> bool:
-        """Whether there is a climb after so many epochs: the last ones' weights are judged too."""
-        return epoch >= self.burn_in and ((epoch - self.burn_in) % self.every == 0 or epoch == self.epochs)
+        """Whether weights are judged after so many epochs: before each climb, and at the end."""
+        return self.climbs(epoch) or (epoch >= self.burn_in and epoch == self.epochs)
+
+    def climbs(self, epoch: int) -> bool:
+        """Whether there is a climb after so many epochs, where more of them follow."""
+        return epoch >= self.burn_in and (epoch - self.burn_in) % self.every == 0
 
 
 @final
@@ -200,6 +208,7 @@ class Climber:
         self._point = trial.start()
         self._adam = torch.optim.Adam([self._point], lr=pace.step_size, maximize=True)
         self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
+        self._spared = 0  # the last epoch, where a climb would have followed
         self.objective = Objective(
             training.module, training.weights, training.rows.rows, recipe.likelihood, self._prior(self._point)
         )
@@ -230,6 +239,8 @@ class Climber:
         verdict = Verdict(self._entries(epoch, value), better)
         if epoch < self._pace.epochs:
             self._climb(evidence)
+        elif self._pace.climbs(epoch):
+            self._spared = epoch
         return verdict
 
     def _climb(self, evidence: Evidence) -> None:
@@ -238,17 +249,40 @@ class Climber:
             self._adam.step()
         self.objective.move(self._likelihood(self._point), self._prior(self._point))
 
+    def facts(self) -> dict[str, Any]:
+        """What a run that goes on has to have in common, but for the number of epochs."""
+        pace, recipe = self._pace, self._recipe
+        return {
+            "curvature": recipe.curvature,
+            "structure": recipe.structure,
+            "groups": self._groups.kind,
+            "noise": self._noise,
+            "every": pace.every,
+            "burn_in": pace.burn_in,
+            "steps": pace.steps,
+            "step_size": pace.step_size,
+            "keep": "last" if pace.keeps_last else "best",
+        }
+
     def state(self) -> dict[str, Any]:
         """The present hyperparameters, the best ones and Adam's moments."""
         value, point = self._best
-        return {"point": self._point.clone(), "adam": self._adam.state_dict(), "best": value, "best_point": point}
+        return {
+            "point": self._point.clone(), "adam": self._adam.state_dict(), "best": value, "best_point": point,
+            "spared": self._spared,
+        }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Goes on from there, with the module as it was; the climb that is made up for comes first."""
         self._point.copy_(state["point"])
         self._adam.load_state_dict(state["adam"])
         self._best = state["best"], state["best_point"]
         self.objective.move(self._likelihood(self._point), self._prior(self._point))
+        if 0 < state["spared"] < self._pace.epochs:
+            fit = self._fit(self._training.module, self._point, gradient=False)
+            self._climb(Evidence([fit], self._groups.kind, noise=self._noise))
+        else:
+            self._spared = state["spared"]
 
     def final(self, module: nn.Module) -> LaplaceFit:
         """The fit at the best hyperparameters and a module with the weights that belong to them.

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 from torch import nn
 
+from bayescope import checks
 from bayescope.curvature import fit_curvature
-from bayescope.errors import InputError
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import positions, read_slope
 from bayescope.likelihoods import Likelihood
@@ -52,7 +52,10 @@ class Recipe:
     memory: int | None = None
     progress: bool = False
 
-    @torch.inference_mode(False)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperature", checks.positive_number("temperature", self.temperature))
+
+    @outside_inference_mode
     def fit(
         self,
         module: nn.Module,
@@ -74,7 +77,6 @@ class Recipe:
         Raises:
             InputError: if passes over the data differ, or something does not fit.
         """
-        _check_temperature(self.temperature)
         curvature = fit_curvature(
             module, data, likelihood=self.likelihood, weights=self.weights, curvature=self.curvature,
             structure=self.structure, groups=self.groups, rank=self.rank, tolerance=self.tolerance,
@@ -96,9 +98,3 @@ class Recipe:
         return replace(
             fit, observations=slope.observations, gradient=slope.gradient, fingerprint=slope.fingerprint
         )  # fmt: skip
-
-
-def _check_temperature(temperature: Any) -> None:
-    """Refuses what is no positive number."""
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
-        raise InputError(f"temperature: expected a positive number, got {temperature!r}.")

@@ -14,10 +14,11 @@ from bayescope.curvature.memory import readable
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import Plan
 from bayescope.curvature.structures import Products
-from bayescope.errors import MemoryBudgetError, UnsupportedError
+from bayescope.errors import InputError, MemoryBudgetError, UnsupportedError
 from bayescope.laplace.conjugate_gradients import Solution, block_conjugate_gradients
 from bayescope.laplace.distance import TRAIN, Distance
 from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace.hyperparameters import hyperparameters
 from bayescope.laplace.recipe import Recipe
 from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches
@@ -29,6 +30,8 @@ SAMPLES = 64
 TOLERANCE = 1e-4
 PASSES = 300
 FLOAT64 = 8
+# What a posterior of draws says where it is asked for what draws do not have.
+INSTEAD = "Take laplace with another structure, such as 'kfac'."
 # Blocks of the size of all draws that the iteration holds at once: X, B, Q, M⁻¹Q, D, A D and their successors.
 BLOCKS = 10
 
@@ -50,19 +53,25 @@ def sample_posterior(
     preconditioner is the Kronecker-factored A where its factors take no more memory than the draws, and the prior goes
     with it; else the diagonal of A. No matrix over all the weights is built.
 
+    Draws come in pairs θ* ± z, one system for both: their average is θ*, and that of their functions f(x, θ*), to the
+    rounding. A pair tells of a variance what one draw does.
+
     Args:
         recipe: the likelihood, the weights, the temperature; its ``tolerance`` is that of the solution, 1e-4 of the
             right-hand side by default.
         module: the network at a mode, which belongs to the posterior from now on.
         data: a DataLoader, a Dataset, or (X, y).
         prior_precision: in any form that `network_prior` takes.
-        samples: how many draws, 64 by default. A variance from S of them has the relative standard error √(2/S).
+        samples: how many draws, 64 by default: an even number. S/2 systems are solved, and a variance from S draws has
+            the relative standard error √(4/S).
         generator: draws ε and η.
 
     Returns:
-        The draws, whose functions are those of the linearised network, f(x, θ*) + J(x) z.
+        The draws, first all θ* + z and then all θ* − z. Their functions are those of the linearised network,
+        f(x, θ*) ± J(x) z (method="linearized"), or f(x, θ* ± z) of the network itself with method="sampled".
 
     Raises:
+        InputError: if the number of draws is odd.
         UnsupportedError: if an option is given that no draw depends on, or another curvature than the GGN.
         ConvergenceError: if the tolerance is not reached.
         MemoryBudgetError: if the draws take more than the budget.
@@ -71,7 +80,7 @@ def sample_posterior(
         ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
     """
     _refuse_ignored(recipe)
-    count = SAMPLES if samples is None else checks.count("samples", samples)
+    count = _pairs(samples)
     source = checks.generator(generator)
     planned = _plan(recipe, module, data, count)
     fit, preconditioner, name = _preconditioned(recipe, planned, module, data, prior_precision, count)
@@ -85,15 +94,17 @@ def sample_posterior(
     )  # fmt: skip
     gamma = system.effective_parameters(solution, count)
     squared = float(slope @ solution.x[:, -1])  # gᵀA⁻¹g
-    Distance(max(squared, 0.0), gamma).warn(TRAIN, stacklevel=4)
+    Distance(max(squared, 0.0), gamma).warn(TRAIN)
     notes = {
-        "curvature": f"ggn, {count} draws by sample-then-optimise, {fit.curvature.rows:,} rows",
+        "curvature": f"ggn, {2 * count} draws in pairs by sample-then-optimise, {fit.curvature.rows:,} rows",
         "conjugate gradients": f"{solution.iterations} passes to a residual of {solution.residual:.1e}, {name}",
         "effective parameters": f"{gamma:.1f} of {fit.function.dim:,}, from the draws",
         "Newton decrement": f"{max(squared, 0.0) ** 0.5:.3g}",
     }
-    record = Record("laplace", notes=notes, trace={"residual": solution.trace})
-    draws = (fit.mode + solution.x[:, :count].mT)[None]
+    notes |= hyperparameters(fit.prior, fit.likelihood, fit.function)
+    record = Record("laplace, samples", notes=notes, trace={"residual": solution.trace}, instead=INSTEAD)
+    offsets = solution.x[:, :count].mT
+    draws = torch.cat([fit.mode + offsets, fit.mode - offsets])[None]
     return DrawsPosterior(draws, record, LinearizedModel(fit.function, fit.mode), fit.likelihood)
 
 
@@ -173,10 +184,18 @@ def _plan(recipe: Recipe, module: nn.Module, data: Any, count: int) -> Plan:
     needed = BLOCKS * FLOAT64 * count * planned.weights + planned.reading_bytes
     if needed > planned.budget:
         raise MemoryBudgetError(
-            f"memory: expected at most {readable(planned.budget)}, but {count} draws of {planned.weights:,} weights "
-            f"take about {readable(needed)} while they are solved for. Ask for fewer samples, or raise memory=."
+            f"memory: expected at most {readable(planned.budget)}, but {2 * count} draws of {planned.weights:,} "
+            f"weights take about {readable(needed)} while they are solved for. Ask for fewer samples, or raise memory=."
         )
     return planned
+
+
+def _pairs(samples: int | None) -> int:
+    """How many pairs of draws there are."""
+    count = SAMPLES if samples is None else checks.count("samples", samples, least=2)
+    if count % 2:
+        raise InputError(f"samples: expected an even number, as draws come in pairs, got {count}. Take {count + 1}.")
+    return count // 2
 
 
 def _refuse_ignored(recipe: Recipe) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,7 +10,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from bayescope.errors import BayescopeWarning, InputError, InputTypeError
+from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
@@ -130,6 +130,7 @@ class Selection:
         return len(self.candidates)
 
 
+@outside_inference_mode
 def select(
     models: Mapping[str, Any] | Sequence[Any],
     data: Any = None,
@@ -246,11 +247,10 @@ def _warn_of_differences(candidates: Sequence[Candidate]) -> None:
         found.remove("data, or data preprocessed in other ways")
     if found:
         details = "; ".join(f"{what} ({_told(traits[what])})" for what in found)
-        warnings.warn(
+        warn(
             f"select: expected evidences of one set of data, one likelihood and one approximation, got different "
             f"{details}. Their ranking says little: fit all models alike.",
             BayescopeWarning,
-            stacklevel=3,
         )
 
 

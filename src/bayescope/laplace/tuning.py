@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import ConvergenceWarning, InputError, InputTypeError, UndefinedQuantityError, UnsupportedError
+from bayescope.errors import (
+    ConvergenceWarning,
+    InputError,
+    InputTypeError,
+    UndefinedQuantityError,
+    UnsupportedError,
+    warn,
+)
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import LEARN
 from bayescope.laplace.evidence import Evidence, Optimum, maximise
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
+from bayescope.laplace.hyperparameters import SHOWN, listed
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
-from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
 
 METHODS = ("evidence", "validation")
-# So many groups are written out in a summary.
-SHOWN = 8
 
 
+@outside_inference_mode
 def tune_prior(
     q: Posterior,
     *,
@@ -50,13 +54,15 @@ def tune_prior(
     held-out data are read once, whatever is tuned.
 
     Args:
-        q: from `laplace`, or a mixture of such, whose modes then have prior precisions of their own and one noise.
+        q: from `laplace`, `fit_evidence` or `function_space`, or a mixture, whose modes then have prior precisions of
+            their own and one noise; not draws, nor a process with inducing rows, whose evidence is a bound.
         method: "evidence" or "validation".
         groups: what shares a prior precision: "scalar", "layer", "tensor", "weight", or "feature": one for each input
             feature, and one for each further layer (automatic relevance determination). The default is "layer" for the
             evidence and "scalar" for validation.
         data: the held-out data for "validation".
-        noise: whether the noise variance of a Gaussian likelihood is tuned, too; other likelihoods have none.
+        noise: whether the noise variance of a Gaussian likelihood is tuned, too, from the one that it has; False holds
+            that one. Other likelihoods have none.
         temperature: whether the likelihood's temperature is tuned, too, for "validation" alone.
         integral: over f, for "validation"; the default is that of `predict` for up to two outputs, and "mackay", which
             is quick, for more.
@@ -68,7 +74,7 @@ def tune_prior(
 
     Raises:
         InputTypeError: if q is no posterior.
-        UndefinedQuantityError: if q was not made by `laplace`.
+        UndefinedQuantityError: if the evidence of q is no function of the prior.
         OptionError: if a name is unknown.
         UnsupportedError: if the structure cannot hold a prior precision for each group, there is a noise variance for
             each output, or the temperature is to be tuned by the evidence.
@@ -96,11 +102,11 @@ def tune_prior(
     if method == "evidence":
         for fit in tuned:
             if fit.distance is not None:
-                fit.distance.warn(LEARN, stacklevel=2)
+                fit.distance.warn(LEARN)
     if not isinstance(q, MixturePosterior):
         return posteriors[0]
-    mixed = mixture_of(posteriors, _weighting(q))
-    return replace(mixed, record=replace(mixed.record, notes={**mixed.record.notes, **_noise_note(tuned[0]), **notes}))
+    mixed = mixture_of(posteriors, q.weighting)
+    return replace(mixed, record=replace(mixed.record, notes={**mixed.record.notes, **notes}))
 
 
 def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
@@ -108,7 +114,7 @@ def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
 
     Raises:
         InputTypeError: if it is no posterior.
-        UndefinedQuantityError: if it was not made by `laplace`.
+        UndefinedQuantityError: if the evidence of it, or of a part of it, is no function of the prior.
     """
     if not isinstance(q, Posterior):
         raise InputTypeError(f"q: expected a posterior of `laplace`, got {type(q).__name__}.")
@@ -116,8 +122,8 @@ def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
     fits = [part.fit for part in parts if isinstance(part.fit, LaplaceFit)]
     if len(fits) != len(parts):
         raise UndefinedQuantityError(
-            f"q: expected a posterior of `laplace`, whose evidence is a function of the prior, got one by "
-            f"{q.record.method}."
+            f"q: expected a posterior whose evidence is a function of the prior, got one by {q.record.method}. Take "
+            "laplace with a structure such as 'kfac', fit_evidence, or function_space without inducing rows."
         )
     return tuple(fits)
 
@@ -146,7 +152,7 @@ def _posterior(
     own = {"prior precision": listed(groups.names, groups.centre(fit.prior.diagonal(fit.function.dim)))}
     if len(groups) > 1:
         own["determined by the data"] = _determined(fit, groups)
-    told = {**own, **_noise_note(fit), **q.record.notes, **notes}
+    told = {**q.record.notes, **own, **notes}
     return replace(q, record=replace(q.record, notes=told, trace=trace))
 
 
@@ -154,46 +160,26 @@ def _determined(fit: LaplaceFit, groups: PriorGroups) -> str:
     """γ_g = n_g − δ_g ∂ log∣A∣/∂δ_g of each group."""
     with torch.enable_grad():
         precisions = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device)).requires_grad_()
-        curved = fit.curvature.precision
-        curved = curved if fit.temperature == 1.0 else curved.scaled(1.0 / fit.temperature)
+        curved = fit.tempered()
         (slope,) = torch.autograd.grad(groups.adder(curved)(curved, precisions).logdet(), precisions)
     shares = [f"of {int(count):,}" for count in groups.counts]
     return listed(groups.names, groups.counts - precisions.detach() * slope, shares)
 
 
-def listed(names: Sequence[str], values: Tensor, units: Sequence[str] | None = None) -> str:
-    """Numbers by name, the first few of them."""
-    units = [""] * len(names) if units is None else units
-    shown = [f"{name}: {float(v):.4g} {unit}".rstrip() for name, v, unit in zip(names, values, units, strict=True)]
-    if names == ("all",):
-        return f"{float(values[0]):.4g}"
-    more = [f"and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    return ", ".join([*shown[:SHOWN], *more])
-
-
-def _noise_note(fit: LaplaceFit) -> dict[str, str]:
-    if not isinstance(fit.likelihood, Gaussian):
-        return {}
-    noise = fit.likelihood.noise(fit.mode.new_zeros(fit.function.outputs)).unique()
-    return {"noise variance": ", ".join(f"{float(value):.4g}" for value in noise)}
-
-
 def _warn_of(optimum: Optimum) -> None:
     if optimum.stuck:
-        warnings.warn(
+        warn(
             f"prior_precision: expected an evidence with a maximum, got one that goes on rising to the end of the "
             f"range in {', '.join(optimum.stuck[:SHOWN])}: those weights are at their prior mean, or the data tell "
             "nothing of them. Let them share a prior precision with others (groups='scalar'), or leave them out of "
             "weights=.",
             ConvergenceWarning,
-            stacklevel=4,
         )
     if not optimum.settled:
-        warnings.warn(
+        warn(
             "prior_precision: expected a stationary evidence, got one that still has a slope after "
             f"{len(optimum.log_evidences)} steps. Take fewer groups, or tune again from here.",
             ConvergenceWarning,
-            stacklevel=4,
         )
 
 
@@ -208,9 +194,3 @@ def _refuse_unused(data: Any, integral: str | None, temperature: bool) -> None:
             raise InputError(
                 f"{name}: expected with method='validation' alone: the evidence reads no data. Leave it out."
             )
-
-
-def _weighting(q: MixturePosterior) -> str:
-    """How the modes were weighted: by their evidences where the mixture's own is their sum, and not their mean."""
-    total = torch.logsumexp(torch.stack([part.log_evidence() for part in q.components]), 0)
-    return "evidence" if abs(float(q.log_evidence() - total)) < 0.5 * math.log(2.0) else "equal"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -14,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError, warn
 from bayescope.laplace.evidence import has_noise, require_diagonal
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
@@ -126,8 +125,7 @@ class _Ladder:
 
     @classmethod
     def of(cls, fit: LaplaceFit, groups: PriorGroups, integral: str) -> _Ladder:
-        curved = fit.curvature.precision
-        curved = curved if fit.temperature == 1.0 else curved.scaled(1.0 / fit.temperature)
+        curved = fit.tempered()
         pieces = _pieces(curved, groups, fit)
         centre = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device))
         steps = torch.arange(-REACH, REACH + 1, dtype=torch.float64, device=centre.device)
@@ -357,12 +355,12 @@ def _warn_of_ends(best: tuple[int, ...], names: Sequence[str], groups: int) -> N
         if abs(value) == (REACH if place < groups else SCALE_REACH)
     ]
     if ends:
-        warnings.warn(
+        closed = any(value == REACH for value in best[:groups])
+        why = "the posterior closes onto the mode: its predictions are those of the mode. " if closed else ""
+        warn(
             f"tune_prior: expected an optimum within {DECADES} decades of the present values, got the end of the range "
-            f"for {', '.join(ends)}: the held-out data want no uncertainty, or nothing else. Tune again from here, or "
-            "give the value.",
+            f"for {', '.join(ends)}: {why}Tune again from here, or give the value.",
             ConvergenceWarning,
-            stacklevel=4,
         )
 
 

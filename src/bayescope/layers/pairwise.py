@@ -16,6 +16,12 @@ class Pairwise(nn.Module):
     Items are axis 1 of every input, (N, 2, …): the reward model sees a batch of N · 2 items, and its answers become
     f of shape (N, 2). Tensors may come as positional or named arguments; what is no tensor is passed on as it is.
 
+    Single items are scored by ``q.model.reward(items)``, for a posterior q of a Pairwise: their rewards at the mode.
+    Preferences tell nothing of what all rewards have in common, so that what is uncertain is a difference. With a
+    reference in place 0 of each pair and the item in place 1, ``p = q.predict(pairs)`` has its mean,
+    ``p.latent_mean[:, 1] - p.latent_mean[:, 0]``, and its variance, ``c[:, 0, 0] + c[:, 1, 1] - 2 * c[:, 0, 1]`` for
+    ``c = p.latent_cov``.
+
     Args:
         reward: a module from M items to M rewards, shape (M,) or (M, 1), or to an output with such ``logits``.
 
@@ -28,10 +34,10 @@ class Pairwise(nn.Module):
         self.reward = reward
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """f, shape (N, K), for inputs of shape (N, K, …), K = 2 for pairs."""
+        """f, shape (N, 2), for inputs of shape (N, 2, …)."""
         tensors = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
         lead = {tuple(tensor.shape[:2]) for tensor in tensors}
-        if len(lead) != 1 or len(next(iter(lead))) != 2:
+        if len(lead) != 1 or next(iter(lead))[1:] != (2,):
             shapes = [tuple(tensor.shape) for tensor in tensors]
             raise InputError(f"inputs: expected tensors of one shape (N, 2, …) for the items of N pairs, got {shapes}.")
         (pairs,) = lead

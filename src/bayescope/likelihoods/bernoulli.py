@@ -14,6 +14,7 @@ from bayescope import checks
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
 from bayescope.likelihoods.quasi_monte_carlo import log_expected, principal_root
+from bayescope.likelihoods.targets import LabelError
 from bayescope.quadrature import activation_nodes, gauss_legendre, log_expected_sigmoid
 from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
 
@@ -90,9 +91,11 @@ class Bernoulli:
         wrong = (labels != 0) & (labels != 1)
         if wrong.any():
             row, column = torch.nonzero(wrong)[0].tolist()
-            raise InputError(
-                f"y: expected labels 0 and 1, got {labels[row, column].item():g} in row {row}. "
-                "Encode the two classes as 0 and 1, or use the categorical likelihood for more classes."
+            raise LabelError(
+                "labels 0 and 1",
+                f"{labels[row, column].item():g}",
+                row,
+                "Encode the two classes as 0 and 1, or use the categorical likelihood for more classes.",
             )
         return labels
 

@@ -14,6 +14,7 @@ from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, log_expected, nodes, principal_root, row_blocks
+from bayescope.likelihoods.targets import LabelError
 
 
 @final
@@ -68,13 +69,16 @@ class Categorical:
         if labels.ndim == 2 and labels.shape[1] == 1:
             labels = labels[:, 0]
         if labels.ndim != 1:
-            raise InputError(f"y: expected class labels of shape (N,), got {tuple(labels.shape)}.")
+            advice = " Give y.argmax(1) for one-hot labels." if labels.shape[1:] == (outputs,) else ""
+            raise InputError(f"y: expected class labels of shape (N,), got {tuple(labels.shape)}.{advice}")
         wrong = (labels < 0) | (labels >= outputs) | (labels != labels.floor())
         if wrong.any():
             row = int(torch.nonzero(wrong)[0])
-            raise InputError(
-                f"y: expected class labels 0…{outputs - 1} for {outputs} outputs, got {labels[row].item():g} in row "
-                f"{row}. Number the classes from 0, or give the model an output for each class."
+            raise LabelError(
+                f"class labels 0…{outputs - 1} for {outputs} outputs",
+                f"{labels[row].item():g}",
+                row,
+                "Number the classes from 0, or give the model an output for each class.",
             )
         return labels.to(torch.int64)
 

@@ -255,9 +255,10 @@ class _Search:
         return useless, bool(low.any() or high[int(self.ratio_free) :].any())
 
     def _negative(self, q: np.ndarray) -> tuple[float, np.ndarray]:
-        point = torch.tensor(q, requires_grad=True)
-        value = -self.log_evidence(point)
-        (gradient,) = torch.autograd.grad(value, point)
+        with torch.enable_grad():
+            point = torch.tensor(q, requires_grad=True)
+            value = -self.log_evidence(point)
+            (gradient,) = torch.autograd.grad(value, point)
         return float(value.detach()), gradient.numpy()
 
     def _polish(self, q: Tensor) -> Tensor:

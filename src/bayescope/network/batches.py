@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
@@ -19,8 +19,10 @@ from bayescope.network.inputs import count_rows, placed, take_rows
 class Batches:
     """Pairs (inputs, targets) of a data set, on the device and in the floating-point type of a network.
 
-    Inputs are a tensor, a tuple or a dict of tensors with the rows on their first axis. Floating-point inputs get the
-    type of the module's parameters; whole numbers (tokens, labels) stay whole.
+    Inputs are a tensor, a tuple of positional or a dict of keyword arguments of the module's ``forward``, each with the
+    rows on its first axis. Floating-point inputs get the type of the module's parameters; whole numbers (tokens,
+    labels) stay whole, in arrays and data frames too: quantities that happen to be whole are given as
+    ``X.astype(float)``.
 
     Args:
         data: a ``DataLoader``; a ``Dataset``; a pair (X, y) of arrays, tensors or data frames, where X may be a dict or
@@ -78,6 +80,14 @@ class Batches:
             self._rows = sum(len(targets) for _, targets in self._pairs())
         return self._rows
 
+    @property
+    def dropped(self) -> int:
+        """How many rows a loader with ``drop_last`` leaves out of every pass, where it can be told."""
+        sampler = getattr(self._source, "batch_sampler", None)
+        if not isinstance(sampler, BatchSampler) or not sampler.drop_last or not isinstance(sampler.sampler, Sized):
+            return 0
+        return max(0, len(sampler.sampler) - self.rows)
+
     def first(self) -> tuple[Any, Tensor]:
         """The first batch."""
         return next(iter(self))
@@ -95,7 +105,11 @@ class Batches:
 
 
 def map_arrays(inputs: Any) -> Any:
-    """Inputs with every array or data frame as a tensor; tuples and dicts stay what they are."""
+    """Inputs with every array or data frame as a tensor; tuples and dicts stay what they are.
+
+    Raises:
+        InputTypeError: if there is something without numbers among them.
+    """
     if isinstance(inputs, Mapping):
         return {name: map_arrays(value) for name, value in inputs.items()}
     if isinstance(inputs, tuple):
@@ -133,7 +147,12 @@ def _checked(inputs: Any, targets: Tensor) -> tuple[Any, Tensor]:
 def _as_tensor(value: Any) -> Tensor:
     """A tensor of numbers, sharing memory with an array where it can."""
     if isinstance(value, Tensor):
-        return value.detach()
+        return value.clone() if value.is_inference() else value.detach()  # autograd cannot keep the former
+    if isinstance(value, DataLoader | Dataset):
+        raise InputTypeError(
+            f"x: expected arrays or tensors, got a {type(value).__name__}. Take its inputs a batch at a time: "
+            "for x, y in loader."
+        )
     array = np.asarray(value)
     if array.dtype.kind == "O":
         try:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from bayescope.network.draws import fixed, substituted
 from bayescope.network.forward import reading
-from bayescope.network.inputs import call, count_rows, placed, some_rows, take_rows
+from bayescope.network.inputs import call, count_rows, explained, placed, some_rows, take_rows
 from bayescope.network.substitution import Substituted
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
@@ -71,7 +71,7 @@ class DifferentiableNetwork:
         draws = theta.detach().reshape(-1, self.dim)
         parameters, values = substituted(self.module, self.weights, draws)
         replaced, constants = self._replaced(parameters)
-        with reading(self.module), torch.enable_grad():
+        with reading(self.module), torch.enable_grad(), explained(self.module, x):
             answers = []
             for of_draw in zip(*values, strict=True):
                 with Substituted(replaced, [*of_draw, *constants]):

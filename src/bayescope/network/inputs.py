@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputError, InputTypeError
+from bayescope.errors import BayescopeError, InputError, InputTypeError
 
 
 def map_tensors(function: Callable[[Tensor], Any], inputs: Any) -> Any:
@@ -69,6 +70,65 @@ def placed(inputs: Any, module: nn.Module) -> Any:
         return tensor.to(reference.device, dtype, non_blocking=True)
 
     return map_tensors(place, inputs)
+
+
+def first_not_finite(*values: Any) -> int | None:
+    """The first row of tensors, a tuple or a dict of them, in which one of them is NaN or infinite."""
+    rows = [
+        int(torch.nonzero(~torch.isfinite(tensor).reshape(len(tensor), -1).all(1))[0])
+        for tensor in tensors(values)
+        if tensor.ndim and not torch.isfinite(tensor).all()
+    ]
+    return min(rows, default=None)
+
+
+@contextmanager
+def explained(module: nn.Module, inputs: Any) -> Iterator[None]:
+    """Says what a network was given, where it cannot be run on that.
+
+    Args:
+        module: the network.
+        inputs: as the caller gave them, whichever of their rows the network sees.
+
+    Raises:
+        InputError: in place of the errors that torch raises for shapes and dtypes that do not fit, from those.
+    """
+    try:
+        yield
+    except (BayescopeError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        reason = (str(error) or type(error).__name__).rstrip(".")
+        raise InputError(
+            f"model: the network could not be run on inputs of {described(inputs)}: {reason}.{_advice(module, inputs)}"
+        ) from error
+
+
+def described(inputs: Any) -> str:
+    """The shapes and dtypes of the inputs, in words."""
+    if isinstance(inputs, Tensor):
+        return f"shape {tuple(inputs.shape)} and dtype {str(inputs.dtype).removeprefix('torch.')}"
+    if isinstance(inputs, Mapping):
+        return ", ".join(f"{name}: {described(value)}" for name, value in inputs.items())
+    if isinstance(inputs, tuple | list):
+        return ", ".join(map(described, inputs))
+    return f"type {type(inputs).__name__}"
+
+
+def _advice(module: nn.Module, inputs: Any) -> str:
+    """What may be wrong with inputs that a network cannot be run on."""
+    found, advice = list(tensors(inputs)), ""
+    if isinstance(inputs, Mapping):
+        names = ", ".join(f"{name}=…" for name in inputs)
+        advice += f" The entries of a dict are passed as keyword arguments, forward({names})."
+    elif isinstance(inputs, tuple | list):
+        advice += f" The entries of a tuple are passed as {len(inputs)} positional arguments."
+    if any(tensor.ndim == 1 and tensor.is_floating_point() for tensor in found):
+        advice += " Rows are on the first axis, shape (N, …): one row is X[:1]."
+    whole = any(not tensor.is_floating_point() and not tensor.is_complex() for tensor in found)
+    if whole and not any(isinstance(submodule, nn.Embedding | nn.EmbeddingBag) for submodule in module.modules()):
+        advice += " Whole numbers stay whole, as embeddings need them: give X.astype(float) where they are quantities."
+    return advice
 
 
 def call(module: nn.Module, inputs: Any) -> Tensor:

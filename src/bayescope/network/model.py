@@ -11,12 +11,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import UnsupportedError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.batches import map_arrays
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call, count_rows, placed, some_rows, take_rows
+from bayescope.network.inputs import call, count_rows, described, explained, placed, some_rows, take_rows
 from bayescope.network.network import Network
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
@@ -103,14 +103,18 @@ class NetworkModel:
         return some_rows(placed(map_arrays(x), self.module))
 
     def forward(self, x: Any, theta: Tensor) -> Tensor:
-        """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
+        """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P).
+
+        Raises:
+            InputError: if the network cannot be run on the inputs, or gives no f of that shape.
+        """
         copied = self.network is None or self.network.treatment.overwrites_inputs
-        with reading(self.module), torch.no_grad():
+        with reading(self.module), torch.no_grad(), explained(self.module, x):
             if self._is_own(theta):
                 rows = (owned(some, copy=copied) for some in self._rows(x))
-                return torch.cat([call(self.module, some).to(torch.float64) for some in rows])
+                return self._checked(torch.cat([call(self.module, some).to(torch.float64) for some in rows]), x, 0)
             f = outputs_at(self.module, self.weights, x, theta.reshape(-1, self.dim), copy=copied)
-        return f.reshape(*theta.shape[:-1], *f.shape[1:])
+        return self._checked(f.reshape(*theta.shape[:-1], *f.shape[1:]), x, theta.ndim - 1)
 
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
@@ -126,6 +130,16 @@ class NetworkModel:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         with torch.no_grad():
             return self._traced(theta).jacobian_product(x, v)
+
+    def _checked(self, f: Tensor, x: Any, leading: int) -> Tensor:
+        """f as it is, if it has a row for each of x and C columns."""
+        shape, rows = f.shape[leading:], count_rows(x)
+        if len(shape) > 1 and shape[0] == rows and shape[-1] == self.outputs:
+            return f
+        raise InputError(
+            f"x: expected shape (N, …), for outputs of shape ({rows}, …, {self.outputs}), got {described(x)}, for "
+            f"outputs of shape {tuple(shape)}: one row is X[:1]."
+        )
 
     def _traced(self, theta: Tensor) -> Network:
         network = self.at(theta).network

@@ -71,7 +71,8 @@ def owners(names: Mapping[str, Any], weights: Weights) -> dict[str, str]:
     for pattern in names:
         hits = _named(pattern, weights.names)
         if not hits:
-            raise OptionError.unknown("prior_precision", pattern, weights.names)
+            unknown = OptionError.unknown("prior_precision", pattern, [*weights.names, *_modules(weights.names)])
+            raise OptionError(f"{unknown} A name may be a parameter, a module or a glob such as '*.bias'.")
         for name in hits:
             if name in found:
                 raise InputError(
@@ -99,6 +100,12 @@ def _named(pattern: Any, names: tuple[str, ...]) -> list[str]:
     ]
 
 
+def _modules(names: tuple[str, ...]) -> list[str]:
+    """The modules that hold some parameters, the outer ones first, each once."""
+    parts = [name.split(".") for name in names]
+    return list(dict.fromkeys(".".join(p[:depth]) for p in parts for depth in range(1, len(p))))
+
+
 def _number(name: str, value: Any) -> Tensor:
     number = _positive(f"prior_precision[{name!r}]", value)
     if number.numel() != 1:
@@ -108,7 +115,9 @@ def _number(name: str, value: Any) -> Tensor:
 
 def _positive(name: str, value: Any) -> Tensor:
     """Positive numbers in float64, still in the graph where they come as a tensor."""
-    if isinstance(value, bool | str):
-        raise InputTypeError(f"{name}: expected a positive number, an array or a dict by name, got {value!r}.")
+    if value is None or isinstance(value, bool | str):
+        raise InputTypeError(
+            f"{name}: expected a positive number, an array, a dict by name or a Prior, got {value!r}. Begin with 1.0."
+        )
     checked = checks.positive(name, value)
     return value.to(torch.float64) if isinstance(value, Tensor) else checked

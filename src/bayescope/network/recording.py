@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
-from bayescope.network.inputs import count_rows, take_rows
+from bayescope.network.inputs import count_rows, explained, take_rows
 from bayescope.network.parts import Reading
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import MatrixSite
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # The random halves of a batch's rows on which their places are checked.
 HALVES = 4
+# Up to so many random weights the products of a tape are in float64, whatever the network computes in.
+FEW_WEIGHTS = 2**14
 
 
 @final
@@ -31,7 +33,7 @@ class Recording:
 
     Attributes:
         rows: N.
-        outputs: f, shape (N, ..., C), detached, in float32 at least.
+        outputs: f, shape (N, ..., C), detached, in float32 at least, and in float64 where few weights are random.
     """
 
     def __init__(self, network: Network, inputs: Any) -> None:
@@ -42,10 +44,11 @@ class Recording:
             self._inputs = owned(inputs, copy=network.treatment.overwrites_inputs)
             # Weights that are read row by row run the network again, on inputs as they were.
             run_on = owned(self._inputs, copy=True) if network.treatment.overwrites_inputs else self._inputs
-            self._f, notes = forward(network.module, network.recorded, run_on, network.treatment.overwritten)
+            with explained(network.module, inputs):
+                self._f, notes = forward(network.module, network.recorded, run_on, network.treatment.overwritten)
         self._sites = notes.sites
         self._in_doubt = notes.moves_rows and self.rows > 1  # until they have been seen to be in place
-        self.outputs = checked_outputs(self._f, self.rows).detach().to(tape_dtype(self._f))
+        self.outputs = checked_outputs(self._f, self.rows).detach().to(_dtype(self._f, network.dim))
         if any(site.overwritten for site in self._sites):
             raise InputError("inputs: the network changes activations in place that it did not when it was traced.")
 
@@ -149,7 +152,10 @@ def checked_outputs(f: Tensor, rows: int) -> Tensor:
     if f.ndim == 1 and f.shape == (rows,):
         raise InputError(f"model: expected outputs of shape (N, C), got {tuple(f.shape)}. Add .unsqueeze(-1).")
     if f.ndim < 2 or f.shape[0] != rows:
-        raise InputError(f"model: expected outputs of shape ({rows}, ..., C) for {rows} rows, got {tuple(f.shape)}.")
+        raise InputError(
+            f"model: expected outputs of shape ({rows}, ..., C) for {rows} rows, got {tuple(f.shape)}. Rows are on the "
+            "first axis of the inputs too: one row is X[:1]."
+        )
     return f
 
 
@@ -162,3 +168,12 @@ def _autocast_now(device: str) -> Callable[[], torch.autocast]:
 def tape_dtype(f: Tensor) -> torch.dtype:
     """That of f, float32 at least."""
     return torch.promote_types(f.dtype, torch.float32)
+
+
+def _dtype(f: Tensor, dim: int) -> torch.dtype:
+    """That of the sums of products over a tape.
+
+    Small eigenvalues of a sum of a aᵀ are known to the rounding of the products, relative to the largest; rounding of
+    the factors a themselves enters squared. So the factors of few weights, which cost little, are summed in float64.
+    """
+    return torch.float64 if dim <= FEW_WEIGHTS else tape_dtype(f)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.grouping import make_parts
-from bayescope.network.inputs import call, count_rows, map_tensors, take_rows, tensors
+from bayescope.network.inputs import call, count_rows, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.last_layer import last_layer
 from bayescope.network.layout import Layout, layouts
 from bayescope.network.parts import MatrixPart, Part, Reading
@@ -134,19 +134,21 @@ class Probe:
         """Runs the network as it is.
 
         Raises:
-            InputError: if the outputs are not finite or not of shape (N, ..., C), or the rows are not independent.
+            InputError: if the network cannot be run on the batch, the outputs are not finite or not of shape
+                (N, ..., C), or the rows are not independent.
         """
         rows = count_rows(inputs)
         if rows == 0:
             raise InputError("inputs: expected at least one row, got none.")
         chosen = [place * rows // PROBES for place in ORDER]
-        inputs = map_tensors(lambda tensor: tensor.detach()[chosen], inputs)
+        batch, inputs = inputs, map_tensors(lambda tensor: tensor.detach()[chosen], inputs)
         run_on = owned(inputs, copy=True)
         before = [tensor._version for tensor in tensors(run_on)]
-        with torch.enable_grad():
+        with torch.enable_grad(), explained(module, batch):
             f = checked_outputs(call(module, run_on), PROBES)
         if not f.isfinite().all():
-            culprit = "" if all(tensor.isfinite().all() for tensor in tensors(inputs)) else ", as are the inputs"
+            row = first_not_finite(batch)
+            culprit = "" if row is None else f", as are the inputs, first in row {row} of the data"
             raise InputError(
                 f"model: expected finite outputs, got NaN or infinite ones{culprit}. Check the data first."
             )

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
-from bayescope.models import Model
+from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
@@ -22,6 +21,9 @@ from bayescope.priors import Prior
 @dataclass(frozen=True, eq=False, repr=False)
 class DrawsPosterior(Posterior):
     """q(θ) as equally weighted draws.
+
+    Where the function is a `LinearizedModel`, `predict` reads it as that by default, method="linearized", and the model
+    itself at the drawn weights with method="sampled".
 
     Attributes:
         draws: in the user's coordinates, shape (chains, draws, P).
@@ -68,6 +70,9 @@ class DrawsPosterior(Posterior):
         return self.flat[torch.randint(self.flat.shape[0], (checks.count("n", n),), generator=source)]
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        if isinstance(function, LinearizedModel):  # draws of the tangent's weights, which the model has a use for, too
+            function = function.model if options.method == "sampled" else function
+            options = options._replace(method=None)
         options.refuse_integration(f"draws by {self.record.method}")
         theta = self.flat if options.samples is None else self.sample(options.samples, generator=options.generator)
         values, shape = in_rows(function.forward(function.inputs(x), theta), 1)
@@ -77,7 +82,7 @@ class DrawsPosterior(Posterior):
         return function.forward(function.inputs(x), self.sample(n, generator=generator))
 
     def _as_prior(self) -> Prior:
-        raise UndefinedQuantityError("condition: a set of draws cannot be a prior; a Gaussian posterior can.")
+        raise self.record.undefined("condition", "is a set of draws, which cannot be a prior; a Gaussian can.")
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.draws

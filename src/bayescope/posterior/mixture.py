@@ -31,6 +31,7 @@ class MixturePosterior(Posterior):
         record: how the mixture was made.
         function: f(x, θ), for predictions.
         likelihood: p(y∣f).
+        weighting: what the weights are by: "equal", or "evidence".
     """
 
     log_weights: Tensor
@@ -38,6 +39,7 @@ class MixturePosterior(Posterior):
     record: Record
     function: Model | None = None
     likelihood: Likelihood | None = None
+    weighting: str = "equal"
 
     @property
     def weights(self) -> Tensor:
@@ -111,7 +113,7 @@ class MixturePosterior(Posterior):
             )
 
     def _as_prior(self) -> Prior:
-        raise UndefinedQuantityError("condition: a mixture cannot be a prior; a Gaussian posterior can.")
+        raise UndefinedQuantityError("condition: a mixture cannot be a prior; each of its components can.")
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.sample(draws, generator=generator)[None]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UndefinedQuantityError
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.latent import Latent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
@@ -161,6 +162,7 @@ class Posterior(ABC):
         """The model: for a network a module with the weights of the mode, a copy that is the user's to change."""
         return None if self.function is None else self.function.source
 
+    @outside_inference_mode
     def predict(
         self,
         x: Any,
@@ -176,7 +178,8 @@ class Posterior(ABC):
         Args:
             x: inputs as the model takes them, N rows.
             method: "linearized" (f is Gaussian: exact for a linear model) or "sampled" (f at drawn weights).
-                The default is "linearized" for Gaussians and mixtures; draws and points are always "sampled".
+                The default is "linearized" for Gaussians, mixtures, and draws by the structure "samples"; other draws
+                and points are always "sampled".
             integral: over a Gaussian f: "mackay", "quadrature", "monte_carlo" or "laplace_bridge". The default is
                 the likelihood's most accurate; a closed form, where there is one, is always used.
             samples: how many draws, for "sampled" and "monte_carlo" (default 1000) and for posteriors that are draws
@@ -211,6 +214,7 @@ class Posterior(ABC):
         notes = {"posterior": self.record.method, "latent": answer.note}
         return Predictive(answer.latent, self.likelihood, not has_tensors(x), notes, answer.shape)
 
+    @outside_inference_mode
     def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n functions f at the inputs, joint over them, shape (n, N, *positions, C): one draw of the weights each.
 
@@ -230,6 +234,7 @@ class Posterior(ABC):
         with torch.no_grad():
             return self._functions(x, self.function, checks.count("n", n), checks.generator(generator))
 
+    @outside_inference_mode
     def condition(self, data: Any) -> Posterior:
         """The posterior after more data: this one becomes the prior of the same inference.
 
@@ -237,13 +242,16 @@ class Posterior(ABC):
             data: (X, y), as the model and the likelihood take them; for a network also a DataLoader or a Dataset.
 
         Raises:
-            UndefinedQuantityError: if this posterior cannot serve as a prior, or its inference needs more than one.
+            UndefinedQuantityError: if this posterior is no single Gaussian (draws, a point, a mixture), or its
+                inference cannot go on (a log density's; `function_space`, where `laplace` in the structure "full" can).
+            UnsupportedError: if the curvatures of its structure do not add up ("ekfac"; take "kfac").
         """
         prior = self._as_prior()
         if self.infer is None:
-            raise UndefinedQuantityError(f"condition: a posterior by {self.record.method} cannot be updated with data.")
+            raise self.record.undefined("condition", "cannot be updated with data.")
         return self.infer(prior, *(data if isinstance(data, tuple) else (data,)))
 
+    @outside_inference_mode
     def log_evidence(self, *, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """log p(data), a float64 scalar.
 
@@ -258,9 +266,9 @@ class Posterior(ABC):
         if prior_precision is None and noise_variance is None:
             return self.record.log_evidence()
         if self.fit is None:
-            raise UndefinedQuantityError(
-                f"log_evidence: a posterior by {self.record.method} knows it at its own prior and noise alone. "
-                "Fit again with other ones."
+            self.record.log_evidence()
+            raise self.record.undefined(
+                "log_evidence", "knows it at its own prior and noise alone. Fit again with other ones."
             )
         return self.fit.log_evidence(prior_precision, noise_variance)
 

@@ -22,6 +22,7 @@ class Record:
         elbo_terms: the terms whose sum is a lower bound on log p(data), or ``None``.
         notes: lines for the summary: the prior, the units of the inputs, what an option resolved to.
         trace: numbers per iteration, such as the objective.
+        instead: what to do for a quantity that the approximation does not define, as a sentence of its refusal.
     """
 
     method: str
@@ -29,6 +30,7 @@ class Record:
     elbo_terms: Mapping[str, Tensor] | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
     trace: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    instead: str = ""
 
     def log_evidence(self) -> Tensor:
         """The log evidence.
@@ -38,7 +40,7 @@ class Record:
         """
         if self.evidence is None:
             bound = " It has a lower bound, elbo." if self.elbo_terms is not None else ""
-            raise UndefinedQuantityError(f"log_evidence: a posterior by {self.method} does not define it.{bound}")
+            raise self.undefined("log_evidence", f"does not define it.{bound}")
         return self.evidence
 
     def elbo(self) -> Tensor:
@@ -48,5 +50,15 @@ class Record:
             UndefinedQuantityError: where the approximation gives no bound.
         """
         if self.elbo_terms is None:
-            raise UndefinedQuantityError(f"elbo: a posterior by {self.method} has no lower bound on the evidence.")
+            raise self.undefined("elbo", "has no lower bound on the evidence.")
         return sum(self.elbo_terms.values(), start=next(iter(self.elbo_terms.values())).new_zeros(()))
+
+    def undefined(self, quantity: str, why: str) -> UndefinedQuantityError:
+        """The error for what the approximation does not define, with what to do.
+
+        Args:
+            quantity: what was asked for.
+            why: the end of the sentence that begins with the posterior.
+        """
+        instead = f" {self.instead}" if self.instead else ""
+        return UndefinedQuantityError(f"{quantity}: a posterior by {self.method} {why}{instead}")

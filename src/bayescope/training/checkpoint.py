@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 import time
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, final
 
@@ -15,6 +17,8 @@ from bayescope.files import staged, usable_folder
 
 # The share of a run's time that writing checkpoints may take.
 SHARE = 0.05
+# Values of so many characters are quoted as a whole.
+SHORT = 80
 
 
 @final
@@ -56,11 +60,9 @@ class Checkpoint:
         if not isinstance(found, dict) or found.keys() != {"run", "state"}:
             raise InputError(f"checkpoint: expected the file of an earlier run, got something else. {advice}")
         for name, value in self._run.items():
-            if found["run"].get(name) != value:
-                raise InputError(
-                    f"checkpoint: expected one of a run with {name} = {value!r}, got {found['run'].get(name)!r}. "
-                    f"{advice}"
-                )
+            other = found["run"].get(name)
+            if other != value:
+                raise InputError(f"checkpoint: expected one of a run with {_unlike(name, value, other)}. {advice}")
         state: dict[str, Any] = found["state"]
         return state
 
@@ -77,3 +79,12 @@ class Checkpoint:
             torch.save({"run": self._run, "state": dict(state)}, stage / self._path.name)
         self._saved = time.monotonic()
         self._took = self._saved - begun
+
+
+def _unlike(name: str, mine: Any, found: Any) -> str:
+    """A difference in words: the values where they are short, else the first parts that are not the same."""
+    if max(len(repr(mine)), len(repr(found))) <= SHORT:
+        return f"{name} = {mine!r}, got {found!r}"
+    pairs = zip_longest(*(re.split(r",\s+|\n\s*", str(value)) for value in (mine, found)), fillvalue="nothing")
+    here, there = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"the same {name}, got {there[:SHORT]!r} in the place of {here[:SHORT]!r}"

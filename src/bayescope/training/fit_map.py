@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputError
+from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.network.priors import network_prior
 from bayescope.posterior import PointPosterior, Record
@@ -19,6 +20,7 @@ from bayescope.training.settings import Settings
 from bayescope.training.watch import NoWatch, Validation, Watch
 
 
+@outside_inference_mode
 def fit_map(
     model: nn.Module,
     data: Any,
@@ -46,7 +48,12 @@ def fit_map(
 
     Args:
         model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is unless ``inplace=True``.
-        data: a DataLoader, a Dataset, or (X, y). Arrays are shuffled anew each epoch; a loader has its own order.
+        data: (X, y) of arrays, tensors or data frames, a Dataset, a DataLoader, or a list of batches. Arrays are
+            shuffled anew each epoch; a loader has its own order. X is what the module takes: an array with the rows
+            on its first axis, a tuple of several, passed as positional arguments, or a dict of them, passed as keyword
+            arguments. Its floating-point numbers get the dtype of the module's parameters; whole numbers stay whole,
+            as embeddings need them, so that quantities in whole numbers are given as ``X.astype(float)``. A batch is a
+            pair (inputs, targets), or a dict with the targets under "labels" or "label".
         likelihood: a name or a likelihood.
         prior_precision: P₀: a number, an array of shape (P,), a dict by layer, parameter or glob, or a `Prior`, which
             may have a mean m.
@@ -62,8 +69,9 @@ def fit_map(
         validation: data that are not trained on. The weights with their best likelihood are returned.
         patience: so many epochs without a better validation end the training.
         checkpoint: a file that the state is saved to, and that a later call with the same arguments goes on from, to
-            the same numbers as one that was never stopped. It is replaced as a whole, at the end and before that as
-            often as 5 % of the time allow, and read with ``torch.load(weights_only=True)``.
+            the same numbers as one that was never stopped. ``epochs`` may be more, and ``generator`` another; a file of
+            a run with other data, another model or other options is refused. It is replaced as a whole, at the end and
+            before that as often as 5 % of the time allow, and read with ``torch.load(weights_only=True)``.
         generator: seeds the order of the rows and what the network draws; torch's own random states stay as they were.
         progress: whether a bar is drawn, for runs of over two seconds.
         inplace: whether the caller's own module is trained, and left in eval mode.
@@ -71,7 +79,8 @@ def fit_map(
     Returns:
         A posterior with all mass on those weights. ``.model`` is the trained network; ``.trace`` has lists of "loss",
         "nll" and "penalty", and of "validation_nll" where there is a validation, all sums over rows. After Ctrl-C it
-        is what was found until then, and the summary says so.
+        is what was found until then, and the summary says so. The summary has the last loss, and whether it has come
+        to rest: its means over the last tenth of the epochs and the tenth before agree to 0.1 %.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.
@@ -94,7 +103,13 @@ def fit_map(
             watch = Validation(training.module, training.held_out(validation), objective, patience)
         outcome = training.run(objective, watch, {"fit": "map"})
         function = training.function()
-    notes = {"prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary()}
+    advice = "Train for more epochs" + (
+        "." if settings.choice.values else ", or a small network with optimizer='lbfgs'."
+    )
+    notes = {
+        "prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary(),
+        "loss": outcome.loss(), "at rest": outcome.rest(advice),
+    }  # fmt: skip
     record = Record("map", notes=notes, trace=outcome.trace)
     return PointPosterior(function.flat, record, function, settings.likelihood)
 

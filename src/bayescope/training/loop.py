@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,18 +15,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bayescope import checks
-from bayescope.errors import ConvergenceError
+from bayescope.errors import BayescopeError, ConvergenceError, InputError
+from bayescope.network.inputs import explained
 from bayescope.progress import Report, progress_bar
 from bayescope.threads import threads_for
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective
-from bayescope.training.optimizers import OptimizerChoice, Schedule, step_sizes
+from bayescope.training.optimizers import Schedule, step_sizes
 from bayescope.training.watch import Watch
 
 # Shorter runs show no bar, and nobody reads one faster than this.
 PATIENCE_SECONDS = 2.0
 REFRESH_SECONDS = 0.1
+# The loss is at rest where its means over the last tenth of the epochs and the tenth before differ by no more than this
+# share of it.
+REST = 1e-3
 
 
 @final
@@ -51,6 +57,26 @@ class Outcome:
         why = "" if self.ended == "all epochs" else f", ended by {self.ended}"
         return f"{self.epochs} epochs{why}{kept}"
 
+    def loss(self) -> str:
+        """The loss of the weights that are returned, and its two terms."""
+        if not self.kept:
+            return "none"
+        loss, nll, penalty = (self.trace[name][self.kept - 1] for name in ("loss", "nll", "penalty"))
+        return f"{loss:.4f} (negative log likelihood {nll:.4f}, penalty {penalty:.4f})"
+
+    def rest(self, advice: str) -> str:
+        """Whether the loss has come to rest at the weights that are returned, with what to do if not."""
+        losses = self.trace["loss"][: self.kept]
+        span = max(1, len(losses) // 10)
+        if len(losses) < 2 * span:
+            return f"unknown after {len(losses)} epoch{'s' * (len(losses) != 1)}. {advice}"
+        before, after = statistics.fmean(losses[-2 * span : -span]), statistics.fmean(losses[-span:])
+        share = abs(before - after) / max(1.0, abs(after))
+        over = "in the last epoch" if span == 1 else f"over the last {span} epochs"
+        if share <= REST:
+            return f"yes, the loss changed by {100 * share:.2g} % {over}"
+        return f"no, the loss {'fell' if after < before else 'rose'} by {100 * share:.2g} % {over}. {advice}"
+
 
 @final
 class Loop:
@@ -60,7 +86,8 @@ class Loop:
         module: the network.
         objective: of all rows.
         rows: in minibatches.
-        choice: the optimiser.
+        optimizer: of the objective's parameters.
+        values: whether it needs the value of the whole objective at each step.
         schedule: of its step size.
         epochs: how many, those of a run that goes on included.
         watch: judges the weights after each epoch.
@@ -73,8 +100,9 @@ class Loop:
         module: nn.Module,
         objective: Objective,
         rows: Minibatches,
-        choice: OptimizerChoice,
+        optimizer: Optimizer,
         *,
+        values: bool,
         schedule: Any,
         epochs: int,
         watch: Watch,
@@ -83,8 +111,7 @@ class Loop:
     ) -> None:
         self._module, self._objective, self._rows = module, objective, rows
         self._watch, self._checkpoint, self._progress = watch, checkpoint, progress
-        self._optimizer: Optimizer = choice.make(objective.parameters)
-        self._values = choice.values
+        self._optimizer, self._values = optimizer, values
         self._schedule = Schedule(schedule, self._optimizer, epochs)
         self._epochs = epochs
         self._epoch = self._kept = 0
@@ -149,16 +176,32 @@ class Loop:
         first: list[Tensor] = []
 
         def evaluate() -> Tensor:
-            nll = self._objective.estimate(inputs, targets)
+            with explained(self._module, inputs):
+                nll = self._estimate(inputs, targets)
             first.append(nll)
             return nll + self._objective.per_row_penalty() if self._values else nll
 
         self._optimizer.step(evaluate)  # type: ignore[arg-type]  # torch's optimisers take a closure of a tensor
         return first[0].to(torch.float64)
 
+    def _estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+        try:
+            return self._objective.estimate(inputs, targets)
+        except BayescopeError:
+            raise
+        except ValueError as error:
+            if len(targets) > 1:
+                raise
+            raise InputError(
+                "data: expected minibatches of at least two rows for this model (it has batch norm, which has no "
+                f"spread in a single one), got one of a single row: {error} Give a loader drop_last=True, or take "
+                "another batch_size."
+            ) from error
+
     def _refuse_non_finite(self, loss: float) -> None:
-        if loss == loss and abs(loss) != float("inf"):
+        if math.isfinite(loss):
             return
+        self._rows.require_finite()
         sizes = ", ".join(f"{size:g}" for size in step_sizes(self._optimizer))
         raise ConvergenceError(
             f"loss: expected a finite number, got {loss} in epoch {self._epoch + 1}, with the step size {sizes}. Take "

@@ -8,36 +8,27 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.targets import read_targets
 from bayescope.network.inputs import call
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 
 
-def canonical_targets(likelihood: Likelihood, targets: Any, shape: torch.Size) -> Tensor:
+def canonical_targets(likelihood: Likelihood, targets: Any, shape: torch.Size, before: int = 0) -> Tensor:
     """Labels in the likelihood's canonical form, shape (N, S, ...), for outputs (N, *positions, C) with S positions.
+
+    Args:
+        likelihood: p(y∣f).
+        targets: y.
+        shape: of the outputs.
+        before: how many rows came before these in the data.
 
     Raises:
         InputError: if the outputs have no column for C, or the labels do not fit them.
     """
-    if len(shape) < 2:
-        raise InputError(
-            f"model: expected outputs of shape (N, C) or (N, …, C), got {tuple(shape)}. Give it one column for one "
-            "output."
-        )
-    y, lead = torch.as_tensor(targets), shape[:-1]
-    if len(lead) > 1:
-        if y.shape[: len(lead)] != lead:
-            raise InputError(
-                f"y: expected one label for each of the positions {tuple(lead)} of the outputs, got shape "
-                f"{tuple(y.shape)}."
-            )
-        y = y.reshape(lead.numel(), *y.shape[len(lead) :])
-    rows = likelihood.targets(y, shape[-1])
-    if rows.shape[0] != lead.numel():
-        raise InputError(f"y: expected {lead.numel()} labels, one for each output, got {rows.shape[0]}.")
-    return rows.reshape(lead[0], -1, *rows.shape[1:])
+    y = read_targets(likelihood, targets, shape, before * shape[1:-1].numel())
+    return y.reshape(shape[0], -1, *y.shape[1:])
 
 
 def log_likelihood(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:

@@ -135,8 +135,8 @@ class Schedule:
             self._scheduler.step()
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
-        return {} if self._scheduler is None else self._scheduler.state_dict()
+        """What a checkpoint holds of it: its name, and the scheduler's own state."""
+        return {"schedule": self._name, "state": {} if self._scheduler is None else self._scheduler.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Goes on from a checkpoint.
@@ -144,10 +144,17 @@ class Schedule:
         Raises:
             InputError: if the checkpoint is of a run with another schedule.
         """
-        if bool(state) != (self._scheduler is not None):
-            raise InputError("checkpoint: expected one of a run with this schedule, got another's.")
+        if state["schedule"] != self._name:
+            raise InputError(
+                f"checkpoint: expected one of a run with the schedule {self._name}, got {state['schedule']}. Name "
+                "another file."
+            )
         if self._scheduler is not None:
-            self._scheduler.load_state_dict(state)
+            self._scheduler.load_state_dict(state["state"])
+
+    @property
+    def _name(self) -> str:
+        return "None" if self._scheduler is None else type(self._scheduler).__name__
 
 
 def step_sizes(optimizer: Optimizer) -> Iterable[float]:

@@ -11,20 +11,26 @@ from typing import Any, final
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, Dataset
 
 from bayescope import checks
-from bayescope.errors import InputTypeError
+from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.likelihoods import Likelihood, resolve
-from bayescope.network.batches import Batches
+from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.trace import trace
-from bayescope.network.weights import Weights
+from bayescope.network.weights import LargestVariance, Weights
+from bayescope.training import facts as describing
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.loop import Loop, Outcome, random_states
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective
 from bayescope.training.optimizers import OptimizerChoice
 from bayescope.training.watch import Watch
+
+# Rows of a validation that are read at once.
+HELD_OUT = 1024
 
 
 @final
@@ -68,7 +74,7 @@ class Settings:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
         module = model if inplace else _copied(model)
-        with random_states(module, self.generator) as order, torch.inference_mode(False):
+        with random_states(module, self.generator) as order:
             rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
             yield Training(self, module, chosen_weights(module, weights, rows.few[0]), rows, order, inplace)
 
@@ -95,9 +101,11 @@ class Training:
     inplace: bool
 
     def held_out(self, data: Any) -> Minibatches:
-        """Other rows, in an order that draws nothing from the generator of these."""
-        batches = data if isinstance(data, Mapping | tuple) else Batches(data, self.module, batch_size=1024)
-        return Minibatches(batches, self.module, self.settings.likelihood, 1024, torch.Generator())
+        """Other rows, in an order that draws nothing from the generators of these."""
+        if isinstance(data, Dataset):
+            data = DataLoader(data, batch_size=HELD_OUT, generator=torch.Generator())
+        with reading(self.module):  # what a loader draws for itself is put back
+            return Minibatches(data, self.module, self.settings.likelihood, HELD_OUT, torch.Generator())
 
     def run(self, objective: Objective, watch: Watch, facts: Mapping[str, Any]) -> Outcome:
         """Trains.
@@ -105,17 +113,32 @@ class Training:
         Args:
             objective: of all rows.
             watch: judges the weights after each epoch.
-            facts: what a checkpoint has to agree in, beside the rows and the weights.
+            facts: what a checkpoint has to agree in, beside the data, the model and how it is trained.
         """
         settings = self.settings
-        shapes = ", ".join(f"{n} {tuple(p.shape)}" for n, p in self.module.named_parameters())
-        # A schedule that looks ahead to the last epoch gives other step sizes for another number of them.
-        ahead = {} if settings.schedule is None else {"epochs": settings.epochs}
-        checkpoint = Checkpoint(settings.checkpoint, {"rows": self.rows.rows, "parameters": shapes, **ahead, **facts})
+        optimizer = settings.choice.make(objective.parameters)
+        known = {} if settings.checkpoint is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
         return Loop(
-            self.module, objective, self.rows, settings.choice, schedule=settings.schedule, epochs=settings.epochs,
-            watch=watch, checkpoint=checkpoint, progress=settings.progress,
+            self.module, objective, self.rows, optimizer, values=settings.choice.values, schedule=settings.schedule,
+            epochs=settings.epochs, watch=watch, checkpoint=Checkpoint(settings.checkpoint, known),
+            progress=settings.progress,
         ).run()  # fmt: skip
+
+    def _known(self, objective: Objective, optimizer: Optimizer) -> dict[str, Any]:
+        """What every checkpoint has to agree in. A run may go on to more epochs, and from any seed."""
+        # A schedule that looks ahead to the last epoch gives other step sizes for another number of them.
+        ahead = {} if self.settings.schedule is None else {"epochs": self.settings.epochs}
+        return {
+            "rows": self.rows.rows,
+            **describing.of_module(self.module),
+            "weights": describing.of_weights(self.weights),
+            "likelihood": describing.of_likelihood(objective.likelihood),
+            "prior": describing.of_prior(objective.prior),
+            **describing.of_optimizer(optimizer),
+            "batch_size": self.rows.batch_size,
+            "data": self.rows.fingerprint(),
+            **ahead,
+        }
 
     def function(self) -> NetworkModel:
         """The trained module as a model that nobody else holds."""
@@ -124,7 +147,16 @@ class Training:
 
 
 def chosen_weights(module: nn.Module, choice: Any, inputs: Any) -> Weights:
-    """The weights that a choice names; the last layer is found by tracing the network on a batch."""
+    """The weights that a choice names; the last layer is found by tracing the network on a batch.
+
+    Raises:
+        UnsupportedError: for those of the largest variance, which nobody knows before the training.
+    """
+    if isinstance(choice, LargestVariance):
+        raise UnsupportedError(
+            "weights: expected a choice that can be made before the training, got largest_variance, whose variances "
+            "are those at trained weights. Train with weights='all' first, then choose in laplace(trained, ...)."
+        )
     if isinstance(choice, str) and choice == "last_layer":
         return trace(module, inputs, choice).weights
     return Weights.select(module, choice)

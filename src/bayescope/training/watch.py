@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, NoReturn, Protocol, final
 
 import torch
 from torch import nn
 
 from bayescope import checks
+from bayescope.errors import ConvergenceError, InputError
 from bayescope.network.forward import reading
-from bayescope.network.inputs import call
+from bayescope.network.inputs import call, tensors
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective, log_likelihood
 
@@ -36,6 +37,9 @@ class Watch(Protocol):
     def judge(self, epoch: int) -> Verdict:
         """The verdict on the weights after so many epochs."""
 
+    def facts(self) -> dict[str, Any]:
+        """What a run that goes on from a checkpoint has to have in common with it."""
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it: tensors, numbers and text."""
 
@@ -50,6 +54,10 @@ class NoWatch:
     def judge(self, epoch: int) -> Verdict:
         """Nothing to say."""
         return Verdict({})
+
+    def facts(self) -> dict[str, Any]:
+        """That there is no validation."""
+        return {"validation": None, "patience": math.inf}
 
     def state(self) -> dict[str, Any]:
         """Nothing."""
@@ -79,16 +87,28 @@ class Validation:
         self._best, self._epoch = math.inf, 0
 
     def judge(self, epoch: int) -> Verdict:
-        """Reads all validation rows."""
+        """Reads all validation rows.
+
+        Raises:
+            InputError: if inputs hold NaN or infinity, and with them the outputs.
+            ConvergenceError: if the outputs do for inputs that do not.
+        """
         total = 0.0
         with reading(self._module), torch.no_grad():  # in this order: reading a module turns gradients on
             for inputs, targets in self._rows.in_order():
                 f = call(self._module, inputs).to(torch.float64)
-                total -= float(log_likelihood(self._objective.likelihood, f, targets))
+                nll = -float(log_likelihood(self._objective.likelihood, f, targets))
+                if not math.isfinite(nll):  # NaN is neither better nor worse than the best
+                    _refuse(inputs, nll, epoch)
+                total += nll
         better = total < self._best
         if better:
             self._best, self._epoch = total, epoch
         return Verdict({"validation_nll": total}, better, epoch - self._epoch >= self._patience)
+
+    def facts(self) -> dict[str, Any]:
+        """The rows, and the patience, which a run that has ended for it has lost."""
+        return {"validation": self._rows.fingerprint(), "patience": self._patience}
 
     def state(self) -> dict[str, Any]:
         """The best so far."""
@@ -97,3 +117,14 @@ class Validation:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from there."""
         self._best, self._epoch = state["best"], state["epoch"]
+
+
+def _refuse(inputs: Any, nll: float, epoch: int) -> NoReturn:
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors(inputs)):
+        raise InputError(
+            "validation: expected finite inputs, got NaN or infinity among them. Impute or drop those rows."
+        )
+    raise ConvergenceError(
+        f"validation: expected a finite likelihood, got −log p(y∣f) = {nll} after epoch {epoch}: the model's outputs "
+        "hold NaN or infinity there. Take a smaller lr, and see what in eval mode differs from train mode."
+    )

@@ -1,0 +1,112 @@
+"""Labels beside a network's outputs: what fits them, in canonical form, and which row does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import BayescopeWarning, InputError, warn
+from bayescope.likelihoods.likelihood import Likelihood
+
+# What rows of probabilities in single precision may miss a sum of 1 by.
+SUM_TOLERANCE = 1e-3
+
+
+@final
+class LabelError(InputError):
+    """A label outside the domain of its likelihood.
+
+    Args:
+        expected: what it had to be.
+        got: the label.
+        row: where it is, counted from the first label that the likelihood was given.
+        advice: what to do.
+        place: where it is, in words, if not in that row.
+    """
+
+    def __init__(self, expected: str, got: str, row: int, advice: str, place: str = "") -> None:
+        super().__init__(expected, got, row, advice, place)
+
+    def __str__(self) -> str:
+        expected, got, row, advice, place = self.args
+        return f"y: expected {expected}, got {got} in {place or f'row {row}'}. {advice}"
+
+    def at(self, first: int, positions: int) -> LabelError:
+        """The same in the data as a whole, of which ``first`` labels came before, ``positions`` of them a row."""
+        expected, got, row, advice, _ = self.args
+        return LabelError(expected, got, row, advice, place_of(first + row, positions))
+
+
+def place_of(observation: int, positions: int) -> str:
+    """The row of an observation, and its position in the row where there are several, in words."""
+    row, position = divmod(observation, positions)
+    return f"row {row}" if positions == 1 else f"row {row}, position {position}"
+
+
+def read_targets(likelihood: Likelihood, targets: Any, shape: Sequence[int], first: int = 0) -> Tensor:
+    """The labels of outputs (N, *positions, C) in canonical form, one for each position of each row.
+
+    Args:
+        likelihood: p(y∣f).
+        targets: of shape (N, *positions) for classes, else (N, *positions, C).
+        shape: (N, *positions, C), that of the outputs.
+        first: how many labels came before these in the data, for the row that a message names.
+
+    Raises:
+        InputError: if the outputs have no column for C, the labels do not fit them, or one is outside the domain.
+    """
+    if len(shape) < 2:
+        raise InputError(
+            f"model: expected outputs of shape (N, C) or (N, …, C), got {tuple(shape)}. Give it one column for one "
+            "output."
+        )
+    lead = torch.Size(shape[:-1])
+    y = targets if len(lead) == 1 else _in_rows(torch.as_tensor(targets), torch.Size(shape))
+    positions = lead[1:].numel()
+    if isinstance(y, Tensor) and not torch.isfinite(y).all():
+        index = torch.nonzero(~torch.isfinite(y))[0]
+        place = place_of(first + int(index[0]), positions)
+        raise InputError(f"y: expected finite numbers, got {y[tuple(index)].item()} in {place}. Leave such rows out.")
+    try:
+        rows = likelihood.targets(y, shape[-1])
+    except LabelError as error:
+        raise InputError(str(error.at(first, positions))) from None
+    if rows.shape[0] != lead.numel():
+        raise InputError(f"y: expected {lead.numel()} labels, one for each output, got {rows.shape[0]}.")
+    return rows
+
+
+def warn_of_probabilities(likelihood: Likelihood, f: Tensor) -> None:
+    """Warns of outputs that have been through a softmax, which the categorical likelihood takes for logits.
+
+    Log probabilities are logits, and pass.
+
+    Warns:
+        BayescopeWarning: if all numbers are between 0 and 1 and those of each row sum to 1.
+    """
+    if likelihood.name != "categorical" or not f.numel() or f.min() < 0 or f.max() > 1:
+        return
+    if (f.to(torch.float64).sum(-1) - 1.0).abs().max() <= SUM_TOLERANCE:
+        warn(
+            "model: expected logits for the categorical likelihood, got outputs that look like probabilities: each row "
+            "is between 0 and 1 and sums to 1. Take the softmax off the end of the network.",
+            BayescopeWarning,
+        )
+
+
+def _in_rows(y: Tensor, shape: torch.Size) -> Tensor:
+    """Labels with their positions among the rows."""
+    lead = shape[:-1]
+    if y.shape[: len(lead)] == lead:
+        return y.reshape(lead.numel(), *y.shape[len(lead) :])
+    if y.shape == (shape[0], *shape[2:]):
+        raise InputError(
+            f"model: expected outputs of shape (N, …, C), the classes last, got {tuple(shape)} for labels of shape "
+            f"{tuple(y.shape)}. Let the network return f.movedim(1, -1)."
+        )
+    raise InputError(
+        f"y: expected one label for each of the positions {tuple(lead)} of the outputs, got shape {tuple(y.shape)}."
+    )

@@ -1,0 +1,81 @@
+"""What a training run is told apart by, in words: what a run that goes on from a checkpoint has to have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bayescope.likelihoods import Likelihood
+from bayescope.network.weights import Weights
+from bayescope.priors import Prior
+
+# So many numbers are written out; more of them are told apart by a hash.
+WRITTEN = 4
+# What of an optimiser's options depends on the machine and leaves the steps as they are.
+_ON_THE_MACHINE = ("params", "fused", "foreach", "capturable", "differentiable", "initial_lr")
+
+
+def of_module(module: nn.Module) -> dict[str, str]:
+    """The shapes of its parameters, and the modules that it is made of."""
+    shapes = [f"{name} {tuple(p.shape)}{'' if p.requires_grad else ' frozen'}" for name, p in module.named_parameters()]
+    return {"parameters": ", ".join(shapes), "model": re.sub(r" at 0x[0-9a-f]+", "", repr(module))}
+
+
+def of_weights(weights: Weights) -> str:
+    """Which weights are random."""
+    masks = {name: _numbers(weights.masks[name]) for name in weights.masks}
+    return ", ".join(f"{name} where {masks[name]}" if name in masks else name for name in weights.names)
+
+
+def of_likelihood(likelihood: Likelihood) -> str:
+    """Its name and its options; of a class that is no dataclass, the name."""
+    options: dict[str, Any] = {}
+    if dataclasses.is_dataclass(likelihood):
+        options = {field.name: getattr(likelihood, field.name) for field in dataclasses.fields(likelihood)}
+    told = {name: _numbers(value) if isinstance(value, Tensor) else value for name, value in options.items()}
+    return likelihood.name + _listed({name: value for name, value in told.items() if _is_plain(value)})
+
+
+def of_prior(prior: Prior) -> str:
+    """Its precision and its mean; a structured precision by its diagonal and its determinant."""
+    precision = prior.precision
+    if isinstance(precision, Tensor):
+        told = _numbers(precision)
+    else:  # rounded: a posterior that became the prior may have been fitted again
+        told = f"full, log determinant {float(precision.logdet()):.6g}, trace {float(precision.diagonal().sum()):.6g}"
+    return f"precision {told}, mean {_numbers(prior.mean)}"
+
+
+def of_optimizer(optimizer: Optimizer) -> dict[str, str]:
+    """Its kind and its options, the step size apart, of each group of parameters."""
+    groups = [{k: v for k, v in group.items() if k not in _ON_THE_MACHINE} for group in optimizer.param_groups]
+    sizes = [float(group.pop("lr")) for group in groups if "lr" in group]
+    options = dict.fromkeys(_listed({name: v for name, v in group.items() if _is_plain(v)}) for group in groups)
+    return {"optimizer": type(optimizer).__name__ + " ".join(options), "lr": ", ".join(map(repr, sizes))}
+
+
+def _listed(options: dict[str, Any]) -> str:
+    return f"({', '.join(f'{name}={value}' for name, value in options.items())})" if options else ""
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether the words for a value are the same in every process."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _numbers(tensor: Tensor) -> str:
+    values = tensor.detach().to("cpu", torch.float64).flatten()
+    if bool((values == values[:1]).all()):
+        return repr(float(values[0])) if values.numel() else "none"
+    if values.numel() <= WRITTEN:
+        return ", ".join(map(repr, values.tolist()))
+    digest = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:8]
+    return f"from {float(values.min())!r} to {float(values.max())!r} ({values.numel()} of them, {digest})"
