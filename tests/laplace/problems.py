@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
+
+from bayescope.posterior import GaussianPosterior, Posterior
 
 DTYPE = torch.float64
 M = TypeVar("M", bound=nn.Module)
@@ -139,3 +143,27 @@ def unlike(x: Tensor, y: Tensor, source: str) -> DataLoader[tuple[Tensor, Tensor
     if source == "dropped":
         return DataLoader(plain, batch_size=5, shuffle=True, drop_last=True)
     return DataLoader(_Noisy(x, y, source), batch_size=5, shuffle=True)
+
+
+# Where an untrained network is what a test needs, the warning about it is not.
+UNTRAINED = pytest.mark.filterwarnings("ignore:.*expected weights:bayescope.errors.ConvergenceWarning")
+EXACT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
+STRUCTURES: dict[str, dict[str, Any]] = {
+    "full": {},
+    "block": {},
+    "diagonal": {},
+    "kfac": {},
+    "ekfac": {},
+    "low_rank": {"rank": 5},
+}
+
+
+def at(module: nn.Module, theta: Tensor) -> nn.Module:
+    moved = copy.deepcopy(module)
+    set_flat(moved, theta)
+    return moved
+
+
+def gaussian(q: Posterior) -> GaussianPosterior:
+    assert isinstance(q, GaussianPosterior)
+    return q
