@@ -137,8 +137,8 @@ class NetworkModel:
         if len(shape) > 1 and shape[0] == rows and shape[-1] == self.outputs:
             return f
         raise InputError(
-            f"x: expected shape (N, …), for outputs of shape ({rows}, …, {self.outputs}), got {described(x)}, for "
-            f"outputs of shape {tuple(shape)}: one row is X[:1]."
+            f"x: expected a row for each output, shape (N, …), got {described(x)}, which the network makes outputs of "
+            f"shape {tuple(shape)} from. Give rows on the first axis: one row is X[:1]."
         )
 
     def _traced(self, theta: Tensor) -> Network:
