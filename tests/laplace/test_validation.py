@@ -258,7 +258,7 @@ def test_an_optimum_at_the_end_of_the_range_is_told() -> None:
     sure = fitted()
     with pytest.warns(ConvergenceWarning, match=r"end of the range.*closes onto the mode: its predictions are those"):
         closed = tune_prior(sure, method="validation", data=(XV, sure.predict(XV).probs.argmax(1)))
-    assert "no measure" in closed.record.notes["no mode of this prior"]
+    assert "leaves out a slope" in closed.record.notes["no mode of this prior"]
 
 
 def test_the_noise_is_refined_where_the_prior_is_at_its_end() -> None:

@@ -268,7 +268,9 @@ class LaplaceFit:
         if self.distance is not None:
             notes["Newton decrement"] = f"{self.distance.squared**0.5:.3g}"
             if self.distance.is_far:
-                notes["no mode of this prior"] = "the log evidence above is no measure of it"
+                notes["no mode of this prior"] = (
+                    f"the log evidence leaves out a slope that is worth about {0.5 * self.distance.squared:.3g} nats"
+                )
         if curvature.fallbacks:
             notes["read in another structure"] = ", ".join(f"{k}: {v}" for k, v in curvature.fallbacks.items())
         return notes
