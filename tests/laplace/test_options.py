@@ -37,6 +37,7 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (UnsupportedError, "Supported", {"curvature": "hessian", "structure": "kfac"}),
     (UnsupportedError, "rank", {"rank": 3}),
     (UnsupportedError, "samples: expected with", {"samples": 3}),
+    (UnsupportedError, "mixture: expected with a list", {"mixture": "evidence"}),
     (UnsupportedError, "goes with prior_precision='evidence'", {"likelihood": Gaussian("evidence")}),
 ]
 

@@ -170,3 +170,20 @@ def test_what_cannot_be_ranked_is_refused() -> None:
         select([posterior()], (X, Y))
     with pytest.raises(UndefinedQuantityError, match="log_evidence: a posterior by map does not define it"):
         select([PointPosterior(torch.zeros(2, dtype=DTYPE), Record("map"))])
+
+
+@pytest.mark.parametrize(
+    "option", [{"weights": "last_layer"}, {"structure": "full"}, {"prior_precision": 7.0}, {"batch_size": 3}]
+)
+def test_options_of_modules_are_not_ignored_beside_posteriors(option: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"{next(iter(option))}: expected with modules alone"):
+        select([posterior(), posterior(1)], **option)
+
+
+def test_the_evidence_of_new_data_given_old_is_another_one() -> None:
+    first = posterior(x=X[:25], y=Y[:25])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        given, afresh = first.condition((X[25:], Y[25:])), posterior(x=X[25:], y=Y[25:])
+    with pytest.warns(BayescopeWarning, match="priors .*a posterior of earlier data"):
+        select({"given": given, "afresh": afresh})

@@ -222,6 +222,8 @@ def test_what_cannot_be_tuned_is_refused() -> None:
         tune_prior(q, data=(X, Y))
     with pytest.raises(InputError, match="integral: expected with method='validation' alone"):
         tune_prior(q, integral="mackay")
+    with pytest.raises(InputError, match="batch_size: expected with method='validation' alone"):
+        tune_prior(q, batch_size=8)
     with pytest.raises(InputError, match="data: expected held-out data"):
         tune_prior(q, method="validation")
     with pytest.raises(InputTypeError, match="noise: expected True or False"):

@@ -113,6 +113,8 @@ def laplace(
     if structure != SAMPLES and samples is not None:
         raise UnsupportedError(f"samples: expected with the structure 'samples', got {structure!r}. Leave it out.")
     several, models = isinstance(model, Sequence), list(model) if isinstance(model, Sequence) else [model]
+    if not several and mixture != "equal":
+        raise UnsupportedError(f"mixture: expected with a list of modules, got {mixture!r} for one. Leave it out.")
     tuned = isinstance(prior_precision, str)
     if tuned:
         checks.choice("prior_precision", prior_precision, (EVIDENCE,))

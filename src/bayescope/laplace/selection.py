@@ -8,7 +8,7 @@ from typing import Any, final
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
 from bayescope.inference_mode import outside_inference_mode
@@ -173,12 +173,18 @@ def select(
 
     Warns:
         BayescopeWarning: if the evidences are of different data (preprocessing counts), likelihoods, temperatures,
-            choices of random weights or approximations.
+            choices of random weights, kinds of prior or approximations.
         ConvergenceWarning: if a module's weights are far from a mode.
     """
     named = _named(models)
     modules = [name for name, model in named.items() if not isinstance(model, Posterior)]
     _check_arguments(modules, data, likelihood)
+    if not modules:
+        _refuse_unused(
+            weights=isinstance(weights, str) and weights == "all", curvature=curvature == "ggn",
+            structure=structure == "kfac", prior_precision=isinstance(prior_precision, str),
+            batch_size=batch_size == 1024,
+        )  # fmt: skip
     posteriors = {}
     for name, model in named.items():
         if isinstance(model, Posterior):
@@ -230,6 +236,13 @@ def _check_arguments(modules: Sequence[str], data: Any, likelihood: Any) -> None
             raise InputError(f"{name}: expected with modules alone: posteriors have their evidence. Leave it out.")
 
 
+def _refuse_unused(**is_default: bool) -> None:
+    """Refuses options of modules where there are none to be fitted."""
+    for name, default in is_default.items():
+        if not default:
+            raise InputError(f"{name}: expected with modules alone: posteriors are what they are. Leave it out.")
+
+
 def _warn_of_differences(candidates: Sequence[Candidate]) -> None:
     """Warns where evidences are no measure of one another."""
     fits = {candidate.name: candidate.fit for candidate in candidates}
@@ -239,6 +252,7 @@ def _warn_of_differences(candidates: Sequence[Candidate]) -> None:
         "data, or data preprocessed in other ways": {n: f.fingerprint for n, f in known.items() if f.fingerprint},
         "likelihoods": {name: fit.likelihood.name for name, fit in known.items()},
         "choices of random weights": {name: _random(fit) for name, fit in known.items()},
+        "priors": {name: _kind_of_prior(fit) for name, fit in known.items()},
         "temperatures": {name: f"{fit.temperature:g}" for name, fit in known.items()},
         "approximations": {name: f"{f.curvature.kind} {f.curvature.structure}" for name, f in known.items()},
     }
@@ -252,6 +266,11 @@ def _warn_of_differences(candidates: Sequence[Candidate]) -> None:
             f"{details}. Their ranking says little: fit all models alike.",
             BayescopeWarning,
         )
+
+
+def _kind_of_prior(fit: LaplaceFit) -> str:
+    """A posterior of earlier data that has become the prior makes another evidence: that of the new data given them."""
+    return "precisions" if isinstance(fit.prior.precision, Tensor) else "a posterior of earlier data"
 
 
 def _told(by_name: Mapping[str, Any]) -> str:

@@ -28,6 +28,8 @@ from bayescope.laplace.validation import by_validation
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
 
 METHODS = ("evidence", "validation")
+# Held-out rows that are read at once, where nothing else is asked for.
+BATCH_SIZE = 1024
 
 
 @outside_inference_mode
@@ -40,7 +42,7 @@ def tune_prior(
     noise: bool = True,
     temperature: bool = False,
     integral: str | None = None,
-    batch_size: int = 1024,
+    batch_size: int | None = None,
 ) -> Posterior:
     """A posterior at the same weights under the prior precisions, and the noise, that suit the data best.
 
@@ -66,7 +68,7 @@ def tune_prior(
         temperature: whether the likelihood's temperature is tuned, too, for "validation" alone.
         integral: over f, for "validation"; the default is that of `predict` for up to two outputs, and "mackay", which
             is quick, for more.
-        batch_size: rows at once, where the held-out data are not in batches already.
+        batch_size: rows at once for "validation", where the held-out data are not in batches already; 1024 by default.
 
     Returns:
         A new posterior; q stays as it is. Its summary has the prior precision of each group, and how many parameters
@@ -89,7 +91,7 @@ def tune_prior(
         checks.flag(name, value)
     fits = fits_of(q)
     if method == "evidence":
-        _refuse_unused(data, integral, temperature)
+        _refuse_unused(data, integral, batch_size, temperature)
         kind = "layer" if groups is None else groups
         tuned, notes, trace = _by_evidence(fits, kind, noise)
     else:
@@ -97,7 +99,7 @@ def tune_prior(
             raise InputError("data: expected held-out data for method='validation', got None.")
         kind, trace = "scalar" if groups is None else groups, {}
         tuned, notes = by_validation(q, fits, kind, data, noise=noise, temperature=temperature, integral=integral,
-                                     batch_size=batch_size)  # fmt: skip
+                                     batch_size=BATCH_SIZE if batch_size is None else batch_size)  # fmt: skip
     posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes, trace) for fit in tuned]
     if method == "evidence":
         for fit in tuned:
@@ -183,13 +185,13 @@ def _warn_of(optimum: Optimum) -> None:
         )
 
 
-def _refuse_unused(data: Any, integral: str | None, temperature: bool) -> None:
+def _refuse_unused(data: Any, integral: str | None, batch_size: int | None, temperature: bool) -> None:
     if temperature:
         raise UnsupportedError(
             "temperature: expected method='validation' to tune it, got 'evidence'. For classes every p(y∣f)^(1/T) goes "
             "to 1 as T grows, and with it Z_T: the largest evidence would be that of ignoring the data."
         )
-    for name, value in (("data", data), ("integral", integral)):
+    for name, value in (("data", data), ("integral", integral), ("batch_size", batch_size)):
         if value is not None:
             raise InputError(
                 f"{name}: expected with method='validation' alone: the evidence reads no data. Leave it out."
