@@ -17,7 +17,14 @@ from bayescope.laplace.selection import Selection, select
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
 from bayescope.network.weights import largest_magnitude, largest_variance
-from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
+from bayescope.posterior import (
+    DrawsPosterior,
+    GaussianPosterior,
+    ImplicitPosterior,
+    MixturePosterior,
+    PointPosterior,
+    Posterior,
+)
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
 from bayescope.training.fit_map import fit_map
@@ -36,6 +43,7 @@ __all__ = [
     "Gaussian",
     "GaussianPosterior",
     "HeteroscedasticGaussian",
+    "ImplicitPosterior",
     "MixturePosterior",
     "Plan",
     "PointPosterior",

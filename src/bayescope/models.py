@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.precision import Precision
+from bayescope.precision.draws import weight_draws
 from bayescope.tape import LinearTape
 
 
@@ -50,6 +51,12 @@ class Model(Protocol):
 
     def forward(self, x: Any, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C) for θ of shape (..., P)."""
+
+    def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C): right for each row by itself.
+
+        What two rows have in common is left aside: `forward` at the same draws has it.
+        """
 
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), with J = ∂f/∂θ at θ of shape (P,)."""
@@ -115,6 +122,10 @@ class LinearModel:
         weights = theta[..., :split].unflatten(-1, (self.outputs, self.features))
         f = x @ weights.mT
         return f + theta[..., None, split:] if self.bias else f
+
+    def sampled(self, x: Tensor, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
+        return at_draws(self, x, theta, precision, n, generator)
 
     def covariance(self, x: Tensor, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C); J is the same at all weights."""
@@ -191,6 +202,10 @@ class LinearizedModel:
         moved = self.model.jacobian_product(x, self.at, offsets)
         return self.model.forward(x, self.at) + moved.reshape(*theta.shape[:-1], *moved.shape[1:])
 
+    def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+        """The tangent at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C)."""
+        return at_draws(self, x, theta, precision, n, generator)
+
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, whatever θ is."""
         return self.model.covariance(x, self.at, precision)
@@ -202,3 +217,8 @@ class LinearizedModel:
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, whatever θ is."""
         return self.model.jacobian_product(x, self.at, v)
+
+
+def at_draws(model: Model, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+    """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), each draw the same for all rows."""
+    return torch.cat([model.forward(x, some) for some in weight_draws(theta, precision, n, generator)])

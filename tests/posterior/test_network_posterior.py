@@ -21,8 +21,8 @@ from bayescope.models import LinearizedModel, LinearModel
 from bayescope.network import draws as draws_module
 from bayescope.network.model import NetworkModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Record
-from bayescope.posterior import gaussian as gaussian_module
 from bayescope.precision import DensePrecision
+from bayescope.precision import draws as weight_draws_module
 from tests.network.networks import built, generator, jacobian, numbers
 from tests.network.test_positions import Segmentation, Tagger
 
@@ -169,7 +169,7 @@ def test_draws_are_the_generator_s_however_many_are_there_at_once(monkeypatch: p
     assert not torch.equal(q.predict(X, method="sampled", samples=50, generator=4).mean, want)
     monkeypatch.setattr(draws_module, "DRAW_BYTES", 10_000)
     torch.testing.assert_close(q.predict(X, method="sampled", samples=50, generator=3).mean, want)
-    monkeypatch.setattr(gaussian_module, "DRAW_BYTES", 8 * q.precision.dim * 16)  # 16 draws at a time
+    monkeypatch.setattr(weight_draws_module, "DRAW_BYTES", 8 * q.precision.dim * 16)  # 16 draws at a time
     torch.testing.assert_close(
         q.predict(X, method="sampled", samples=50, generator=3).mean,
         q.function.forward(X, q.sample(50, generator=3)).softmax(-1).mean(0),

@@ -14,7 +14,7 @@ from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import Objective, canonical_targets
+from bayescope.training.objective import NegativeLogJoint, canonical_targets
 from tests.training.toys import classes, line, perceptron
 
 ROWS = 24
@@ -59,7 +59,7 @@ def test_minibatches_of_an_epoch_average_to_the_gradient_of_the_sum(name: str, b
     likelihood, weights = Gaussian(0.3), Weights.select(module, "all")
     prior = priors(weights.dim)[name]
     rows = Minibatches((x, y), module, likelihood, batch_size, torch.Generator().manual_seed(0))
-    objective = Objective(module, weights, ROWS, likelihood, prior)
+    objective = NegativeLogJoint(module, weights, ROWS, likelihood, prior)
     total, losses, seen = torch.zeros(weights.dim, dtype=torch.float64), 0.0, 0
     for inputs, targets in rows.epoch():
         losses += objective.estimate(inputs, targets).item() * len(targets)
@@ -81,7 +81,7 @@ def test_one_minibatch_is_unbiased_over_permutations() -> None:
     module[2] = nn.Linear(8, 3).double() if module[2].out_features != 1 else perceptron(outputs=3)[2]
     likelihood, weights, prior = Categorical(), Weights.select(module, "all"), Prior(0.5)
     rows = Minibatches((x, y), module, likelihood, 6, torch.Generator().manual_seed(1))
-    objective = Objective(module, weights, 23, likelihood, prior)
+    objective = NegativeLogJoint(module, weights, 23, likelihood, prior)
     draws = []
     for _ in range(400):
         inputs, targets = next(iter(rows.epoch()))

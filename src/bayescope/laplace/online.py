@@ -24,7 +24,7 @@ from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
-from bayescope.training.objective import Objective
+from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings, Training
 from bayescope.training.watch import Verdict
 
@@ -209,7 +209,7 @@ class Climber:
         self._adam = torch.optim.Adam([self._point], lr=pace.step_size, maximize=True)
         self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
         self._spared = 0  # the last epoch, where a climb would have followed
-        self.objective = Objective(
+        self.objective = NegativeLogJoint(
             training.module, training.weights, training.rows.rows, recipe.likelihood, self._prior(self._point)
         )
 

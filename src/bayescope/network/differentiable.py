@@ -18,6 +18,7 @@ from bayescope.network.inputs import call, count_rows, explained, placed, some_r
 from bayescope.network.substitution import Substituted
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
+from bayescope.precision.draws import weight_draws
 
 
 @final
@@ -78,6 +79,10 @@ class DifferentiableNetwork:
                     answers.append(call(self.module, x).to(torch.float64))
         f = torch.stack(answers)
         return f.reshape(*theta.shape[:-1], *f.shape[1:])
+
+    def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64."""
+        return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""

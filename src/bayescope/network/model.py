@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import InputError
 from bayescope.network.batches import map_arrays
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
@@ -20,7 +20,11 @@ from bayescope.network.inputs import call, count_rows, described, explained, pla
 from bayescope.network.network import Network
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
+from bayescope.precision.draws import weight_draws
 from bayescope.tape.tape import row_blocks
+
+# Rows that a module is traced on where it has not been before.
+TRACED_ROWS = 8
 
 
 @final
@@ -35,7 +39,7 @@ class NetworkModel:
         module: the network, with the weights at which it is linearised.
         weights: which of its parameters θ are.
         outputs: C.
-        network: how the module is read where J is asked for; ``None`` where it never is.
+        network: how the module is read where J is asked for; ``None`` where that is seldom.
     """
 
     module: nn.Module
@@ -116,20 +120,24 @@ class NetworkModel:
             f = outputs_at(self.module, self.weights, x, theta.reshape(-1, self.dim), copy=copied)
         return self._checked(f.reshape(*theta.shape[:-1], *f.shape[1:]), x, theta.ndim - 1)
 
+    def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64."""
+        return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
+
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
         with torch.no_grad():
-            return self._traced(theta).latent_covariance(x, precision)
+            return self._traced(x, theta).latent_covariance(x, precision)
 
     def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
         with torch.no_grad():
-            return self._traced(theta).latent_variance(x, precision)
+            return self._traced(x, theta).latent_variance(x, precision)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         with torch.no_grad():
-            return self._traced(theta).jacobian_product(x, v)
+            return self._traced(x, theta).jacobian_product(x, v)
 
     def _checked(self, f: Tensor, x: Any, leading: int) -> Tensor:
         """f as it is, if it has a row for each of x and C columns."""
@@ -141,11 +149,12 @@ class NetworkModel:
             f"shape {tuple(shape)} from. Give rows on the first axis: one row is X[:1]."
         )
 
-    def _traced(self, theta: Tensor) -> Network:
-        network = self.at(theta).network
-        if network is None:
-            raise UnsupportedError("predict: this model was never traced, and has no Jacobian. Ask for 'sampled'.")
-        return network
+    def _traced(self, x: Any, theta: Tensor) -> Network:
+        """The network at some weights; of a module that was never traced it is found out on some rows, each time."""
+        moved = self.at(theta)
+        if moved.network is not None:
+            return moved.network
+        return Network.trace(moved.module, owned(take_rows(x, slice(0, TRACED_ROWS)), copy=True), self.weights)
 
     def _is_own(self, theta: Tensor) -> bool:
         """Whether θ is the module's, up to the rounding of its parameters."""

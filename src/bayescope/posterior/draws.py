@@ -33,6 +33,9 @@ class DrawsPosterior(Posterior):
         r_hat: the rank-normalised split R-hat of each coordinate, shape (P,), or ``None`` where chains make no sense.
         effective_draws: the bulk effective sample size of each coordinate, shape (P,), or ``None``.
         divergences: how many draws followed a diverging trajectory.
+        prediction_r_hat: R-hat of E(y∣f) at some inputs, shape (N, K), for networks: their weights are not identified,
+            so that chains which agree on every prediction may be far apart.
+        prediction_effective_draws: the bulk effective sample size of the same.
     """
 
     draws: Tensor
@@ -42,6 +45,8 @@ class DrawsPosterior(Posterior):
     r_hat: Tensor | None = None
     effective_draws: Tensor | None = None
     divergences: int = 0
+    prediction_r_hat: Tensor | None = None
+    prediction_effective_draws: Tensor | None = None
 
     @property
     def flat(self) -> Tensor:
@@ -68,6 +73,14 @@ class DrawsPosterior(Posterior):
         """n of the draws, with replacement, shape (n, P)."""
         source = checks.generator(generator)
         return self.flat[torch.randint(self.flat.shape[0], (checks.count("n", n),), generator=source)]
+
+    def log_prob(self, theta: Any) -> Tensor:
+        """Not defined.
+
+        Raises:
+            UndefinedQuantityError: always.
+        """
+        raise self.record.undefined("log_prob", "has no density.")
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         if isinstance(function, LinearizedModel):  # draws of the tangent's weights, which the model has a use for, too

@@ -19,15 +19,13 @@ from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, in_rows
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
+from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
-from bayescope.tape import row_blocks
 from bayescope.transforms import Transform, pushforward_moments
 
 DEFAULT_SAMPLES = 1000
 # Covariances of the outputs of all rows that take more are not computed where their diagonals are all that is needed.
 COVARIANCE_BYTES = 256 * 2**20
-# What the draws of the weights take that are there together.
-DRAW_BYTES = 64 * 2**20
 
 
 @final
@@ -44,6 +42,8 @@ class GaussianPosterior(Posterior):
         transform: from unconstrained to the user's coordinates; ``None`` where they are the same.
         infer: the inference that made it, as a function of the prior and the data: what `condition` calls again.
         fit: what the evidence is computed from, as a function of the prior precision and the noise.
+        method: how f is read unless `predict` is told: "linearized", which Laplace's expansion is made for, or
+            "sampled", for a q(θ) that was fitted to f itself.
     """
 
     location: Tensor
@@ -54,6 +54,7 @@ class GaussianPosterior(Posterior):
     transform: Transform | None = None
     infer: Callable[..., Posterior] | None = None
     fit: Evidence | None = None
+    method: str = "linearized"
 
     @property
     def mean(self) -> Tensor:
@@ -89,11 +90,11 @@ class GaussianPosterior(Posterior):
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         integral, x = likelihood.integral(options.integral, function.outputs), function.inputs(x)
         samples = options.samples or DEFAULT_SAMPLES
-        if options.method == "sampled":
+        if (options.method or self._usual(options)) == "sampled":
             if options.integral is not None:
                 raise InputError("integral: sampled weights leave nothing to integrate. Leave it out, or linearize.")
-            draws = self._drawn(samples, options.generator)
-            values, shape = in_rows(torch.cat([function.forward(x, some) for some in draws]), 1)
+            f = function.sampled(x, self.location, self.precision, samples, options.generator)
+            values, shape = in_rows(f, 1)
             return Answer(DrawsLatent(values), f"sampled, {samples} draws of the weights", shape)
         mean, shape = in_rows(function.forward(x, self.location), 0)
         if integral != "monte_carlo":
@@ -110,8 +111,9 @@ class GaussianPosterior(Posterior):
         return Answer(latent, f"linearized, {integral} integral", shape)
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        tangent, x = LinearizedModel(function, self.location), function.inputs(x)
-        return torch.cat([tangent.forward(x, some) for some in self._drawn(n, generator)])
+        linearized = self.method == "linearized"
+        read, x = LinearizedModel(function, self.location) if linearized else function, function.inputs(x)
+        return torch.cat([read.forward(x, some) for some in self._drawn(n, generator)])
 
     def _as_prior(self) -> Prior:
         return Prior(self.precision, self.location)
@@ -120,12 +122,13 @@ class GaussianPosterior(Posterior):
         return self.sample(draws, generator=generator)[None]
 
     def _drawn(self, n: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """n draws of θ, as many at a time as `DRAW_BYTES` hold: of a large network all of them may be too many."""
-        dim = self.precision.dim
-        for rows in row_blocks(n, 8 * dim, DRAW_BYTES):
-            noise = torch.randn(rows.stop - rows.start, dim, dtype=torch.float64, generator=generator)
-            u = self.location + self.precision.sqrt_solve(noise.to(self.location.device).mT).mT
+        """n draws of θ, some at a time: of a large network all of them may be too many."""
+        for u in weight_draws(self.location, self.precision, n, generator):
             yield u if self.transform is None else self.transform.forward(u)
+
+    def _usual(self, options: Options) -> str:
+        """How f is read by default: an integral over a Gaussian f asks for one."""
+        return self.method if options.integral is None else "linearized"
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:

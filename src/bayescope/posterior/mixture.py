@@ -1,4 +1,4 @@
-"""The mixture of Gaussians: several modes, each with its weight."""
+"""The mixture: several posteriors, each with its weight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
-from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.posterior import Answer, Options, Posterior, as_points
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
@@ -23,11 +22,11 @@ from bayescope.priors import Prior
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class MixturePosterior(Posterior):
-    """q(θ) = Σ_k w_k q_k(θ) over Gaussian components.
+    """q(θ) = Σ_k w_k q_k(θ): Gaussians at several modes, or points where the members of an ensemble are unlike.
 
     Attributes:
         log_weights: normalised, shape (K,).
-        components: the K Gaussians, with their own records.
+        components: the K posteriors, with their own records.
         record: how the mixture was made.
         function: f(x, θ), for predictions.
         likelihood: p(y∣f).
@@ -35,7 +34,7 @@ class MixturePosterior(Posterior):
     """
 
     log_weights: Tensor
-    components: Sequence[GaussianPosterior]
+    components: Sequence[Posterior]
     record: Record
     function: Model | None = None
     likelihood: Likelihood | None = None
@@ -63,14 +62,14 @@ class MixturePosterior(Posterior):
     @property
     def sizes(self) -> tuple[int, ...]:
         """P, the number of weights; several of them where the components have unlike models."""
-        return tuple(dict.fromkeys(component.precision.dim for component in self.components))
+        return tuple(dict.fromkeys(size for component in self.components for size in component.sizes))
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n draws, each from a component chosen by weight, shape (n, P)."""
         self._check_one_space("sample")
         source = checks.generator(generator)
         chosen = torch.multinomial(self.weights.cpu(), checks.count("n", n), replacement=True, generator=source)
-        draws = self.log_weights.new_empty(n, self.components[0].precision.dim)
+        draws = self.log_weights.new_empty(n, self.components[0].sizes[0])
         for k, component in enumerate(self.components):
             members = chosen == k
             if members.any():
@@ -80,7 +79,7 @@ class MixturePosterior(Posterior):
     def log_prob(self, theta: Any) -> Tensor:
         """log Σ_k w_k q_k(θ), shape (...) for θ of shape (..., P)."""
         self._check_one_space("log_prob")
-        point = as_points(theta, self.components[0].precision.dim)
+        point = as_points(theta, self.components[0].sizes[0])
         each = torch.stack([component.log_prob(point) for component in self.components])
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 
@@ -105,7 +104,7 @@ class MixturePosterior(Posterior):
         Raises:
             UndefinedQuantityError: if they are weights of unlike models.
         """
-        spaces = {part.function.space if part.function else part.precision.dim for part in self.components}
+        spaces = {part.function.space if part.function else part.sizes for part in self.components}
         if len(spaces) > 1:
             raise UndefinedQuantityError(
                 f"{quantity}: the components of this mixture are of models with unlike weights, which have none in "

@@ -100,7 +100,7 @@ def as_points(theta: Any, dim: int) -> Tensor:
 
 
 class Posterior(ABC):
-    """q(θ) over P weights: a Gaussian, a mixture of Gaussians, draws, or a point.
+    """q(θ) over P weights: a Gaussian, a mixture, draws, a point, or the random passes of a network.
 
     The forms are final; this class holds what all of them share. A query never writes.
 
@@ -131,6 +131,14 @@ class Posterior(ABC):
     @abstractmethod
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n draws of θ, shape (n, P), in the user's coordinates."""
+
+    @abstractmethod
+    def log_prob(self, theta: Any) -> Tensor:
+        """log q(θ), shape (...) for θ of shape (..., P), in the user's coordinates.
+
+        Raises:
+            UndefinedQuantityError: if q has no density: it is a set of draws, a point, or random passes.
+        """
 
     @abstractmethod
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:

@@ -15,7 +15,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.priors import network_prior
 from bayescope.posterior import PointPosterior, Record
 from bayescope.priors import Prior
-from bayescope.training.objective import Objective
+from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings
 from bayescope.training.watch import NoWatch, Validation, Watch
 
@@ -97,7 +97,7 @@ def fit_map(
     )  # fmt: skip
     with settings.prepared(model, data, weights, inplace=inplace) as training:
         prior = network_prior(prior_precision, training.weights)
-        objective = Objective(training.module, training.weights, training.rows.rows, settings.likelihood, prior)
+        objective = NegativeLogJoint(training.module, training.weights, training.rows.rows, settings.likelihood, prior)
         watch: Watch = NoWatch()
         if validation is not None:
             watch = Validation(training.module, training.held_out(validation), objective, patience)

@@ -39,8 +39,7 @@ class Outcome:
     """How a training went; the module holds the weights.
 
     Attributes:
-        trace: numbers per epoch: "loss" = "nll" + "penalty", and what the watch adds. "nll" sums −log p(y∣f) over the
-            rows of the epoch, each at the weights before its step; "penalty" is that at the epoch's end.
+        trace: numbers per epoch: "loss" and what else the objective tells of it, and what the watch adds.
         epochs: how many were completed, those before a checkpoint included.
         kept: after which epoch the weights are those that are returned.
         ended: why it ended: "all epochs", "no better validation" or "an interrupt".
@@ -58,7 +57,7 @@ class Outcome:
         return f"{self.epochs} epochs{why}{kept}"
 
     def loss(self) -> str:
-        """The loss of the weights that are returned, and its two terms."""
+        """The loss of the weights that are returned, and the two terms of a log joint."""
         if not self.kept:
             return "none"
         loss, nll, penalty = (self.trace[name][self.kept - 1] for name in ("loss", "nll", "penalty"))
@@ -66,7 +65,7 @@ class Outcome:
 
     def rest(self, advice: str) -> str:
         """Whether the loss has come to rest at the weights that are returned, with what to do if not."""
-        losses = self.trace["loss"][: self.kept]
+        losses = self.trace.get("loss", [])[: self.kept]
         span = max(1, len(losses) // 10)
         if len(losses) < 2 * span:
             return f"unknown after {len(losses)} epoch{'s' * (len(losses) != 1)}. {advice}"
@@ -115,7 +114,7 @@ class Loop:
         self._schedule = Schedule(schedule, self._optimizer, epochs)
         self._epochs = epochs
         self._epoch = self._kept = 0
-        self._trace: dict[str, list[Any]] = {"loss": [], "nll": [], "penalty": []}
+        self._trace: dict[str, list[Any]] = {}
         self._best: dict[str, Tensor] | None = None
         self._stopped = False
 
@@ -150,20 +149,21 @@ class Loop:
 
     def _one_epoch(self, bar: _Bar) -> None:
         self._module.train()
+        self._objective.begin_epoch(self._epoch, self._epochs)
         total: Tensor | float = 0.0
         for inputs, targets in self._rows.epoch():
             bar.show(self._epoch, self._epochs, f"epoch {self._epoch + 1}")
             total = total + self._step(inputs, targets) * float(targets.shape[0])
-        nll, penalty = float(total), float(self._objective.penalty())
-        self._refuse_non_finite(nll + penalty)
+        terms = self._objective.finish_epoch(float(total))
+        self._refuse_non_finite(terms["loss"])
         self._epoch += 1
         verdict = self._watch.judge(self._epoch)
-        for name, value in {"loss": nll + penalty, "nll": nll, "penalty": penalty, **verdict.trace}.items():
+        for name, value in {**terms, **verdict.trace}.items():
             self._trace.setdefault(name, []).append(value)
         if verdict.best:
             self._best, self._kept = _snapshot(self._module), self._epoch
         self._stopped = verdict.stop
-        self._schedule.step(verdict.trace.get("validation_nll", nll + penalty))
+        self._schedule.step(verdict.trace.get("validation_nll", terms["loss"]))
         if self._checkpoint.due() or self._epoch == self._epochs or self._stopped:
             self._checkpoint.save(self._state())
 

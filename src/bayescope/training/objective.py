@@ -1,9 +1,9 @@
-"""The objective of training: −Σ log p(y∣f) − log p(θ), estimated without bias from a minibatch."""
+"""Objectives of training: what the loop asks of one, and −Σ log p(y∣f) − log p(θ), the most common of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,48 @@ def log_likelihood(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor
     return likelihood.log_prob(f.reshape(-1, f.shape[-1]), targets.flatten(0, 1)).sum()
 
 
+class Objective(Protocol):
+    """What the training loop goes down: a sum over all N rows, told without bias by a minibatch."""
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimiser steps on."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The present p(y∣f)."""
+
+    @property
+    def prior(self) -> Prior:
+        """The present p(θ)."""
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Hears before each epoch how many are done, and how many there will be.
+
+        What changes here and in `finish_epoch`, and cannot be told from the epoch, has to be a parameter or a buffer of
+        the module that is trained: a checkpoint keeps those.
+        """
+
+    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+        """Sets every gradient to that of the objective over N, as B rows with canonical targets (B, S, ...) tell it.
+
+        Returns:
+            The minibatch's mean of −log p(y∣f) over its rows, detached.
+        """
+
+    def per_row_penalty(self) -> Tensor:
+        """All of the objective but −Σ log p(y∣f), divided by N: for optimisers that need values."""
+
+    def finish_epoch(self, nll: float) -> Mapping[str, Any]:
+        """What the trace gets for an epoch, "loss" among it.
+
+        Args:
+            nll: the sum of −log p(y∣f) over the rows of the epoch, each before its step.
+        """
+
+
 @final
-class Objective:
+class NegativeLogJoint:
     """−Σ_n log p(y_n∣f(x_n)) + ½ (θ−m)ᵀP₀(θ−m), over all N rows, of which a minibatch of B tells N/B times its own sum.
 
     Gradients are of the objective divided by N, so that a step size means the same for any number of rows.
@@ -84,6 +124,14 @@ class Objective:
             loss.backward()
         self._pull.add_gradient()
         return loss.detach()
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """The same objective in every epoch."""
+
+    def finish_epoch(self, nll: float) -> Mapping[str, float]:
+        """The two terms, and their sum."""
+        penalty = float(self.penalty())
+        return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
 
     def penalty(self) -> Tensor:
         """½ (θ−m)ᵀP₀(θ−m) at the present weights, a float64 scalar."""

@@ -83,6 +83,18 @@ class OptimizerChoice:
         self._make = lambda parameters: make(parameters, float(default if lr is None else lr))
         self.values, self.batch_size = size is None, batch_size or size
 
+    @classmethod
+    def made_by(cls, make: Callable[[list[nn.Parameter]], Optimizer], batch_size: int | None = None) -> OptimizerChoice:
+        """An optimiser of bayescope's own, which needs gradients and no values.
+
+        Args:
+            make: from parameters to the optimiser.
+            batch_size: the most rows of a minibatch; ``None`` for 128.
+        """
+        choice = cls(make, None, batch_size)
+        choice.values = False
+        return choice
+
     def make(self, parameters: list[nn.Parameter]) -> Optimizer:
         """The optimiser of some parameters.
 

@@ -35,7 +35,7 @@ HELD_OUT = 1024
 
 @final
 class Settings:
-    """How to train, checked before anything is read: the arguments that `fit_map` and `fit_evidence` share.
+    """How to train, checked before anything is read: the arguments that all trainings share.
 
     Raises:
         OptionError: if a name is unknown.
@@ -58,7 +58,8 @@ class Settings:
     ) -> None:
         self.likelihood = resolve(likelihood)
         self.epochs = checks.count("epochs", epochs)
-        self.choice = OptimizerChoice(optimizer, lr, batch_size)
+        made = isinstance(optimizer, OptimizerChoice)
+        self.choice = optimizer if made else OptimizerChoice(optimizer, lr, batch_size)
         self.schedule = schedule
         self.checkpoint = checkpoint
         self.generator = checks.generator(generator)
