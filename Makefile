@@ -56,9 +56,11 @@ demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
-# The last three ask for torchvision, which has no build that fits a CPU-only torch, and run without it; laplace-torch's
-# other dependency is the first.
+# Those of the second line ask for torchvision, which has no build that fits a CPU-only torch, and run without it, and those
+# of the last for packages of their authors' own examples; the first is laplace-torch's other dependency.
 .venv/.installed-peers: constraints.txt | .venv/.installed-bench
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
-	  asdfghjkl laplace-torch curvlinops-for-pytorch backpack-for-pytorch
+	  asdfghjkl \
+	  laplace-torch curvlinops-for-pytorch backpack-for-pytorch \
+	  bayesian-torch ivon-opt pyro-ppl pyro-api
 	@touch $@
