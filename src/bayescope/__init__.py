@@ -9,6 +9,8 @@ from importlib.metadata import version
 from bayescope import density, errors, layers, metrics, precision
 from bayescope.comparison import Comparison, compare
 from bayescope.curvature import Curvature, Plan, fit_curvature, plan
+from bayescope.dropout.mc_dropout import mc_dropout
+from bayescope.ensembles.ensemble import ensemble
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
@@ -27,7 +29,11 @@ from bayescope.posterior import (
 )
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
+from bayescope.sampling.nuts import nuts
+from bayescope.sampling.sgmcmc import sgmcmc
+from bayescope.sampling.swag import swag
 from bayescope.training.fit_map import fit_map
+from bayescope.variational.variational import variational
 
 __version__ = version("bayescope")
 
@@ -53,6 +59,7 @@ __all__ = [
     "Selection",
     "compare",
     "density",
+    "ensemble",
     "errors",
     "fit_curvature",
     "fit_evidence",
@@ -62,9 +69,14 @@ __all__ = [
     "largest_magnitude",
     "largest_variance",
     "layers",
+    "mc_dropout",
     "metrics",
+    "nuts",
     "plan",
     "precision",
     "select",
+    "sgmcmc",
+    "swag",
     "tune_prior",
+    "variational",
 ]

@@ -211,12 +211,25 @@ def test_what_keeps_no_row_by_itself_is_left_as_it_is(module: nn.Module, make: A
 
 
 @pytest.mark.global_rng
-def test_training_with_dropout_is_refused() -> None:
+def test_what_training_adds_is_refused() -> None:
     with Rewriting(nn.Identity()) as mode:
         nn.LSTM(4, 5, num_layers=2, dropout=0.5)(x.float())
-        nn.MultiheadAttention(4, 2, dropout=0.5)(x.float(), x.float(), x.float())
         functional.batch_norm(x, torch.zeros(3).double(), torch.ones(3).double(), training=True)
-    assert len(mode.refused) == 3
+    assert len(mode.refused) == 2
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("average", [True, False])
+def test_attention_with_dropout_drops_what_torch_drops(average: bool) -> None:
+    layer = nn.MultiheadAttention(4, 2, dropout=0.5).double()
+    torch.manual_seed(0)
+    expected, expected_weights = layer(x, x, x, average_attn_weights=average)
+    torch.manual_seed(0)
+    with Rewriting(layer) as mode:
+        output, weights = layer(x, x, x, average_attn_weights=average)
+    assert mode.rewritten
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close(weights, expected_weights)
 
 
 def test_positions_hidden_from_everyone_stay_out_of_the_gradient() -> None:

@@ -13,6 +13,7 @@ from bayescope.precision import (
     DensePrecision,
     DiagonalPrecision,
     KroneckerPrecision,
+    LowRankCovariance,
     LowRankPrecision,
     Precision,
 )
@@ -54,6 +55,11 @@ def low_rank(shape: Shape, g: torch.Generator, rank: int = 3) -> LowRankPrecisio
     return LowRankPrecision(normal(shape[0] * shape[1] * shape[2], rank, g=g), 3 * positive(rank, g=g))
 
 
+def covariance(shape: Shape, g: torch.Generator, rank: int = 3) -> LowRankCovariance:
+    dim = shape[0] * shape[1] * shape[2]
+    return LowRankCovariance(0.03 * positive(dim, g=g) ** 4, 0.3 * normal(dim, rank, g=g))
+
+
 def kronecker(shape: Shape, g: torch.Generator, rank: int = 7) -> KroneckerPrecision:
     groups, outputs, inputs = shape
     return KroneckerPrecision(gram(groups, inputs, rank, g), gram(groups, outputs, rank, g), 3.5)
@@ -90,6 +96,7 @@ class Case:
     shape: Shape
     curvature: Callable[[Shape, torch.Generator], Precision]
     prior: Callable[[Shape, torch.Generator], Tensor | float]
+    adds: bool = True
 
     @property
     def dim(self) -> int:
@@ -114,6 +121,10 @@ CASES = {
     "low rank, any diagonal": Case((2, 3, 2), low_rank, any_diagonal),
     "low rank, more vectors than weights": Case((1, 2, 2), lambda s, g: low_rank(s, g, 6), any_diagonal),
     "low rank, no vectors": Case((1, 2, 2), lambda s, g: low_rank(s, g, 0), number),
+    "covariance": Case((1, 3, 4), covariance, number, adds=False),
+    "covariance, any diagonal": Case((2, 3, 2), covariance, any_diagonal, adds=False),
+    "covariance, more columns than weights": Case((1, 2, 2), lambda s, g: covariance(s, g, 6), number, adds=False),
+    "covariance, no columns": Case((1, 2, 2), lambda s, g: covariance(s, g, 0), any_diagonal, adds=False),
     "kronecker": Case((1, 3, 5), kronecker, number),
     "kronecker, square": Case((1, 4, 4), kronecker, number),
     "kronecker, one weight": Case((1, 1, 1), kronecker, number),
@@ -126,6 +137,9 @@ CASES = {
     "eigenvalue-corrected": Case((2, 4, 3), corrected, per_group),
     "eigenvalue-corrected, counted inputs": Case((1, 3, 6), lambda s, g: corrected(s, g, counted), number),
 }
+
+
+ADDING = [name for name, case in CASES.items() if case.adds]
 
 
 def outer_tape(shape: Shape, rows: int, positions: int, outputs: int, dtype: torch.dtype) -> OuterTape:

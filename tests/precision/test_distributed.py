@@ -15,7 +15,7 @@ from bayescope.precision import (
     Precision,
     all_reduce,
 )
-from tests.precision.cases import CASES, corrected, kronecker, low_rank, positive, seeded
+from tests.precision.cases import CASES, corrected, covariance, kronecker, low_rank, positive, seeded
 from tests.processes import in_two
 
 SHAPE = (2, 4, 3)
@@ -51,6 +51,10 @@ REFUSED = {
     "shapes": lambda rank: kronecker((1, 2, 3 + rank), seeded(0)),
     "bases": lambda rank: corrected(SHAPE, seeded(rank)),
     "bases of a block": lambda rank: BlockPrecision([corrected(SHAPE, seeded(rank))], [torch.arange(24)], 24),
+    "held by its inverse": lambda rank: covariance(SHAPE, seeded(rank)),
+    "blocks held by their inverse": lambda rank: BlockPrecision(
+        [covariance(SHAPE, seeded(rank))], [torch.arange(24)], 24
+    ),
     "positions": lambda rank: BlockPrecision([DiagonalPrecision(torch.ones(2))], [torch.tensor([rank, 1 - rank])], 2),
 }
 
@@ -90,7 +94,7 @@ def test_every_process_has_the_sum(results, name):
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_add_is_refused_on_every_process(results, name):
     for result in results:
-        assert "same" in result["messages"][name]
+        assert ("held by its inverse" if "inverse" in name else "same") in result["messages"][name]
 
 
 def test_without_other_processes_it_is_the_identity():

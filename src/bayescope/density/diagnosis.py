@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
-from bayescope import checks
-from bayescope.errors import ConvergenceWarning, DivergenceWarning
+from bayescope.density.convergence import convergence
+from bayescope.errors import ConvergenceWarning, DivergenceWarning, warn
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior import DrawsPosterior, Record
@@ -44,17 +42,17 @@ def diagnosed(
         likelihood: p(y∣f).
 
     Raises:
-        MissingDependencyError: if ArviZ is not installed.
+        InputError: if there are fewer than four draws a chain.
+
+    Warns:
+        ConvergenceWarning: if a coordinate has a larger R-hat or fewer effective draws than the limits.
+        DivergenceWarning: if transitions diverged.
     """
     theta = draws if transform is None else transform.forward(draws)
     r_hat, effective = convergence(theta)
-    _warn(method, r_hat, effective, divergences, theta.shape[0] * theta.shape[1])
-    lines = {
-        "draws": f"{theta.shape[0]} chains of {theta.shape[1]}",
-        "largest R-hat": f"{float(r_hat.max()):.4f}",
-        "fewest effective draws": f"{float(effective.min()):.0f}",
-        **(notes or {}),
-    }
+    warn_of_divergences(method, divergences, theta.shape[0] * theta.shape[1])
+    _warn_of_mixing(method, r_hat, effective)
+    lines = {**diagnosis_notes(theta, r_hat, effective), **(notes or {})}
     return DrawsPosterior(
         draws=theta,
         record=Record(method=method, notes=lines),
@@ -66,35 +64,40 @@ def diagnosed(
     )
 
 
-def convergence(draws: Tensor) -> tuple[Tensor, Tensor]:
-    """Rank-normalised split R-hat and bulk effective sample size, each (P,), of draws (chains, draws, P).
+def diagnosis_notes(draws: Tensor, r_hat: Tensor, effective: Tensor, of: str = "") -> dict[str, str]:
+    """Lines for the summary: how many draws, and the worst of their diagnosis.
 
-    One chain is judged by its two halves.
+    Args:
+        draws: shape (chains, draws, P).
+        r_hat: of whatever is judged.
+        effective: the effective draws of the same.
+        of: what is judged, such as "predictions", where it is not the coordinates.
     """
-    if draws.shape[0] == 1:
-        half = draws.shape[1] // 2
-        draws = torch.stack([draws[0, :half], draws[0, draws.shape[1] - half :]])
-    arviz = checks.optional_package("arviz", extra="nuts")
-    dataset = arviz.convert_to_dataset({"theta": draws.numpy()})
-    r_hat, effective = arviz.rhat(dataset, method="rank"), arviz.ess(dataset, method="bulk")
-    return torch.from_numpy(r_hat["theta"].values), torch.from_numpy(effective["theta"].values)
+    where = f" of {of}" if of else ""
+    return {
+        "draws": f"{draws.shape[0]} chains of {draws.shape[1]}",
+        f"largest R-hat{where}": f"{float(r_hat.max()):.4f}",
+        f"fewest effective draws{where}": f"{float(effective.min()):.0f}",
+    }
 
 
-def _warn(method: str, r_hat: Tensor, effective: Tensor, divergences: int, total: int) -> None:
+def warn_of_divergences(method: str, divergences: int, total: int) -> None:
+    """Warns where some of the transitions diverged."""
     if divergences:
-        warnings.warn(
+        warn(
             f"{method}: {divergences} of {total} transitions diverged, so that the draws may miss regions of high "
             "curvature. Reparametrise (for a hierarchy, non-centred), or raise target_accept.",
             DivergenceWarning,
-            stacklevel=4,
         )
+
+
+def _warn_of_mixing(method: str, r_hat: Tensor, effective: Tensor) -> None:
     bad_r_hat, bad_effective = ~(r_hat <= R_HAT_LIMIT), ~(effective >= EFFECTIVE_DRAWS_LIMIT)
     if bad_r_hat.any() or bad_effective.any():
         worst = int(r_hat.argmax() if bad_r_hat.any() else effective.argmin())
-        warnings.warn(
+        warn(
             f"{method}: the chains have not mixed well: coordinate {worst} has R-hat {float(r_hat[worst]):.3f} "
             f"(limit {R_HAT_LIMIT}) and {float(effective[worst]):.0f} effective draws (limit {EFFECTIVE_DRAWS_LIMIT}). "
             "Raise tune and draws, or reparametrise.",
             ConvergenceWarning,
-            stacklevel=4,
         )

@@ -43,13 +43,11 @@ def metropolis(
         A `DrawsPosterior`, with ``r_hat`` and ``effective_draws``.
 
     Raises:
-        MissingDependencyError: if ArviZ is not installed: pip install 'bayescope[nuts]'.
         InputError: if the log density at a start is not finite.
 
     Warns:
         ConvergenceWarning: if an R-hat is above 1.01 or there are fewer than 400 effective draws of a coordinate.
     """
-    checks.optional_package("arviz", extra="nuts")  # missed now, not after the sampling
     point = checks.float64("start", start)
     if point.ndim == 0:
         raise InputError("start: expected shape (dim,) or (chains, dim), got ().")

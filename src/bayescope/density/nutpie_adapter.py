@@ -43,6 +43,7 @@ def nuts_draws(
     tune: int = 1000,
     chains: int = 4,
     target_accept: float = 0.8,
+    max_depth: int = 10,
     generator: torch.Generator,
     progress: bool = False,
 ) -> tuple[Tensor, int]:
@@ -56,6 +57,7 @@ def nuts_draws(
         tune: warm-up draws a chain, in which step size and diagonal mass matrix adapt; they are dropped.
         chains: how many.
         target_accept: the acceptance rate that the step size aims at.
+        max_depth: a draw takes at most 2^max_depth − 1 gradients.
         generator: the seeds of the chains come from it.
         progress: whether to show a progress bar.
 
@@ -70,7 +72,7 @@ def nuts_draws(
     """
     starts = chain_starts(density, start, chains, generator)
     seeds = [checks.seed_from(generator) for _ in range(chains)]
-    settings = {"draws": draws, "tune": tune, "target_accept": target_accept}
+    settings = {"draws": draws, "tune": tune, "target_accept": target_accept, "maxdepth": max_depth}
     with one_thread(), progress_bar("sampling", shown=progress) as report:
         done = itertools.count(1)
 

@@ -46,7 +46,7 @@ def nuts(
         A `DrawsPosterior`, with ``r_hat``, ``effective_draws`` and ``divergences``.
 
     Raises:
-        MissingDependencyError: if nutpie or ArviZ is not installed: pip install 'bayescope[nuts]'.
+        MissingDependencyError: if nutpie is not installed: pip install 'bayescope[nuts]'.
         InputError: if the log density at a start is not finite.
         ConvergenceError: if the sampler gives up.
 
@@ -54,7 +54,6 @@ def nuts(
         ConvergenceWarning: if an R-hat is above 1.01 or there are fewer than 400 effective draws of a coordinate.
         DivergenceWarning: if transitions diverged.
     """
-    checks.optional_package("arviz", extra="nuts")  # missed now, not after the sampling
     problem = pose(log_density, dim, transform)
     sampled, divergences = nuts_draws(
         problem.unconstrained,

@@ -19,8 +19,10 @@ from bayescope.gallery import (
     links,
     network_banana,
     network_evidence,
+    network_moons,
     network_online,
     network_segmentation,
+    network_sine,
     network_structures,
     network_underfitting,
     one_observation,
@@ -54,6 +56,8 @@ PICTURES: dict[str, Picture] = {
         network_online.ONLINE,
         network_structures.STRUCTURES_PICTURE,
         network_segmentation.SEGMENTATION,
+        network_moons.MOONS,
+        network_sine.SINE,
     )
 }
 INDEX = "index.md"

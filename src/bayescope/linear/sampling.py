@@ -56,7 +56,7 @@ def nuts(
         progress: whether to show a progress bar, on the error stream and only to a terminal.
 
     Raises:
-        MissingDependencyError: if nutpie or ArviZ is not installed.
+        MissingDependencyError: if nutpie is not installed.
         InputError: if X, y or a number cannot be used.
 
     Warns:
@@ -108,7 +108,6 @@ def metropolis(
         generator: a ``torch.Generator`` or an int.
 
     Raises:
-        MissingDependencyError: if ArviZ is not installed.
         InputError: if X, y or a number cannot be used.
 
     Warns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -36,10 +36,15 @@ def reading(module: nn.Module) -> Iterator[None]:
             "model: expected a module whose calls to torch can be seen, got TorchScript. "
             "Give the Python module that it was made from, with its state_dict."
         )
+    with eager(), torch.inference_mode(False), untouched(module):
+        yield
+
+
+def eager() -> AbstractContextManager[None]:
+    """What has been compiled runs as it was written."""
     compiled = "torch._dynamo" in sys.modules  # else nothing can have been compiled, and importing it takes seconds
     stance: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    with stance, torch.inference_mode(False), untouched(module):
-        yield
+    return stance
 
 
 def forward(

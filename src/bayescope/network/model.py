@@ -18,8 +18,9 @@ from bayescope.network.draws import ROWS, outputs_at
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, count_rows, described, explained, placed, some_rows, take_rows
 from bayescope.network.network import Network
+from bayescope.network.shared_noise import outputs_under
 from bayescope.network.weights import Weights
-from bayescope.precision import Precision
+from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.tape.tape import row_blocks
 
@@ -38,7 +39,7 @@ class NetworkModel:
     Attributes:
         module: the network, with the weights at which it is linearised.
         weights: which of its parameters θ are.
-        outputs: C.
+        outputs: C; 0 where the network has not been run yet.
         network: how the module is read where J is asked for; ``None`` where that is seldom.
     """
 
@@ -112,16 +113,26 @@ class NetworkModel:
         Raises:
             InputError: if the network cannot be run on the inputs, or gives no f of that shape.
         """
-        copied = self.network is None or self.network.treatment.overwrites_inputs
         with reading(self.module), torch.no_grad(), explained(self.module, x):
             if self._is_own(theta):
-                rows = (owned(some, copy=copied) for some in self._rows(x))
+                rows = (owned(some, copy=self._copied) for some in self._rows(x))
                 return self._checked(torch.cat([call(self.module, some).to(torch.float64) for some in rows]), x, 0)
-            f = outputs_at(self.module, self.weights, x, theta.reshape(-1, self.dim), copy=copied)
+            f = outputs_at(self.module, self.weights, x, theta.reshape(-1, self.dim), copy=self._copied)
         return self._checked(f.reshape(*theta.shape[:-1], *f.shape[1:]), x, theta.ndim - 1)
 
     def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
-        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64."""
+        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64.
+
+        Where A is diagonal, a matrix that meets the inputs is not drawn, but its outputs are: for all draws at once.
+
+        Raises:
+            InputError: if the network cannot be run on the inputs, or gives no f of that shape.
+        """
+        if isinstance(precision, DiagonalPrecision):
+            sd = precision.marginal_variance().sqrt()
+            with reading(self.module), explained(self.module, x):
+                f = outputs_under(self.module, self.weights, x, theta, sd, n, generator, copy=self._copied)
+            return self._checked(f, x, 1)
         return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
     def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
@@ -139,10 +150,15 @@ class NetworkModel:
         with torch.no_grad():
             return self._traced(x, theta).jacobian_product(x, v)
 
+    @property
+    def _copied(self) -> bool:
+        """Whether the network may write over its inputs."""
+        return self.network is None or self.network.treatment.overwrites_inputs
+
     def _checked(self, f: Tensor, x: Any, leading: int) -> Tensor:
         """f as it is, if it has a row for each of x and C columns."""
         shape, rows = f.shape[leading:], count_rows(x)
-        if len(shape) > 1 and shape[0] == rows and shape[-1] == self.outputs:
+        if len(shape) > 1 and shape[0] == rows and self.outputs in (0, shape[-1]):
             return f
         raise InputError(
             f"x: expected a row for each output, shape (N, …), got {described(x)}, which the network makes outputs of "

@@ -33,10 +33,16 @@ class Substituted(TorchFunctionMode):
         self._rewrites = rewrites
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(lambda value: self._values.get(id(value), value), (args, kwargs or {}))
+        args = tuple(map(self._replaced, args))
+        kwargs = {name: self._replaced(value) for name, value in kwargs.items()} if kwargs else {}
         if func in self._rewrites:
             with self:  # what a rewrite calls may have one too
                 result = self._rewrites[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
         return func(*args, **kwargs)
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, tuple | list | dict):
+            return tree_map(self._replaced, value)
+        return self._values.get(id(value), value)

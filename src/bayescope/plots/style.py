@@ -34,6 +34,10 @@ COLOURS = {
     "mean_field": "#E69F00",
     "ep": "#CC79A7",
     "metropolis": "#56B4E9",
+    "mc_dropout": "#117733",
+    "ensemble": "#AA4499",
+    "swag": "#33BBEE",
+    "sgmcmc": "#8C510A",
 }
 LABELS = {
     "nuts": "NUTS",
@@ -44,6 +48,10 @@ LABELS = {
     "mean_field": "Mean-field VI",
     "ep": "EP",
     "metropolis": "Metropolis",
+    "mc_dropout": "MC dropout",
+    "ensemble": "Ensemble",
+    "swag": "SWAG",
+    "sgmcmc": "SG-MCMC",
 }
 DASHES = {
     "map_temperature": (0, (2, 1.2)),

@@ -2,6 +2,7 @@
 
 from bayescope.precision.block import BlockPrecision
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
+from bayescope.precision.covariance import LowRankCovariance
 from bayescope.precision.dense import DensePrecision
 from bayescope.precision.diagonal import DiagonalPrecision
 from bayescope.precision.distributed import all_reduce
@@ -18,6 +19,7 @@ __all__ = [
     "EigenvalueCorrectedPrecision",
     "KroneckerPrecision",
     "KroneckerProduct",
+    "LowRankCovariance",
     "LowRankPrecision",
     "Precision",
     "all_reduce",

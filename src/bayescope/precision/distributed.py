@@ -26,7 +26,8 @@ def all_reduce(precision: Precision, group: Any = None) -> Precision:
         group: the process group; ``None`` for all processes. Without an initialised group there is one process.
 
     Raises:
-        UnsupportedError: on every process, if the structures or shapes differ, or bases that have to be the same.
+        UnsupportedError: on every process, if the structures or shapes differ, or bases that have to be the same, or
+            the structure is one that does not add.
     """
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size(group) == 1:
         return precision
@@ -42,6 +43,7 @@ def _reduced(state: State, group: Any) -> State:
                 f"{state.name}: expected the same structure and shapes on all processes ({state.signature()}), got "
                 f"{signature}. Fit all with the same model and structure."
             )
+        state.refuse_sums()
         for key, digest in _digests(state).items():
             if digests[key] != digest:
                 raise unlike(state.name, key)

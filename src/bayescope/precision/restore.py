@@ -7,6 +7,7 @@ from collections.abc import Callable
 from bayescope.errors import OptionError
 from bayescope.precision.block import BlockPrecision
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
+from bayescope.precision.covariance import LowRankCovariance
 from bayescope.precision.dense import DensePrecision
 from bayescope.precision.diagonal import DiagonalPrecision
 from bayescope.precision.kronecker import KroneckerPrecision
@@ -41,4 +42,5 @@ _STRUCTURES: dict[str, Callable[[State], Precision]] = {
     "kfac": KroneckerPrecision.from_state,
     "ekfac": EigenvalueCorrectedPrecision.from_state,
     "low_rank": LowRankPrecision.from_state,
+    "low_rank_covariance": LowRankCovariance.from_state,
 }

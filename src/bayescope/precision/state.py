@@ -26,6 +26,7 @@ class State:
         diagonal: what has been added to the diagonal, broadcast against the other's; ``None`` where ``sums`` holds it.
         definite: whether the matrix has been required to be positive definite.
         parts: the blocks of a block-diagonal precision.
+        adds: whether two of the structure have a sum in these terms; ``False`` for one that is held by its inverse.
     """
 
     structure: str
@@ -36,12 +37,14 @@ class State:
     diagonal: Tensor | None = None
     definite: bool = False
     parts: tuple[State, ...] = ()
+    adds: bool = True
 
     def __add__(self, other: State) -> State:
         """The state of the sum of the two matrices.
 
         Raises:
-            UnsupportedError: if structures differ, tensors have unlike shapes, or what is shared is not equal.
+            UnsupportedError: if structures differ or do not add, tensors have unlike shapes, or what is shared is not
+                equal.
         """
         self.refuse_unlike(other)
         return State(
@@ -59,8 +62,10 @@ class State:
         """Checks that the two can be summed.
 
         Raises:
-            UnsupportedError: if structures differ, tensors have unlike shapes, or what is shared is not equal.
+            UnsupportedError: if structures differ or do not add, tensors have unlike shapes, or what is shared is not
+                equal.
         """
+        self.refuse_sums()
         if self.signature() != other.signature():
             raise UnsupportedError(
                 f"{self.name}: expected to be summed with a precision of the same structure and shapes "
@@ -69,6 +74,20 @@ class State:
         for key, tensor in self.shared.items():
             if not torch.equal(tensor, other.shared[key]):
                 raise unlike(self.name, key)
+
+    def refuse_sums(self) -> None:
+        """Checks that precisions of this structure add at all.
+
+        Raises:
+            UnsupportedError: if they do not, the blocks among them.
+        """
+        if not self.adds:
+            raise UnsupportedError(
+                f"{self.name}: expected a precision to add to, got one of the structure {self.structure!r}, which is "
+                "held by its inverse. Sum what it was made of, or take a structure that adds."
+            )
+        for part in self.parts:
+            part.refuse_sums()
 
     def signature(self) -> str:
         """The structure and the shapes that two precisions have to have in common to be summed."""

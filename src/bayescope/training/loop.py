@@ -20,7 +20,7 @@ from bayescope.network.inputs import explained
 from bayescope.progress import Report, progress_bar
 from bayescope.threads import threads_for
 from bayescope.training.checkpoint import Checkpoint
-from bayescope.training.minibatches import Minibatches
+from bayescope.training.minibatches import Rows
 from bayescope.training.objective import Objective
 from bayescope.training.optimizers import Schedule, step_sizes
 from bayescope.training.watch import Watch
@@ -98,7 +98,7 @@ class Loop:
         self,
         module: nn.Module,
         objective: Objective,
-        rows: Minibatches,
+        rows: Rows,
         optimizer: Optimizer,
         *,
         values: bool,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,30 @@ from bayescope.training.objective import canonical_targets
 
 # Rows that are enough to see the network's outputs, or to trace it.
 FEW = 8
+
+
+class Rows(Protocol):
+    """What a training loop reads, an epoch at a time.
+
+    Attributes:
+        generators: those that the order of the rows comes from, beside torch's own.
+    """
+
+    generators: list[torch.Generator]
+
+    @property
+    def largest(self) -> int:
+        """The rows of the largest minibatch, where they are cut here."""
+
+    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
+        """The minibatches of one epoch, with canonical targets whose first axis is over the rows."""
+
+    def require_finite(self) -> None:
+        """Reads the inputs for NaN and infinity.
+
+        Raises:
+            InputError: if there is one.
+        """
 
 
 @final
@@ -85,6 +109,11 @@ class Minibatches:
         self.rows = self._batches.rows
         self.outputs = self._shape[-1] if self._shape else 0
         self._whole = (inputs, self._canonical(targets)) if in_memory else None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the rows are arrays, which can be read in any order."""
+        return self._whole is not None
 
     @property
     def largest(self) -> int:

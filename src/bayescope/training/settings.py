@@ -24,7 +24,7 @@ from bayescope.network.weights import LargestVariance, Weights
 from bayescope.training import facts as describing
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.loop import Loop, Outcome, random_states
-from bayescope.training.minibatches import Minibatches
+from bayescope.training.minibatches import Minibatches, Rows
 from bayescope.training.objective import Objective
 from bayescope.training.optimizers import OptimizerChoice
 from bayescope.training.watch import Watch
@@ -108,21 +108,22 @@ class Training:
         with reading(self.module):  # what a loader draws for itself is put back
             return Minibatches(data, self.module, self.settings.likelihood, HELD_OUT, torch.Generator())
 
-    def run(self, objective: Objective, watch: Watch, facts: Mapping[str, Any]) -> Outcome:
+    def run(self, objective: Objective, watch: Watch, facts: Mapping[str, Any], rows: Rows | None = None) -> Outcome:
         """Trains.
 
         Args:
             objective: of all rows.
             watch: judges the weights after each epoch.
             facts: what a checkpoint has to agree in, beside the data, the model and how it is trained.
+            rows: the same data as the loop is to read them; ``None`` for minibatches of them.
         """
         settings = self.settings
         optimizer = settings.choice.make(objective.parameters)
         known = {} if settings.checkpoint is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
         return Loop(
-            self.module, objective, self.rows, optimizer, values=settings.choice.values, schedule=settings.schedule,
-            epochs=settings.epochs, watch=watch, checkpoint=Checkpoint(settings.checkpoint, known),
-            progress=settings.progress,
+            self.module, objective, rows or self.rows, optimizer, values=settings.choice.values,
+            schedule=settings.schedule, epochs=settings.epochs, watch=watch,
+            checkpoint=Checkpoint(settings.checkpoint, known), progress=settings.progress,
         ).run()  # fmt: skip
 
     def _known(self, objective: Objective, optimizer: Optimizer) -> dict[str, Any]:

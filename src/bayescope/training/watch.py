@@ -99,7 +99,7 @@ class Validation:
                 f = call(self._module, inputs).to(torch.float64)
                 nll = -float(log_likelihood(self._objective.likelihood, f, targets))
                 if not math.isfinite(nll):  # NaN is neither better nor worse than the best
-                    _refuse(inputs, nll, epoch)
+                    refuse_non_finite(inputs, nll, epoch)
                 total += nll
         better = total < self._best
         if better:
@@ -119,7 +119,18 @@ class Validation:
         self._best, self._epoch = state["best"], state["epoch"]
 
 
-def _refuse(inputs: Any, nll: float, epoch: int) -> NoReturn:
+def refuse_non_finite(inputs: Any, nll: float, epoch: int) -> NoReturn:
+    """Says where a validation's −Σ log p(y∣f) that is no finite number comes from.
+
+    Args:
+        inputs: the rows that it is of.
+        nll: what it is.
+        epoch: how many epochs the network was trained for.
+
+    Raises:
+        InputError: if the inputs hold NaN or infinity.
+        ConvergenceError: if they do not.
+    """
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors(inputs)):
         raise InputError(
             "validation: expected finite inputs, got NaN or infinity among them. Impute or drop those rows."

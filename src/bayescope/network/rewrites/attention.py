@@ -39,10 +39,11 @@ def multi_head_attention(
 ) -> Any:
     """As ``torch.nn.functional.multi_head_attention_forward``; inputs are (L, N, E) or (L, E).
 
-    Not implemented: dropout, and keys or values projected beforehand.
+    Not implemented: keys or values projected beforehand.
     """
-    if (training and dropout_p > 0) or static_k is not None or static_v is not None:
+    if static_k is not None or static_v is not None:
         return NotImplemented
+    dropped = training and dropout_p > 0
     batched = query.ndim == 3
     if use_separate_proj_weight:
         weights: Any = (q_proj_weight, k_proj_weight, v_proj_weight)
@@ -60,13 +61,15 @@ def multi_head_attention(
     rows = q.shape[1]
     q, k, v = (part.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for part in (q, k, v))  # (N, H, L, E/H)
     mask = _mask(attn_mask, key_padding_mask, rows, k.shape[-2], q)
-    if need_weights:
+    if need_weights or dropped:
         scores = q @ k.mT * math.sqrt(1 / q.shape[-1])
         attention = F.softmax(scores if mask is None else scores + mask, dim=-1)
+        attention = F.dropout(attention, dropout_p) if dropped else attention
         mixed = attention @ v
     else:
         attention, mixed = None, F.scaled_dot_product_attention(q, k, v, mask)
     output = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
+    attention = attention if need_weights else None
     if attention is not None and average_attn_weights:
         attention = attention.mean(1)
     if batched:

@@ -1,0 +1,123 @@
+"""Variational inference on the published splits of Gal and Ghahramani (2016), beside dropout's and Laplace's results.
+
+One hidden layer of 50 ReLU units, as published, a Gaussian with independent weights as the family. The prior precision
+of each tensor of weights and the noise are learnt where the evidence lower bound is highest: nothing is held out, and
+nothing is searched for. The other columns are what `bench.papers.uci_regression` (Laplace, its hyperparameters by the
+evidence) and `bench.papers.uci_regression_dropout` have left in the same folder.
+
+    python -m bench.papers.uci_regression_variational [--sets yacht ...] [--seeds 0 1 ...]
+
+A seed is the number of a split, and that of the weights at the start and of all draws.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import bayescope as bs
+from bench.papers.common import Estimate, Log, Record, mlp, options, run, save, table, timed, warned
+from bench.papers.sets import published_dropout, regression_split
+from bench.papers.uci_regression_dropout import PASSES, SETS, scores
+
+TRAINING: dict[str, Any] = {
+    "prior_precision": "evidence", "groups": "tensor", "initial_sd": 0.01, "lr": 1e-2, "schedule": "cosine",
+    "batch_size": 128, "progress": False,
+}  # fmt: skip
+EPOCHS = {
+    "yacht": 1000, "bostonHousing": 800, "energy": 600, "concrete": 600, "wine-quality-red": 200, "kin8nm": 100,
+}  # fmt: skip
+BESIDE = {"Laplace": "uci_regression", "MC dropout": "uci_regression_dropout"}
+
+
+def task(name: str, split: int) -> Record:
+    """One split."""
+    rows = regression_split(name, split)
+    record: Record = {"fit": {}}
+    with warned(record["fit"]), timed(record["fit"]):
+        q = bs.variational(
+            mlp((rows.train.x.shape[1], 50, 1), nn.ReLU, split),
+            tuple(rows.train),
+            likelihood=bs.Gaussian("evidence"),
+            epochs=EPOCHS[name],
+            generator=split,
+            **TRAINING,
+        )
+    return record | scores(q, rows, split) | {
+        "elbo": float(q.elbo),
+        "noise_sd": float(q.likelihood.noise_variance) ** 0.5 * rows.scale,
+        "prior_precision": q.trace["prior_precision"][-1],
+    }  # fmt: skip
+
+
+def others(folder: Path) -> dict[str, dict[tuple[str, int], float]]:
+    """Test log-likelihoods by set and split that other runs have left; those of runs that were not made are absent."""
+    found = {}
+    for label, name in BESIDE.items():
+        path = (folder / name).with_suffix(".json")
+        records = json.loads(path.read_text(encoding="utf-8"))["records"] if path.exists() else []
+        found[label] = {(record["set"], record["seed"]): record["log_likelihood"] for record in records}
+    return found
+
+
+def tables(records: Sequence[Record], folder: Path) -> list[str]:
+    """Test log-likelihoods by method, on the same splits."""
+    epochs = ", ".join(f"{name} {count}" for name, count in EPOCHS.items())
+    lines = [
+        "# Variational inference on the published splits",
+        "",
+        "Made by `python -m bench.papers.uci_regression_variational`. 50 ReLU units, mean field with local",
+        "reparameterisation; a prior precision for each tensor and the noise by the evidence lower bound;",
+        f"Adam at lr {TRAINING['lr']} falling to 0, minibatches of {TRAINING['batch_size']}, {PASSES:,} draws; epochs:",
+        f"{epochs}.",
+        "In the units of the data, mean ± standard error over the splits; published: MC dropout of Gal and Ghahramani",
+        "(2016). Laplace's and MC dropout's: `uci_regression.md`, `uci_regression_dropout.md`, over the splits that",
+        "both have.",
+        "",
+    ]
+    beside = others(folder)
+    rows = []
+    for name in SETS:
+        own = {record["seed"]: record for record in records if record["set"] == name}
+        if not own:
+            continue
+        shared = [[some[name, split] for split in own if (name, split) in some] for some in beside.values()]
+        published = published_dropout(name, "test_ll")[list(own)]
+        values = np.array([record["log_likelihood"] for record in own.values()])
+        rows.append(
+            (
+                name,
+                str(len(own)),
+                Estimate.of(values).told(),
+                *(Estimate.of(values).told() if values else "" for values in shared),
+                Estimate.of(published).told(),
+                Estimate.of(values - published).told(signed=True),
+                Estimate.of([record["rmse"] for record in own.values()]).told(),
+                f"{Estimate.of([record['coverage'] for record in own.values()]).mean:.2f}",
+                f"{np.median([record['fit']['seconds'] for record in own.values()]):.0f}",
+            )
+        )
+    header = (
+        "set", "splits", "log-likelihood", *BESIDE, "published", "difference, paired", "RMSE", "95 % coverage", "s",
+    )  # fmt: skip
+    return [*lines, *table(header, rows)]
+
+
+def main() -> None:
+    """Runs what is missing, prints and saves."""
+    chosen = options(__doc__, SETS, range(20)).parse_args()
+    settings = {"training": TRAINING, "epochs": EPOCHS, "passes": PASSES}
+    log = Log(chosen.out / "uci_regression_variational.jsonl", settings)
+    keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
+    records = run(task, keys, log, chosen.jobs)
+    if records:
+        save(chosen.out / "uci_regression_variational", tables(records, chosen.out), {**settings, "records": records})
+
+
+if __name__ == "__main__":
+    main()

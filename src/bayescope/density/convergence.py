@@ -1,0 +1,116 @@
+"""R-hat and effective sample sizes of Markov chains, rank-normalised, for all coordinates at once.
+
+After Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), "Rank-normalization, folding, and localization: an improved
+R-hat for assessing convergence of MCMC", Bayesian Analysis 16(2). Equation numbers are theirs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import InputError
+
+# Draws a chain that R-hat can be told from: two in each of its halves.
+FEWEST_DRAWS = 4
+# Numbers that are worked on at once: some stay in the processor's cache, and transforms take several copies.
+_BLOCK = 2**18
+
+
+def convergence(draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Rank-normalised split R-hat and bulk effective sample size, each (P,), of draws (chains, draws, P).
+
+    Each chain is judged by its two halves, so that one chain is enough. Where all draws are the same number, both are
+    NaN: nothing has moved.
+
+    Raises:
+        InputError: if there are fewer than four draws a chain.
+    """
+    if draws.shape[1] < FEWEST_DRAWS:
+        raise InputError(f"draws: expected at least {FEWEST_DRAWS} a chain, got {draws.shape[1]}.")
+    columns = max(1, _BLOCK // (draws.shape[0] * draws.shape[1]))
+    blocks = [_of_halves(_halves(block)) for block in draws.to(torch.float64).split(columns, -1)]
+    r_hat, effective = zip(*blocks, strict=True)
+    return torch.cat(r_hat), torch.cat(effective)
+
+
+def _of_halves(halves: Tensor) -> tuple[Tensor, Tensor]:
+    scores = _normal_scores(halves)
+    # Folding sees chains that agree in their location and differ in their spread (section 4.2).
+    folded = _normal_scores((halves - _median(halves.flatten(0, 1))).abs())
+    return torch.maximum(_r_hat(scores), _r_hat(folded)), _effective(scores)
+
+
+def _halves(draws: Tensor) -> Tensor:
+    """Both halves of each chain, (2 chains, n, P); the middle one of an odd number of draws is left out."""
+    n = draws.shape[1] // 2
+    return torch.cat([draws[:, :n], draws[:, draws.shape[1] - n :]])
+
+
+def _median(values: Tensor) -> Tensor:
+    """The median of an even number of draws, shape (P,)."""
+    half = len(values) // 2
+    return 0.5 * (values.kthvalue(half, 0).values + values.kthvalue(half + 1, 0).values)
+
+
+def _normal_scores(chains: Tensor) -> Tensor:
+    """Φ⁻¹((rank − 3/8)/(S + 1/4)) with average ranks for ties, over all S draws of a coordinate (Eq. 14)."""
+    values, order = chains.flatten(0, 1).mT.contiguous().sort(dim=1)
+    size = values.shape[1]
+    # Twice the rank is a whole number, so that a table has all the scores there can be.
+    doubled = torch.arange(2, 2 * size + 1, dtype=torch.float64)
+    table = torch.special.ndtri((0.5 * doubled - 0.375) / (size + 0.25))
+    places = torch.arange(size).expand_as(values)
+    changes = values[:, 1:] != values[:, :-1]
+    if bool(changes.all()):
+        scores = table[::2].expand_as(values)
+    else:
+        edge = torch.ones_like(changes[:, :1])
+        first = torch.where(torch.cat([edge, changes], 1), places, 0).cummax(1).values
+        last = torch.where(torch.cat([changes, edge], 1), places, size).flip(1).cummin(1).values.flip(1)
+        scores = table[first + last]
+    ranked = torch.empty_like(values).scatter_(1, order, scores)
+    return ranked.mT.reshape(chains.shape)
+
+
+def _variances(chains: Tensor) -> tuple[Tensor, Tensor]:
+    """W, the mean variance within chains, and v̂⁺ = (n − 1)/n W + B/n (Eqs. 1–3)."""
+    n = chains.shape[1]
+    within = chains.var(1).mean(0)
+    return within, (n - 1) / n * within + chains.mean(1).var(0)
+
+
+def _r_hat(chains: Tensor) -> Tensor:
+    """√(v̂⁺/W) (Eq. 4)."""
+    within, total = _variances(chains)
+    return (total / within).sqrt()
+
+
+def _effective(chains: Tensor) -> Tensor:
+    """S/τ, with τ = −1 + 2 Σ_t P_t over Geyer's initial monotone sequence of P_t = ρ_2t + ρ_2t+1 (Eqs. 10–13).
+
+    ρ_t = 1 − (W − mean over chains of s² ρ̂_t)/v̂⁺. The first pair that is not positive ends the sum; its even member is
+    still counted once where it is positive, which matters for antithetic chains. S/τ is at most S log₁₀ S.
+    """
+    count, n, _ = chains.shape
+    within, total = _variances(chains)
+    rho = 1.0 - (within - _autocovariance(chains).mean(0)) / total
+    rho[0] = 1.0
+    pairs = rho[: 2 * (n // 2)].unflatten(0, (-1, 2)).sum(1)[: max(1, (n - 1) // 2)]
+    positive = (pairs > 0).cummin(0).values
+    monotone = torch.where(positive, pairs, 0.0).cummin(0).values
+    ends = positive.sum(0).clamp(max=len(rho[::2]) - 1)
+    leftover = rho[::2].gather(0, ends[None])[0].clamp(min=0.0)
+    size = count * n
+    tau = (2.0 * monotone.sum(0) - 1.0 + leftover).clamp(min=1.0 / math.log10(size))
+    return torch.where(total > 0, size / tau, torch.nan)
+
+
+def _autocovariance(chains: Tensor) -> Tensor:
+    """Σ_i (x_i − x̄)(x_{i+t} − x̄)/n for each lag t, shape (chains, n, P), by a padded Fourier transform."""
+    n = chains.shape[1]
+    length = 1 << (2 * n - 1).bit_length()
+    spectrum = torch.fft.rfft(chains - chains.mean(1, keepdim=True), n=length, dim=1)
+    return torch.fft.irfft(spectrum.abs().square(), n=length, dim=1)[:, :n] / n

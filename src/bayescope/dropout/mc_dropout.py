@@ -1,0 +1,232 @@
+"""Monte Carlo dropout: a network whose dropout stays on when it predicts, trained so or taken as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from bayescope import checks
+from bayescope.dropout.fit import learnt_noise, train
+from bayescope.dropout.network import Stochastic
+from bayescope.dropout.passes import DropoutPasses
+from bayescope.dropout.weight_decay import noise_variance
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.inference_mode import outside_inference_mode
+from bayescope.likelihoods import Gaussian, Likelihood, resolve
+from bayescope.network.model import NetworkModel
+from bayescope.network.priors import network_prior
+from bayescope.posterior import ImplicitPosterior, Record
+from bayescope.training.settings import Settings, Training
+
+EPOCHS = 100
+_NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
+
+
+@outside_inference_mode
+def mc_dropout(
+    model: nn.Module,
+    data: Any = None,
+    *,
+    likelihood: str | Likelihood,
+    rate: float | str | None = None,
+    before: Any = "all",
+    prior_precision: Any = None,
+    weight_decay: float | None = None,
+    rows: int | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    optimizer: Any = "adam",
+    schedule: Any = None,
+    batch_size: int | None = None,
+    validation: Any = None,
+    patience: int | None = None,
+    checkpoint: str | Path | None = None,
+    generator: torch.Generator | int | None = None,
+    progress: bool = True,
+) -> ImplicitPosterior:
+    """A network with dropout as an approximate posterior (Gal and Ghahramani 2016): each pass is a draw of a function.
+
+    Without data the network is taken as it was trained, and its dropout stays on. With data it is trained, with
+    dropout, down to the minimum of
+
+        −Σ_n log p(y_n∣f(x_n)) + ½ Σ l² W²/(1 − r),
+
+    with masks drawn anew in each pass: up to a constant that is −ELBO under the prior N(0, l⁻²), since the W that a
+    network with (inverted) dropout holds is (1 − r) times the M of the paper. r is 0 for what is not behind dropout.
+    Predictions read all of the network but its dropout in eval mode, and draw masks once a pass, for all rows.
+
+    Args:
+        model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is. Its dropout may be layers,
+            calls of ``torch.nn.functional.dropout`` and its like, or attention's.
+        data: as in `fit_map`; ``None`` for a network that is trained already.
+        likelihood: a name or a likelihood. The noise of ``Gaussian("evidence")`` is learnt while training, and then, or
+            with ``epochs=0`` alone, set to where the passes' predictive likelihood (log-mean-exp) of the validation
+            rows, or else of the training rows, is largest.
+        rate: puts dropout before layers of a network that has none: a number in [0, 1), or "concrete" for rates that
+            are learnt in training, one a layer (Gal, Hron and Kendall 2017), which adds −Σ K H(r) to the loss.
+        before: which layers that is: "all", "hidden" (all but the first, so that no input is dropped), or names and
+            globs. Units are dropped before linear layers and whole channels before convolutions.
+        prior_precision: l²: a number, an array of shape (P,), or a dict by layer, parameter or glob, or a `Prior`,
+            over the weights that a pass uses; ``None`` for 1 where the network is trained.
+        weight_decay: λ of Gal's loss N⁻¹ Σ ½‖y − f‖² + λ‖M‖², from which, with the prior precision, follows the
+            noise of a Gaussian likelihood: σ² = 2 N λ/((1 − r) l²).
+        rows: N, for ``weight_decay`` without data.
+        epochs: how many times the data are read; ``None`` for 100; 0 leaves the network as it is.
+        lr: as in `fit_map`, as all that follows.
+        optimizer: "adam", "sgd", or a function of a list of parameters.
+        schedule: ``None``, "cosine", or a function of the optimiser.
+        batch_size: the most rows of a minibatch.
+        validation: data that are not trained on. The weights with their best likelihood in eval mode are returned.
+        patience: so many epochs without a better validation end the training.
+        checkpoint: a file that the state is saved to, and that a later call goes on from.
+        generator: seeds the order of the rows, the masks of the training and those that tune the noise.
+        progress: whether a bar is drawn, for runs of over two seconds.
+
+    Returns:
+        A posterior that draws functions, not weights. ``.model`` is the trained network, with its dropout; ``.trace``
+        has lists of "loss", "nll" and "penalty", and of what is learnt. ``.likelihood`` has the noise.
+
+    Raises:
+        ConvergenceError: if the loss stops being a finite number.
+        InputError: if there is no dropout, or the data do not fit.
+        OptionError: if a name is unknown.
+        UnsupportedError: if two arguments do not go together.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
+    source = checks.generator(generator)
+    count = (0 if data is None else EPOCHS) if epochs is None else checks.count("epochs", epochs, least=0)
+    decay = _WeightDecay(weight_decay, prior_precision, rows)
+    decay.check(has_data=data is not None)
+    _refuse_without("data= to go with it", data is not None, epochs=epochs, validation=validation)
+    _refuse_without(
+        "a training to go with it, data= and epochs=", count > 0, lr=lr, schedule=schedule, batch_size=batch_size,
+        patience=patience, checkpoint=checkpoint, optimizer=None if optimizer == "adam" else optimizer,
+        prior_precision=prior_precision if weight_decay is None else None,
+        rate=rate if isinstance(rate, str) else None,
+    )  # fmt: skip
+    _refuse_without("validation= to go with it", validation is not None, patience=patience)
+    if isinstance(optimizer, str) and optimizer == "lbfgs":
+        raise UnsupportedError("optimizer: expected one for noisy gradients, got 'lbfgs'. Take 'adam' or 'sgd'.")
+    network = Stochastic.of(model, rate, before, seen=data is not None)
+    if data is None:
+        return _as_it_is(network, decay.likelihood(likelihood, network, rows))
+    settings = Settings(  # which are for an epoch or more
+        likelihood=likelihood, epochs=max(1, count), lr=lr, optimizer=optimizer, schedule=schedule,
+        batch_size=batch_size, checkpoint=checkpoint, generator=source, progress=progress,
+    )  # fmt: skip
+    with settings.prepared(network.module, data, network.weights, inplace=True) as training:
+        _look(network, training)
+        noisy = decay.likelihood(likelihood, network, training.rows.rows)
+        held_out = None if validation is None else training.held_out(validation)
+        notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
+        if count:
+            prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights)
+            outcome, told = train(network, training, noisy, prior, held_out, patience)
+            notes.update(told)
+            trace = outcome.trace
+        if isinstance(noisy, Gaussian) and noisy.learnable:
+            noisy, note = learnt_noise(noisy, DropoutPasses(network.module), held_out or training.rows, source)
+            notes |= note
+        elif not count:
+            _refuse_without("a noise variance to learn from it, or epochs=", False, validation=validation)
+        return _posterior(network, training.rows.outputs, noisy, notes, trace)
+
+
+def _as_it_is(network: Stochastic, likelihood: Likelihood) -> ImplicitPosterior:
+    """The posterior of a network that was trained elsewhere.
+
+    Raises:
+        InputError: if its noise is still to be learnt.
+    """
+    if isinstance(likelihood, Gaussian) and likelihood.learnable:
+        raise InputError(
+            "likelihood: expected a noise variance, got 'evidence' and nothing to learn it from. Give "
+            "bs.Gaussian(noise_variance=...), data= with epochs=0, or weight_decay=, rows= and prior_precision=."
+        )
+    return _posterior(network, 0, likelihood, {}, _NO_TRACE)
+
+
+def _look(network: Stochastic, training: Training) -> None:
+    """Reads a few rows, so that what cannot be read is told before the training; learnt rates are no dropout yet."""
+    if not network.learnt:
+        DropoutPasses(network.module)(training.rows.few[0], 1, torch.Generator())
+
+
+def _posterior(
+    network: Stochastic, outputs: int, likelihood: Likelihood, notes: Mapping[str, str], trace: Mapping[str, list[Any]]
+) -> ImplicitPosterior:
+    network.module.eval()
+    function = NetworkModel(network.module, network.weights, outputs)
+    notes = {"dropout": network.summary(), "likelihood": likelihood.name, **notes}
+    if isinstance(likelihood, Gaussian) and "noise variance" not in notes:
+        noise = torch.as_tensor(likelihood.noise_variance).reshape(-1)
+        notes["noise variance"] = ", ".join(f"{float(value):.4g}" for value in noise)
+    record = Record("mc_dropout", notes=notes, trace=trace)
+    return ImplicitPosterior(function.flat, DropoutPasses(network.module), record, function, likelihood)
+
+
+@final
+@dataclass(frozen=True)
+class _WeightDecay:
+    """What a weight decay was given with, which together tell the noise."""
+
+    value: float | None
+    prior_precision: Any
+    rows: int | None
+
+    def check(self, *, has_data: bool) -> None:
+        """Refuses what does not go together.
+
+        Raises:
+            InputError: if something is missing.
+            UnsupportedError: if something has no use.
+        """
+        if self.value is not None and (self.prior_precision is None or (self.rows is None and not has_data)):
+            raise InputError(
+                "weight_decay: expected prior_precision= to go with it, and rows= where no data are given, for the "
+                "noise that follows from them, 2 N λ/((1 − r) l²)."
+            )
+        if self.rows is not None and (has_data or self.value is None):
+            raise UnsupportedError(
+                f"rows: expected None but for a weight_decay= without data, got {self.rows!r}. The rows of data are "
+                "counted."
+            )
+
+    def likelihood(self, given: str | Likelihood, network: Stochastic, rows: int | None) -> Likelihood:
+        """The likelihood that was given, with its noise where that follows.
+
+        Raises:
+            UnsupportedError: if it has a noise already, or is no Gaussian.
+        """
+        likelihood = resolve(given)
+        if self.value is None:
+            return likelihood
+        if not isinstance(likelihood, Gaussian) or not (isinstance(given, str) or likelihood.learnable):
+            raise UnsupportedError(
+                "weight_decay: expected a Gaussian likelihood whose noise it tells, 'gaussian' or "
+                f"bs.Gaussian('evidence'), got {given!r}. Leave weight_decay out, or the noise."
+            )
+        decay = checks.positive_number("weight_decay", self.value)
+        precision = checks.positive_number("prior_precision", self.prior_precision)
+        noise = noise_variance(decay, precision, network.rates(), checks.count("rows", rows))
+        return likelihood.with_noise_variance(noise)
+
+
+def _refuse_without(needed: str, present: bool, **options: Any) -> None:
+    """Refuses options that have no use without something else.
+
+    Raises:
+        UnsupportedError: if one is given, and what it needs is not there.
+    """
+    for name, value in options.items():
+        if value is not None and not present:
+            raise UnsupportedError(
+                f"{name}: expected {needed}, got {name}={value!r} alone. Give both, or leave it out."
+            )

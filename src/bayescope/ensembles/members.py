@@ -1,0 +1,264 @@
+"""The members of an ensemble, trained side by side or one after another, to the same weights."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from bayescope import checks
+from bayescope.errors import UnsupportedError
+from bayescope.network.batches import map_arrays
+from bayescope.network.inputs import count_rows, map_tensors
+from bayescope.network.model import NetworkModel
+from bayescope.network.priors import network_prior
+from bayescope.priors import Prior
+from bayescope.training.loop import Outcome, random_states
+from bayescope.training.objective import NegativeLogJoint
+from bayescope.training.settings import Settings, Training, chosen_weights
+from bayescope.training.side_by_side import JointOfEach, RowsOfEach
+from bayescope.training.side_by_side_watch import ValidationOfEach
+from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
+from bayescope.training.watch import NoWatch, Validation, Watch
+
+# Optimisers that step on each number by itself, and alike in tensors of any shape.
+ELEMENTWISE = ("adam", "sgd")
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """How each member is trained.
+
+    Attributes:
+        settings: made from a seed and a checkpoint's path.
+        data: as the caller gave them.
+        weights: the caller's choice of those that are random.
+        prior_precision: the caller's.
+        epochs: how many; 0 takes the members as they are.
+        optimizer: the caller's.
+        schedule: the caller's.
+        validation: rows that are not trained on, or ``None``.
+        patience: the caller's.
+        checkpoint: the caller's path, or ``None``.
+        bootstrap: whether each member is trained on rows drawn with replacement.
+    """
+
+    settings: Callable[[int, Path | None], Settings]
+    data: Any
+    weights: Any
+    prior_precision: Any
+    epochs: int
+    optimizer: Any
+    schedule: Any
+    validation: Any
+    patience: int | None
+    checkpoint: Path | None
+    bootstrap: bool
+
+
+@final
+@dataclass(frozen=True)
+class Trained:
+    """The members, trained.
+
+    Attributes:
+        functions: the members.
+        few: some rows of inputs.
+        rows: N.
+        prior: p(θ).
+        outcomes: how the training of each went.
+        trace: the means over the members that were in training, per epoch, and under "losses" and "validation_nlls"
+            the numbers of each.
+        how: how they were trained, in words.
+    """
+
+    functions: list[NetworkModel]
+    few: Any
+    rows: int
+    prior: Prior
+    outcomes: list[Outcome]
+    trace: Mapping[str, list[Any]]
+    how: str
+
+
+def trained(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], side_by_side: bool | None) -> Trained:
+    """Trains the members, in whichever way was asked for, or is the faster.
+
+    Args:
+        recipe: how.
+        modules: the members, not to be changed.
+        seeds: one a member, which `fit_map` would train it to the same weights from.
+        side_by_side: ``None`` where it is possible and pays.
+
+    Raises:
+        UnsupportedError: if ``True`` and it is not possible.
+    """
+    if side_by_side is False or recipe.epochs == 0 or len(modules) == 1:
+        return _one_by_one(recipe, modules, seeds, "one after another")
+    reason = _settings_obstacle(recipe)
+    if not reason:
+        settings = recipe.settings(seeds[0], recipe.checkpoint)
+        with settings.prepared(modules[0], recipe.data, recipe.weights, inplace=False) as training:
+            reason = _training_obstacle(recipe, training, modules, forced=side_by_side is True)
+            if not reason:
+                return _all_at_once(recipe, training, modules, seeds)
+    if side_by_side:
+        raise UnsupportedError(
+            f"side_by_side: expected None or False for these members, got True: {reason}. They can be trained one "
+            "after another."
+        )
+    return _one_by_one(recipe, modules, seeds, f"one after another: {reason}")
+
+
+def _settings_obstacle(recipe: Recipe) -> str:
+    """Why the members cannot be trained side by side, as far as the settings tell."""
+    if recipe.optimizer not in ELEMENTWISE:
+        return f"an optimizer other than {' and '.join(ELEMENTWISE)} may take a stack of members for one"
+    if callable(recipe.schedule):
+        return "a schedule of your own may go by the loss, which each member has its own of"
+    return ""
+
+
+def _training_obstacle(recipe: Recipe, training: Training, modules: Sequence[nn.Module], *, forced: bool) -> str:
+    """The same, as far as the members and the data tell."""
+    few, rows = training.rows.few[0], training.rows
+    if not rows.in_memory:
+        return "the data come in batches, of which each member has its own order"
+    spaces = {chosen_weights(module, recipe.weights, few).space for module in modules}
+    if len(spaces) > 1:
+        return "their random weights are not the same ones"
+    products = rows.largest * sum(parameter.numel() for parameter in modules[0].parameters())
+    device = next(modules[0].parameters()).device
+    if not forced and device.type == "cpu" and products > MOST_PRODUCTS:
+        return "their products take longer than the calls, which are all that one pass for all saves"
+    return obstacle(modules, few)
+
+
+def _one_by_one(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], how: str) -> Trained:
+    """Trains each by itself; after Ctrl-C those stay that were trained by then, and at least the first."""
+    done: list[Trained] = []
+    for module, seed in zip(modules, seeds, strict=True):
+        one = _alone(recipe, module, seed, len(done))
+        interrupted = one.outcomes[0].ended == "an interrupt"
+        if not interrupted or not done:
+            done.append(one)
+        if interrupted:
+            how += f", ended by an interrupt in the training of one of the {len(modules)}"
+            break
+    functions, outcomes = [one.functions[0] for one in done], [one.outcomes[0] for one in done]
+    trace = _joined([outcome.trace for outcome in outcomes])
+    return Trained(functions, done[0].few, done[0].rows, done[0].prior, outcomes, trace, how)
+
+
+def _alone(recipe: Recipe, module: nn.Module, seed: int, member: int) -> Trained:
+    settings = recipe.settings(seed, _checkpoint_of(recipe.checkpoint, member))
+    with settings.prepared(module, _rows_of(recipe, seed), recipe.weights, inplace=False) as training:
+        prior = network_prior(recipe.prior_precision, training.weights)
+        outcome = _fitted(recipe, training, prior)
+        function = training.function()
+        return Trained([function], training.rows.few[0], training.rows.rows, prior, [outcome], outcome.trace, "")
+
+
+def _fitted(recipe: Recipe, training: Training, prior: Prior) -> Outcome:
+    if recipe.epochs == 0:
+        training.module.eval()
+        return Outcome({}, 0, 0, "all epochs")
+    likelihood = training.settings.likelihood
+    objective = NegativeLogJoint(training.module, training.weights, training.rows.rows, likelihood, prior)
+    watch: Watch = NoWatch()
+    if recipe.validation is not None:
+        watch = Validation(training.module, training.held_out(recipe.validation), objective, recipe.patience)
+    return training.run(objective, watch, {"fit": "member of an ensemble"})
+
+
+def _all_at_once(recipe: Recipe, training: Training, modules: Sequence[nn.Module], seeds: Sequence[int]) -> Trained:
+    """Trains one stack of all."""
+    few, likelihood = training.rows.few[0], training.settings.likelihood
+    stack = Stack(modules, vectorized=True)
+    prior = network_prior(recipe.prior_precision, training.weights)
+    objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior)
+    best = None
+    if recipe.validation is not None:
+        best = ValidationOfEach(stack, training.held_out(recipe.validation), likelihood, recipe.patience)
+    chosen = torch.stack([resampled(training.rows.rows, seed) for seed in seeds]) if recipe.bootstrap else None
+    orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
+    facts = {"fit": "ensemble", "bootstrap": list(seeds) if recipe.bootstrap else None}
+    outcome = dataclasses.replace(training, module=stack).run(
+        objective, best or NoWatch(), facts, RowsOfEach(training.rows, orders, chosen)
+    )
+    if best is not None:
+        best.restore_best()
+    found = [copy.deepcopy(module).eval() for module in modules]
+    stack.write_to(found)
+    functions = [NetworkModel(module, training.weights, training.rows.outputs) for module in found]
+    outcomes = [_outcome_of(outcome, best, member) for member in range(len(modules))]
+    return Trained(functions, few, training.rows.rows, prior, outcomes, outcome.trace, "side by side")
+
+
+def _outcome_of(outcome: Outcome, best: ValidationOfEach | None, member: int) -> Outcome:
+    """How the training of one member of a stack went."""
+    last = outcome.epochs if best is None else int(best.last[member])
+    kept = last if best is None or not best.kept[member] else int(best.kept[member])
+    ended = "no better validation" if best is not None and bool(best.ended[member]) else outcome.ended
+    trace = {"loss": [losses[member] for losses in outcome.trace.get("losses", [])[:last]]}
+    return Outcome(trace, last, kept, ended)
+
+
+def _joined(traces: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """The means per epoch over the members that were in training, and the losses of each: NaN where one was not."""
+    longest = max(len(trace.get("loss", [])) for trace in traces)
+    joined: dict[str, list[Any]] = {name: [] for name in traces[0]}
+    for name in list(joined):
+        columns = [[trace[name][epoch] for trace in traces if epoch < len(trace[name])] for epoch in range(longest)]
+        joined[name] = [statistics.fmean(column) for column in columns]
+    each = {"loss": "losses", "validation_nll": "validation_nlls"}
+    for name in [name for name in each if name in joined]:
+        rows = zip_longest(*(trace[name] for trace in traces), fillvalue=math.nan)
+        joined[each[name]] = [list(row) for row in rows]
+    return joined
+
+
+def _order(module: nn.Module, seed: int) -> torch.Generator:
+    """The generator of the order of the rows that a training from the seed has."""
+    with random_states(module, checks.generator(seed)) as order:
+        return order
+
+
+def resampled(rows: int, seed: int) -> Tensor:
+    """The bootstrap's rows of a member: as many as there are, drawn with replacement, shape (N,)."""
+    return torch.randint(rows, (rows,), generator=checks.generator(seed))
+
+
+def _rows_of(recipe: Recipe, seed: int) -> Any:
+    """The data that a member is trained on."""
+    data = recipe.data
+    if not recipe.bootstrap:
+        return data
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, tuple | Mapping):
+        arrays = map_arrays(data)
+        chosen = resampled(count_rows(arrays), seed)
+        return map_tensors(lambda tensor: tensor[chosen.to(tensor.device)], arrays)
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return Subset(data, resampled(len(data), seed).tolist())  # type: ignore[arg-type]
+    raise UnsupportedError(
+        f"bootstrap: expected data whose rows can be drawn, (X, y) or a Dataset, got a {type(data).__name__}. Give "
+        "the arrays, or bootstrap=False."
+    )
+
+
+def _checkpoint_of(path: Path | None, member: int) -> Path | None:
+    """A file of its own for each member: run.pt is run-0.pt for the first."""
+    return None if path is None else path.with_name(f"{path.stem}-{member}{path.suffix}")

@@ -1,0 +1,158 @@
+"""Calls of dropout in any network, seen as they are made, whatever mode the network is in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from bayescope.errors import UnsupportedError
+from bayescope.network.rewrites.attention import multi_head_attention
+
+
+class Call(NamedTuple):
+    """One call of dropout.
+
+    Attributes:
+        input: what it was called on.
+        rate: the probability r of dropping.
+        kept: on how many of the first axes a mask has entries of its own; the rest share one, as channels do.
+        alpha: whether it is alpha dropout, which keeps mean and variance of a self-normalising network.
+        inplace: whether it writes over its input.
+    """
+
+    input: Tensor
+    rate: float
+    kept: int
+    alpha: bool
+    inplace: bool
+
+
+# By function: the axes that tell masks apart (None: all of them), and whether it is alpha dropout.
+_FUNCTIONS: dict[Callable[..., Any], tuple[int | None, bool]] = {
+    F.dropout: (None, False),
+    F.dropout1d: (2, False),
+    F.dropout2d: (2, False),
+    F.dropout3d: (2, False),
+    F.alpha_dropout: (None, True),
+    F.feature_alpha_dropout: (2, True),
+    torch.dropout: (None, False),
+    torch.dropout_: (None, False),
+    torch.feature_dropout: (2, False),
+    torch.feature_dropout_: (2, False),
+    torch.alpha_dropout: (None, True),
+    torch.alpha_dropout_: (None, True),
+    torch.feature_alpha_dropout: (2, True),
+    torch.feature_alpha_dropout_: (2, True),
+}
+# The dimensions at which these take their input for a single row without an axis of rows.
+_UNBATCHED = {F.dropout1d: 2, F.dropout3d: 4}
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+
+
+@final
+class DropoutCalls(TorchFunctionMode):
+    """Hands each call of dropout to a function, whether the network is in train or in eval mode.
+
+    Args:
+        answer: from the call to its result, for rates above 0.
+        otherwise: what is run in the place of every other function, given it and its arguments.
+    """
+
+    def __init__(self, answer: Callable[[Call], Tensor], otherwise: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        self._answer, self._otherwise = answer, otherwise or _plainly
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _FUNCTIONS:
+            found = _read(func, args, kwargs)
+            return self._answer(found) if found.rate > 0 else found.input
+        composite = _COMPOSITES.get(func)
+        if composite is not None:
+            with self:  # the dropout inside is a call like any other
+                result = composite(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func in _RECURRENT:
+            _refuse_recurrent(func, args, kwargs)
+        return self._otherwise(func, *args, **kwargs)
+
+
+def _plainly(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+def _read(func: Any, args: Any, kwargs: Any) -> Call:
+    given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
+    x, (axes, alpha) = given["input"], _FUNCTIONS[func]
+    kept = x.ndim if axes is None else min(axes, x.ndim)
+    if _UNBATCHED.get(func) == x.ndim:
+        kept = 1
+    return Call(x, float(given.get("p", 0.5)), kept, alpha, given.get("inplace", False) or func.__name__.endswith("_"))
+
+
+def _multi_head_attention(*args: Any, **kwargs: Any) -> Any:
+    """Attention whose weights are dropped, in calls to torch; ``NotImplemented`` where there is no dropout in it."""
+    given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
+    if not given["dropout_p"]:
+        return NotImplemented
+    return multi_head_attention(**{**given, "training": True})
+
+
+_ATTENTION_ARGUMENTS = tuple(multi_head_attention.__code__.co_varnames[: multi_head_attention.__code__.co_argcount])
+
+
+def _scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """softmax(q kᵀ/√E + mask), dropped, times v; ``NotImplemented`` where there is no dropout in it."""
+    if not dropout_p:
+        return NotImplemented
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ key.mT * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    return F.dropout(scores.softmax(-1), dropout_p) @ value
+
+
+_COMPOSITES: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.multi_head_attention_forward: _multi_head_attention,
+    F.scaled_dot_product_attention: _scaled_dot_product_attention,
+}
+
+
+def _refuse_recurrent(func: Any, args: Any, kwargs: Any) -> None:
+    """Refuses dropout between the layers of a recurrent network, which no mask of ours reaches."""
+    packed = len(args) > 3 and isinstance(args[3], tuple | list)  # input, batch_sizes, hx, params
+    names = ("input", *["batch_sizes"] * packed, "hx", "params", "has_biases", "num_layers", "dropout", "train")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if given.get("num_layers", 1) > 1 and given.get("dropout", 0.0) > 0:
+        raise recurrent_refused(func.__name__)
+
+
+def recurrent_refused(name: str) -> UnsupportedError:
+    """The error for dropout inside a recurrent network."""
+    return UnsupportedError(
+        f"model: expected dropout whose masks can be drawn once a pass, got {name!r} with dropout between its "
+        "recurrent layers. Give it dropout=0 and put nn.Dropout before or after it."
+    )

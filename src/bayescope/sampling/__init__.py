@@ -1,0 +1,1 @@
+"""Sampling for networks: NUTS, stochastic-gradient MCMC, SWAG, and their diagnosis in function space."""

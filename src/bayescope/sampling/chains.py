@@ -1,0 +1,194 @@
+"""Chains of stochastic-gradient MCMC: when they are read, what they are stacked of, and who collects their draws."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from bayescope import checks
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.network.weights import Weights
+from bayescope.precision.draws import weight_draws
+from bayescope.priors import Prior
+from bayescope.sampling.langevin import StepSizes
+from bayescope.training.minibatches import Minibatches
+from bayescope.training.settings import Training
+from bayescope.training.side_by_side import RowsForAll, RowsOfEach
+from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
+from bayescope.training.watch import Verdict
+
+
+@final
+@dataclass(frozen=True)
+class Plan:
+    """After which epochs the chains are read.
+
+    Attributes:
+        draws: how many of each chain.
+        burn_in: epochs before the first, in each cycle.
+        thin: epochs from one to the next.
+        cycles: how many, or ``None`` for a constant step size.
+    """
+
+    draws: int
+    burn_in: int
+    thin: int
+    cycles: int | None
+
+    @classmethod
+    def of(cls, draws: Any, burn_in: Any, thin: Any, cycles: Any) -> Self:
+        """The plan, checked.
+
+        Raises:
+            InputError: if a number cannot be used, or the draws are no multiple of the cycles.
+        """
+        cycles = None if cycles is None else checks.count("cycles", cycles)
+        draws = checks.count("draws", draws)
+        if draws % (cycles or 1):
+            raise InputError(f"draws: expected a multiple of the {cycles} cycles, got {draws}.")
+        return cls(draws, checks.count("burn_in", burn_in, least=0), checks.count("thin", thin), cycles)
+
+    @property
+    def length(self) -> int:
+        """Epochs of a cycle, or of all where there are none."""
+        return self.burn_in + self.thin * (self.draws // (self.cycles or 1))
+
+    @property
+    def epochs(self) -> int:
+        """All of them."""
+        return self.length * (self.cycles or 1)
+
+    def reads(self, epoch: int) -> bool:
+        """Whether the chains are read after so many epochs."""
+        beyond = (epoch - 1) % self.length + 1 - self.burn_in
+        return beyond > 0 and beyond % self.thin == 0
+
+    def sizes(self, lr: float, data: Any, rows: Minibatches) -> StepSizes:
+        """The step sizes.
+
+        Raises:
+            UnsupportedError: if there are cycles, and data that nobody knows the number of batches of.
+        """
+        if self.cycles is None:
+            return StepSizes(lr)
+        steps = _batches(data, rows)
+        return StepSizes(lr, steps * self.length, steps * self.burn_in)
+
+    def facts(self) -> dict[str, Any]:
+        """What a run that goes on from a checkpoint has to have in common with it."""
+        draws = {} if self.cycles is None else {"draws": self.draws}
+        return {"burn_in": self.burn_in, "thin": self.thin, "cycles": self.cycles, **draws}
+
+    def summary(self) -> str:
+        """In words."""
+        epochs = f"{self.thin} epoch{'s' * (self.thin != 1)} apart"
+        if self.cycles is None:
+            return f"{epochs}, after {self.burn_in} to burn in"
+        each = self.draws // self.cycles
+        return f"{each} in each of {self.cycles} cycles, {epochs}, after {self.burn_in} without noise"
+
+
+@final
+class Collector:
+    """Reads the chains when the plan says so.
+
+    Args:
+        stack: the chains.
+        weights: which weights are random.
+        plan: when.
+    """
+
+    def __init__(self, stack: Stack, weights: Weights, plan: Plan) -> None:
+        self._stack, self._weights, self._plan = stack, weights, plan
+        self._draws: list[Tensor] = []
+
+    def draws(self) -> Tensor:
+        """What was read, shape (chains, draws, P), float64; of a checkpoint with more draws, as many as are asked for.
+
+        Raises:
+            KeyboardInterrupt: if there is nothing, which an interrupt alone can be the reason of.
+        """
+        if not self._draws:
+            raise KeyboardInterrupt("interrupted before the first draw")
+        return torch.stack(self._draws[: self._plan.draws], 1)
+
+    def judge(self, epoch: int) -> Verdict:
+        """Reads them, where that is due; the last weights are as good as any."""
+        if self._plan.reads(epoch):
+            self._draws.append(self._stack.flat(self._weights))
+        return Verdict({})
+
+    def facts(self) -> dict[str, Any]:
+        """None: those of the plan are told with the method's."""
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        """The draws so far."""
+        return {"draws": list(self._draws)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+        self._draws = list(state["draws"])
+
+
+def stacked(training: Training, prior: Prior | None, chains: int) -> tuple[Stack, str]:
+    """The chains at their beginnings, and how they are run, in words.
+
+    Args:
+        training: has the model, whose weights they begin at.
+        prior: what they begin at draws from instead; ``None`` for the model's own.
+        chains: how many.
+    """
+    modules = [copy.deepcopy(training.module) for _ in range(chains)]
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            parameter.requires_grad_(name in training.weights.names)
+    if prior is not None:
+        _scatter(modules, training, prior)
+    products = training.rows.largest * sum(parameter.numel() for parameter in training.module.parameters())
+    if chains == 1:
+        return Stack(modules, vectorized=False, evaluated=True), "1"
+    small = products <= MOST_PRODUCTS or next(modules[0].parameters()).device.type != "cpu"
+    vectorized = small and not obstacle(modules[:2], training.rows.few[0], evaluated=True)
+    return Stack(modules, vectorized=vectorized, evaluated=True), f"{chains}, {'' if vectorized else 'not '}in one pass"
+
+
+def read_by(training: Training, chains: int) -> RowsOfEach | RowsForAll:
+    """The rows for the chains: arrays in an order of each chain's own, what comes in batches the same for all."""
+    rows = training.rows
+    if not rows.in_memory:
+        return RowsForAll(rows, chains)
+    orders = [torch.Generator().manual_seed(checks.seed_from(training.order)) for _ in range(chains)]
+    return RowsOfEach(rows, orders)
+
+
+def _scatter(modules: list[nn.Module], training: Training, prior: Prior) -> None:
+    """Gives each module a draw from the prior."""
+    dim = training.weights.dim
+    source = torch.Generator().manual_seed(checks.seed_from(training.order))
+    drawn = torch.cat(list(weight_draws(prior.centre(dim), prior.structured(dim), len(modules), source)))
+    with torch.no_grad():
+        for module, theta in zip(modules, drawn, strict=True):
+            values = training.weights.unflat(theta, module)
+            for name, parameter in training.weights.parameters(module).items():
+                parameter.copy_(values[name])
+
+
+def _batches(data: Any, rows: Minibatches) -> int:
+    """How many batches an epoch has."""
+    if not isinstance(data, DataLoader | list):
+        return math.ceil(rows.rows / rows.largest)
+    try:
+        return len(data)
+    except TypeError as error:
+        raise UnsupportedError(
+            "cycles: expected data with a known number of batches, got a loader of an iterable dataset. Give a list "
+            "of its batches, or cycles=None."
+        ) from error

@@ -1,0 +1,168 @@
+"""The No-U-Turn sampler over the weights of a small network: `nuts`."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.density.convergence import FEWEST_DRAWS
+from bayescope.density.nutpie_adapter import nuts_draws
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.inference_mode import outside_inference_mode
+from bayescope.laplace.laplace import own
+from bayescope.likelihoods import Likelihood, resolve
+from bayescope.log_density import LogDensity
+from bayescope.network.forward import reading
+from bayescope.network.model import NetworkModel
+from bayescope.network.priors import network_prior
+from bayescope.network.weights import Weights
+from bayescope.posterior import DrawsPosterior
+from bayescope.priors import Prior
+from bayescope.sampling.density import compile_density
+from bayescope.sampling.diagnosis import diagnosed
+from bayescope.training.fit_map import describe
+from bayescope.training.minibatches import Minibatches
+from bayescope.training.settings import chosen_weights
+
+# Random weights that are sampled unless `limit` says otherwise.
+MOST_WEIGHTS = 5000
+STARTS = ("prior", "model")
+# Chains that start at the module's own weights are moved by this many of the prior's standard deviations.
+NEARBY = 0.1
+# Rows of a data set that are read at once.
+ROWS = 1024
+# Draws whose densities are compared at once.
+TOGETHER = 64
+
+
+@outside_inference_mode
+def nuts(
+    model: nn.Module,
+    data: Any,
+    *,
+    likelihood: str | Likelihood,
+    weights: Any = "all",
+    prior_precision: Any = 1.0,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    target_accept: float = 0.8,
+    max_depth: int = 10,
+    thin: int = 1,
+    start: Any = None,
+    limit: int = MOST_WEIGHTS,
+    generator: torch.Generator | int | None = 0,
+    progress: bool = True,
+) -> DrawsPosterior:
+    """Draws of a small network's weights from p(θ∣y) ∝ p(y∣f(x, θ)) p(θ), by NUTS on all rows (Hoffman & Gelman 2014).
+
+    It is the reference that approximations are judged by, exact in the limit of many draws. A gradient takes a pass
+    over all rows, and a draw takes hundreds of them; networks of linear layers with tanh, ReLU, sigmoid or softplus
+    between them are differentiated by hand, several times as fast as by autograd. All of it is in float64, whatever
+    the module's dtype, and in eval mode.
+
+    Weights of a network are not identified: its hidden units can change places. So the chains are judged by what they
+    predict for the training inputs (``prediction_r_hat``, ``prediction_effective_draws``); the weights' own ``r_hat``
+    and ``effective_draws`` are there and not warned of.
+
+    Args:
+        model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is.
+        data: the training data: (X, y), a DataLoader, a Dataset, or a list of batches; it is held in memory.
+        likelihood: a name or a likelihood.
+        weights: which weights θ are random: "all", "last_layer", names or globs ("*.weight"), a mask. All others stay
+            at their values.
+        prior_precision: a positive number, one a weight (P,), a dict by parameter, module or glob, or a `Prior`. Its
+            unit is one over the weights' squared.
+        draws: kept draws a chain.
+        tune: warm-up draws a chain, in which step size and diagonal mass matrix adapt; they are dropped.
+        chains: how many; they run in parallel over the processor's cores.
+        target_accept: the acceptance rate that the step size aims at; nearer to 1 for fewer divergences.
+        max_depth: a draw takes at most 2^max_depth − 1 gradients. Fewer than trajectories need to turn back make a
+            random walk of them: valid, and slower to mix.
+        thin: one draw in so many is kept, for networks whose predictions take long.
+        start: "prior", the default: each chain starts at a draw from the prior, so that agreement of the chains says
+            something; "model": near the module's own weights, such as those of a MAP fit; or an array of shape
+            (chains, P).
+        limit: the most random weights that are sampled. Larger networks can be, and take hours.
+        generator: a ``torch.Generator`` or an int.
+        progress: whether to show a progress bar, on the error stream and only to a terminal.
+
+    Returns:
+        A `DrawsPosterior` of shape (chains, draws, P); ``.model`` is the network at the most probable of the draws.
+
+    Raises:
+        MissingDependencyError: if nutpie is not installed: pip install 'bayescope[nuts]'.
+        UnsupportedError: if there are more random weights than the limit.
+        InputError: if the data do not fit the model or the likelihood, or the log density at a start is not finite.
+        OptionError: if a name is unknown.
+        ConvergenceError: if the sampler gives up.
+
+    Warns:
+        ConvergenceWarning: if a prediction's R-hat is above 1.01 or it has fewer than 400 effective draws.
+        DivergenceWarning: if transitions diverged.
+    """
+    chosen_likelihood, source = resolve(likelihood), checks.generator(generator)
+    draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
+    tune, chains = checks.count("tune", tune), checks.count("chains", chains)
+    target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
+    module = own(model)
+    exact = copy.deepcopy(module).to(torch.float64)
+    with reading(exact):
+        rows = Minibatches(data, exact, chosen_likelihood, ROWS, torch.Generator())
+        chosen = chosen_weights(exact, weights, rows.few[0])
+        _check_size(chosen, checks.count("limit", limit))
+        prior = network_prior(prior_precision, chosen)
+        density, inputs = compile_density(exact, chosen, chosen_likelihood, prior, rows)
+        starts = _starts(start, exact, chosen, prior, chains, source)
+        if not torch.isfinite(density.log_prob(starts)).all():
+            rows.require_finite()
+        sampled, divergences = nuts_draws(
+            density, start=starts, draws=thin * draws, tune=tune, chains=chains, target_accept=target_accept,
+            max_depth=max_depth, generator=source, progress=checks.flag("progress", progress),
+        )  # fmt: skip
+        kept = sampled[:, thin - 1 :: thin].contiguous()
+        best = _most_probable(density, kept)
+    function = NetworkModel(module, chosen, rows.outputs).at(best)
+    thinned = f", one in {thin} kept" if thin > 1 else ""
+    notes = {"prior": describe(prior), "rows": f"{rows.rows:,}", "warm-up": f"{tune} draws a chain{thinned}"}
+    return diagnosed(
+        kept, method="nuts", function=function, likelihood=chosen_likelihood, inputs=function.inputs(inputs),
+        advice="Raise tune and draws.", divergences=divergences, notes=notes,
+    )  # fmt: skip
+
+
+def _check_size(weights: Weights, limit: int) -> None:
+    if weights.dim > limit:
+        raise UnsupportedError(
+            f"weights: expected at most {limit:,} random weights for NUTS, got {weights.dim:,}. Take fewer, as with "
+            "weights='last_layer'; an approximation, such as laplace or variational; or sgmcmc, which reads "
+            f"minibatches. limit={weights.dim} samples all of them, if there is time."
+        )
+
+
+def _starts(
+    start: Any, module: nn.Module, weights: Weights, prior: Prior, chains: int, generator: torch.Generator
+) -> Tensor:
+    """Where the chains start, shape (chains, P)."""
+    if start is None or isinstance(start, str):
+        near = checks.choice("start", start or STARTS[0], STARTS) == "model"
+        noise = torch.randn(weights.dim, chains, dtype=torch.float64, generator=generator)
+        moved = prior.structured(weights.dim).sqrt_solve(noise).mT
+        return weights.flat(module).cpu() + NEARBY * moved if near else prior.centre(weights.dim) + moved
+    points = checks.float64("start", start)
+    if points.shape != (chains, weights.dim):
+        raise InputError(
+            f"start: expected shape ({chains}, {weights.dim}), one point a chain, got {tuple(points.shape)}."
+        )
+    return points
+
+
+def _most_probable(density: LogDensity, draws: Tensor) -> Tensor:
+    """The draw with the largest log density, shape (P,)."""
+    flat = draws.flatten(0, 1)
+    values = torch.cat([density.log_prob(some).detach() for some in flat.split(TOGETHER)])
+    return flat[int(values.argmax())]

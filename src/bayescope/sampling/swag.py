@@ -1,0 +1,282 @@
+"""SWAG: the Gaussian that the last part of a training by stochastic gradients walks through."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from bayescope import checks
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.inference_mode import outside_inference_mode
+from bayescope.likelihoods import Likelihood
+from bayescope.network.inputs import call
+from bayescope.network.priors import network_prior
+from bayescope.posterior import GaussianPosterior, Record
+from bayescope.priors import Prior
+from bayescope.sampling.trajectory import Trajectory
+from bayescope.training.fit_map import describe
+from bayescope.training.minibatches import Rows
+from bayescope.training.objective import NegativeLogJoint
+from bayescope.training.optimizers import OptimizerChoice
+from bayescope.training.settings import Settings
+from bayescope.training.watch import NoWatch
+
+# Of the step size at the beginning of a cycle, what is left at its end; and the epochs of a cycle.
+LOWEST, CYCLE = 0.05, 5
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class Collection:
+    """When snapshots are taken.
+
+    Attributes:
+        burn_in: how many epochs pass before.
+        steps: steps of the optimiser between two; ``None`` for one at the end of each cycle.
+        cycle: epochs of a cycle; one where the step size is constant.
+    """
+
+    burn_in: int
+    steps: int | None
+    cycle: int
+
+    @classmethod
+    def of(cls, collect: str | int, burn_in: int | None, schedule: Any, cycle: int | None, epochs: int) -> Collection:
+        """From what the caller asks for.
+
+        Raises:
+            OptionError: if a name is unknown.
+            InputError: if a number cannot be used.
+            UnsupportedError: if two of them do not go together.
+        """
+        cyclic = isinstance(schedule, str) and checks.choice("schedule", schedule, ["cyclic"]) == "cyclic"
+        if cycle is not None and not cyclic:
+            raise UnsupportedError(f"cycle: expected schedule='cyclic' to go with it, got schedule={schedule!r}.")
+        if isinstance(collect, str):
+            checks.choice("collect", collect, ["epoch"])
+        elif cyclic:
+            raise UnsupportedError(
+                f"collect: expected 'epoch' for a cyclic schedule, whose snapshots end its cycles, got {collect}."
+            )
+        before = epochs // 2 if burn_in is None else checks.count("burn_in", burn_in, least=0)
+        if before >= epochs:
+            raise InputError(f"burn_in: expected fewer epochs than the {epochs} of the training, got {before}.")
+        length = CYCLE if cycle is None else checks.count("cycle", cycle, least=2)
+        return cls(before, None if isinstance(collect, str) else checks.count("collect", collect), length * cyclic or 1)
+
+    def planned(self, epochs: int) -> int | None:
+        """How many snapshots so many epochs give; ``None`` where it depends on the steps of an epoch."""
+        return None if self.steps is not None else (epochs - self.burn_in) // self.cycle
+
+    def factor(self, epoch: int) -> float:
+        """What the step size is multiplied by in an epoch: in each cycle it falls from 1 to `LOWEST` along a line."""
+        if epoch < self.burn_in or self.cycle == 1:
+            return 1.0
+        return 1.0 - (1.0 - LOWEST) * ((epoch - self.burn_in) % self.cycle) / (self.cycle - 1)
+
+    def __str__(self) -> str:
+        often = {1: "one an epoch"}.get(self.cycle, f"one a cycle of {self.cycle} epochs")
+        often = often if self.steps is None else f"one in {self.steps} steps"
+        return f"{often} after epoch {self.burn_in}"
+
+
+@final
+class Walk:
+    """The log joint as an objective, on whose way snapshots are taken.
+
+    Args:
+        joint: the objective.
+        trajectory: takes the snapshots.
+        collection: when.
+
+    Attributes:
+        parameters: those of the joint.
+        likelihood: its likelihood.
+        prior: its prior.
+    """
+
+    def __init__(self, joint: NegativeLogJoint, trajectory: Trajectory, collection: Collection) -> None:
+        self._joint, self._trajectory, self._collection = joint, trajectory, collection
+        self.parameters: list[nn.Parameter] = joint.parameters
+        self.likelihood: Likelihood = joint.likelihood
+        self.prior: Prior = joint.prior
+        self._epoch = 0
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Hears how many epochs are done."""
+        self._joint.begin_epoch(epoch, epochs)
+        self._epoch = epoch
+
+    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+        """As the joint does."""
+        return self._joint.estimate(inputs, targets)
+
+    def stepped(self, *_: Any) -> None:
+        """Hears of each step of the optimiser."""
+        every = self._collection.steps
+        if every is not None and self._epoch >= self._collection.burn_in:
+            self._trajectory.stepped(every)
+
+    def per_row_penalty(self) -> Tensor:
+        """As the joint has it."""
+        return self._joint.per_row_penalty()
+
+    def finish_epoch(self, nll: float) -> Mapping[str, Any]:
+        """The terms of the joint, and how many snapshots there are."""
+        done = self._epoch + 1 - self._collection.burn_in
+        if self._collection.steps is None and done > 0 and done % self._collection.cycle == 0:
+            self._trajectory.snapshot()
+        return {**self._joint.finish_epoch(nll), "snapshots": self._trajectory.count}
+
+
+@outside_inference_mode
+def swag(
+    model: nn.Module,
+    data: Any,
+    *,
+    likelihood: str | Likelihood,
+    rank: int = 20,
+    prior_precision: Any = 1.0,
+    weights: Any = "all",
+    epochs: int = 100,
+    burn_in: int | None = None,
+    collect: str | int = "epoch",
+    lr: float | None = None,
+    optimizer: Any = "sgd",
+    schedule: Any = None,
+    cycle: int | None = None,
+    batch_size: int | None = None,
+    checkpoint: str | Path | None = None,
+    generator: torch.Generator | int | None = None,
+    progress: bool = True,
+) -> GaussianPosterior:
+    """A Gaussian over the weights that stochastic gradients pass through at a step size that does not go to zero.
+
+    The network is trained on the loss of `fit_map`, −Σ log p(y∣f) + ½ (θ−m)ᵀP₀(θ−m), and goes on after it has come near
+    an optimum. The snapshots θ_t of its weights have the average θ̄ and the covariance
+
+        Σ = ½ diag(T⁻¹ Σ_t (θ_t − θ̄)²) + ½ D Dᵀ / (K − 1),
+
+    with K columns D_t = θ_t − θ̄_t of the last K snapshots and the averages up to each (Maddox et al. 2019, "A simple
+    baseline for Bayesian uncertainty in deep learning", Eqs. 1 and 2). How wide it is depends on the step size and the
+    minibatches as much as on the data; nothing says that it is the posterior's width. The columns take 8 K P bytes.
+
+    Batch norm's statistics are those of the average weights on the training rows, for all draws.
+
+    Args:
+        model: any module, trained or not; it is left as it is. See `fit_map` for this and what is not described here.
+        data: as in `fit_map`.
+        likelihood: a name or a likelihood.
+        rank: K, at most the number of snapshots; 0 for Σ = diag(T⁻¹ Σ_t (θ_t − θ̄)²).
+        prior_precision: P₀ of the loss.
+        weights: which weights θ are random. All others that are trained are averaged too.
+        epochs: how many times the data are read, those of the burn-in included.
+        burn_in: how many epochs pass before snapshots are taken; ``None`` for half of them. 0 for a trained model.
+        collect: "epoch" for a snapshot after each epoch (each cycle of a cyclic schedule), or after how many steps.
+        lr: the step size, 1e-2 by default for "sgd". It has to be large enough for the weights to move about.
+        optimizer: "sgd" (momentum 0.9), "adam", or a function of a list of parameters.
+        schedule: ``None`` for a constant step size, "cyclic" for one that falls to a twentieth along a line in each
+            cycle, at whose end a snapshot is taken, or a function of the optimiser that returns a scheduler.
+        cycle: the epochs of a cycle, after the burn-in; ``None`` for 5.
+        batch_size: the most rows of a minibatch; ``None`` for 128. All rows at once leave no noise to see.
+        checkpoint: a file that the state is saved to, and that a later call goes on from; snapshots are part of it.
+        generator: seeds the order of the rows and what the network draws.
+        progress: whether a bar is drawn, for runs of over two seconds.
+
+    Returns:
+        N(θ̄, Σ) with predictions from draws of the weights; its precision is a `LowRankCovariance`. ``.model`` is the
+        network at θ̄, ``.trace`` has "loss", "nll", "penalty" and "snapshots" per epoch.
+
+    Raises:
+        ConvergenceError: if the loss stops being a finite number.
+        InputError: if there are fewer snapshots than the rank, or than two, or the data do not fit.
+        OptionError: if a name is unknown.
+        UnsupportedError: if two arguments do not go together.
+    """
+    collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
+    _check_rank(checks.count("rank", rank, least=0), collection.planned(epochs))
+    if isinstance(optimizer, str) and optimizer == "lbfgs":
+        raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
+    settings = Settings(
+        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, batch_size=batch_size,
+        schedule=_cyclic(collection) if schedule == "cyclic" else schedule, checkpoint=checkpoint,
+        generator=generator, progress=progress,
+    )  # fmt: skip
+    with settings.prepared(model, data, weights, inplace=False) as training:
+        prior = network_prior(prior_precision, training.weights)
+        joint = NegativeLogJoint(training.module, training.weights, training.rows.rows, settings.likelihood, prior)
+        trajectory = Trajectory(training.module, training.weights, rank)
+        walk = Walk(joint, trajectory, collection)
+        settings.choice = _heard(settings.choice, walk)
+        wrapped = dataclasses.replace(training, module=trajectory)
+        outcome = wrapped.run(walk, NoWatch(), {"fit": "swag", "rank": rank, "snapshots": str(collection)})
+        covariance = trajectory.covariance()
+        trajectory.settle()
+        normalised = _renormalise(training.module, training.rows)
+        function = training.function()
+    found = f"the diagonal and {trajectory.rank} columns" if rank else "the diagonal"
+    notes = {
+        "prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary(),
+        "snapshots": f"{trajectory.count}, {collection}; {found} of their covariance",
+        **({"batch norm": "the statistics of the average weights, for all draws"} if normalised else {}),
+    }  # fmt: skip
+    record = Record("swag", notes=notes, trace=outcome.trace, instead="Use bs.laplace at its .model for one.")
+    return GaussianPosterior(trajectory.mean, covariance, record, function, settings.likelihood, method="sampled")
+
+
+def _check_rank(rank: int, snapshots: int | None) -> None:
+    """Refuses what the snapshots cannot give, where their number is known."""
+    if rank == 1:
+        raise InputError("rank: expected 0 or at least 2, as the covariance divides by rank − 1, got 1.")
+    if snapshots is not None and snapshots < max(rank, 2):
+        raise InputError(
+            f"rank: expected at most one column a snapshot, of which there will be {snapshots}, and at least two "
+            f"snapshots, got rank={rank}. Train for more epochs, or take a lower rank or a shorter burn_in."
+        )
+
+
+def _heard(choice: OptimizerChoice, walk: Walk) -> OptimizerChoice:
+    """The same optimiser, each of whose steps the walk hears of."""
+
+    def make(parameters: list[nn.Parameter]) -> Optimizer:
+        optimizer = choice.make(parameters)
+        optimizer.register_step_post_hook(walk.stepped)
+        return optimizer
+
+    heard = OptimizerChoice.made_by(make, choice.batch_size)
+    heard.values = choice.values
+    return heard
+
+
+def _cyclic(collection: Collection) -> Callable[[Optimizer], LambdaLR]:
+    return lambda optimizer: LambdaLR(optimizer, collection.factor)
+
+
+def _renormalise(network: nn.Module, rows: Rows) -> bool:
+    """Gives batch norms the statistics of the present weights: equal parts of each minibatch's, over one epoch.
+
+    Returns:
+        Whether there are any.
+    """
+    norms = [module for module in network.modules() if isinstance(module, _NORMS) and module.track_running_stats]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # an average over all batches
+        norm.train()
+    if norms:
+        with torch.no_grad():
+            for inputs, _ in rows.epoch():
+                call(network, inputs)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+        norm.eval()
+    return bool(norms)

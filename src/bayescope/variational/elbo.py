@@ -1,0 +1,198 @@
+"""The evidence lower bound of a Gaussian q over all rows, and how far off its estimate is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from bayescope.likelihoods import Likelihood
+from bayescope.network.draws import widest
+from bayescope.network.forward import owned, reading
+from bayescope.network.inputs import take_rows
+from bayescope.network.model import NetworkModel
+from bayescope.network.random_weights import RandomWeights
+from bayescope.precision import Precision
+from bayescope.precision.draws import weight_draws
+from bayescope.priors import Prior
+from bayescope.reparameterization import GaussianTensor
+from bayescope.training.loop import random_states
+from bayescope.training.minibatches import Minibatches
+
+# So many draws at a time, until the standard error is this small, or there are so many of them, or so many rows have
+# been read.
+ROUND, MOST_DRAWS = 16, 1024
+ACCURATE = 0.01
+ROWS_READ = 2**20
+# Numbers in an activation that are held at once, and rows that are read together at most.
+NUMBERS, MOST_ROWS = 2**23, 1024
+
+
+@final
+@dataclass(frozen=True)
+class Bound:
+    """E_q[Σ log p(y∣f)] − KL(q∥p), in float64.
+
+    Attributes:
+        expected_log_likelihood: the first term, estimated.
+        kl: the second, in closed form.
+        standard_error: of the first.
+        draws: how many it was estimated from.
+        outcomes: how many numbers y has, over all rows.
+    """
+
+    expected_log_likelihood: Tensor
+    kl: Tensor
+    standard_error: float
+    draws: int
+    outcomes: int
+
+    @property
+    def terms(self) -> dict[str, Tensor]:
+        """The terms, by name."""
+        return {"expected log likelihood": self.expected_log_likelihood, "kl": -self.kl}
+
+    @property
+    def note(self) -> str:
+        """How far off it is, for a summary."""
+        return f"standard error {self.standard_error:.2g} nats, from {self.draws} draws"
+
+
+class Draws(Protocol):
+    """Draws of Σ log p(y∣f) over all rows."""
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """`ROUND` of them, and as many values of a control of mean zero, each of shape (S,), float64."""
+
+
+def bound(kinds: Sequence[Draws], rows: Minibatches, kl: Tensor) -> Bound:
+    """The bound, from as many draws as it takes.
+
+    Args:
+        kinds: ways to draw Σ log p(y∣f); the one with the least noise in its first draws goes on.
+        rows: the data.
+        kl: KL(q∥p).
+    """
+    tried = [(draws, *draws()) for draws in kinds]
+    draws, values, controls = min(tried, key=lambda each: _with_control(*each[1:])[1])
+    while True:
+        mean, error = _with_control(values, controls)
+        count = len(values)
+        if error <= ACCURATE or count >= MOST_DRAWS or count * rows.rows >= ROWS_READ:
+            outcomes = sum(targets.numel() for _, targets in rows.in_order())
+            return Bound(mean, kl, error, count, outcomes)
+        value, control = draws()
+        values, controls = torch.cat([values, value]), torch.cat([controls, control])
+
+
+@final
+class WeightDraws:
+    """Draws of the weights, each for all rows, with log p(θ) − log q(θ) for the control.
+
+    With ℓ_s = Σ log p(y∣f(θ_s)) and c_s = log p(θ_s) − log q(θ_s), whose mean is −KL, the average of ℓ_s + β (c_s + KL)
+    has the mean of ℓ_s for every β. The β that regression finds is close to 1 near the posterior, where ℓ + c is
+    log p(y) whatever θ is, and the estimate is exact there.
+
+    Args:
+        function: f(x, θ), with the mean of q for its weights.
+        precision: of q.
+        prior: p(θ).
+        likelihood: p(y∣f).
+        rows: the data.
+        kl: KL(q∥p).
+        generator: of the draws.
+    """
+
+    def __init__(
+        self, function: NetworkModel, precision: Precision, prior: Prior, likelihood: Likelihood, rows: Minibatches,
+        kl: Tensor, generator: torch.Generator,
+    ) -> None:  # fmt: skip
+        self._function, self._precision, self._prior, self._kl = function, precision, prior, kl
+        self._likelihood, self._rows, self._generator = likelihood, rows, generator
+        self._together = _rows_together(function, rows)
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """ℓ and c + KL."""
+        values, controls, mean = [], [], self._function.flat
+        for theta in weight_draws(mean, self._precision, ROUND, self._generator):
+            values.append(self._log_likelihoods(theta))
+            log_density = _log_density(theta - mean, self._precision)
+            controls.append(self._prior.log_prob(theta) - log_density + self._kl)
+        return torch.cat(values), torch.cat(controls)
+
+    def _log_likelihoods(self, theta: Tensor) -> Tensor:
+        total = theta.new_zeros(len(theta))
+        with reading(self._function.module), torch.no_grad():
+            for inputs, targets in self._rows.in_order(self._together):
+                total += _summed(self._likelihood, self._function.forward(inputs, theta), targets)
+        return total
+
+
+@final
+class RowDraws:
+    """Draws of the outputs of independent weights, for each row by itself: in a network the sum has less noise.
+
+    Rows that share a draw of the weights err together. There is no control here: it would have to know the weights.
+
+    Args:
+        function: f(x, θ), with the mean of q for its weights.
+        precision: of q, diagonal.
+        likelihood: p(y∣f).
+        rows: the data.
+        generator: of the draws.
+    """
+
+    def __init__(
+        self, function: NetworkModel, precision: Precision, likelihood: Likelihood, rows: Minibatches,
+        generator: torch.Generator,
+    ) -> None:  # fmt: skip
+        self._module, self._likelihood, self._rows, self._generator = function.module, likelihood, rows, generator
+        weights = function.weights
+        sds = weights.unflat(precision.marginal_variance().sqrt())
+        means = weights.parameters(function.module)
+        self._gaussians = {name: GaussianTensor(mean.detach(), sds[name].to(mean)) for name, mean in means.items()}
+        self._random = RandomWeights.of(function.module, weights.names, rows.few[0])
+        self._together = _rows_together(function, rows)
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        """ℓ, and zeros."""
+        total = torch.zeros(ROUND, dtype=torch.float64)
+        # Reading begins from the same random state each time: what is drawn has to come from the generator.
+        with reading(self._module), torch.no_grad(), random_states(self._module, self._generator):
+            for inputs, targets in self._rows.in_order(self._together):
+                f = self._random.passes(
+                    self._gaussians, inputs, estimator="local_reparameterization", samples=ROUND
+                )  # fmt: skip
+                total = total.to(f.device) + _summed(self._likelihood, f.to(torch.float64), targets)
+        return total, torch.zeros_like(total)
+
+
+def _with_control(values: Tensor, control: Tensor) -> tuple[Tensor, float]:
+    """The mean of the values less what regression on a control of mean zero explains, and its standard error."""
+    centred, spread = values - values.mean(), control - control.mean()
+    power = spread.square().sum()
+    slope = (centred * spread).sum() / power if power > 0 else power
+    left = centred - slope * spread
+    error = math.sqrt(float(left.square().sum()) / (len(values) - 2) / len(values))
+    return values.mean() - slope * control.mean(), error
+
+
+def _summed(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:
+    """Σ log p(y∣f) of some rows, for f of shape (S, N, *positions, C), shape (S,)."""
+    return likelihood.log_prob(f.flatten(1, -2), targets.flatten(0, 1)).sum(-1)
+
+
+def _rows_together(function: NetworkModel, rows: Minibatches) -> int:
+    with reading(function.module), torch.no_grad():
+        wide = widest(function.module, owned(take_rows(rows.few[0], slice(0, 1)), copy=True))
+    return max(1, min(MOST_ROWS, NUMBERS // (ROUND * wide)))
+
+
+def _log_density(offset: Tensor, precision: Precision) -> Tensor:
+    """log N(θ − θ̂; 0, precision⁻¹) for offsets (S, P), shape (S,)."""
+    quadratic = (offset * precision.multiply(offset.mT).mT).sum(-1)
+    return 0.5 * (precision.logdet() - offset.shape[-1] * math.log(2 * math.pi) - quadratic)

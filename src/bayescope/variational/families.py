@@ -1,0 +1,247 @@
+"""Variational families: how q(θ) scatters around its means, which are the network's own parameters.
+
+Scales are learnt as logarithms over `PACE`, and what correlates weights is measured in first standard deviations over
+`PACE`: a step of an optimiser that moves a mean by lr changes a standard deviation by `PACE` lr of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.network.weights import Weights
+from bayescope.precision import DensePrecision, DiagonalPrecision, LowRankCovariance, Precision
+from bayescope.priors import Prior
+
+# Adam moves a parameter by about lr a step. With 1, sds are the last to arrive; with 10, Adam at a step size of 0.03 is
+# thrown out of a full covariance's optimum again.
+PACE = 3.0
+# The low rank's first directions, in first standard deviations: at zero the bound has no slope in them.
+FIRST_DIRECTIONS = 0.1
+_NAME = "the variational covariance"
+
+
+class Family(Protocol):
+    """N(0, Σ) over the P random weights: θ less its mean. What it returns is in the graph of its parameters."""
+
+    def noise(self, n: int) -> Tensor:
+        """n draws, shape (n, P), from torch's present random state."""
+
+    def solve(self, offset: Tensor) -> Tensor:
+        """Σ⁻¹ v for v of shape (n, P)."""
+
+    def trace(self, precision: Precision) -> Tensor:
+        """tr(P₀ Σ), a float64 scalar."""
+
+    def logdet(self) -> Tensor:
+        """log∣Σ∣, a float64 scalar."""
+
+    def variance(self) -> Tensor:
+        """The diagonal of Σ, shape (P,), float64."""
+
+    def precision(self) -> Precision:
+        """Σ⁻¹ in float64, without a graph."""
+
+
+def kl_divergence(family: Family, mean: Tensor, prior: Prior) -> Tensor:
+    """KL(N(μ, Σ) ∥ N(m, P₀⁻¹)) = ½ [tr(P₀Σ) + (μ−m)ᵀP₀(μ−m) − P − log∣P₀∣ − log∣Σ∣], a float64 scalar.
+
+    Args:
+        family: Σ.
+        mean: μ, shape (P,), in its graph.
+        prior: m and P₀.
+    """
+    dim = mean.shape[0]
+    precision, offset = prior.structured(dim), mean.to(torch.float64) - prior.centre(dim).to(mean.device)
+    distance = offset @ precision.multiply(offset)
+    return 0.5 * (family.trace(precision) + distance - dim - precision.logdet() - family.logdet())
+
+
+class Scale(Protocol):
+    """The standard deviations of independent weights."""
+
+    def sds(self) -> Mapping[str, Tensor]:
+        """σ of each random parameter, in its shape and dtype; 0 where a mask leaves an entry out."""
+
+
+@final
+class LogScale(nn.Module):
+    """σ = exp(PACE ρ).
+
+    Args:
+        weights: which are random.
+        parameters: of the network, by name.
+        sds: the first σ, shape (P,).
+    """
+
+    def __init__(self, weights: Weights, parameters: Mapping[str, Tensor], sds: Tensor) -> None:
+        super().__init__()
+        self.names = weights.names
+        logs = weights.unflat(sds.log() / PACE)
+        self.rho = nn.ParameterList(nn.Parameter(logs[name].to(parameters[name])) for name in self.names)
+        for place, name in enumerate(self.names):
+            mask = weights.masks[name].to(parameters[name]) if name in weights.masks else None
+            self.register_buffer(f"mask_{place}", mask)
+
+    def sds(self) -> dict[str, Tensor]:
+        """exp(PACE ρ), by name."""
+        return {name: self._masked(place, (PACE * self.rho[place]).exp()) for place, name in enumerate(self.names)}
+
+    def add_kl_gradient(self, place: int, precision: Tensor, share: float) -> None:
+        """Adds to the gradient in ρ that of ``share`` times Σ ½ (p σ² − log σ²), which is share PACE (p σ² − 1)."""
+        rho, rate = self.rho[place], share * PACE
+        if rho.grad is None:  # not in use: the prior alone widens it
+            rho.grad = torch.zeros_like(rho)
+        rho.grad.addcmul_((2.0 * PACE * rho).exp_(), rate * precision).sub_(self._masked(place, rho.new_tensor(rate)))
+
+    def _masked(self, place: int, value: Tensor) -> Tensor:
+        mask = self.get_buffer(f"mask_{place}") if f"mask_{place}" in self._buffers else None
+        return value if mask is None else value * mask
+
+
+@final
+class MeanField(nn.Module):
+    """Independent weights, Σ = diag(σ²)."""
+
+    def __init__(self, weights: Weights, scale: Scale) -> None:
+        super().__init__()
+        self._weights, self.scale = weights, scale
+
+    def noise(self, n: int) -> Tensor:
+        """σ∘z."""
+        sd = self._flat()
+        return sd * torch.randn(n, *sd.shape, dtype=sd.dtype, device=sd.device)
+
+    def solve(self, offset: Tensor) -> Tensor:
+        """v / σ²."""
+        return offset / self._flat().square()
+
+    def trace(self, precision: Precision) -> Tensor:
+        """Σ_p P₀_pp σ_p²."""
+        return (precision.diagonal() * self.variance()).sum()
+
+    def logdet(self) -> Tensor:
+        """Σ log σ²."""
+        return self.variance().log().sum()
+
+    def variance(self) -> Tensor:
+        """σ²."""
+        return self._flat().to(torch.float64).square()
+
+    def precision(self) -> DiagonalPrecision:
+        """diag(σ⁻²)."""
+        return DiagonalPrecision(self.variance().detach().reciprocal(), name=_NAME)
+
+    def _flat(self) -> Tensor:
+        return self._weights.flatten(self.scale.sds())
+
+
+@final
+class LowRank(nn.Module):
+    """Σ = diag(s²) + L Lᵀ with s = s₀ exp(PACE ρ) and L = PACE s₀∘U.
+
+    Args:
+        sds: s₀, shape (P,), in the dtype of the network.
+        rank: of L.
+    """
+
+    def __init__(self, sds: Tensor, rank: int) -> None:
+        super().__init__()
+        self.register_buffer("start", sds.clone())
+        self.rho = nn.Parameter(torch.zeros_like(sds))
+        directions = torch.randn(len(sds), rank, dtype=sds.dtype, device=sds.device)
+        self.directions = nn.Parameter(directions * (FIRST_DIRECTIONS / (PACE * rank**0.5)))
+
+    def noise(self, n: int) -> Tensor:
+        """s∘z₁ + L z₂."""
+        sd, factor = self._parts()
+        own = torch.randn(n, len(sd), dtype=sd.dtype, device=sd.device)
+        return sd * own + torch.randn(n, factor.shape[1], dtype=sd.dtype, device=sd.device) @ factor.mT
+
+    def solve(self, offset: Tensor) -> Tensor:
+        """By Woodbury: S⁻¹v − S⁻¹L (I + LᵀS⁻¹L)⁻¹ LᵀS⁻¹v with S = diag(s²)."""
+        sd, factor = (part.to(torch.float64) for part in self._parts())
+        scaled = offset / sd.square()
+        inner = torch.cholesky_solve(factor.mT @ scaled.mT, self._inner(sd, factor))
+        return (scaled - (factor @ inner).mT / sd.square()).to(offset)
+
+    def trace(self, precision: Precision) -> Tensor:
+        """Σ_p P₀_pp s_p² + tr(LᵀP₀L)."""
+        sd, factor = (part.to(torch.float64) for part in self._parts())
+        return (precision.diagonal() * sd.square()).sum() + (factor * precision.multiply(factor)).sum()
+
+    def logdet(self) -> Tensor:
+        """Σ log s² + log∣I + LᵀS⁻¹L∣."""
+        sd, factor = (part.to(torch.float64) for part in self._parts())
+        return 2.0 * (sd.log().sum() + self._inner(sd, factor).diagonal().log().sum())
+
+    def variance(self) -> Tensor:
+        """s² + Σ_k L_pk²."""
+        sd, factor = (part.to(torch.float64) for part in self._parts())
+        return sd.square() + factor.square().sum(1)
+
+    def precision(self) -> LowRankCovariance:
+        """The inverse, held by s² and L."""
+        sd, factor = (part.detach().to(torch.float64) for part in self._parts())
+        return LowRankCovariance(sd.square(), factor, name=_NAME)
+
+    def _parts(self) -> tuple[Tensor, Tensor]:
+        start = self.get_buffer("start")
+        return start * (PACE * self.rho).exp(), PACE * start[:, None] * self.directions
+
+    def _inner(self, sd: Tensor, factor: Tensor) -> Tensor:
+        """The Cholesky factor of I + LᵀS⁻¹L."""
+        scaled = factor / sd[:, None]
+        identity = torch.eye(factor.shape[1], dtype=sd.dtype, device=sd.device)
+        return torch.linalg.cholesky(identity + scaled.mT @ scaled)
+
+
+@final
+class Full(nn.Module):
+    """Σ = T Tᵀ with T = s₀∘(PACE B below the diagonal, exp(PACE ρ) on it).
+
+    Args:
+        sds: s₀, shape (P,), in the dtype of the network.
+    """
+
+    def __init__(self, sds: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("start", sds.clone())
+        self.rho = nn.Parameter(torch.zeros_like(sds))
+        self.below = nn.Parameter(torch.zeros(len(sds), len(sds), dtype=sds.dtype, device=sds.device))
+
+    def noise(self, n: int) -> Tensor:
+        """T z."""
+        root = self._root()
+        return torch.randn(n, len(root), dtype=root.dtype, device=root.device) @ root.mT
+
+    def solve(self, offset: Tensor) -> Tensor:
+        """T⁻ᵀ T⁻¹ v."""
+        root = self._root()
+        half = torch.linalg.solve_triangular(root, offset.mT, upper=False)
+        return torch.linalg.solve_triangular(root.mT, half, upper=True).mT
+
+    def trace(self, precision: Precision) -> Tensor:
+        """tr(TᵀP₀T)."""
+        root = self._root().to(torch.float64)
+        return (root * precision.multiply(root)).sum()
+
+    def logdet(self) -> Tensor:
+        """2 Σ log T_pp."""
+        return 2.0 * (self.get_buffer("start").to(torch.float64).log() + PACE * self.rho.to(torch.float64)).sum()
+
+    def variance(self) -> Tensor:
+        """Σ_k T_pk²."""
+        return self._root().to(torch.float64).square().sum(1)
+
+    def precision(self) -> DensePrecision:
+        """From the covariance."""
+        root = self._root().detach().to(torch.float64)
+        return DensePrecision.from_covariance(root @ root.mT, name=_NAME)
+
+    def _root(self) -> Tensor:
+        triangle = torch.tril(PACE * self.below, -1) + torch.diag((PACE * self.rho).exp())
+        return self.get_buffer("start")[:, None] * triangle

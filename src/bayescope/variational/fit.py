@@ -1,0 +1,206 @@
+"""One variational fit: q is set up around a network's weights, trained, and judged on all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.inference_mode import outside_inference_mode
+from bayescope.layers import deterministic
+from bayescope.layers.variational import VariationalLayer
+from bayescope.likelihoods import Likelihood
+from bayescope.network.model import NetworkModel
+from bayescope.posterior import GaussianPosterior, Record
+from bayescope.priors import Prior
+from bayescope.training.loop import Outcome
+from bayescope.training.optimizers import OptimizerChoice
+from bayescope.training.settings import Settings, Training
+from bayescope.training.watch import NoWatch, Watch
+from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, bound
+from bayescope.variational.families import Family
+from bayescope.variational.ivon import IvonSteps
+from bayescope.variational.objective import NegativeBound, VariationalNetwork
+from bayescope.variational.recipe import MEAN_FIELD, Recipe
+from bayescope.variational.start import Start, by_gradients, with_ivon
+from bayescope.variational.validation import PredictiveValidation
+
+NOT_TRAINED = Outcome({}, 0, 0, "all epochs")
+
+
+@final
+@dataclass(frozen=True)
+class Held:
+    """What a run is judged by and kept in.
+
+    Attributes:
+        validation: data that are not trained on, or ``None``.
+        patience: of the validation, or ``None``.
+        checkpoint: a file, or ``None``.
+    """
+
+    validation: Any = None
+    patience: int | None = None
+    checkpoint: str | Path | None = None
+
+
+NOTHING_HELD = Held()
+
+
+@outside_inference_mode
+def fit(
+    recipe: Recipe,
+    model: nn.Module,
+    data: Any,
+    likelihood: str | Likelihood,
+    weights: Any,
+    prior_precision: Any,
+    generator: torch.Generator | int | None,
+    *,
+    held: Held = NOTHING_HELD,
+    sds: Tensor | None = None,
+) -> GaussianPosterior:
+    """Trains q and reads the bound; see `variational` for the arguments and what is raised.
+
+    Args:
+        recipe: how.
+        model: whose weights are the first means; it is left as it is.
+        data: all rows.
+        likelihood: p(y∣f).
+        weights: which are random.
+        prior_precision: of p(θ), or "evidence".
+        generator: seeds everything.
+        held: how the run is judged and kept.
+        sds: the first ones, shape (P,), in the place of the recipe's.
+    """
+    model, weights, own = _plain(model, weights)
+    steps = IvonSteps(recipe.lr) if recipe.is_ivon else None
+    choice = recipe.optimizer if steps is None else OptimizerChoice.made_by(steps, recipe.batch_size)
+    settings = Settings(
+        likelihood=likelihood, epochs=max(1, recipe.epochs), lr=None if steps else recipe.lr, optimizer=choice,
+        schedule=recipe.schedule, batch_size=recipe.batch_size, checkpoint=held.checkpoint, generator=generator,
+        progress=recipe.progress,
+    )  # fmt: skip
+    with settings.prepared(model, data, weights, inplace=False) as training:
+        start = Start.of(recipe, training, data, prior_precision, sds, own)
+        family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
+        objective = NegativeBound(
+            training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
+            kl_weight=recipe.kl_weight, warmup=recipe.warmup,
+        )  # fmt: skip
+        outcome = _trained(recipe, held, training, family, start, objective) if recipe.epochs else NOT_TRAINED
+        return _posterior(start, family, objective, outcome)
+
+
+def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor]]:
+    """A module without variational layers, its weights that are random, and the sds that those layers had."""
+    # What is no module is refused where every training refuses it.
+    if not isinstance(model, nn.Module) or not any(isinstance(layer, VariationalLayer) for layer in model.modules()):
+        return model, weights, {}
+    plain, own = deterministic(model)
+    if isinstance(weights, str) and weights == "all":
+        weights = {name: sd > 0 for name, sd in own.items()}
+    return plain, weights, own
+
+
+def _trained(
+    recipe: Recipe, held: Held, training: Training, family: Family, start: Start, objective: NegativeBound
+) -> Outcome:
+    """Runs the training of the whole of q, and of what is learnt beside it."""
+    assert isinstance(family, nn.Module)
+    whole = VariationalNetwork(training.module, family, start.hyperparameters)
+    watch: Watch = NoWatch()
+    if held.validation is not None:
+        rows = training.held_out(held.validation)
+        watch = PredictiveValidation(training.module, training.weights, family, rows, objective, held.patience)
+    return replace(training, module=whole).run(objective, watch, recipe.facts())
+
+
+def _posterior(start: Start, family: Family, objective: NegativeBound, outcome: Outcome) -> GaussianPosterior:
+    """q as it is now, with its bound over all rows."""
+    recipe, training, hyperparameters = start.recipe, start.training, start.hyperparameters
+    function, precision, kl = training.function(), family.precision(), objective.kl().detach()
+    rows, source, likelihood = training.rows, training.order, objective.likelihood
+    draws: list[Draws] = [WeightDraws(function, precision, objective.prior, likelihood, rows, kl, source)]
+    if recipe.family == MEAN_FIELD:
+        draws.append(RowDraws(function, precision, likelihood, rows, source))
+    judged = hyperparameters.refitted(bound(draws, rows, kl))
+    record = Record("variational", elbo_terms=judged.terms, notes=_notes(start, outcome, judged), trace=outcome.trace)
+    sds, seed = family.variance().detach().sqrt(), checks.seed_from(source)
+    return GaussianPosterior(
+        function.flat, precision, record, function, objective.likelihood, method="sampled",
+        infer=Conditioning(recipe, function, sds, objective.likelihood, seed),
+    )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Conditioning:
+    """The inference behind `Posterior.condition`: the same recipe on new data, from q and with q as the prior.
+
+    Attributes:
+        recipe: how.
+        function: f(x, θ) at the means.
+        sds: of q, shape (P,).
+        likelihood: p(y∣f), with the noise that was learnt.
+        seed: of the next fit.
+    """
+
+    recipe: Recipe
+    function: NetworkModel
+    sds: Tensor
+    likelihood: Likelihood
+    seed: int
+
+    def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
+        """The posterior after more data.
+
+        Args:
+            prior: p(θ), such as the last posterior.
+            data: X and y, or a DataLoader or Dataset.
+        """
+        given = data[0] if len(data) == 1 else tuple(data)
+        recipe = replace(self.recipe, groups="layer")
+        return fit(
+            recipe, self.function.module, given, self.likelihood, self.function.weights, prior, self.seed,
+            sds=self.sds,
+        )  # fmt: skip
+
+
+def _notes(start: Start, outcome: Outcome, judged: Bound) -> dict[str, str]:
+    """Lines for the summary."""
+    recipe, training = start.recipe, start.training
+    family = recipe.family if recipe.rank is None else f"{recipe.family} of rank {recipe.rank}"
+    draws = f"{recipe.samples} draw{'s' * (recipe.samples > 1)} a step"
+    notes = {
+        **start.hyperparameters.notes(training.weights), "bound": judged.note, "family": family,
+        "estimator": f"{recipe.estimator}, {draws}", "rows": f"{training.rows.rows:,}",
+    }  # fmt: skip
+    if recipe.kl_weight != 1.0:
+        notes["kl weight"] = f"{recipe.kl_weight:g}; the evidence lower bound has the weight 1"
+    if recipe.epochs:
+        notes["training"] = outcome.summary()
+        notes["at rest"] = _rest(outcome)
+    return notes
+
+
+def _rest(outcome: Outcome) -> str:
+    """Whether the loss has come to rest, in view of the noise of its draws.
+
+    The means over the last tenth of the epochs and the tenth before are compared with the standard error of their
+    difference; where it tells nothing, as after a few epochs, the outcome's own words stand.
+    """
+    losses = torch.tensor(outcome.trace.get("loss", [])[: outcome.kept], dtype=torch.float64)
+    span = len(losses) // 10
+    if span > 1:
+        before, after = losses[-2 * span : -span], losses[-span:]
+        error = float(((before.var() + after.var()) / span).sqrt())
+        apart = float(after.mean() - before.mean())
+        if abs(apart) <= 2.0 * error:
+            return f"yes, the loss changed by {apart:.2g} ± {error:.2g} nats over the last {span} epochs"
+    return outcome.rest("Train for more epochs, with schedule='cosine'.")

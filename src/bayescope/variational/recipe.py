@@ -1,0 +1,155 @@
+"""How a variational posterior is made: what was asked for, apart from model, data, prior and likelihood."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+from bayescope import checks
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.reparameterization import ESTIMATORS
+from bayescope.variational import initialization
+
+MEAN_FIELD, LOW_RANK, FULL = "mean_field", "low_rank", "full"
+STICKING_THE_LANDING, REPARAMETERIZATION = "sticking_the_landing", "reparameterization"
+# By family, the estimators that it takes; the first one is its default.
+ESTIMATORS_OF = {
+    MEAN_FIELD: ESTIMATORS,
+    LOW_RANK: (STICKING_THE_LANDING, REPARAMETERIZATION),
+    FULL: (STICKING_THE_LANDING, REPARAMETERIZATION),
+}
+EVIDENCE = "evidence"
+IVON = "ivon"
+_NAMED_OPTIMIZERS = ("adam", "sgd", IVON)
+_DEFAULT_RANK = 10
+
+
+@final
+@dataclass(frozen=True)
+class Recipe:
+    """The options of a variational fit; see `variational` for what each of them means.
+
+    Attributes:
+        family: "mean_field", "low_rank" or "full".
+        rank: of the family "low_rank", else ``None``.
+        estimator: of the gradient.
+        samples: S.
+        kl_weight: w.
+        warmup: epochs.
+        initial_sd: a number, a tensor, "laplace" or ``None``.
+        groups: of prior precisions that are learnt.
+        epochs: how many, 0 included.
+        lr: or ``None``.
+        optimizer: a name or a function.
+        schedule: of the step size.
+        batch_size: or ``None``.
+        progress: whether a bar is drawn.
+    """
+
+    family: str
+    rank: int | None
+    estimator: str
+    samples: int
+    kl_weight: float
+    warmup: int
+    initial_sd: Any
+    groups: str
+    epochs: int
+    lr: float | None
+    optimizer: Any
+    schedule: Any
+    batch_size: int | None
+    progress: bool
+
+    @classmethod
+    def checked(
+        cls, *, family: Any, rank: Any, estimator: Any, samples: Any, kl_weight: Any, warmup: Any, initial_sd: Any,
+        groups: Any, epochs: Any, lr: Any, optimizer: Any, schedule: Any, batch_size: Any, progress: Any,
+    ) -> Recipe:  # fmt: skip
+        """The recipe, if every option is one and they go together.
+
+        Raises:
+            OptionError: if a name is unknown.
+            InputError: if a number cannot be used.
+            UnsupportedError: if two options do not go together; the message lists what does.
+        """
+        checks.choice("family", family, ESTIMATORS_OF)
+        if not callable(optimizer):
+            checks.choice("optimizer", optimizer, _NAMED_OPTIMIZERS)
+        if rank is not None and family != LOW_RANK:
+            raise UnsupportedError(f"rank: expected with the family 'low_rank', got {family!r}. Leave it out.")
+        if family == LOW_RANK:
+            rank = _DEFAULT_RANK if rank is None else checks.count("rank", rank)
+        return cls(
+            family, rank, _estimator(estimator, family, optimizer), checks.count("samples", samples),
+            checks.positive_number("kl_weight", kl_weight), checks.count("warmup", warmup, least=0),
+            initialization.checked(initial_sd), groups, checks.count("epochs", epochs, least=0), lr, optimizer,
+            schedule, batch_size, checks.flag("progress", progress),
+        )  # fmt: skip
+
+    @property
+    def is_ivon(self) -> bool:
+        """Whether steps are natural gradients."""
+        return not callable(self.optimizer) and self.optimizer == IVON
+
+    def facts(self) -> dict[str, Any]:
+        """What a run that goes on from a checkpoint has to have in common, beside what every training has."""
+        return {
+            "fit": f"variational, {self.family}" + ("" if self.rank is None else f" of rank {self.rank}"),
+            "estimator": self.estimator,
+            "samples": self.samples,
+            "kl_weight": self.kl_weight,
+            "warmup": self.warmup,
+            "groups": self.groups,
+        }
+
+
+def check_groups(prior_precision: Any, groups: Any) -> None:
+    """Checks that groups are named where one prior precision is learnt for each of them, and nowhere else.
+
+    Raises:
+        OptionError: if the prior precision is another word than "evidence".
+        UnsupportedError: if groups are named for a prior that is given.
+    """
+    if isinstance(prior_precision, str):
+        checks.choice("prior_precision", prior_precision, [EVIDENCE])
+    elif groups != "layer":
+        raise UnsupportedError(
+            f"groups: expected with prior_precision='evidence', which learns one precision a group, got {groups!r} "
+            "beside a prior that is given. Leave it out."
+        )
+
+
+def _estimator(estimator: Any, family: str, optimizer: Any) -> str:
+    """The estimator itself, or the default of a family.
+
+    Raises:
+        OptionError: if the name is unknown.
+        UnsupportedError: if the family or the optimiser does not take it.
+    """
+    if estimator is not None:
+        checks.choice("estimator", estimator, ESTIMATORS)
+    takes: tuple[str, ...] = ESTIMATORS_OF[family]
+    if not callable(optimizer) and optimizer == IVON:
+        if family != MEAN_FIELD:
+            raise UnsupportedError(f"optimizer: 'ivon' expects the family 'mean_field', got {family!r}. Take 'adam'.")
+        takes = (REPARAMETERIZATION,)
+    if estimator is None:
+        return takes[0]
+    if estimator not in takes:
+        kind = f"the optimizer {IVON!r}" if takes == (REPARAMETERIZATION,) else f"the family {family!r}"
+        raise UnsupportedError(
+            f"estimator: expected one of {', '.join(map(repr, takes))} for {kind}, got {estimator!r}. Leave it out."
+        )
+    return str(estimator)
+
+
+def check_rank(rank: int, dim: int) -> int:
+    """A rank that P weights can have.
+
+    Raises:
+        InputError: if it is larger than P.
+    """
+    if rank > dim:
+        raise InputError(f"rank: expected at most {dim}, the number of random weights, got {rank}.")
+    return rank

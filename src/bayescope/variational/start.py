@@ -1,0 +1,176 @@
+"""What a variational fit is set up from: hyperparameters, first standard deviations, a family and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.laplace.groups import PriorGroups
+from bayescope.likelihoods import Gaussian
+from bayescope.network.forward import owned, reading
+from bayescope.network.inputs import call
+from bayescope.network.network import Network
+from bayescope.network.priors import network_prior
+from bayescope.network.random_weights import RandomWeights
+from bayescope.precision import DiagonalPrecision
+from bayescope.priors import Prior
+from bayescope.training.settings import Training
+from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
+from bayescope.variational.gradients import AtDraws, ByRow, Gradients, StickingTheLanding
+from bayescope.variational.hyperparameters import Hyperparameters
+from bayescope.variational.initialization import LAPLACE, given_sds, laplace_sds, layer_sds
+from bayescope.variational.ivon import FIRST_CURVATURE, CurvatureScale, IvonGradients, IvonSteps, require_independent
+from bayescope.variational.recipe import EVIDENCE, FULL, LOW_RANK, STICKING_THE_LANDING, Recipe, check_rank
+
+# A full covariance of more weights takes gigabytes, with its gradient and the optimiser's moments.
+MOST_FULL = 5000
+# Of a difference of precisions, relative to the smaller one.
+ROUNDING = 1e-12
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What q is set up from.
+
+    Attributes:
+        recipe: how.
+        training: the module, its weights and the rows.
+        hyperparameters: p(θ) and p(y∣f).
+        sds: the first ones, shape (P,), float64; ``None`` where they are left to the optimiser.
+    """
+
+    recipe: Recipe
+    training: Training
+    hyperparameters: Hyperparameters
+    sds: Tensor | None
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, training: Training, data: Any, prior_precision: Any, sds: Tensor | None,
+        own: Mapping[str, Tensor],
+    ) -> Start:  # fmt: skip
+        """Reads the data where a start depends on them.
+
+        Args:
+            recipe: how.
+            training: the module, its weights and the rows.
+            data: the same rows, as they were given.
+            prior_precision: of p(θ), or "evidence".
+            sds: where q goes on from; natural gradients begin anew, as a posterior says nothing of new rows' curvature.
+            own: those that the module's layers had, by parameter.
+        """
+        weights, module, groups = training.weights, training.module, None
+        if isinstance(prior_precision, str) and prior_precision == EVIDENCE:
+            groups, prior_precision = _groups(training, recipe.groups), 1.0
+        prior = _independent(network_prior(prior_precision, weights))
+        trained = sds is not None or bool(own) or _is_laplace(recipe.initial_sd)
+        noise = _first_noise(training, trained=trained)
+        hyperparameters = Hyperparameters(prior, groups, training.settings.likelihood, noise)
+        hyperparameters.to(next(module.parameters()).device)
+        if sds is not None and not recipe.is_ivon:
+            return cls(recipe, training, hyperparameters, sds)
+        sds = None
+        if _is_laplace(recipe.initial_sd):
+            sds = laplace_sds(module, weights, data, hyperparameters.likelihood, prior, recipe.kl_weight)
+        elif own and recipe.initial_sd is None:
+            sds = layer_sds(own, weights)
+        elif recipe.initial_sd is not None or not recipe.is_ivon:
+            sds = given_sds(recipe.initial_sd, weights)
+        return cls(recipe, training, hyperparameters, sds)
+
+    @property
+    def flat_sds(self) -> Tensor:
+        """The first sds in the dtype and on the device of the weights."""
+        assert self.sds is not None
+        return self.sds.to(self.training.weights.flat(self.training.module))
+
+
+def by_gradients(start: Start) -> tuple[Family, Gradients]:
+    """The family, and how the gradient of its parameters is estimated."""
+    recipe, module, weights = start.recipe, start.training.module, start.training.weights
+    sticking, samples = recipe.estimator == STICKING_THE_LANDING, recipe.samples
+    if recipe.family in (LOW_RANK, FULL):
+        family: LowRank | Full | MeanField = _correlated(start)
+    else:
+        family = MeanField(weights, LogScale(weights, weights.parameters(module), start.flat_sds))
+        if not sticking:
+            random = RandomWeights.of(module, weights.names, start.training.rows.few[0])
+            return family, ByRow(random, weights, family, recipe.estimator, samples)
+    if sticking:
+        return family, StickingTheLanding(module, weights, family, samples)
+    return family, AtDraws(module, weights, family, samples)
+
+
+def _correlated(start: Start) -> LowRank | Full:
+    recipe, dim = start.recipe, start.training.weights.dim
+    if recipe.rank is not None:
+        return LowRank(start.flat_sds, check_rank(recipe.rank, dim))
+    if dim > MOST_FULL:
+        raise UnsupportedError(
+            f"family: 'full' expects at most {MOST_FULL:,} random weights, got {dim:,}. Take 'low_rank', "
+            "'mean_field', or weights='last_layer'."
+        )
+    return Full(start.flat_sds)
+
+
+def with_ivon(start: Start, steps: IvonSteps) -> tuple[Family, Gradients]:
+    """Mean field by curvatures, which the optimiser is told of, and what sets ĝ and ĥ."""
+    recipe, module, weights = start.recipe, start.training.module, start.training.weights
+    require_independent(module, weights)
+    prior, share = start.hyperparameters.prior, recipe.kl_weight / start.training.rows.rows
+    curvatures = torch.full((weights.dim,), FIRST_CURVATURE, dtype=torch.float64)
+    if start.sds is not None:
+        diagonal = prior.diagonal(weights.dim).to(start.sds)
+        curvatures = share * (start.sds.square().reciprocal() - diagonal)
+        # The data may say nothing of a weight: what is left is the rounding of its prior.
+        curvatures = torch.where(curvatures.abs() <= ROUNDING * share * diagonal, 0.0, curvatures)
+        if (curvatures < 0).any():
+            raise InputError(
+                "initial_sd: expected no more than the prior's sd for 'ivon', got more. Take a smaller one."
+            )
+    scale = CurvatureScale(weights, weights.parameters(module), curvatures, prior, share)
+    steps.scale = scale
+    family = MeanField(weights, scale)
+    return family, IvonGradients(module, weights, family, scale, recipe.samples)
+
+
+def _independent(prior: Prior) -> Prior:
+    """A prior whose precision is known to be diagonal as one with a number for each weight."""
+    if isinstance(prior.precision, DiagonalPrecision):
+        return Prior(prior.precision.diagonal(), prior.mean)
+    return prior
+
+
+def _groups(training: Training, kind: str) -> PriorGroups:
+    """The weights that share a prior precision, by a trace of the network on a few rows."""
+    with torch.no_grad():
+        traced = Network.trace(training.module, owned(training.rows.few[0], copy=True), training.weights)
+    return PriorGroups.of(traced, kind)
+
+
+def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
+    """Where a noise variance starts that is to be learnt: the targets' variance, or a trained network's squared error.
+
+    Returns:
+        A float64 scalar, or ``None`` where the noise is given or the likelihood has none.
+    """
+    likelihood = training.settings.likelihood
+    if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
+        return None
+    apart = []
+    with reading(training.module), torch.no_grad():
+        for inputs, targets in training.rows.in_order():
+            f = call(training.module, inputs).to(torch.float64).flatten(0, -2) if trained else 0.0
+            apart.append(targets.flatten(0, 1) - f)
+    left = torch.cat(apart)
+    return (left if trained else left - left.mean(0)).square().mean()
+
+
+def _is_laplace(initial_sd: Any) -> bool:
+    return isinstance(initial_sd, str) and initial_sd == LAPLACE

@@ -1,0 +1,102 @@
+"""R-hat and effective draws against ArviZ and against what is known of an autoregression."""
+
+import arviz
+import pytest
+import torch
+
+from bayescope.density.convergence import convergence
+from bayescope.errors import InputError
+
+
+def autoregression(phi, *, chains=4, draws=1000, columns=20, seed=0):
+    """x_t = φ x_{t−1} + noise, from its stationary distribution."""
+    source = torch.Generator().manual_seed(seed)
+    noise = torch.randn(draws, chains, columns, dtype=torch.float64, generator=source)
+    x = [noise[0] / (1 - phi**2) ** 0.5]
+    for step in noise[1:]:
+        x.append(phi * x[-1] + step)
+    return torch.stack(x, 1)
+
+
+def by_arviz(draws):
+    dataset = arviz.convert_to_dataset({"x": draws.numpy()})
+    return (
+        torch.from_numpy(arviz.rhat(dataset, method="rank")["x"].values),
+        torch.from_numpy(arviz.ess(dataset, method="bulk")["x"].values),
+    )
+
+
+def apart(draws):
+    return draws + 2.0 * torch.arange(len(draws), dtype=torch.float64)[:, None, None]
+
+
+def spread(draws):
+    return draws * (1.0 + torch.arange(len(draws), dtype=torch.float64))[:, None, None]
+
+
+CASES = {
+    "independent": autoregression(0.0),
+    "an odd number of draws": autoregression(0.0, draws=501),
+    "slow": autoregression(0.9),
+    "antithetic": autoregression(-0.6),
+    "two chains": autoregression(0.5, chains=2, draws=400),
+    "apart": apart(autoregression(0.3)),
+    "unlike spreads": spread(autoregression(0.3)),
+    "ties": autoregression(0.5).round(),
+    "heavy tails": autoregression(0.2) ** 5,
+}
+
+
+@pytest.mark.parametrize("draws", CASES.values(), ids=CASES.keys())
+def test_arviz(draws):
+    r_hat, effective = convergence(draws)
+    expected_r_hat, expected_effective = by_arviz(draws)
+    torch.testing.assert_close(r_hat, expected_r_hat, rtol=1e-12, atol=0.0)
+    # Both end Geyer's sequence at a pair of the same sign; what is beyond it is noise, in which they differ.
+    torch.testing.assert_close(effective, expected_effective, rtol=0.03, atol=0.0)
+
+
+@pytest.mark.parametrize("name", ["independent", "an odd number of draws", "antithetic"])
+def test_the_same_numbers_where_the_sequence_is_short(name):
+    _, effective = convergence(CASES[name])
+    torch.testing.assert_close(effective, by_arviz(CASES[name])[1], rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8, -0.4])
+def test_autoregression(phi):
+    """The effective draws of the mean of an AR(1) are S (1 − φ)/(1 + φ)."""
+    _, effective = convergence(autoregression(phi, draws=4000))
+    torch.testing.assert_close(effective.median().item(), 16000 * (1 - phi) / (1 + phi), rtol=0.07, atol=0.0)
+
+
+def test_monotone_maps_change_nothing():
+    """Ranks are all that counts for the effective draws: an infinite variance is no trouble."""
+    draws = autoregression(0.5)
+    torch.testing.assert_close(convergence(draws)[1], convergence(draws.exp())[1], rtol=1e-12, atol=0.0)
+
+
+def test_one_chain_is_judged_by_its_halves():
+    draws = autoregression(0.0, chains=1)
+    assert float(convergence(draws)[0].max()) < 1.02
+    drifting = draws + torch.linspace(0, 5, draws.shape[1], dtype=torch.float64)[:, None]
+    assert float(convergence(drifting)[0].min()) > 1.5
+
+
+def test_nothing_moved():
+    draws = autoregression(0.0, columns=2)
+    draws[..., 1] = 3.0
+    r_hat, effective = convergence(draws)
+    assert r_hat.isnan().tolist() == effective.isnan().tolist() == [False, True]
+
+
+def test_blocks_change_nothing(monkeypatch):
+    draws = autoregression(0.5)
+    whole = convergence(draws)
+    monkeypatch.setattr("bayescope.density.convergence._BLOCK", 10_000)
+    for one, other in zip(whole, convergence(draws), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0.0)
+
+
+def test_too_few_draws():
+    with pytest.raises(InputError, match="at least 4 a chain, got 3"):
+        convergence(torch.zeros(2, 3, 1))

@@ -1,0 +1,45 @@
+"""Modules that call dropout in train mode alone are found, and nothing but them is put into it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayescope.errors import UnsupportedError
+from bayescope.network.dropout import random_outputs
+from bayescope.network.dropout_switches import switched_modules, switched_on
+from bayescope.network.forward import reading
+from tests.dropout.networks import ROWS, Looping, Moody, Switched, case
+from tests.network.networks import built, generator, numbers
+
+
+def test_only_modules_that_switch_dropout_are_in_train_mode() -> None:
+    module, x = case("switched")
+    before = module.child.count.clone()
+    assert switched_modules(module, x) == [module]
+    with reading(module), switched_on([module]):
+        f, sites = random_outputs(module, x, 50, generator())
+    assert sites == 1
+    assert (f.std(0) > 0).all()
+    assert f.abs().max() < 90, "the child was in train mode"
+    assert torch.equal(module.child.count, before)
+    assert switched_modules(built(Looping), numbers(ROWS, 3)) == []
+
+
+def test_dropout_in_train_mode_that_cannot_be_switched_on_is_refused() -> None:
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other, self.linear = Moody(), nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(F.dropout(x, 0.2) if self.other.training else x)
+
+    with pytest.raises(UnsupportedError, match="1 calls in train mode alone"):
+        switched_modules(built(Asking), numbers(ROWS, 3))
+
+
+def test_switches_are_found_on_a_single_row() -> None:
+    assert len(switched_modules(built(Switched), numbers(1, 3, 4))) == 1

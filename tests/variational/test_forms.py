@@ -1,0 +1,133 @@
+"""Variational inference for every form of model, weights and data; the same twice, and nothing else touched."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from bayescope.priors import Prior
+from bayescope.variational import variational
+from tests.training.toys import flat, line, noisy_network, perceptron, seeded
+from tests.variational.toys import GAUSSIAN, network, regression, seeded_draws
+
+
+def test_last_layer_masks_and_frozen_weights() -> None:
+    x, y = line(40)
+    last = variational(
+        perceptron(), (x, y), likelihood=GAUSSIAN, weights="last_layer", family="full", epochs=3, lr=0.01, generator=0,
+        progress=False,
+    )  # fmt: skip
+    assert last.mean.shape == (9,)
+    before = perceptron()
+    assert not torch.equal(last.model[0].weight, before[0].weight)  # a point estimate
+    mask = torch.zeros(33, dtype=torch.bool)
+    mask[::3] = True
+    for family in ("mean_field", "low_rank", "full"):
+        q = variational(
+            perceptron(), (x, y), likelihood=GAUSSIAN, weights=mask, family=family, epochs=2, generator=0,
+            progress=False,
+        )  # fmt: skip
+        assert q.mean.shape == (11,)
+        assert not torch.equal(flat(q.model)[~mask], flat(before)[~mask])
+    frozen = perceptron()
+    frozen[0].requires_grad_(False)
+    adapted = variational(frozen, (x, y), likelihood=GAUSSIAN, epochs=2, generator=0, progress=False)
+    assert torch.equal(adapted.model[0].weight, before[0].weight)
+    assert adapted.mean.shape == (9,)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a low-rank adapter, W + B A: factors that meet no data by themselves but as products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = seeded(0, (nn.Linear, (2, 6)), (nn.Tanh, ()), (nn.Linear, (6, 1)))
+        self.base.requires_grad_(False)
+        with seeded_draws(1):
+            self.down = nn.Parameter(0.1 * torch.randn(1, 2))
+        self.up = nn.Parameter(torch.zeros(6, 1))
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        weight = self.base[0].weight + self.up @ self.down
+        out: Tensor = self.base[2](torch.tanh(nn.functional.linear(x * scale, weight, self.base[0].bias)))
+        return out
+
+
+def test_adapters_with_several_inputs_in_single_precision() -> None:
+    x, y = line(40)
+    inputs = {"x": x, "scale": torch.ones(40, 1)}
+    q = variational(Adapted(), (inputs, y), likelihood=GAUSSIAN, epochs=30, lr=0.02, generator=0, progress=False)
+    assert q.mean.shape == (8,)
+    assert q.trace["loss"][-1] < q.trace["loss"][0]
+    again = variational(
+        Adapted(), ((x, torch.ones(40, 1)), y), likelihood=GAUSSIAN, epochs=30, lr=0.02, generator=0, progress=False
+    )
+    assert torch.equal(again.mean, q.mean)
+    assert q.predict(inputs).mean.shape == (40, 1)
+
+
+def test_dense_outputs_and_many_classes() -> None:
+    x, y = line(20)
+    folded = (x.reshape(10, 2, 2), y.reshape(10, 2, 1))
+    q = variational(
+        network(), folded, likelihood=GAUSSIAN, family="full", samples=2, epochs=400, lr=0.05, schedule="cosine",
+        generator=0, progress=False,
+    )  # fmt: skip
+    problem = regression(20, Prior(1.0))
+    assert ((q.mean - problem.mean) / problem.sds).abs().max() < 1e-2
+    assert float(q.elbo) == pytest.approx(problem.evidence, abs=0.01)
+    labels = torch.randint(1000, (12, 3, 2), generator=torch.Generator().manual_seed(0))
+    images = torch.randn(12, 2, 3, 2, generator=torch.Generator().manual_seed(1))
+
+    class Pixels(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            with seeded_draws(0):
+                self.convolution = nn.Conv2d(2, 1000, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.convolution(x).movedim(1, -1)
+            return out
+
+    many = variational(Pixels(), (images, labels), likelihood="categorical", epochs=1, generator=0, progress=False)
+    assert many.predict(images, samples=3).probs.shape == (12, 3, 2, 1000)
+    assert torch.isfinite(many.elbo)
+
+
+def test_forms_of_data_agree() -> None:
+    x, y = line(24)
+    rows = TensorDataset(x, y)
+    truth = regression(24, Prior(2.0))
+    loader = DataLoader(rows, batch_size=12, generator=torch.Generator())
+    for data in [(x.numpy(), y.numpy()[:, 0]), [(x[:12], y[:12]), (x[12:], y[12:])], loader]:
+        q = variational(
+            network(), data, likelihood=GAUSSIAN, prior_precision=2.0, batch_size=12, epochs=100, lr=0.05,
+            schedule="cosine", generator=0, progress=False,
+        )  # fmt: skip
+        assert ((q.mean - truth.mean) / truth.sds).abs().max() < 0.5
+
+
+def test_the_same_generator_gives_the_same_numbers() -> None:
+    x, y = line(30)
+    module = noisy_network()
+    before = copy.deepcopy(module.state_dict())
+
+    def fitted(seed: int, **options: Any) -> Any:
+        return variational(
+            module, (x, y), likelihood=GAUSSIAN, batch_size=8, epochs=3, generator=seed, progress=False, **options
+        )
+
+    for options in ({}, {"family": "low_rank", "rank": 2}, {"optimizer": "ivon", "samples": 2}):
+        first, second, other = fitted(5, **options), fitted(5, **options), fitted(6, **options)
+        assert torch.equal(first.mean, second.mean)
+        assert torch.equal(first.elbo, second.elbo)
+        assert torch.equal(first.precision.marginal_variance(), second.precision.marginal_variance())
+        assert not torch.equal(first.mean, other.mean)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module.training
+    assert not first.model.training
