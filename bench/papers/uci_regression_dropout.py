@@ -34,7 +34,7 @@ PACES: dict[str, dict[str, Any]] = {
     "bostonHousing": {"epochs": 600, "batch_size": 128, "lr": 1e-2},
     "energy": {"epochs": 400, "batch_size": 128, "lr": 1e-2},
     "concrete": {"epochs": 600, "batch_size": 128, "lr": 2e-2},
-    "wine-quality-red": {"epochs": 800, "batch_size": 256, "lr": 1e-2},
+    "wine-quality-red": {"epochs": 800, "batch_size": 128, "lr": 1e-2},
     "kin8nm": {"epochs": 120, "batch_size": 256, "lr": 1e-2},
 }
 

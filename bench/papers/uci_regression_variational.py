@@ -30,7 +30,7 @@ TRAINING: dict[str, Any] = {
     "batch_size": 128, "progress": False,
 }  # fmt: skip
 EPOCHS = {
-    "yacht": 1000, "bostonHousing": 800, "energy": 600, "concrete": 600, "wine-quality-red": 200, "kin8nm": 100,
+    "yacht": 1000, "bostonHousing": 600, "energy": 400, "concrete": 400, "wine-quality-red": 150, "kin8nm": 60,
 }  # fmt: skip
 BESIDE = {"Laplace": "uci_regression", "MC dropout": "uci_regression_dropout"}
 

@@ -124,7 +124,9 @@ def test_draws_predict_and_the_trace_tells_of_each_chain() -> None:
     ids=["list", "loader", "dataset"],
 )
 def test_data_in_batches(data: Any) -> None:
-    q = sgmcmc(linear(), data, likelihood=Gaussian(NOISE), lr=0.1, draws=6, burn_in=10, chains=2, cycles=2, generator=0)
+    q = sgmcmc(
+        linear(), data, likelihood=Gaussian(NOISE), lr=0.1, draws=6, thin=1, burn_in=10, chains=2, cycles=2, generator=0
+    )
     assert q.draws.shape == (2, 6, 3)
     assert len(q.trace["loss"]) == 2 * (10 + 3)
 
@@ -135,7 +137,7 @@ def test_cycles_end_where_the_step_size_is_small() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         q = sgmcmc(
-            linear(), (x, y), likelihood=Gaussian(NOISE), lr=0.3, friction=1.0, draws=30, burn_in=60, cycles=3,
+            linear(), (x, y), likelihood=Gaussian(NOISE), lr=0.3, friction=1.0, draws=30, thin=1, burn_in=60, cycles=3,
             chains=40, generator=0,
         )  # fmt: skip
     steps = q.draws.diff(dim=1).square().sum(-1).mean(0)
@@ -152,7 +154,7 @@ def test_networks_are_sampled_in_eval_mode(chains: int) -> None:
     """Batch norm keeps its statistics, and dropout does not draw: what is sampled is what predicts."""
     module, (x, y) = noisy_network(), line()
     state = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    q = sgmcmc(module, (x, y), likelihood="gaussian", lr=1e-4, draws=4, burn_in=0, chains=chains, generator=0)
+    q = sgmcmc(module, (x, y), likelihood="gaussian", lr=1e-4, draws=4, thin=1, burn_in=0, chains=chains, generator=0)
     assert all(torch.equal(buffer, state[name]) for name, buffer in q.model.named_buffers())
     loss = float(0.5 * (module.eval()(x).detach() - y).square().sum() + 20 * math.log(2 * math.pi))
     assert q.trace["nll"][0] == pytest.approx(loss)
@@ -164,8 +166,8 @@ def test_networks_are_sampled_in_eval_mode(chains: int) -> None:
 def test_all_weights_but_the_random_ones_stay(weights: Any, chains: int) -> None:
     module = perceptron()
     q = sgmcmc(
-        module, line(), likelihood="gaussian", weights=weights, draws=4, burn_in=1, chains=chains, start="prior",
-        generator=0,
+        module, line(), likelihood="gaussian", weights=weights, draws=4, thin=1, burn_in=1, chains=chains,
+        start="prior", generator=0,
     )  # fmt: skip
     assert q.function is not None
     moved = q.function.weights  # type: ignore[attr-defined]
@@ -195,7 +197,7 @@ def test_a_checkpoint_goes_on_to_the_same_draws(tmp_path: Path) -> None:
 def test_chains_that_have_not_met_are_warned_of() -> None:
     with pytest.warns(ConvergenceWarning, match="sghmc: .*R-hat"):
         q = sgmcmc(
-            linear(), line(), likelihood=Gaussian(NOISE), lr=1e-4, draws=8, burn_in=0, chains=3, start="prior",
+            linear(), line(), likelihood=Gaussian(NOISE), lr=1e-4, draws=8, thin=1, burn_in=0, chains=3, start="prior",
             generator=0,
         )  # fmt: skip
     assert q.prediction_r_hat is not None
@@ -203,7 +205,7 @@ def test_chains_that_have_not_met_are_warned_of() -> None:
 
 
 def test_few_draws_are_not_judged() -> None:
-    q = sgmcmc(linear(), line(), likelihood=Gaussian(NOISE), draws=2, burn_in=1, generator=0)
+    q = sgmcmc(linear(), line(), likelihood=Gaussian(NOISE), draws=2, thin=1, burn_in=1, generator=0)
     assert q.prediction_r_hat is None
     assert q.prediction_effective_draws is None
 
@@ -223,17 +225,17 @@ def test_an_interrupt_leaves_the_draws_until_then() -> None:
                 raise KeyboardInterrupt
             return self.body(x)
 
-    q = sgmcmc(Stopping(), line(), likelihood=Gaussian(NOISE), draws=50, burn_in=10, generator=0)
+    q = sgmcmc(Stopping(), line(), likelihood=Gaussian(NOISE), draws=50, thin=1, burn_in=10, generator=0)
     assert 10 < q.draws.shape[1] < 30
     assert "an interrupt" in q.summary()
     Stopping.passes, Stopping.limit = 0, 5
     with pytest.raises(KeyboardInterrupt):
-        sgmcmc(Stopping(), line(), likelihood=Gaussian(NOISE), draws=50, burn_in=10, generator=0)
+        sgmcmc(Stopping(), line(), likelihood=Gaussian(NOISE), draws=50, thin=1, burn_in=10, generator=0)
 
 
 def test_a_step_size_that_is_too_large_is_loud() -> None:
     with pytest.raises(ConvergenceError, match="smaller lr"):
-        sgmcmc(linear(), line(), likelihood=Gaussian(1e-4), lr=10.0, draws=5, burn_in=200, generator=0)
+        sgmcmc(linear(), line(), likelihood=Gaussian(1e-4), lr=10.0, draws=5, thin=1, burn_in=200, generator=0)
 
 
 @pytest.mark.parametrize(
@@ -258,3 +260,12 @@ def test_a_step_size_that_is_too_large_is_loud() -> None:
 def test_what_cannot_be_used_is_refused(options: dict[str, Any], error: type, words: str) -> None:
     with pytest.raises(error, match=words):
         sgmcmc(linear(), line(), likelihood=Gaussian(NOISE), **options)
+
+
+def test_draws_are_twenty_steps_apart_by_default() -> None:
+    x, y = line()
+    q = sgmcmc(linear(), (x, y), likelihood=Gaussian(NOISE), draws=2, batch_size=len(x) // 4, generator=0)
+    assert "5 epochs apart, after 100 to burn in" in q.summary()  # four steps an epoch
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=len(x) // 2)
+    q = sgmcmc(linear(), loader, likelihood=Gaussian(NOISE), draws=2, generator=0)
+    assert "10 epochs apart, after 200 to burn in" in q.summary()

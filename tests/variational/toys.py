@@ -105,7 +105,8 @@ def gradients_of(
         return family, StickingTheLanding(module, weights, family, samples)
     if isinstance(family, MeanField):
         random = RandomWeights.of(module, weights.names, x)
-        return family, ByRow(random, weights, family, estimator, samples)
+        assert isinstance(family.scale, LogScale)
+        return family, ByRow(random, weights, family.scale, estimator, samples)
     return family, AtDraws(module, weights, family, samples)
 
 

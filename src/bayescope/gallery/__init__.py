@@ -24,6 +24,7 @@ from bayescope.gallery import (
     network_segmentation,
     network_sine,
     network_structures,
+    network_training,
     network_underfitting,
     one_observation,
     rates,
@@ -58,6 +59,7 @@ PICTURES: dict[str, Picture] = {
         network_segmentation.SEGMENTATION,
         network_moons.MOONS,
         network_sine.SINE,
+        network_training.TRAINING,
     )
 }
 INDEX = "index.md"

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import length_hint
 from typing import Any, Self, final
 
 import torch
@@ -19,10 +20,15 @@ from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
 from bayescope.sampling.langevin import StepSizes
 from bayescope.training.minibatches import Minibatches
+from bayescope.training.optimizers import OWN_BATCH_SIZE
 from bayescope.training.settings import Training
 from bayescope.training.side_by_side import RowsForAll, RowsOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
 from bayescope.training.watch import Verdict
+
+# Steps from one draw to the next, and draws that would fit into the burn-in, where the caller names neither.
+STEPS_APART = 20
+BURNT_IN = 20
 
 
 @final
@@ -43,8 +49,8 @@ class Plan:
     cycles: int | None
 
     @classmethod
-    def of(cls, draws: Any, burn_in: Any, thin: Any, cycles: Any) -> Self:
-        """The plan, checked.
+    def of(cls, draws: Any, burn_in: Any, thin: Any, cycles: Any, data: Any, batch_size: int | None) -> Self:
+        """The plan, checked; what is ``None`` follows from how many steps an epoch of the data has.
 
         Raises:
             InputError: if a number cannot be used, or the draws are no multiple of the cycles.
@@ -53,7 +59,9 @@ class Plan:
         draws = checks.count("draws", draws)
         if draws % (cycles or 1):
             raise InputError(f"draws: expected a multiple of the {cycles} cycles, got {draws}.")
-        return cls(draws, checks.count("burn_in", burn_in, least=0), checks.count("thin", thin), cycles)
+        apart = math.ceil(STEPS_APART / _steps(data, batch_size)) if thin is None else checks.count("thin", thin)
+        before = BURNT_IN * apart if burn_in is None else checks.count("burn_in", burn_in, least=0)
+        return cls(draws, before, apart, cycles)
 
     @property
     def length(self) -> int:
@@ -179,6 +187,14 @@ def _scatter(modules: list[nn.Module], training: Training, prior: Prior) -> None
             values = training.weights.unflat(theta, module)
             for name, parameter in training.weights.parameters(module).items():
                 parameter.copy_(values[name])
+
+
+def _steps(data: Any, batch_size: int | None) -> int:
+    """About how many steps an epoch of the data has; 1 where nobody knows."""
+    if isinstance(data, DataLoader | list):
+        return max(1, length_hint(data, 1))
+    rows = data[-1] if isinstance(data, tuple) else next(iter(data.values()), ()) if isinstance(data, Mapping) else data
+    return max(1, math.ceil(length_hint(rows, 1) / (batch_size or OWN_BATCH_SIZE)))
 
 
 def _batches(data: Any, rows: Minibatches) -> int:

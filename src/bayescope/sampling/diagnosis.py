@@ -128,7 +128,7 @@ def warn_of_predictions(
     advice: str,
     *,
     r_hat_limit: float = R_HAT_LIMIT,
-    effective_limit: float = EFFECTIVE_DRAWS_LIMIT,
+    effective_limit: float | None = EFFECTIVE_DRAWS_LIMIT,
 ) -> None:
     """Warns where chains disagree on a prediction, or have too few effective draws of it.
 
@@ -137,18 +137,18 @@ def warn_of_predictions(
         diagnosis: of its predictions.
         advice: what to do, as a sentence.
         r_hat_limit: above it, a prediction's R-hat is warned of.
-        effective_limit: below it, a prediction's effective draws are.
+        effective_limit: below it, a prediction's effective draws are; ``None`` for any number of them.
     """
     r_hat, effective = diagnosis
-    bad_r_hat, bad_effective = ~(r_hat <= r_hat_limit), ~(effective >= effective_limit)
+    bad_r_hat, bad_effective = ~(r_hat <= r_hat_limit), ~(effective >= (effective_limit or 0.0))
     bad = bad_r_hat | bad_effective
     if bad.any():
         worst = int(r_hat.argmax() if bad_r_hat.any() else effective.argmin())
         warn(
             f"{method}: the chains have not mixed well: {int(bad.any(-1).sum())} of {len(r_hat)} predictions are not "
             f"settled; that of row {worst // r_hat.shape[1]} has R-hat {float(r_hat.flatten()[worst]):.3f} (limit "
-            f"{r_hat_limit:g}) and {float(effective.flatten()[worst]):.0f} effective draws (limit "
-            f"{effective_limit:g}). {advice}",
+            f"{r_hat_limit:g}) and {float(effective.flatten()[worst]):.0f} effective draws"
+            f"{'' if effective_limit is None else f' (limit {effective_limit:g})'}. {advice}",
             ConvergenceWarning,
         )
 

@@ -47,8 +47,8 @@ def sgmcmc(
     friction: float | None = None,
     temperature: float = 1.0,
     draws: int = 100,
-    burn_in: int = 100,
-    thin: int = 1,
+    burn_in: int | None = None,
+    thin: int | None = None,
     cycles: int | None = None,
     chains: int = 1,
     start: str = "model",
@@ -80,8 +80,8 @@ def sgmcmc(
         friction: α, above 0 and at most 1; ``None`` for 0.1. "sgld" has none.
         temperature: T; 1 for the posterior, less for a "cold" one.
         draws: how many are kept of each chain.
-        burn_in: epochs before the first draw; of each cycle, where there are cycles.
-        thin: epochs from one draw to the next.
+        burn_in: epochs before the first draw; of each cycle, where there are cycles. ``None`` for 20 times ``thin``.
+        thin: epochs from one draw to the next; ``None`` for as many as 20 steps take.
         cycles: how many times the step size falls from lr to zero by a cosine, to leave one mode for another (Zhang
             et al. 2020); a cycle burns in without noise, and then gives draws/cycles draws. ``None`` for a constant
             step size.
@@ -106,7 +106,7 @@ def sgmcmc(
     Warns:
         ConvergenceWarning: if a prediction has an R-hat above 1.1.
     """
-    plan = Plan.of(draws, burn_in, thin, cycles)
+    plan = Plan.of(draws, burn_in, thin, cycles, data, batch_size)
     alpha, size = _dynamics(method, friction, lr)
     temperature = checks.positive_number("temperature", temperature)
     chains = checks.count("chains", chains)
@@ -152,7 +152,7 @@ def sgmcmc(
         diagnosis,
         "Read the chains further apart (thin=) and for longer (draws=, burn_in=).",
         r_hat_limit=R_HAT_LIMIT,
-        effective_limit=0.0,
+        effective_limit=None,
     )
     notes |= diagnosis_notes(found, *diagnosis, of="predictions") | {"draws": notes["draws"]}
     return DrawsPosterior(

@@ -37,7 +37,8 @@ _NAMED: dict[str, tuple[Make, float, int | None]] = {
     "sgd": (_sgd, 1e-2, 128),
     "lbfgs": (_lbfgs, 1.0, None),
 }
-_OWN_BATCH_SIZE = 128
+# Rows of a minibatch where the caller names none.
+OWN_BATCH_SIZE = 128
 
 
 @final
@@ -72,7 +73,7 @@ class OptimizerChoice:
             if lr is not None:
                 raise UnsupportedError(f"lr: expected None for an optimizer of your own, got {lr}. Set it there.")
             self._make = optimizer
-            self.values, self.batch_size = True, batch_size or _OWN_BATCH_SIZE
+            self.values, self.batch_size = True, batch_size or OWN_BATCH_SIZE
             return
         name = checks.choice("optimizer", optimizer, _NAMED)
         make, default, size = _NAMED[name]

@@ -90,12 +90,25 @@ class LogScale(nn.Module):
         """exp(PACE ρ), by name."""
         return {name: self._masked(place, (PACE * self.rho[place]).exp()) for place, name in enumerate(self.names)}
 
-    def add_kl_gradient(self, place: int, precision: Tensor, share: float) -> None:
-        """Adds to the gradient in ρ that of ``share`` times Σ ½ (p σ² − log σ²), which is share PACE (p σ² − 1)."""
-        rho, rate = self.rho[place], share * PACE
-        if rho.grad is None:  # not in use: the prior alone widens it
-            rho.grad = torch.zeros_like(rho)
-        rho.grad.addcmul_((2.0 * PACE * rho).exp_(), rate * precision).sub_(self._masked(place, rho.new_tensor(rate)))
+    @torch.no_grad()
+    def leaves(self) -> dict[str, Tensor]:
+        """The same without a graph to ρ, for gradients that `carry` takes on: two passes over the weights fewer."""
+        sds = {name: self._masked(place, (PACE * self.rho[place]).exp_()) for place, name in enumerate(self.names)}
+        return {name: sd.requires_grad_() for name, sd in sds.items()}
+
+    @torch.no_grad()
+    def carry(self, leaves: Mapping[str, Tensor], entropy: float) -> None:
+        """Sets the gradient in ρ of a loss, given in σ, less ``entropy`` times Σ log σ: PACE (σ ∂/∂σ − entropy).
+
+        Args:
+            leaves: σ, with the gradient of the loss, which is overwritten.
+            entropy: the share of the entropy of q.
+        """
+        for place, name in enumerate(self.names):
+            sd, rho = leaves[name], self.rho[place]
+            constant = self._masked(place, rho.new_tensor(-PACE * entropy))
+            gradient = torch.zeros_like(sd) if sd.grad is None else sd.grad
+            rho.grad = torch.addcmul(constant, gradient, sd.detach(), value=PACE, out=gradient)
 
     def _masked(self, place: int, value: Tensor) -> Tensor:
         mask = self.get_buffer(f"mask_{place}") if f"mask_{place}" in self._buffers else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, final
 
 import torch
@@ -39,28 +39,34 @@ class ByRow:
     Args:
         random: the random weights of the network, where they meet the data.
         weights: the same weights, in their flat order.
-        family: their sds.
+        scale: their sds.
         estimator: "local_reparameterization", "flipout" or "reparameterization".
         samples: S.
     """
 
-    def __init__(self, random: RandomWeights, weights: Weights, family: MeanField, estimator: str, samples: int):
-        self._random, self._family = random, family
+    def __init__(self, random: RandomWeights, weights: Weights, scale: LogScale, estimator: str, samples: int) -> None:
+        self._random, self._weights, self._scale = random, weights, scale
         self._estimator, self._samples = estimator, samples
         self._means = weights.parameters(random.module)
-        self._penalty = Penalty(weights, random.module, family)
+        self._of: tuple[Prior, float] | None = None
 
     def begin_epoch(self, prior: Prior, share: float) -> None:
         """The KL term's pull on means and sds."""
-        self._penalty.begin_epoch(prior, share)
+        if self._of is not None and self._of[0] is prior and self._of[1] == share:
+            return
+        self._of = prior, share
+        if isinstance(prior.precision, Tensor):
+            self._pull: _Pull = _Elementwise(self._weights, self._means, self._scale, prior, share)
+        else:
+            self._pull = _Structured(self._weights, self._means, self._scale, prior, share)
 
     def accumulate(self, inputs: object, loss: Loss) -> Tensor:
         """The gradient of drawn outputs, and that of the KL term."""
-        sds = self._family.scale.sds()
+        sds = self._scale.leaves()
         gaussians = {name: GaussianTensor(mean, sds[name]) for name, mean in self._means.items()}
         value = loss(self._random.passes(gaussians, inputs, estimator=self._estimator, samples=self._samples))
         value.backward()
-        self._penalty.add_gradient()
+        self._pull.add_gradient(sds)
         return value.detach()
 
 
@@ -77,18 +83,17 @@ class AtDraws:
 
     def __init__(self, module: nn.Module, weights: Weights, family: Family, samples: int) -> None:
         self._module, self._weights, self._family, self._samples = module, weights, family, samples
-        self._penalty = Penalty(weights, module, family)
 
     def begin_epoch(self, prior: Prior, share: float) -> None:
-        """The KL term's pull on means and scales."""
-        self._penalty.begin_epoch(prior, share)
+        """p(θ), and the weight of the KL term."""
+        self._prior, self._share = prior, share
 
     def accumulate(self, inputs: object, loss: Loss) -> Tensor:
         """The gradient at drawn weights, and that of the KL term."""
         values = at_offsets(self._module, self._weights, self._family.noise(self._samples))
         value = loss(passes_at(self._module, values, inputs))
-        value.backward()
-        self._penalty.add_gradient()
+        mean = self._weights.flatten(self._weights.parameters(self._module))
+        (value + self._share * kl_divergence(self._family, mean, self._prior)).backward()
         return value.detach()
 
 
@@ -139,70 +144,51 @@ def at_offsets(module: nn.Module, weights: Weights, noise: Tensor) -> dict[str, 
 
 
 class _Pull(Protocol):
-    """share KL(q∥p) in closed form."""
+    """share KL(q∥p) in closed form, for independent weights."""
 
-    def add_gradient(self) -> None:
-        """Adds its gradient to that of the data."""
-
-
-@final
-class Penalty:
-    """The closed form of the KL term under the prior of the moment."""
-
-    def __init__(self, weights: Weights, module: nn.Module, family: Family) -> None:
-        self._weights, self._module, self._family = weights, module, family
-        self._of: tuple[Prior, float] | None = None
-
-    def begin_epoch(self, prior: Prior, share: float) -> None:
-        """Takes p(θ) and the share for the steps to come."""
-        if self._of is not None and self._of[0] is prior and self._of[1] == share:
-            return
-        self._of, self._pull = (prior, share), self._made(prior, share)
-
-    def add_gradient(self) -> None:
-        """Adds its gradient to that of the data."""
-        self._pull.add_gradient()
-
-    def _made(self, prior: Prior, share: float) -> _Pull:
-        scale = self._family.scale if isinstance(self._family, MeanField) else None
-        if isinstance(prior.precision, Tensor) and isinstance(scale, LogScale):
-            return _Elementwise(self._weights, self._module, scale, prior, share)
-        return _Structured(self._weights, self._module, self._family, prior, share)
+    def add_gradient(self, sds: Mapping[str, Tensor]) -> None:
+        """Adds its gradient to that of the data, which is in the means and in the leaves of their sds."""
 
 
 @final
 class _Elementwise:
-    """Independent weights under independent priors: p (μ − m) in the means, PACE (p σ² − 1) in ρ."""
+    """Independent priors: share p (μ − m) in the means, share (p σ − 1/σ) in the sds."""
 
-    def __init__(self, weights: Weights, module: nn.Module, scale: LogScale, prior: Prior, share: float) -> None:
+    def __init__(
+        self, weights: Weights, means: Mapping[str, nn.Parameter], scale: LogScale, prior: Prior, share: float
+    ) -> None:
         self._scale, self._share = scale, share
-        diagonal = prior.diagonal(weights.dim)
+        diagonal = share * prior.diagonal(weights.dim)
         precisions = weights.unflat(diagonal)  # zero where a mask leaves entries out
         pulls = weights.unflat(diagonal * prior.centre(weights.dim))
-        self._terms: list[tuple[nn.Parameter, Tensor, Tensor | None]] = []
-        for name, mean in weights.parameters(module).items():
+        self._terms: dict[str, tuple[nn.Parameter, Tensor, Tensor | None]] = {}
+        for name, mean in means.items():
             precision, pull = precisions[name].to(mean), pulls[name].to(mean)
             alike = bool((precision == precision.flatten()[0]).all())
-            self._terms.append((mean, precision.flatten()[0] if alike else precision, pull if pull.any() else None))
+            self._terms[name] = mean, precision.flatten()[0] if alike else precision, pull if pull.any() else None
 
     @torch.no_grad()
-    def add_gradient(self) -> None:
-        for place, (mean, precision, pull) in enumerate(self._terms):
-            if mean.grad is None:
-                mean.grad = torch.zeros_like(mean)
-            mean.grad.addcmul_(mean, self._share * precision)
-            if pull is not None:
-                mean.grad.sub_(pull, alpha=self._share)
-            self._scale.add_kl_gradient(place, precision, self._share)
+    def add_gradient(self, sds: Mapping[str, Tensor]) -> None:
+        for name, (mean, precision, pull) in self._terms.items():
+            for value in (mean, sds[name]):
+                gradient = torch.zeros_like(value) if value.grad is None else value.grad  # none: it is not in use
+                value.grad = gradient.addcmul_(value, precision)
+                if pull is not None and value is mean:
+                    gradient.sub_(pull)
+        self._scale.carry(sds, self._share)
 
 
 @final
 class _Structured:
     """By automatic differentiation of the closed form."""
 
-    def __init__(self, weights: Weights, module: nn.Module, family: Family, prior: Prior, share: float) -> None:
-        self._weights, self._means = weights, weights.parameters(module)
-        self._family, self._prior, self._share = family, prior, share
+    def __init__(
+        self, weights: Weights, means: Mapping[str, nn.Parameter], scale: LogScale, prior: Prior, share: float
+    ) -> None:
+        self._weights, self._means, self._scale = weights, means, scale
+        self._prior, self._share = prior, share
 
-    def add_gradient(self) -> None:
-        (self._share * kl_divergence(self._family, self._weights.flatten(self._means), self._prior)).backward()
+    def add_gradient(self, sds: Mapping[str, Tensor]) -> None:
+        self._scale.carry(sds, 0.0)
+        family = MeanField(self._weights, self._scale)
+        (self._share * kl_divergence(family, self._weights.flatten(self._means), self._prior)).backward()

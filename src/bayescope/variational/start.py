@@ -98,10 +98,11 @@ def by_gradients(start: Start) -> tuple[Family, Gradients]:
     if recipe.family in (LOW_RANK, FULL):
         family: LowRank | Full | MeanField = _correlated(start)
     else:
-        family = MeanField(weights, LogScale(weights, weights.parameters(module), start.flat_sds))
+        scale = LogScale(weights, weights.parameters(module), start.flat_sds)
+        family = MeanField(weights, scale)
         if not sticking:
             random = RandomWeights.of(module, weights.names, start.training.rows.few[0])
-            return family, ByRow(random, weights, family, recipe.estimator, samples)
+            return family, ByRow(random, weights, scale, recipe.estimator, samples)
     if sticking:
         return family, StickingTheLanding(module, weights, family, samples)
     return family, AtDraws(module, weights, family, samples)
