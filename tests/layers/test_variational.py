@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import bayescope as bs
 from bayescope import BayesianLogisticRegression
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.layers import (
@@ -213,3 +214,13 @@ def test_a_loop_over_one_layer_is_variational_logistic_regression() -> None:
     reference = textbook.posterior_
     torch.testing.assert_close((means - reference.mean) / sds, torch.zeros(3, dtype=torch.float64), rtol=0, atol=0.05)
     torch.testing.assert_close(sds, reference.covariance.diagonal().sqrt(), rtol=0.03, atol=0)
+
+
+def test_what_reads_plain_networks_refuses_layers_that_draw() -> None:
+    """Their ρ would be taken for a weight, and each of their passes is another network."""
+    x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    module, data = nn.Sequential(LinearVariational(3, 1)), (x, x.sum(1, keepdim=True))
+    for fit in (bs.fit_map, bs.laplace, bs.ensemble, bs.swag, bs.sgmcmc, bs.nuts, bs.mc_dropout):
+        model = [module, module] if fit is bs.ensemble else module
+        with pytest.raises(UnsupportedError, match="bs.variational"):
+            fit(model, data, likelihood="gaussian")

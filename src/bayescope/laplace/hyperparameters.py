@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Likelihood, described
 from bayescope.network.model import NetworkModel
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
@@ -18,11 +18,7 @@ SHOWN = 8
 
 def hyperparameters(prior: Prior, likelihood: Likelihood, function: NetworkModel) -> dict[str, str]:
     """Lines for a posterior's summary: the prior precision, the likelihood and its noise variance."""
-    told = {"prior precision": prior_precision(prior, function.weights), "likelihood": likelihood.name}
-    if isinstance(likelihood, Gaussian):
-        noise = likelihood.noise(torch.zeros(function.outputs, dtype=torch.float64)).unique()
-        told["noise variance"] = ", ".join(f"{float(value):.4g}" for value in noise)
-    return told
+    return {"prior precision": prior_precision(prior, function.weights), **described(likelihood)}
 
 
 def prior_precision(prior: Prior, weights: Weights) -> str:

@@ -40,6 +40,11 @@ class VariationalLayer(Protocol):
         """σ by the name that the parameter has in the plain layer, detached."""
 
 
+def is_variational(module: nn.Module) -> bool:
+    """Whether a module is itself a variational layer."""
+    return isinstance(module, _Variational)
+
+
 def kl(module: nn.Module) -> Tensor:
     """Σ KL(q ∥ prior) over the variational layers of a module, itself among them, a float64 scalar; 0 if it has none.
 

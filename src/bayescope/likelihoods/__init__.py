@@ -18,6 +18,7 @@ __all__ = [
     "HeteroscedasticGaussian",
     "Likelihood",
     "Moments",
+    "described",
     "resolve",
 ]
 
@@ -46,3 +47,11 @@ def resolve(likelihood: str | Likelihood) -> Likelihood:
         known = ", ".join(map(repr, _NAMED))
         raise InputTypeError(f"likelihood: expected one of {known}, or a likelihood object, got {likelihood!r}.")
     return likelihood
+
+
+def described(likelihood: Likelihood) -> dict[str, str]:
+    """Lines for a summary: the likelihood's name, and the noise variance that a Gaussian takes for known."""
+    if not isinstance(likelihood, Gaussian) or isinstance(likelihood.noise_variance, str):
+        return {"likelihood": likelihood.name}
+    noise = likelihood.noise_variance.reshape(-1).unique()
+    return {"likelihood": likelihood.name, "noise variance": ", ".join(f"{float(value):.4g}" for value in noise)}

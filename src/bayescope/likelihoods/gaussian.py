@@ -79,7 +79,8 @@ class Gaussian:
         if isinstance(self.noise_variance, str):
             raise InputError(
                 "noise_variance: expected a number, got 'evidence', which has not been learnt yet. Fit a posterior "
-                "that learns it, or give its value: likelihood.with_noise_variance(value)."
+                "that learns it (fit_evidence, variational, mc_dropout; BayesianLinearRegression), or give its value: "
+                "likelihood.with_noise_variance(value)."
             )
         outputs = like.shape[-1]
         if self.noise_variance.ndim and self.noise_variance.shape[0] != outputs:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputTypeError, UnsupportedError
+from bayescope.layers.variational import is_variational
 from bayescope.network.guard import untouched
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.notes import Notes
@@ -27,10 +28,16 @@ def reading(module: nn.Module) -> Iterator[None]:
 
     Raises:
         InputTypeError: if it is no module.
-        UnsupportedError: if it, or a module in it, is TorchScript.
+        UnsupportedError: if it, or a module in it, is TorchScript, or draws its weights.
     """
     if not isinstance(module, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(module).__name__}.")
+    if any(map(is_variational, module.modules())):
+        raise UnsupportedError(
+            "model: expected a network whose weights are numbers, got one with variational layers, whose forward pass "
+            "draws them. Take bs.variational(model, …), with epochs=0 if it is trained already, or the plain network "
+            "at its means, bs.layers.deterministic(model)[0]."
+        )
     if any(isinstance(submodule, torch.jit.ScriptModule) for submodule in module.modules()):
         raise UnsupportedError(
             "model: expected a module whose calls to torch can be seen, got TorchScript. "

@@ -115,6 +115,11 @@ def _number(name: str, value: Any) -> Tensor:
 
 def _positive(name: str, value: Any) -> Tensor:
     """Positive numbers in float64, still in the graph where they come as a tensor."""
+    if isinstance(value, str) and value == "evidence":
+        raise InputTypeError(
+            f"{name}: expected a number, an array, a dict by name or a Prior here, got 'evidence'. laplace, "
+            "tune_prior, fit_evidence and variational learn it; give the others what they found."
+        )
     if value is None or isinstance(value, bool | str):
         raise InputTypeError(
             f"{name}: expected a positive number, an array, a dict by name or a Prior, got {value!r}. Begin with 1.0."

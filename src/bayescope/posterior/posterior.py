@@ -13,7 +13,7 @@ from bayescope import checks
 from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.latent import Latent
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, described
 from bayescope.models import Model
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
@@ -311,7 +311,9 @@ class Posterior(ABC):
             lines.append(f"  log evidence: {float(self.record.evidence):.4f}")
         if self.record.elbo_terms is not None:
             lines.append(f"  evidence lower bound: {float(self.elbo):.4f}")
-        lines += [f"  {name}: {value}" for name, value in self.record.notes.items()]
+        told = {} if self.likelihood is None else described(self.likelihood)
+        notes = {**self.record.notes, **{name: value for name, value in told.items() if name not in self.record.notes}}
+        lines += [f"  {name}: {value}" for name, value in notes.items()]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
