@@ -31,11 +31,11 @@ PASSES = 1_000
 TRAINING: dict[str, Any] = {"prior_precision": 1e-4, "optimizer": "adam", "schedule": "cosine", "progress": False}
 PACES: dict[str, dict[str, Any]] = {
     "yacht": {"epochs": 500, "batch_size": 128, "lr": 1e-2},
-    "bostonHousing": {"epochs": 600, "batch_size": 128, "lr": 1e-2},
+    "bostonHousing": {"epochs": 1000, "batch_size": 128, "lr": 1e-2},
     "energy": {"epochs": 400, "batch_size": 128, "lr": 1e-2},
     "concrete": {"epochs": 600, "batch_size": 128, "lr": 2e-2},
-    "wine-quality-red": {"epochs": 800, "batch_size": 128, "lr": 1e-2},
-    "kin8nm": {"epochs": 120, "batch_size": 256, "lr": 1e-2},
+    "wine-quality-red": {"epochs": 2000, "batch_size": 256, "lr": 1e-2},
+    "kin8nm": {"epochs": 200, "batch_size": 256, "lr": 1e-2},
 }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bayescope.errors import UnsupportedError
 from bayescope.network import dropout
 from bayescope.network.dropout import dropout_sites, random_outputs
-from bayescope.network.dropout_switches import switched_modules, switched_on
+from bayescope.network.dropout_switches import switched_on, switches_of
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, map_tensors
 from tests.dropout.networks import CASES, ROWS, Folded, case, perceptron
@@ -23,9 +23,9 @@ from tests.network.networks import built, generator, numbers
 
 
 def passes(module: nn.Module, x: Any, n: int, seed: int = 0) -> Tensor:
-    switched = switched_modules(module, x)
+    switched, off = switches_of(module, x)
     with reading(module), switched_on(switched):
-        return random_outputs(module, x, n, generator(seed))[0]
+        return random_outputs(module, x, n, generator(seed), off)[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -111,7 +111,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Tensor, float], Tensor], tuple[int, ...], t
     "alpha": (lambda x, p: F.alpha_dropout(x, p, training=True), (4, 3), (1, 4, 3)),
     "feature alpha": (lambda x, p: F.feature_alpha_dropout(x, p, training=True), (4, 3), (1, 4, 1)),
     "in place": (lambda x, p: F.dropout(x * 1.0, p, inplace=True), (4, 3), (1, 4, 3)),
-    "by keyword": (lambda x, p: F.dropout(input=x, training=False, p=p), (4, 3), (1, 4, 3)),
+    "by keyword": (lambda x, p: F.dropout(input=x, training=True, p=p), (4, 3), (1, 4, 3)),
 }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import UnsupportedError
 from bayescope.network.dropout import random_outputs
-from bayescope.network.dropout_switches import switched_modules, switched_on
+from bayescope.network.dropout_switches import switched_on, switches_of
 from bayescope.network.forward import reading
 from tests.dropout.networks import ROWS, Looping, Moody, Switched, case
 from tests.network.networks import built, generator, numbers
@@ -18,14 +18,14 @@ from tests.network.networks import built, generator, numbers
 def test_only_modules_that_switch_dropout_are_in_train_mode() -> None:
     module, x = case("switched")
     before = module.child.count.clone()
-    assert switched_modules(module, x) == [module]
+    assert switches_of(module, x) == ([module], frozenset())
     with reading(module), switched_on([module]):
         f, sites = random_outputs(module, x, 50, generator())
     assert sites == 1
     assert (f.std(0) > 0).all()
     assert f.abs().max() < 90, "the child was in train mode"
     assert torch.equal(module.child.count, before)
-    assert switched_modules(built(Looping), numbers(ROWS, 3)) == []
+    assert switches_of(built(Looping), numbers(ROWS, 3)) == ([], frozenset())
 
 
 def test_dropout_in_train_mode_that_cannot_be_switched_on_is_refused() -> None:
@@ -38,8 +38,8 @@ def test_dropout_in_train_mode_that_cannot_be_switched_on_is_refused() -> None:
             return self.linear(F.dropout(x, 0.2) if self.other.training else x)
 
     with pytest.raises(UnsupportedError, match="1 calls in train mode alone"):
-        switched_modules(built(Asking), numbers(ROWS, 3))
+        switches_of(built(Asking), numbers(ROWS, 3))
 
 
 def test_switches_are_found_on_a_single_row() -> None:
-    assert len(switched_modules(built(Switched), numbers(1, 3, 4))) == 1
+    assert len(switches_of(built(Switched), numbers(1, 3, 4)).modules) == 1

@@ -20,7 +20,15 @@ from tests.training.toys import perceptron
 from tests.variational.toys import GAUSSIAN, NOISE, Regression, network, regression
 
 
-def bound_at(problem: Regression, mean: Tensor, precision: Tensor, *, by_row: bool = False, seed: int = 0) -> Bound:
+def bound_at(
+    problem: Regression,
+    mean: Tensor,
+    precision: Tensor,
+    *,
+    by_row: bool = False,
+    seed: int = 0,
+    most: int = elbo.MOST_DRAWS,
+) -> Bound:
     module = network()
     weights = Weights.select(module, "all")
     with torch.no_grad():
@@ -35,8 +43,8 @@ def bound_at(problem: Regression, mean: Tensor, precision: Tensor, *, by_row: bo
     function, source = NetworkModel(module, weights, 1), torch.Generator().manual_seed(seed)
     rows = Minibatches((problem.x, problem.y), module, GAUSSIAN, 128, torch.Generator())
     if by_row:
-        return bound([RowDraws(function, structured, GAUSSIAN, rows, source)], rows, kl)
-    return bound([WeightDraws(function, structured, prior, GAUSSIAN, rows, kl, source)], rows, kl)
+        return bound([RowDraws(function, structured, GAUSSIAN, rows, source)], rows, kl, most)
+    return bound([WeightDraws(function, structured, prior, GAUSSIAN, rows, kl, source)], rows, kl, most)
 
 
 def expected_log_likelihood(problem: Regression, mean: Tensor, precision: Tensor) -> float:
@@ -55,14 +63,13 @@ def test_at_the_posterior_it_is_the_evidence_whatever_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("by_row", [False, True])
-def test_elsewhere_it_is_off_by_as_much_as_it_says(by_row: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_it_is_off_by_as_much_as_it_says(by_row: bool) -> None:
     """z-scores over seeds have mean 0 and variance 1: of 60, neither is beyond 4.5 standard errors."""
-    monkeypatch.setattr(elbo, "MOST_DRAWS", 128)
     problem = regression()
     mean, precision = problem.mean + 0.3 * problem.sds, 0.6 * problem.precision + torch.eye(3).double()
     precision = torch.diag(precision.diagonal()) if by_row else precision
     exact = expected_log_likelihood(problem, mean, precision)
-    found = [bound_at(problem, mean, precision, by_row=by_row, seed=seed) for seed in range(60)]
+    found = [bound_at(problem, mean, precision, by_row=by_row, seed=seed, most=128) for seed in range(60)]
     scores = torch.tensor([(float(each.expected_log_likelihood) - exact) / each.standard_error for each in found])
     assert abs(float(scores.mean())) < 4.5 / 60**0.5
     assert abs(float(scores.var()) - 1.0) < 4.5 * (2.0 / 59) ** 0.5
@@ -79,22 +86,29 @@ def test_rows_by_themselves_have_less_noise_in_a_network() -> None:
     kl = gaussian_kl(weights.flat(module), precision.marginal_variance().sqrt(), 1.0)
     by_row = RowDraws(function, precision, GAUSSIAN, rows, torch.Generator().manual_seed(0))
     by_weights = WeightDraws(function, precision, Prior(1.0), GAUSSIAN, rows, kl, torch.Generator().manual_seed(0))
-    own, shared = bound([by_row], rows, kl), bound([by_weights], rows, kl)
+    own, shared = (bound([each], rows, kl, 1024) for each in (by_row, by_weights))
     assert own.standard_error < 0.5 * shared.standard_error
-    assert bound([by_weights, by_row], rows, kl).standard_error == pytest.approx(own.standard_error, rel=0.2)
+    assert bound([by_weights, by_row], rows, kl, 1024).standard_error == pytest.approx(own.standard_error, rel=0.2)
     apart = float(own.expected_log_likelihood - shared.expected_log_likelihood)
     assert abs(apart) < 4.5 * math.hypot(own.standard_error, shared.standard_error)
 
 
-def test_draws_stop_where_the_rows_to_read_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_are_affordable() -> None:
+    """Many for little work; of a long training a share; never fewer than a round, nor more than can be read."""
+    assert elbo.affordable(100, 50, 1) == elbo.MOST_DRAWS
+    assert elbo.affordable(235_146, 60_000, 1) == elbo.ROUND
+    assert elbo.affordable(235_146, 2_560, 100) == 75
+    assert elbo.affordable(235_146, 60_000, 100) == elbo.ROWS_READ // 60_000
+
+
+def test_draws_stop_where_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = regression()
     away = 0.5 * problem.precision
     monkeypatch.setattr(elbo, "ACCURATE", 0.0)
     assert bound_at(problem, problem.mean, away).draws == elbo.MOST_DRAWS
-    monkeypatch.setattr(elbo, "ROWS_READ", 12 * 40)
-    whole = bound_at(problem, problem.mean, away)
+    whole = bound_at(problem, problem.mean, away, most=40)
     assert whole.draws == 48
     monkeypatch.setattr(elbo, "NUMBERS", 200)  # some rows at a time: the same answer
-    again = bound_at(problem, problem.mean, away)
+    again = bound_at(problem, problem.mean, away, most=40)
     torch.testing.assert_close(again.expected_log_likelihood, whole.expected_log_likelihood)
     assert bound_at(problem, problem.mean, away, by_row=True).outcomes == 12

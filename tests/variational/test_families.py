@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bayescope.errors import ConvergenceError
 from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
@@ -102,3 +103,27 @@ def test_masked_entries_do_not_scatter() -> None:
     sds = torch.cat([sd.flatten() for sd in family.scale.sds().values()])
     assert bool((sds[~mask] == 0).all())
     assert bool((sds[mask] > 0).all())
+
+
+def test_a_full_covariance_is_read_from_its_root() -> None:
+    """A product of the root with itself would have lost half of its digits."""
+    sds = torch.logspace(-9, 0, DIM, dtype=torch.float64)
+    family = Full(sds)
+    with torch.no_grad():
+        family.below.copy_(0.2 * some_matrix())
+    precision = family.precision()
+    root = torch.linalg.inv(precision.to_dense() * sds * sds[:, None])  # of unit scale
+    expected = family.variance() / sds.square()
+    torch.testing.assert_close(root.diagonal(), expected, rtol=1e-8, atol=0.0)
+    torch.testing.assert_close(precision.logdet(), -family.logdet().detach())
+    noise = precision.sqrt_solve(torch.eye(DIM, dtype=torch.float64))
+    torch.testing.assert_close((noise @ noise.mT).diagonal(), family.variance().detach(), rtol=1e-8, atol=0.0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), -300.0])
+def test_a_covariance_that_has_run_away_says_what_to_do(value: float) -> None:
+    family = Full(torch.ones(DIM, dtype=torch.float64))
+    with torch.no_grad():
+        family.rho[3] = value  # −300: an sd that underflows
+    with pytest.raises(ConvergenceError, match="take a smaller lr"):
+        family.precision()

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.priors import Prior
+from bayescope.training.fit_map import fit_map
 from bayescope.variational import variational
+from bayescope.variational.objective import NegativeBound
 from tests.training.toys import flat, line, noisy_network, perceptron, seeded
 from tests.variational.toys import GAUSSIAN, network, regression, seeded_draws
 
@@ -131,3 +133,49 @@ def test_the_same_generator_gives_the_same_numbers() -> None:
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert module.training
     assert not first.model.training
+
+
+def test_the_row_of_padding_is_no_parameter() -> None:
+    """Nothing but noise could come of it: it stays as it is, beside masks of the caller's own too."""
+    with seeded_draws(0):
+        model = nn.Sequential(nn.Embedding(6, 3, padding_idx=2), nn.Flatten(), nn.Linear(12, 2))
+        x, y = torch.randint(0, 6, (40, 4)), torch.randint(0, 2, (40,))
+    q = variational(model, (x, y), likelihood="categorical", epochs=2, generator=0, progress=False)
+    assert q.mean.shape == (15 + 26,)
+    assert torch.equal(q.model[0].weight[2], torch.zeros(3))
+    padded = torch.full((1, 4), 2)
+    bias = q.predict(padded, samples=400, generator=0)
+    sds = q.precision.marginal_variance()[-2:].sqrt()
+    torch.testing.assert_close(bias.latent_cov[0].diagonal().sqrt(), sds, rtol=0.2, atol=0.0)
+    mask = {"0.weight": torch.zeros(6, 3, dtype=torch.bool)}
+    mask["0.weight"][1:4] = True
+    some = variational(model, (x, y), likelihood="categorical", weights=mask, epochs=1, generator=0, progress=False)
+    assert some.mean.shape == (6,)
+
+
+@pytest.mark.parametrize(("make", "asked"), [(torch.optim.SGD, 0), (torch.optim.LBFGS, 2)])
+def test_only_a_line_search_asks_for_values(make: Any, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    value = NegativeBound.per_row_penalty
+    monkeypatch.setattr(NegativeBound, "per_row_penalty", lambda self: calls.append(0) or value(self))
+    variational(
+        perceptron(), line(), likelihood=GAUSSIAN, epochs=2, generator=0, progress=False,
+        optimizer=lambda parameters: make(parameters, lr=1e-3),
+    )  # fmt: skip
+    assert (len(calls) >= asked) if asked else not calls
+
+
+def test_a_full_covariance_does_not_run_away() -> None:
+    """321 weights, from Laplace's sds: the noise of the triangle's entries once made its inverse explode."""
+    x, y = line(30, 1)
+    model = seeded(0, (nn.Linear, (1, 16)), (nn.Tanh, ()), (nn.Linear, (16, 16)), (nn.Tanh, ()), (nn.Linear, (16, 1)))
+    trained = fit_map(
+        model.double(), (x, y), likelihood=GAUSSIAN, optimizer="lbfgs", epochs=20, generator=0, progress=False
+    )
+    q = variational(
+        trained.model, (x, y), likelihood=GAUSSIAN, family="full", initial_sd="laplace", lr=0.01, samples=4,
+        epochs=120, generator=0, progress=False,
+    )  # fmt: skip
+    losses = torch.tensor(q.trace["loss"])
+    assert losses[-20:].mean() < losses[:20].mean()
+    assert losses.max() < 3.0 * losses[0]

@@ -166,3 +166,23 @@ def test_family_of_is_away_from_zero() -> None:
     for name in ("low_rank", "full"):
         dense = torch.linalg.inv(family_of(name, module, weights).precision().to_dense())
         assert (dense - torch.diag(dense.diagonal())).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("prior", [Prior(2.0), Prior([1.0, 5.0, 20.0, 3.0, 0.2, 7.0], [1.0, -2.0, 3.0, 0.5, 0.0, 2.0])])
+def test_by_row_the_divergence_is_exact_beside_masks_and_weights_out_of_use(prior: Prior) -> None:
+    """With a loss that is flat, its gradient alone is left; that of entries that a mask leaves out is zero."""
+    module = nn.ModuleDict({"used": network(), "idle": network(1)})
+    module.forward = module["used"].forward
+    weights = Weights.select(module, torch.tensor([True, False, True, True, True, True]))
+    problem = regression()
+    q, gradients = gradients_of("mean_field", "local_reparameterization", module, weights, problem.x)
+    prior = Prior(prior.diagonal(6)[:5], prior.centre(6)[:5])
+    gradients.begin_epoch(prior, 0.3)
+    with seeded_draws(0):
+        gradients.accumulate(problem.x, lambda f: 0.0 * f.sum())
+    parameters = [*module.parameters(), *q.parameters()]
+    found = [parameter.grad for parameter in parameters]
+    mean = weights.flatten(weights.parameters(module))
+    expected = torch.autograd.grad(0.3 * kl_divergence(q, mean, prior), parameters, materialize_grads=True)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)

@@ -148,14 +148,15 @@ def test_a_lower_weight_of_the_divergence_is_a_colder_posterior() -> None:
 
 
 def test_laplace_is_a_start_for_trained_networks() -> None:
-    """With no epochs it is Laplace's diagonal itself; a few of them raise the bound far above an untrained start's."""
+    """With no epochs it is Laplace's diagonal, cut at one sd; a few of them raise the bound far above another start's."""
     x, y = line(40)
     trained = fit_map(perceptron(), (x, y), likelihood=Gaussian(0.1), optimizer="lbfgs", epochs=30, progress=False)
     start = variational(
         trained.model, (x, y), likelihood=Gaussian(0.1), initial_sd="laplace", epochs=0, generator=0, progress=False
     )
     exact = laplace(trained.model, (x, y), likelihood=Gaussian(0.1), structure="diagonal")
-    torch.testing.assert_close(start.precision.diagonal(), exact.precision.diagonal())
+    sds, own = start.precision.diagonal().rsqrt(), exact.precision.diagonal().rsqrt()
+    torch.testing.assert_close(sds, own.clamp(max=float(sds.max())))
     torch.testing.assert_close(start.mean, exact.mean)
     assert start.trace == {}
     few = variational(
@@ -171,7 +172,7 @@ def test_laplace_is_a_start_for_trained_networks() -> None:
         trained.model, (x, y), likelihood=Gaussian(0.1), initial_sd="laplace", optimizer="ivon", epochs=0, generator=0,
         progress=False,
     )  # fmt: skip
-    torch.testing.assert_close(ivon.precision.diagonal(), exact.precision.diagonal())
+    torch.testing.assert_close(ivon.precision.diagonal(), start.precision.diagonal())
 
 
 def test_variational_layers_answer_as_they_stand() -> None:

@@ -40,7 +40,9 @@ def _of_halves(halves: Tensor) -> tuple[Tensor, Tensor]:
     scores = _normal_scores(halves)
     # Folding sees chains that agree in their location and differ in their spread (section 4.2).
     folded = _normal_scores((halves - _median(halves.flatten(0, 1))).abs())
-    return torch.maximum(_r_hat(scores), _r_hat(folded)), _effective(scores)
+    r_hat, of_spread = _r_hat(scores), _r_hat(folded)
+    # Folded draws may all be tied where the draws are not: then there is no spread to disagree about.
+    return torch.where(of_spread > r_hat, of_spread, r_hat), _effective(scores)
 
 
 def _halves(draws: Tensor) -> Tensor:
@@ -91,20 +93,23 @@ def _r_hat(chains: Tensor) -> Tensor:
 def _effective(chains: Tensor) -> Tensor:
     """S/τ, with τ = −1 + 2 Σ_t P_t over Geyer's initial monotone sequence of P_t = ρ_2t + ρ_2t+1 (Eqs. 10–13).
 
-    ρ_t = 1 − (W − mean over chains of s² ρ̂_t)/v̂⁺. The first pair that is not positive ends the sum; its even member is
-    still counted once where it is positive, which matters for antithetic chains. S/τ is at most S log₁₀ S.
+    ρ_t = 1 − (W − mean over chains of s² ρ̂_t)/v̂⁺. The sum goes up to the first pair that is not positive, or the last
+    that there is, whose lags 2t and 2t + 1 are at most n − 2. The even member of this one is still counted once, where
+    it or the pair is positive: it matters for antithetic chains. S/τ is at most S log₁₀ S.
     """
     count, n, _ = chains.shape
     within, total = _variances(chains)
     rho = 1.0 - (within - _autocovariance(chains).mean(0)) / total
     rho[0] = 1.0
-    pairs = rho[: 2 * (n // 2)].unflatten(0, (-1, 2)).sum(1)[: max(1, (n - 1) // 2)]
-    positive = (pairs > 0).cummin(0).values
-    monotone = torch.where(positive, pairs, 0.0).cummin(0).values
-    ends = positive.sum(0).clamp(max=len(rho[::2]) - 1)
-    leftover = rho[::2].gather(0, ends[None])[0].clamp(min=0.0)
+    last = max(0, (n - 3) // 2)
+    pairs = rho[: 2 * (last + 1)].unflatten(0, (-1, 2)).sum(1)
+    positive = (pairs[:last] > 0).int().cumprod(0)
+    end = positive.sum(0)[None]
+    summed = (pairs.cummin(0).values[:last] * positive).sum(0)
+    even = rho[::2].gather(0, end)[0]
+    leftover = torch.where((even > 0) | (pairs.gather(0, end)[0] >= 0), even, 0.0)
     size = count * n
-    tau = (2.0 * monotone.sum(0) - 1.0 + leftover).clamp(min=1.0 / math.log10(size))
+    tau = (2.0 * summed - 1.0 + leftover).clamp(min=1.0 / math.log10(size))
     return torch.where(total > 0, size / tau, torch.nan)
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatchcase
 from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
+import torch
 from torch import nn
 
 from bayescope.errors import InputTypeError, OptionError, UnsupportedError
 from bayescope.network.dropout_calls import recurrent_refused
+from bayescope.network.forward import owned, reading
+from bayescope.network.inputs import call
 
 WeightLayer = (
     nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -68,20 +72,28 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def insert(module: nn.Module, before: Any, make: Callable[[WeightLayer, type[nn.Module]], Made]) -> dict[str, Made]:
+def insert(
+    module: nn.Module,
+    before: Any,
+    make: Callable[[WeightLayer, type[nn.Module]], Made],
+    called: Sequence[str] | None = None,
+) -> dict[str, Made]:
     """Puts dropout before layers of a network; the names of its parameters stay.
 
     Args:
         module: the network, which is changed.
-        before: "all" weight layers; "hidden" for all but the first, whose inputs are the network's; or names and globs
-            of layers.
+        before: "all" weight layers; "hidden" for all but the first that is called, whose inputs are the network's; or
+            names and globs of layers.
         make: from a layer, and the kind of dropout that drops columns of its weight, to what is put before it.
+        called: the names of the layers in the order in which a pass calls them (`calling_order`); ``None`` where there
+            are no rows to see it on. Then "hidden" takes an ``nn.Sequential``, whose layers are called in their order.
 
     Returns:
         What was put before each layer, by the name of the layer.
 
     Raises:
-        UnsupportedError: if there is no layer that dropout can be put before.
+        UnsupportedError: if there is no layer that dropout can be put before, if one that is named is never called, so
+            that nothing before it would be, or if nobody knows which layer is the first.
         OptionError: if a name or glob stands for none.
         InputTypeError: if ``before`` is none of these.
     """
@@ -92,12 +104,82 @@ def insert(module: nn.Module, before: Any, make: Callable[[WeightLayer, type[nn.
             "nn.Dropout layers where they belong, and leave rate out."
         )
     made = {}
-    for name in _chosen(before, list(layers)):
+    first = _first(module, list(layers), called) if before == "hidden" else None
+    chosen = [name for name in _chosen(before, list(layers)) if name != first]
+    if called is not None:
+        refuse_uncalled([name for name in chosen if name not in called])
+    for name in chosen:
         layer = layers[name]
         made[name] = make(layer, next(kind for of, kind in _BEFORE.items() if isinstance(layer, of)))
         layer.add_module(NAME, made[name].train(layer.training))
         layer.register_forward_pre_hook(_drop_inputs, with_kwargs=True)
     return made
+
+
+def calling_order(module: nn.Module, inputs: Any) -> list[str]:
+    """The names of the weight layers that a pass calls, by their first call.
+
+    Args:
+        module: the network; it is left as it is.
+        inputs: a few rows.
+    """
+    layers, order = _weight_layers(module), []
+    with reading(module), torch.no_grad(), ExitStack() as stack:
+        for name, layer in layers.items():
+            stack.callback(layer.register_forward_pre_hook(lambda *_, name=name: order.append(name)).remove)
+        call(module, owned(inputs, copy=True))
+    return list(dict.fromkeys(order))
+
+
+@contextmanager
+def all_called(module: nn.Module) -> Iterator[None]:
+    """A stretch in which each dropout that was put into a network is to be called.
+
+    Raises:
+        UnsupportedError: if one is not.
+    """
+    inserted = {name.removesuffix(f".{NAME}"): part for name, part in module.named_modules() if name.endswith(NAME)}
+    called: set[str] = set()
+    with ExitStack() as stack:
+        for name, part in inserted.items():
+            stack.callback(part.register_forward_pre_hook(lambda *_, name=name: called.add(name)).remove)
+        yield
+    refuse_uncalled([name for name in inserted if name not in called])
+
+
+def refuse_uncalled(names: Sequence[str]) -> None:
+    """Refuses dropout before layers whose weights may be in use, but that are not called themselves.
+
+    Raises:
+        UnsupportedError: if there is one.
+    """
+    if names:
+        raise UnsupportedError(
+            f"before: expected layers that the network calls, got {', '.join(map(repr, names))}, which a pass does not "
+            "call: dropout before them would do nothing. Leave them out of before=, or call the layer where its "
+            "weight is used."
+        )
+
+
+def _first(module: nn.Module, names: Sequence[str], called: Sequence[str] | None) -> str | None:
+    """The layer that is called first."""
+    if called is not None:
+        return next(iter(called), None)
+    parts = dict(module.named_modules())
+    owners = {owner for name in names for owner in _owners(name)}
+    if not all(type(parts[owner]) is nn.Sequential for owner in owners):
+        raise UnsupportedError(
+            "before: expected names of layers, as 'hidden' leaves out the one that a pass calls first, which cannot be "
+            f"told without data unless the network is an nn.Sequential, got 'hidden' for a {type(module).__name__}. "
+            f"Name the layers ({', '.join(names)}), or give data= with epochs=0."
+        )
+    return names[0]
+
+
+def _owners(name: str) -> Iterator[str]:
+    """The names of all modules around one, that of the network, "", among them."""
+    parts = name.split(".") if name else []
+    yield from (".".join(parts[:k]) for k in range(len(parts)))
 
 
 def _drop_inputs(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -120,7 +202,7 @@ def _weight_layers(module: nn.Module) -> dict[str, WeightLayer]:
 
 def _chosen(before: Any, names: list[str]) -> list[str]:
     if isinstance(before, str) and before in ("all", "hidden"):
-        return names if before == "all" else names[1:]
+        return names
     patterns = [before] if isinstance(before, str) else before
     if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns) or not patterns:
         raise InputTypeError(f"before: expected 'all', 'hidden', or names and globs of layers, got {before!r}.")

@@ -70,8 +70,9 @@ def mc_dropout(
             rows, or else of the training rows, is largest.
         rate: puts dropout before layers of a network that has none: a number in [0, 1), or "concrete" for rates that
             are learnt in training, one a layer (Gal, Hron and Kendall 2017), which adds −Σ K H(r) to the loss.
-        before: which layers that is: "all", "hidden" (all but the first, so that no input is dropped), or names and
-            globs. Units are dropped before linear layers and whole channels before convolutions.
+        before: which layers that is: "all", "hidden" (all but the one that a pass over the data calls first, so that no
+            input is dropped; without data the network has to be an ``nn.Sequential``, which tells the order), or names
+            and globs. A pass has to call each of them. Units are dropped before linear layers and whole channels before convolutions.
         prior_precision: l²: a number, an array of shape (P,), or a dict by layer, parameter or glob, or a `Prior`,
             over the weights that a pass uses; ``None`` for 1 where the network is trained.
         weight_decay: λ of Gal's loss N⁻¹ Σ ½‖y − f‖² + λ‖M‖², from which, with the prior precision, follows the
@@ -122,6 +123,8 @@ def mc_dropout(
         batch_size=batch_size, checkpoint=checkpoint, generator=source, progress=progress,
     )  # fmt: skip
     with settings.prepared(network.module, data, network.weights, inplace=True) as training:
+        if rate is not None:
+            network = network.inserted(rate, before, training.rows.few[0])
         _look(network, training)
         noisy = decay.likelihood(likelihood, network, training.rows.rows)
         held_out = None if validation is None else training.held_out(validation)

@@ -11,7 +11,7 @@ from torch import nn
 
 from bayescope import checks
 from bayescope.dropout.concrete import ConcreteDropout
-from bayescope.dropout.insertion import NAME, WeightLayer, calls_dropout, insert, own_dropout
+from bayescope.dropout.insertion import NAME, WeightLayer, calling_order, calls_dropout, insert, own_dropout
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.weights import Weights
 
@@ -42,7 +42,8 @@ class Stochastic:
             model: the caller's.
             rate: a number in [0, 1), "concrete" or ``None``.
             before: which layers it is put before.
-            seen: whether there are rows to run the network on, which show dropout that no layer has.
+            seen: whether there are rows to run the network on, which show dropout that no layer has, and in which order
+                layers are called: then dropout is put in by `inserted`.
 
         Raises:
             InputError: if there is neither dropout nor a rate, or the rate is none.
@@ -61,17 +62,32 @@ class Stochastic:
                     "data= with epochs=0 where the network calls dropout in a way that cannot be told without rows."
                 )
             return cls(module, weights, {})
+        found = {name: r for name, r in found.items() if r > 0}
         if found:
             raise UnsupportedError(
                 f"rate: expected None for a network with dropout of its own ({_listed(found)}), got {rate!r}. Set the "
                 "rates of its layers (layer.p = ...), or take them out."
             )
+        rate = checks.choice("rate", rate, ["concrete"]) if isinstance(rate, str) else _rate(rate)
+        plain = cls(module, weights, {})
+        return plain if seen else plain.inserted(rate, before, None)
+
+    def inserted(self, rate: float | str, before: Any, inputs: Any) -> Stochastic:
+        """The same network with dropout put into it.
+
+        Args:
+            rate: a number in [0, 1) or "concrete".
+            before: which layers it is put before.
+            inputs: a few rows, which show the order of the layers, or ``None``.
+
+        Raises:
+            UnsupportedError: if it has no such layers, or one of them is never called.
+        """
+        called = None if inputs is None else calling_order(self.module, inputs)
         if isinstance(rate, str):
-            checks.choice("rate", rate, ["concrete"])
-            return cls(module, weights, insert(module, before, _learnable))
-        number = _rate(rate)
-        insert(module, before, lambda _, kind: kind(number))
-        return cls(module, weights, {})
+            return Stochastic(self.module, self.weights, insert(self.module, before, _learnable, called))
+        insert(self.module, before, lambda _, kind: kind(float(rate)), called)
+        return self
 
     def settle(self) -> None:
         """Puts ordinary dropout at the rates that were learnt in the place of what learnt them."""
@@ -79,12 +95,14 @@ class Stochastic:
             setattr(self.module.get_submodule(name), NAME, dropout.settled().train(dropout.training))
 
     def rates(self) -> list[float]:
-        """Those of its layers."""
-        return list(own_dropout(self.module).values())
+        """Those of its layers that are above 0, or all where none is."""
+        found = list(own_dropout(self.module).values())
+        return [rate for rate in found if rate > 0] or found
 
     def summary(self) -> str:
         """The rates, by layer where they differ."""
         found = own_dropout(self.module)
+        found = {name: rate for name, rate in found.items() if rate > 0} or found
         return _listed(found) if found else "as the network's code calls it"
 
 

@@ -10,10 +10,10 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from bayescope.dropout.insertion import own_dropout
+from bayescope.dropout.insertion import all_called, own_dropout
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.network.dropout import random_outputs
-from bayescope.network.dropout_switches import switched_modules, switched_on
+from bayescope.network.dropout_switches import switched_on, switches_of
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, described, explained
 from bayescope.training.minibatches import Minibatches
@@ -40,9 +40,9 @@ class DropoutPasses:
             InputError: if the network calls no dropout, or does not give a row for each of x.
         """
         with explained(self.module, x):
-            switched = switched_modules(self.module, x)
-        with reading(self.module), switched_on(switched), explained(self.module, x):
-            f, sites = random_outputs(self.module, x, n, generator)
+            switches = switches_of(self.module, x)
+        with reading(self.module), switched_on(switches.modules), explained(self.module, x), all_called(self.module):
+            f, sites = random_outputs(self.module, x, n, generator, switches.off)
         if not sites and not own_dropout(self.module):
             raise InputError(
                 "model: expected a network that calls dropout in eval mode, got none of its calls. Call "

@@ -24,53 +24,77 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayescope.dropout.zeros import Zeros
 from bayescope.errors import UnsupportedError
-from bayescope.network.dropout_calls import Call, DropoutCalls
+from bayescope.network.dropout_calls import Call, DropoutCalls, attention_in_calls
+from bayescope.network.dropout_switches import switched_on, switches_of
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call
+from bayescope.network.inputs import call, take_rows, tensors
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 
 _PRODUCTS = frozenset({
     F.linear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d,
 })  # fmt: skip
-# What leaves an input that was dropped at zero, so that the weights after it are dropped all the same.
-_KEEPS_ZEROS = frozenset({
-    torch.flatten, torch.relu, torch.reshape, torch.tanh, torch.transpose, F.gelu, F.leaky_relu, F.relu, F.silu, F.tanh,
-    Tensor.contiguous, Tensor.flatten, Tensor.permute, Tensor.relu, Tensor.reshape, Tensor.squeeze, Tensor.tanh,
-    Tensor.transpose, Tensor.unsqueeze, Tensor.view,
-})  # fmt: skip
 
 
 def rates_behind_dropout(module: nn.Module, inputs: Any) -> dict[str, float]:
     """The rate of the dropout that the inputs of each matrix come from, by the parameter's name; others are left out.
 
+    A matrix has a rate where all of its inputs are zero when they are dropped, whatever stands between (`Zeros`), and
+    where nothing but such products uses it; the least one where there are several. Two dropouts in a row keep an input
+    where both do: 1 − r is (1 − r₁)(1 − r₂).
+
     Args:
         module: the network; it is left as it is.
         inputs: a few rows.
     """
-    rates: dict[int, set[float]] = {}
-    dropped: dict[int, tuple[Tensor, float]] = {}  # with the tensors, whose ids no other may get meanwhile
+    rates: dict[int, set[float]] = {}  # by the memory of a parameter, which its slices and transposes share
+    memories = {name: parameter.untyped_storage().data_ptr() for name, parameter in module.named_parameters()}
+    own, zeros = frozenset(memories.values()), Zeros()
+
+    def use(weight: Tensor, rate: float) -> None:
+        memory = weight.untyped_storage().data_ptr()
+        if memory in own:
+            rates.setdefault(memory, set()).add(rate)
 
     def drop(found: Call) -> Tensor:
         out = found.input.clone()
         if not found.alpha:  # which sets to another value than 0, so that nothing of the weights is dropped
-            dropped[id(out)] = out, found.rate
+            zeros.drop(found.input, out, found.rate, found.kept)
         return out
 
     def otherwise(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        behind = dropped.get(id(args[0])) if args else None
-        if func in _PRODUCTS and len(args) > 1:
-            rates.setdefault(id(args[1]), set()).add(0.0 if behind is None else behind[1])
+        if func is F.multi_head_attention_forward:
+            with calls:
+                result = attention_in_calls(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         result = func(*args, **kwargs)
-        if behind is not None and func in _KEEPS_ZEROS:
-            dropped[id(result)] = result, behind[1]
+        if func in _PRODUCTS:
+            given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+            behind = zeros.of(given["input"])
+            use(given["weight"], 0.0 if behind is None else behind.rate())
+            return result
+        if isinstance(result, Tensor):
+            for tensor in tensors((args, kwargs)):
+                if not _shares_memory(tensor, result):
+                    use(tensor, 0.0)
+        if func is Tensor.__setitem__:
+            zeros.forget(args[0])
+        zeros.follow(result, func, args, kwargs)
         return result
 
-    with reading(module), torch.no_grad(), DropoutCalls(drop, otherwise):
-        call(module, owned(inputs, copy=True))
-    found = {name: rates.get(id(parameter), {0.0}) for name, parameter in module.named_parameters()}
-    return {name: min(of_uses) for name, of_uses in found.items() if min(of_uses) > 0}
+    switches = switches_of(module, inputs)
+    calls = DropoutCalls(drop, otherwise, switches.off)
+    with reading(module), torch.no_grad(), switched_on(switches.modules), calls:
+        call(module, owned(take_rows(inputs, slice(0, 1)), copy=True))
+    found = {name: min(rates.get(memory, {0.0})) for name, memory in memories.items()}
+    return {name: rate for name, rate in found.items() if rate > 0}
+
+
+def _shares_memory(tensor: Tensor, other: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def dropout_prior(prior: Prior, weights: Weights, rates: Mapping[str, float]) -> Prior:

@@ -7,7 +7,7 @@ answer for a row does not depend on the others. The network stays in eval mode: 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -81,53 +81,62 @@ def _spread(scale: Tensor, x: Tensor, rows: int, site: Site) -> Tensor:
     return scale
 
 
-def dropout_sites(module: nn.Module, x: Any) -> tuple[Site, ...]:
+def dropout_sites(module: nn.Module, x: Any, off: Collection[int] = frozenset()) -> tuple[Site, ...] | None:
     """The calls of dropout at rates above 0 that a network makes, in the order of execution.
 
     Args:
         module: the network, in the state in which it is to be read.
         x: N rows, on the device of the module.
+        off: calls that drop nothing, by their place.
+
+    Returns:
+        ``None`` where the rows are too much alike to show how they are folded together with other positions.
 
     Raises:
         UnsupportedError: if rows are mixed where a mask is applied, or a recurrent network has dropout inside.
     """
-    return _with_folds(module, x, _calls(module, take_rows(x, slice(0, 1))))
+    return _with_folds(module, x, off)
 
 
-def _calls(module: nn.Module, x: Any) -> list[Call]:
+def _calls(module: nn.Module, x: Any, off: Collection[int]) -> list[Call]:
     found: list[Call] = []
 
     def note(one: Call) -> Tensor:
         found.append(one._replace(input=one.input.clone()))
         return one.input
 
-    with torch.no_grad(), DropoutCalls(note):
+    with torch.no_grad(), DropoutCalls(note, off=off):
         call(module, owned(x, copy=True))
     return found
 
 
-def _with_folds(module: nn.Module, x: Any, alone: Sequence[Call]) -> tuple[Site, ...]:
+def _with_folds(module: nn.Module, x: Any, off: Collection[int]) -> tuple[Site, ...] | None:
+    alone = _calls(module, take_rows(x, slice(0, 1)), off)
     sites = [Site(_mask_shape(found), found.rate, found.alpha) for found in alone]
     if count_rows(x) == 1 or not sites:
         return tuple(sites)
-    a, b = take_rows(x, slice(0, 1)), map_tensors(_moved, take_rows(x, slice(-1, None)))
-    same, other = _calls(module, stacked(a, a, a)), _calls(module, stacked(a, b, a))
+    a, b = take_rows(x, slice(0, 1)), map_tensors(_unlike_first, x)
+    same, other = _calls(module, stacked(a, a, a), off), _calls(module, stacked(a, b, a), off)
     if not len(sites) == len(same) == len(other):
         raise UnsupportedError(
             f"model: expected the same calls of dropout for any number of rows, got {len(sites)} for one row and "
             f"{len(same)} for {PROBES}. Predict rows one at a time."
         )
     calls = zip(sites, alone, same, other, strict=True)
-    return tuple(_folded(site, one.input, before.input, after.input) for site, one, before, after in calls)
+    folded = [_folded(site, one.input, before.input, after.input) for site, one, before, after in calls]
+    return None if None in folded else tuple(site for site in folded if site is not None)
 
 
 def _mask_shape(found: Call) -> torch.Size:
     return torch.Size([*found.input.shape[: found.kept], *[1] * (found.input.ndim - found.kept)])
 
 
-def _moved(row: Tensor) -> Tensor:
-    """Another row, where numbers can be other ones: of tokens nobody knows which there are."""
-    return row + 1.0 if row.is_floating_point() else row
+def _unlike_first(rows: Tensor) -> Tensor:
+    """A row unlike the first one: a moved one where numbers can be other ones, else one that is there, if any is."""
+    if rows.is_floating_point():
+        return rows[-1:] + 1.0
+    place = int((rows != rows[:1]).flatten(1).any(1).int().argmax())  # 0, the first itself, where all are alike
+    return rows[place : place + 1]
 
 
 def stacked(*parts: Any) -> Any:
@@ -140,7 +149,7 @@ def stacked(*parts: Any) -> Any:
     return map_tensors(lambda _: next(joined), parts[0])
 
 
-def _folded(site: Site, one: Tensor, before: Tensor, after: Tensor) -> Site:
+def _folded(site: Site, one: Tensor, before: Tensor, after: Tensor) -> Site | None:
     """The site with the way in which rows are folded: the one under which another second row changes that row alone.
 
     Args:
@@ -148,6 +157,9 @@ def _folded(site: Site, one: Tensor, before: Tensor, after: Tensor) -> Site:
         one: the call's input for one row.
         before: for `PROBES` rows, all alike.
         after: for those rows, of which the second is another one.
+
+    Returns:
+        ``None`` where that row changes nothing, so that the way cannot be told.
 
     Raises:
         UnsupportedError: if rows are along no axis, along several, or mixed.
@@ -164,6 +176,8 @@ def _folded(site: Site, one: Tensor, before: Tensor, after: Tensor) -> Site:
     (axis,) = axes
     different = (before != after) & ~(before.isnan() & after.isnan())
     changed, positions = different.movedim(axis, 0), one.shape[axis]
+    if positions > 1 and not changed.any():
+        return None
     if not changed.unflatten(0, (PROBES, positions))[[0, 2]].any():
         return site
     if not changed.unflatten(0, (positions, PROBES))[:, [0, 2]].any():
@@ -171,7 +185,9 @@ def _folded(site: Site, one: Tensor, before: Tensor, after: Tensor) -> Site:
     raise UnsupportedError("model: expected rows that do not depend on each other, got some mixed before dropout.")
 
 
-def random_outputs(module: nn.Module, x: Any, n: int, generator: torch.Generator) -> tuple[Tensor, int]:
+def random_outputs(
+    module: nn.Module, x: Any, n: int, generator: torch.Generator, off: Collection[int] = frozenset()
+) -> tuple[Tensor, int]:
     """f in n passes, each with masks of its own that all rows share, and how many calls of dropout a pass has.
 
     Passes and rows are taken in blocks; which ones changes nothing but rounding.
@@ -181,12 +197,15 @@ def random_outputs(module: nn.Module, x: Any, n: int, generator: torch.Generator
         x: N rows, on the device of the module.
         n: passes.
         generator: on the CPU, so that the masks are the same on every device.
+        off: calls that drop nothing, by their place.
 
     Returns:
         Shape (n, N, *positions, C), float64, and the number of sites.
     """
     with torch.no_grad():
-        sites = dropout_sites(module, x)
+        sites = dropout_sites(module, x, off)
+        if sites is None:
+            return _row_by_row(module, x, n, generator, off)
         if not sites:
             f = torch.cat([_deterministic(module, block) for block in blocks(x, 0)])
             return f.expand(n, *f.shape).clone(), 0
@@ -199,8 +218,20 @@ def random_outputs(module: nn.Module, x: Any, n: int, generator: torch.Generator
             drawn = zip(sites, uniform.split(sizes, -1), strict=True)
             scales = [site.scales(numbers, reference.dtype) for site, numbers in drawn]
             rows = blocks(x, size * wide * len(uniform))
-            answers.append(torch.cat([_at(module, block, sites, scales) for block in rows], 1))
+            answers.append(torch.cat([_at(module, block, sites, scales, off) for block in rows], 1))
     return torch.cat(answers), len(sites)
+
+
+def _row_by_row(
+    module: nn.Module, x: Any, n: int, generator: torch.Generator, off: Collection[int]
+) -> tuple[Tensor, int]:
+    """The same masks for each row by itself, where nobody has to know how rows are folded."""
+    state, parts, sites = generator.get_state(), [], 0
+    for row in range(count_rows(x)):
+        generator.set_state(state)
+        f, sites = random_outputs(module, take_rows(x, slice(row, row + 1)), n, generator, off)
+        parts.append(f)
+    return torch.cat(parts, 1), sites
 
 
 def _deterministic(module: nn.Module, x: Any) -> Tensor:
@@ -208,7 +239,9 @@ def _deterministic(module: nn.Module, x: Any) -> Tensor:
         return call(module, owned(x, copy=True)).to(torch.float64)
 
 
-def _at(module: nn.Module, x: Any, sites: Sequence[Site], scales: Sequence[Tensor]) -> Tensor:
+def _at(
+    module: nn.Module, x: Any, sites: Sequence[Site], scales: Sequence[Tensor], off: Collection[int]
+) -> Tensor:
     """f at masks (S, ...) for each site, shape (S, N, *positions, C): vectorised over passes, or one by one."""
     rows = count_rows(x)
 
@@ -219,7 +252,7 @@ def _at(module: nn.Module, x: Any, sites: Sequence[Site], scales: Sequence[Tenso
             site, scale = next(remaining)
             return site.apply(found, scale, rows)
 
-        with DropoutCalls(answer):
+        with DropoutCalls(answer, off=off):
             return call(module, owned(x, copy=True))
 
     try:

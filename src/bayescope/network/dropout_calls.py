@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, final
 
 import torch
@@ -24,6 +24,7 @@ class Call(NamedTuple):
         kept: on how many of the first axes a mask has entries of its own; the rest share one, as channels do.
         alpha: whether it is alpha dropout, which keeps mean and variance of a self-normalising network.
         inplace: whether it writes over its input.
+        training: whether it drops by itself, as it was called.
     """
 
     input: Tensor
@@ -31,6 +32,7 @@ class Call(NamedTuple):
     kept: int
     alpha: bool
     inplace: bool
+    training: bool
 
 
 # By function: the axes that tell masks apart (None: all of them), and whether it is alpha dropout.
@@ -62,17 +64,25 @@ class DropoutCalls(TorchFunctionMode):
     Args:
         answer: from the call to its result, for rates above 0.
         otherwise: what is run in the place of every other function, given it and its arguments.
+        off: the calls, by their place among those at rates above 0, that drop nothing.
     """
 
-    def __init__(self, answer: Callable[[Call], Tensor], otherwise: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Call], Tensor],
+        otherwise: Callable[..., Any] | None = None,
+        off: Collection[int] = frozenset(),
+    ) -> None:
         super().__init__()
-        self._answer, self._otherwise = answer, otherwise or _plainly
+        self._answer, self._otherwise, self._off = answer, otherwise or _plainly, off
+        self._place = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _FUNCTIONS:
             found = _read(func, args, kwargs)
-            return self._answer(found) if found.rate > 0 else found.input
+            self._place += found.rate > 0
+            return self._answer(found) if found.rate > 0 and self._place - 1 not in self._off else found.input
         composite = _COMPOSITES.get(func)
         if composite is not None:
             with self:  # the dropout inside is a call like any other
@@ -94,15 +104,21 @@ def _read(func: Any, args: Any, kwargs: Any) -> Call:
     kept = x.ndim if axes is None else min(axes, x.ndim)
     if _UNBATCHED.get(func) == x.ndim:
         kept = 1
-    return Call(x, float(given.get("p", 0.5)), kept, alpha, given.get("inplace", False) or func.__name__.endswith("_"))
+    inplace = given.get("inplace", False) or func.__name__.endswith("_")
+    training = given.get("training", given.get("train", True))
+    return Call(x, float(given.get("p", 0.5)), kept, alpha, inplace, bool(training))
+
+
+def attention_in_calls(*args: Any, **kwargs: Any) -> Any:
+    """``torch.nn.functional.multi_head_attention_forward`` in calls to torch; ``NotImplemented`` where it has none."""
+    given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
+    return multi_head_attention(**{**given, "training": True})
 
 
 def _multi_head_attention(*args: Any, **kwargs: Any) -> Any:
     """Attention whose weights are dropped, in calls to torch; ``NotImplemented`` where there is no dropout in it."""
     given = dict(zip(_ATTENTION_ARGUMENTS, args, strict=False)) | kwargs
-    if not given["dropout_p"]:
-        return NotImplemented
-    return multi_head_attention(**{**given, "training": True})
+    return attention_in_calls(*args, **kwargs) if given["dropout_p"] else NotImplemented
 
 
 _ATTENTION_ARGUMENTS = tuple(multi_head_attention.__code__.co_varnames[: multi_head_attention.__code__.co_argcount])

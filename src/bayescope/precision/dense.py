@@ -72,6 +72,30 @@ class DensePrecision:
         precision._matrix = precision._cholesky @ precision._cholesky.mT
         return precision
 
+    @classmethod
+    def from_root(cls, root: Tensor, *, name: str = "the covariance") -> DensePrecision:
+        """A = (R Rᵀ)⁻¹ for a square root R of a covariance, shape (P, P), which is never squared.
+
+        R = U Q with U upper triangular and Q orthogonal, from the QR factors of R with its rows in reverse order; then
+        A = U⁻ᵀ U⁻¹ has the lower triangular factor L = U⁻ᵀ. The condition number of R is the root of that of R Rᵀ.
+
+        Raises:
+            NotPositiveDefiniteError: if R is singular or not finite.
+        """
+        reverse = torch.linalg.qr(root.to(torch.float64).mT.flip(1), mode="r").R
+        upper = reverse.mT.flip(0, 1)
+        diagonal = upper.diagonal()
+        if not bool((diagonal.isfinite() & (diagonal != 0)).all()):
+            raise NotPositiveDefiniteError(
+                f"{name}: expected a square root that is finite and invertible, got another."
+            )
+        identity = torch.eye(upper.shape[0], dtype=torch.float64, device=upper.device)
+        precision = cls.__new__(cls)
+        precision._name, precision._semidefinite = name, False
+        precision._cholesky = torch.linalg.solve_triangular((upper * diagonal.sign()).mT, identity, upper=False)
+        precision._matrix = precision._cholesky @ precision._cholesky.mT
+        return precision
+
     @property
     def dim(self) -> int:
         """P, the number of rows."""

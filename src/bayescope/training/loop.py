@@ -138,6 +138,7 @@ class Loop:
                     self._one_epoch(bar)
         except KeyboardInterrupt:
             ended = "an interrupt"
+            self._forget_unfinished()
         if self._stopped:
             ended = "no better validation"
         if self._best is not None:
@@ -156,16 +157,22 @@ class Loop:
             total = total + self._step(inputs, targets) * float(targets.shape[0])
         terms = self._objective.finish_epoch(float(total))
         self._refuse_non_finite(terms["loss"])
-        self._epoch += 1
-        verdict = self._watch.judge(self._epoch)
+        done = self._epoch + 1
+        verdict = self._watch.judge(done)
+        best, kept = (_snapshot(self._module), done) if verdict.best else (self._best, self._kept)
         for name, value in {**terms, **verdict.trace}.items():
             self._trace.setdefault(name, []).append(value)
-        if verdict.best:
-            self._best, self._kept = _snapshot(self._module), self._epoch
-        self._stopped = verdict.stop
+        # Together, and last: Ctrl-C before it leaves the epoch uncounted (`_forget_unfinished`).
+        self._epoch, self._kept, self._best, self._stopped = done, kept, best, verdict.stop
         self._schedule.step(verdict.trace.get("validation_nll", terms["loss"]))
         if self._checkpoint.due() or self._epoch == self._epochs or self._stopped:
             self._checkpoint.save(self._state())
+
+    def _forget_unfinished(self) -> None:
+        """Leaves in the trace what is of epochs that were completed and judged."""
+        for values in self._trace.values():
+            del values[self._epoch :]
+        self._trace = {name: values for name, values in self._trace.items() if values}
 
     def _step(self, inputs: Any, targets: Tensor) -> Tensor:
         """One step of the optimiser, which may ask for the gradient more than once.

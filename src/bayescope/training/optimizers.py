@@ -53,7 +53,8 @@ class OptimizerChoice:
 
     Attributes:
         batch_size: the rows of a minibatch, or ``None`` for all.
-        values: whether the value of the whole objective is needed at each step, as for a line search.
+        values: whether the value of the whole objective is needed at each step, as for a line search. Of a function it
+            is known once its optimiser has been made.
 
     Raises:
         OptionError: if the name is unknown.
@@ -105,7 +106,13 @@ class OptimizerChoice:
         made = self._make(parameters)
         if not isinstance(made, Optimizer):
             raise InputTypeError(f"optimizer: expected a torch.optim.Optimizer, got {type(made).__name__}.")
+        self.values = self.values and not _by_gradients(made)
         return made
+
+
+def _by_gradients(optimizer: Optimizer) -> bool:
+    """Whether the steps of an optimiser are known to need no value: torch's own but for its line search."""
+    return type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, LBFGS)
 
 
 @final

@@ -28,6 +28,10 @@ from bayescope.training.minibatches import Minibatches
 ROUND, MOST_DRAWS = 16, 1024
 ACCURATE = 0.01
 ROWS_READ = 2**20
+# Nor more work than this share of the training's, where that is more than a second's: products of a weight and a row.
+SHARE, SECOND = 0.25, 2**33
+# A step of training reads its rows forth and back, which is twice as long.
+PASSES = 3
 # Numbers in an activation that are held at once, and rows that are read together at most.
 NUMBERS, MOST_ROWS = 2**23, 1024
 
@@ -69,20 +73,33 @@ class Draws(Protocol):
         """`ROUND` of them, and as many values of a control of mean zero, each of shape (S,), float64."""
 
 
-def bound(kinds: Sequence[Draws], rows: Minibatches, kl: Tensor) -> Bound:
+def affordable(weights: int, rows: int, passes: int) -> int:
+    """How many draws the bound may take at the end of a training.
+
+    Args:
+        weights: P.
+        rows: N.
+        passes: over all rows in training, those of several samples counted each.
+    """
+    most = max(SECOND // (weights * rows), int(SHARE * PASSES * passes))
+    return max(ROUND, min(most, MOST_DRAWS, ROWS_READ // rows))
+
+
+def bound(kinds: Sequence[Draws], rows: Minibatches, kl: Tensor, most: int) -> Bound:
     """The bound, from as many draws as it takes.
 
     Args:
         kinds: ways to draw Σ log p(y∣f); the one with the least noise in its first draws goes on.
         rows: the data.
         kl: KL(q∥p).
+        most: so many draws are enough, whatever the standard error.
     """
     tried = [(draws, *draws()) for draws in kinds]
     draws, values, controls = min(tried, key=lambda each: _with_control(*each[1:])[1])
     while True:
         mean, error = _with_control(values, controls)
         count = len(values)
-        if error <= ACCURATE or count >= MOST_DRAWS or count * rows.rows >= ROWS_READ:
+        if error <= ACCURATE or count >= most:
             outcomes = sum(targets.numel() for _, targets in rows.in_order())
             return Bound(mean, kl, error, count, outcomes)
         value, control = draws()

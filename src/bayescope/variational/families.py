@@ -1,7 +1,7 @@
 """Variational families: how q(θ) scatters around its means, which are the network's own parameters.
 
-Scales are learnt as logarithms over `PACE`, and what correlates weights is measured in first standard deviations over
-`PACE`: a step of an optimiser that moves a mean by lr changes a standard deviation by `PACE` lr of itself.
+Scales are learnt as logarithms over `PACE`, and what correlates weights is measured in first standard deviations: a
+step of an optimiser that moves a mean by lr changes a standard deviation by `PACE` lr of itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor, nn
 
+from bayescope.errors import ConvergenceError, NotPositiveDefiniteError
 from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision, DiagonalPrecision, LowRankCovariance, Precision
 from bayescope.priors import Prior
@@ -21,6 +22,8 @@ from bayescope.priors import Prior
 PACE = 3.0
 # The low rank's first directions, in first standard deviations: at zero the bound has no slope in them.
 FIRST_DIRECTIONS = 0.1
+# Weights whose correlations are learnt at the pace of their sds.
+FEW = 10
 _NAME = "the variational covariance"
 
 
@@ -214,7 +217,12 @@ class LowRank(nn.Module):
 
 @final
 class Full(nn.Module):
-    """Σ = T Tᵀ with T = s₀∘(PACE B below the diagonal, exp(PACE ρ) on it).
+    """Σ = T Tᵀ with T = s₀∘(c B below the diagonal, exp(PACE ρ) on it), c = PACE min(1, `FEW`/P).
+
+    An optimiser such as Adam moves all P²/2 entries of B alike, noise or not, and their noise costs the bound P² c² of
+    what one entry's does. Where it makes what is below the diagonal as long as the diagonal's entries, T⁻¹, and the
+    gradient with it, grows exponentially in P, as for random triangular matrices (Viswanath & Trefethen 1998,
+    "Condition numbers of random triangular matrices").
 
     Args:
         sds: s₀, shape (P,), in the dtype of the network.
@@ -225,6 +233,7 @@ class Full(nn.Module):
         self.register_buffer("start", sds.clone())
         self.rho = nn.Parameter(torch.zeros_like(sds))
         self.below = nn.Parameter(torch.zeros(len(sds), len(sds), dtype=sds.dtype, device=sds.device))
+        self._pace = PACE * min(1.0, FEW / len(sds))
 
     def noise(self, n: int) -> Tensor:
         """T z."""
@@ -251,10 +260,19 @@ class Full(nn.Module):
         return self._root().to(torch.float64).square().sum(1)
 
     def precision(self) -> DensePrecision:
-        """From the covariance."""
-        root = self._root().detach().to(torch.float64)
-        return DensePrecision.from_covariance(root @ root.mT, name=_NAME)
+        """From T.
+
+        Raises:
+            ConvergenceError: if T is singular or not finite.
+        """
+        try:
+            return DensePrecision.from_root(self._root().detach(), name=_NAME)
+        except NotPositiveDefiniteError as error:
+            raise ConvergenceError(
+                f"{error} The training has run away: take a smaller lr, schedule='cosine' and more samples, or the "
+                "family 'low_rank' or 'mean_field'."
+            ) from error
 
     def _root(self) -> Tensor:
-        triangle = torch.tril(PACE * self.below, -1) + torch.diag((PACE * self.rho).exp())
+        triangle = torch.tril(self._pace * self.below, -1) + torch.diag((PACE * self.rho).exp())
         return self.get_buffer("start")[:, None] * triangle

@@ -22,12 +22,12 @@ from bayescope.training.loop import Outcome
 from bayescope.training.optimizers import OptimizerChoice
 from bayescope.training.settings import Settings, Training
 from bayescope.training.watch import NoWatch, Watch
-from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, bound
+from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, affordable, bound
 from bayescope.variational.families import Family
 from bayescope.variational.ivon import IvonSteps
 from bayescope.variational.objective import NegativeBound, VariationalNetwork
 from bayescope.variational.recipe import MEAN_FIELD, Recipe
-from bayescope.variational.start import Start, by_gradients, with_ivon
+from bayescope.variational.start import Start, by_gradients, with_ivon, without_padding
 from bayescope.variational.validation import PredictiveValidation
 
 NOT_TRAINED = Outcome({}, 0, 0, "all epochs")
@@ -86,7 +86,8 @@ def fit(
         schedule=recipe.schedule, batch_size=recipe.batch_size, checkpoint=held.checkpoint, generator=generator,
         progress=recipe.progress,
     )  # fmt: skip
-    with settings.prepared(model, data, weights, inplace=False) as training:
+    with settings.prepared(model, data, weights, inplace=False) as prepared:
+        training = replace(prepared, weights=without_padding(prepared.module, prepared.weights))
         start = Start.of(recipe, training, data, prior_precision, sds, own)
         family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
         objective = NegativeBound(
@@ -129,7 +130,8 @@ def _posterior(start: Start, family: Family, objective: NegativeBound, outcome: 
     draws: list[Draws] = [WeightDraws(function, precision, objective.prior, likelihood, rows, kl, source)]
     if recipe.family == MEAN_FIELD:
         draws.append(RowDraws(function, precision, likelihood, rows, source))
-    judged = hyperparameters.refitted(bound(draws, rows, kl))
+    most = affordable(len(function.flat), rows.rows, outcome.epochs * recipe.samples)
+    judged = hyperparameters.refitted(bound(draws, rows, kl, most))
     record = Record("variational", elbo_terms=judged.terms, notes=_notes(start, outcome, judged), trace=outcome.trace)
     sds, seed = family.variance().detach().sqrt(), checks.seed_from(source)
     return GaussianPosterior(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +13,23 @@ from bayescope import checks
 from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
+from bayescope.network.inputs import take_rows
+from bayescope.network.model import NetworkModel
 from bayescope.network.weights import Weights
+from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
+from bayescope.reparameterization import gaussian_kl
+from bayescope.training.objective import log_likelihood
+from bayescope.training.settings import Training
 
 LAPLACE = "laplace"
 # Some twentieths of the weights that networks are initialised with, so that the first passes are close to the means'.
 FIRST_SD = 0.05
+# What Laplace's sds are cut to, and the rows and draws of the weights on which the bounds are compared.
+CAPS = (math.inf, 1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625)
+ROWS, DRAWS = 256, 8
+# Nats a weight by which two such bounds have to differ to be unlike.
+NOISE = 0.05
 
 
 def checked(initial_sd: Any) -> Any:
@@ -79,3 +91,34 @@ def laplace_sds(
     curvature = fit_curvature(module, data, likelihood=likelihood, weights=weights, structure="diagonal")
     diagonal = curvature.precision.diagonal() / kl_weight
     return (diagonal + prior.diagonal(weights.dim).to(diagonal.device)).rsqrt()
+
+
+def capped(sds: Tensor, training: Training, likelihood: Likelihood, prior: Prior, kl_weight: float) -> Tensor:
+    """Laplace's sds, none above c, for the largest c of `CAPS` whose bound on some rows is as high as any.
+
+    The curvature is that of the network's tangent: where it tells nothing of a weight its sd is the prior's, and the
+    network itself, unlike its tangent, does not bear thousands of weights being moved so far at once.
+
+    Args:
+        sds: shape (P,).
+        training: the module, its weights and the rows.
+        likelihood: p(y∣f).
+        prior: p(θ), with a diagonal precision.
+        kl_weight: w.
+    """
+    function = NetworkModel(training.module, training.weights, training.rows.outputs)
+    inputs, targets = next(iter(training.rows.in_order(ROWS)))
+    inputs, targets = take_rows(inputs, slice(0, ROWS)), targets[:ROWS]
+    share = training.rows.rows / len(targets)
+    precision, centre = prior.diagonal(training.weights.dim).to(sds), prior.centre(training.weights.dim).to(sds)
+
+    def bound(cap: float) -> float:
+        cut = sds.clamp(max=cap)
+        q = DiagonalPrecision(cut.square().reciprocal())
+        f = function.sampled(inputs, function.flat, q, DRAWS, torch.Generator().manual_seed(0))
+        fit = sum(float(log_likelihood(likelihood, of_draw, targets)) for of_draw in f) / DRAWS
+        return share * fit - kl_weight * float(gaussian_kl(function.flat, cut, precision, centre))
+
+    bounds = [bound(cap) for cap in CAPS]
+    enough = max(bounds) - NOISE * len(sds)
+    return sds.clamp(max=next(cap for cap, found in zip(CAPS, bounds, strict=True) if found >= enough))

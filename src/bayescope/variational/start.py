@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.groups import PriorGroups
@@ -17,13 +17,14 @@ from bayescope.network.inputs import call
 from bayescope.network.network import Network
 from bayescope.network.priors import network_prior
 from bayescope.network.random_weights import RandomWeights
+from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
 from bayescope.training.settings import Training
 from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
 from bayescope.variational.gradients import AtDraws, ByRow, Gradients, StickingTheLanding
 from bayescope.variational.hyperparameters import Hyperparameters
-from bayescope.variational.initialization import LAPLACE, given_sds, laplace_sds, layer_sds
+from bayescope.variational.initialization import LAPLACE, capped, given_sds, laplace_sds, layer_sds
 from bayescope.variational.ivon import FIRST_CURVATURE, CurvatureScale, IvonGradients, IvonSteps, require_independent
 from bayescope.variational.recipe import EVIDENCE, FULL, LOW_RANK, STICKING_THE_LANDING, Recipe, check_rank
 
@@ -78,6 +79,7 @@ class Start:
         sds = None
         if _is_laplace(recipe.initial_sd):
             sds = laplace_sds(module, weights, data, hyperparameters.likelihood, prior, recipe.kl_weight)
+            sds = capped(sds, training, hyperparameters.likelihood, prior, recipe.kl_weight)
         elif own and recipe.initial_sd is None:
             sds = layer_sds(own, weights)
         elif recipe.initial_sd is not None or not recipe.is_ivon:
@@ -89,6 +91,22 @@ class Start:
         """The first sds in the dtype and on the device of the weights."""
         assert self.sds is not None
         return self.sds.to(self.training.weights.flat(self.training.module))
+
+
+def without_padding(module: nn.Module, weights: Weights) -> Weights:
+    """The weights less the rows of tables that stand for padding, which the data never move: they are no parameters.
+
+    Noise on them would reach the outputs, and the prior alone would say how much. They keep their values.
+    """
+    masks = dict(weights.masks)
+    names = {id(parameter): name for name, parameter in weights.parameters(module).items()}
+    for table in module.modules():
+        if isinstance(table, nn.Embedding | nn.EmbeddingBag) and table.padding_idx is not None:
+            name = names.get(id(table.weight))
+            if name is not None:
+                masks[name] = masks.get(name, torch.ones_like(table.weight, dtype=torch.bool)).clone()
+                masks[name][table.padding_idx] = False
+    return replace(weights, masks=masks)
 
 
 def by_gradients(start: Start) -> tuple[Family, Gradients]:

@@ -61,7 +61,7 @@ def variational(
         likelihood: a name or a likelihood. `Gaussian("evidence")` learns its noise variance with q.
         weights: which weights are random: "all", "last_layer", names or globs, a mask. All others that require a
             gradient are trained too, as point estimates; ``requires_grad=False`` holds weights fixed, as the frozen
-            base under adapters.
+            base under adapters. The row of an embedding's padding token is held fixed as well.
         family: "mean_field", independent weights; "low_rank", Σ = diag(s²) + L Lᵀ; "full" for up to 5,000 weights.
         rank: of the family "low_rank", 10 by default.
         prior_precision: a number, an array of shape (P,), a dict by layer, parameter or glob, a `Prior`, or
@@ -83,7 +83,8 @@ def variational(
         warmup: over so many epochs the KL term's weight rises to w.
         initial_sd: the first sds: a number or one for each random weight; ``None`` for those of variational layers,
             and else for 0.05 (with "ivon", for a curvature of 0.5 a row); or "laplace" for those of Laplace's
-            approximation at the given weights: what a trained network starts from, to be done in a few epochs.
+            approximation at the given weights, cut at one sd beyond which the network does not bear them: what a
+            trained network starts from, to be done in fewer epochs.
         validation: data that are not trained on. The q whose predictions are best for them is returned.
         patience: so many epochs without a better validation end the training.
         checkpoint: as in `fit_map`: a run that goes on comes to the same numbers as one that was never stopped.
