@@ -255,3 +255,9 @@ def test_there_is_no_evidence_and_no_bound() -> None:
         q.log_evidence()
     with pytest.raises(ValueError, match="lower bound"):
         q.elbo  # noqa: B018
+
+
+def test_the_rank_is_that_of_the_snapshots_by_default() -> None:
+    options = {"likelihood": "gaussian", "generator": 0, "batch_size": 10, "progress": False}
+    assert "8 columns" in swag(perceptron(), line(), schedule="cyclic", epochs=80, **options).summary()
+    assert "20 columns" in swag(perceptron(), line(), epochs=60, **options).summary()

@@ -115,7 +115,8 @@ def ensemble(
         settings, data, weights, prior_precision, epochs, optimizer, schedule, validation, patience, path, bootstrap
     )
     found = trained(recipe, modules, seeds, side_by_side)
-    return _posterior(found, seeds, settings(0, None).likelihood, bootstrap=bootstrap)
+    notes = _notes(found, seeds, bootstrap=bootstrap) if epochs else _as_given(found)
+    return _posterior(found, notes, settings(0, None).likelihood)
 
 
 def _refuse_training(given: Mapping[str, Any]) -> None:
@@ -160,7 +161,7 @@ def _made(make_model: Any, seeds: Sequence[int]) -> list[nn.Module]:
 
 
 def _posterior(
-    found: Trained, seeds: Sequence[int], likelihood: Likelihood, *, bootstrap: bool
+    found: Trained, notes: Mapping[str, str], likelihood: Likelihood
 ) -> DrawsPosterior | MixturePosterior:
     functions = found.functions
     outputs = [function.outputs for function in functions]
@@ -168,7 +169,7 @@ def _posterior(
         raise InputError(f"make_model: expected networks with the same number of outputs, got {outputs}.")
     record = Record(
         "ensemble",
-        notes=_notes(found, seeds, bootstrap=bootstrap),
+        notes=notes,
         trace=found.trace,
         instead="Laplace's approximation of each member, bs.laplace, has what a Gaussian has.",
     )
@@ -214,17 +215,19 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in [*module.named_parameters(), *module.named_buffers()]}
 
 
+def _as_given(found: Trained) -> dict[str, str]:
+    return {"members": f"{len(found.functions)}, as they were given", "rows": f"{found.rows:,}"}
+
+
 def _notes(found: Trained, seeds: Sequence[int], *, bootstrap: bool) -> dict[str, str]:
     outcomes, count = found.outcomes, len(found.functions)
     drawn = " drawn with replacement for each" if bootstrap else ""
     notes = {"members": f"{count}", "prior": describe(found.prior), "rows": f"{found.rows:,}{drawn}"}
-    if not any(outcome.epochs for outcome in outcomes):
-        return {"members": f"{count}, as they were given", "rows": notes["rows"]}
     notes["members"] = f"{count}, trained {found.how}"
     told = [outcome.summary() for outcome in outcomes]
     notes["training"] = told[0] if len(set(told)) == 1 else "; ".join(told)
     losses = [outcome.trace["loss"][outcome.kept - 1] for outcome in outcomes if outcome.kept]
-    notes["loss of each"] = ", ".join(f"{loss:.4f}" for loss in losses)
+    notes["loss of each"] = ", ".join(f"{loss:.4f}" for loss in losses) or "none"
     rests = [outcome.rest("Train for more epochs.") for outcome in outcomes]
     notes["at rest"] = next((rest for rest in rests if not rest.startswith("yes")), rests[0])
     notes["seeds"] = ", ".join(map(str, seeds[:count]))

@@ -187,10 +187,11 @@ def _all_at_once(recipe: Recipe, training: Training, modules: Sequence[nn.Module
     few, likelihood = training.rows.few[0], training.settings.likelihood
     stack = Stack(modules, vectorized=True)
     prior = network_prior(recipe.prior_precision, training.weights)
-    objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior)
     best = None
     if recipe.validation is not None:
         best = ValidationOfEach(stack, training.held_out(recipe.validation), likelihood, recipe.patience)
+    ended = None if best is None else (lambda: best.ended)
+    objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior, ended)
     chosen = torch.stack([resampled(training.rows.rows, seed) for seed in seeds]) if recipe.bootstrap else None
     orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
     facts = {"fit": "ensemble", "bootstrap": list(seeds) if recipe.bootstrap else None}
@@ -208,8 +209,8 @@ def _all_at_once(recipe: Recipe, training: Training, modules: Sequence[nn.Module
 
 def _outcome_of(outcome: Outcome, best: ValidationOfEach | None, member: int) -> Outcome:
     """How the training of one member of a stack went."""
-    last = outcome.epochs if best is None else int(best.last[member])
-    kept = last if best is None or not best.kept[member] else int(best.kept[member])
+    last = outcome.epochs if best is None else min(int(best.last[member]), outcome.epochs)
+    kept = last if best is None or not best.kept[member] else min(int(best.kept[member]), last)
     ended = "no better validation" if best is not None and bool(best.ended[member]) else outcome.ended
     trace = {"loss": [losses[member] for losses in outcome.trace.get("losses", [])[:last]]}
     return Outcome(trace, last, kept, ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -64,7 +65,9 @@ class NetworkDensity:
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log p(y, θ), shape (...) for θ of shape (..., P)."""
-        return self._automatic.log_prob(theta)
+        with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
+            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+            return self._automatic.log_prob(theta)
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """log p(y, θ), a scalar, and its gradient, shape (P,), for θ of shape (P,), all on the CPU."""

@@ -84,6 +84,7 @@ def diagnosed(
     inputs: Any,
     advice: str,
     divergences: int = 0,
+    thin: int = 1,
     notes: Mapping[str, str] | None = None,
 ) -> DrawsPosterior:
     """The posterior of chains over a network's weights, judged by what they predict; it warns where that is bad.
@@ -97,7 +98,8 @@ def diagnosed(
         likelihood: p(y∣f).
         inputs: where predictions are judged, as the model's `inputs` returns them: the training inputs.
         advice: what to do about chains that have not mixed, as a sentence.
-        divergences: how many transitions diverged.
+        divergences: how many transitions diverged, those between the draws that were kept among them.
+        thin: how many transitions lie from one draw to the next.
         notes: lines for the summary, after those of the diagnosis.
 
     Warns:
@@ -106,7 +108,7 @@ def diagnosed(
     """
     r_hat, effective = convergence(draws) if draws.numel() <= DIAGNOSED_NUMBERS else (None, None)
     predictions = prediction_diagnosis(function, draws, inputs, likelihood)
-    warn_of_divergences(method, divergences, draws.shape[0] * draws.shape[1])
+    warn_of_divergences(method, divergences, draws.shape[0] * draws.shape[1] * thin)
     warn_of_predictions(method, predictions, advice)
     lines = {**diagnosis_notes(draws, *predictions, of="predictions"), **(notes or {})}
     return DrawsPosterior(

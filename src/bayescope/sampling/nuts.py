@@ -131,7 +131,8 @@ def nuts(
     notes = {"prior": describe(prior), "rows": f"{rows.rows:,}", "warm-up": f"{tune} draws a chain{thinned}"}
     return diagnosed(
         kept, method="nuts", function=function, likelihood=chosen_likelihood, inputs=function.inputs(inputs),
-        advice="Raise tune and draws.", divergences=divergences, notes=notes,
+        advice="Raise tune and draws.", divergences=divergences, thin=thin,
+        notes=notes,
     )  # fmt: skip
 
 

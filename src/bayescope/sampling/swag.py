@@ -28,8 +28,8 @@ from bayescope.training.optimizers import OptimizerChoice
 from bayescope.training.settings import Settings
 from bayescope.training.watch import NoWatch
 
-# Of the step size at the beginning of a cycle, what is left at its end; and the epochs of a cycle.
-LOWEST, CYCLE = 0.05, 5
+# Of the step size at the start of a cycle, what is left at its end; the epochs of a cycle; the columns that are kept.
+LOWEST, CYCLE, RANK = 0.05, 5, 20
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -143,7 +143,7 @@ def swag(
     data: Any,
     *,
     likelihood: str | Likelihood,
-    rank: int = 20,
+    rank: int | None = None,
     prior_precision: Any = 1.0,
     weights: Any = "all",
     epochs: int = 100,
@@ -175,7 +175,8 @@ def swag(
         model: any module, trained or not; it is left as it is. See `fit_map` for this and what is not described here.
         data: as in `fit_map`.
         likelihood: a name or a likelihood.
-        rank: K, at most the number of snapshots; 0 for Σ = diag(T⁻¹ Σ_t (θ_t − θ̄)²).
+        rank: K, at most the number of snapshots; 0 for Σ = diag(T⁻¹ Σ_t (θ_t − θ̄)²); ``None`` for 20, or as many as
+            there will be snapshots.
         prior_precision: P₀ of the loss.
         weights: which weights θ are random. All others that are trained are averaged too.
         epochs: how many times the data are read, those of the burn-in included.
@@ -202,7 +203,7 @@ def swag(
         UnsupportedError: if two arguments do not go together.
     """
     collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
-    _check_rank(checks.count("rank", rank, least=0), collection.planned(epochs))
+    rank = _rank(rank, collection.planned(epochs))
     if isinstance(optimizer, str) and optimizer == "lbfgs":
         raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
     settings = Settings(
@@ -225,6 +226,7 @@ def swag(
     found = f"the diagonal and {trajectory.rank} columns" if rank else "the diagonal"
     notes = {
         "prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary(),
+        "loss": outcome.loss(),
         "snapshots": f"{trajectory.count}, {collection}; {found} of their covariance",
         **({"batch norm": "the statistics of the average weights, for all draws"} if normalised else {}),
     }  # fmt: skip
@@ -232,15 +234,22 @@ def swag(
     return GaussianPosterior(trajectory.mean, covariance, record, function, settings.likelihood, method="sampled")
 
 
-def _check_rank(rank: int, snapshots: int | None) -> None:
-    """Refuses what the snapshots cannot give, where their number is known."""
-    if rank == 1:
+def _rank(rank: int | None, snapshots: int | None) -> int:
+    """The columns to keep.
+
+    Raises:
+        InputError: if the snapshots, where their number is known, cannot give them.
+    """
+    if rank is None:
+        rank = RANK if snapshots is None else max(2, min(RANK, snapshots))
+    if checks.count("rank", rank, least=0) == 1:
         raise InputError("rank: expected 0 or at least 2, as the covariance divides by rank − 1, got 1.")
     if snapshots is not None and snapshots < max(rank, 2):
         raise InputError(
             f"rank: expected at most one column a snapshot, of which there will be {snapshots}, and at least two "
             f"snapshots, got rank={rank}. Train for more epochs, or take a lower rank or a shorter burn_in."
         )
+    return rank
 
 
 def _heard(choice: OptimizerChoice, walk: Walk) -> OptimizerChoice:

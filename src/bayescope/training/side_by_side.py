@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -111,6 +112,7 @@ class JointOfEach:
         rows: N.
         likelihood: p(y∣f).
         prior: p(θ), the same for all.
+        ended: whose training is over, shape (M,), and not counted in the means any more; ``None`` for nobody's ever.
 
     Attributes:
         parameters: what is trained: the random weights, and all others that require a gradient.
@@ -118,7 +120,15 @@ class JointOfEach:
         prior: p(θ).
     """
 
-    def __init__(self, stack: Stack, weights: Weights, rows: int, likelihood: Likelihood, prior: Prior) -> None:
+    def __init__(
+        self,
+        stack: Stack,
+        weights: Weights,
+        rows: int,
+        likelihood: Likelihood,
+        prior: Prior,
+        ended: Callable[[], Tensor] | None = None,
+    ) -> None:
         self._stack, self._weights, self._rows = stack, weights, rows
         self.parameters = [parameter for parameter in stack.parameters() if parameter.requires_grad]
         self.likelihood, self.prior = likelihood, prior
@@ -130,6 +140,7 @@ class JointOfEach:
             precisions = weights.unflat(prior.diagonal(weights.dim) / rows)  # zero where a mask leaves entries out
             self._diagonal = {name: value.to(reference) for name, value in precisions.items()}
         self._pull = {name: value.to(reference) for name, value in self._offsets().items()}
+        self._ended = ended or (lambda: torch.zeros(stack.members, dtype=torch.bool))
         self._nll = torch.zeros(stack.members, dtype=torch.float64, device=reference.device)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
@@ -162,10 +173,11 @@ class JointOfEach:
         return self.penalties().mean() / self._rows
 
     def finish_epoch(self, nll: float) -> Mapping[str, Any]:
-        """The means over the networks, and under "losses" the loss of each."""
-        penalties = self.penalties()
-        penalty = float(penalties.mean())
-        return {"loss": nll + penalty, "nll": nll, "penalty": penalty, "losses": (self._nll + penalties).tolist()}
+        """The means over the networks in training, and under "losses" the loss of each: NaN for the others."""
+        each, penalties, ended = self._nll.cpu(), self.penalties().cpu(), self._ended()
+        mean, penalty = float(each[~ended].mean()), float(penalties[~ended].mean())
+        losses = (each + penalties).masked_fill(ended, math.nan)
+        return {"loss": mean + penalty, "nll": mean, "penalty": penalty, "losses": losses.tolist()}
 
     def penalties(self) -> Tensor:
         """½ (θ−m)ᵀP₀(θ−m) of each network, shape (M,), float64."""

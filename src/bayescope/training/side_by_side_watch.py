@@ -50,8 +50,9 @@ class ValidationOfEach:
         self._best = [tensor.detach().clone() for tensor in self._tensors()]
 
     def judge(self, epoch: int) -> Verdict:
-        """Reads all validation rows; raises as `Validation` does."""
+        """Reads all validation rows; raises as `Validation` does. A network that had ended before has a trace of NaN."""
         total = self._read(epoch)
+        shown = total.masked_fill(self.ended, math.nan)
         self.last[~self.ended] = epoch
         better = (total < self._lowest) & ~self.ended
         self._lowest = torch.where(better, total, self._lowest)
@@ -61,7 +62,7 @@ class ValidationOfEach:
                 chosen = better.to(tensor.device)
                 best[chosen] = tensor.detach()[chosen]
         self.ended = epoch - self.kept >= self._patience
-        trace = {"validation_nll": float(total.mean()), "validation_nlls": total.tolist()}
+        trace = {"validation_nll": float(shown.nanmean()), "validation_nlls": shown.tolist()}
         return Verdict(trace, stop=bool(self.ended.all()))
 
     def restore_best(self) -> None:
