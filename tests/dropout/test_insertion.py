@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.dropout.insertion import calls_dropout, insert, own_dropout
+from bayescope.dropout.insertion import calling_order, calls_dropout, insert, own_dropout
+from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.errors import InputTypeError, OptionError, UnsupportedError
+from bayescope.likelihoods import Gaussian
 from tests.dropout.networks import Functional, Switched, Tokens, encoder
 from tests.network.networks import built, numbers
 
@@ -45,6 +47,65 @@ def test_dropout_is_put_before_the_layers_that_are_named(before: Any, chosen: li
     assert torch.equal(module(x), plain)
     with torch.random.fork_rng():
         assert not torch.equal(module.train()(x), plain)
+
+
+class Backwards(nn.Module):
+    """Registers its layers in the wrong order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last, self.first = nn.Linear(5, 1), nn.Linear(3, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+class ByWeight(nn.Module):
+    """Never calls its second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(torch.tanh(self.a(x)), self.b.weight, self.b.bias)
+
+
+@pytest.mark.parametrize("rate", [0.5, "concrete"])
+def test_hidden_layers_are_those_that_are_called_later(rate: Any) -> None:
+    module, x = built(Backwards), numbers(6, 3)
+    assert calling_order(module, x) == ["first", "last"]
+    q = mc_dropout(module, (x, x[:, :1]), likelihood=Gaussian(0.5), rate=rate, before="hidden", epochs=1)
+    assert list(own_dropout(q.model)) == ["last.input_dropout"]
+    with pytest.raises(UnsupportedError, match=r"'hidden' for a Backwards. Name the layers \(last, first\)"):
+        mc_dropout(module, likelihood=Gaussian(0.5), rate=0.5, before="hidden")
+    q = mc_dropout(module, likelihood=Gaussian(0.5), rate=0.5, before="last")
+    assert list(own_dropout(q.model)) == ["last.input_dropout"]
+
+
+@pytest.mark.parametrize("before", ["all", "hidden", "b"])
+def test_dropout_that_would_do_nothing_is_refused(before: str) -> None:
+    module, x = built(ByWeight), numbers(6, 3)
+    data = (x, x[:, :1])
+    if before != "hidden":
+        for rate in (0.5, "concrete"):
+            with pytest.raises(UnsupportedError, match="got 'b', which a pass does not call"):
+                mc_dropout(module, data, likelihood=Gaussian(0.5), rate=rate, before=before, epochs=1)
+        q = mc_dropout(module, likelihood=Gaussian(0.5), rate=0.5, before=before)  # nobody can know it yet
+        with pytest.raises(UnsupportedError, match="got 'b', which a pass does not call"):
+            q.predict(x)
+        return
+    with pytest.raises(UnsupportedError, match="got 'b', which a pass does not call"):
+        mc_dropout(module, data, likelihood=Gaussian(0.5), rate=0.5, before=before, epochs=1)
+
+
+@pytest.mark.global_rng
+def test_dropout_at_rate_0_is_none() -> None:
+    module = nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.0), nn.Linear(5, 1))
+    q = mc_dropout(module, likelihood=Gaussian(0.5), rate=0.5)
+    assert q.record.notes["dropout"] == "rate 0.5 at 0, 2"
+    noise = {"weight_decay": 1e-4, "prior_precision": 1e-2, "rows": 10}
+    mc_dropout(module, likelihood="gaussian", rate=0.5, **noise)
 
 
 def test_a_layer_that_is_called_by_keyword_has_its_dropout_too() -> None:

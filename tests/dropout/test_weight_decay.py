@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -88,6 +89,107 @@ def test_rates_are_found_behind_what_keeps_zeros_and_nothing_else() -> None:
     assert rates_behind_dropout(alpha, torch.zeros(2, 3)) == {}  # what it drops to is not 0
     assert rates_behind_dropout(built(Functional), numbers(2, 3)) == {}  # half of its input is not dropped
     assert rates_behind_dropout(built(Overwriting), numbers(2, 3)) == {"second.weight": 0.4}
+
+
+ZERO_AT_ZERO = [
+    nn.ELU(), nn.SELU(), nn.CELU(), nn.ReLU6(), nn.PReLU(), nn.LeakyReLU(), nn.Mish(), nn.Hardswish(), nn.Softsign(),
+    nn.Tanhshrink(), nn.Hardtanh(), nn.Hardshrink(), nn.Softshrink(), nn.GELU(), nn.SiLU(), nn.ReLU(inplace=True),
+    nn.Identity(), nn.Unflatten(1, (5, 2)),
+]  # fmt: skip
+NOT_ZERO_AT_ZERO = [
+    nn.Sigmoid(), nn.Softplus(), nn.LayerNorm(10), nn.BatchNorm1d(10), nn.Hardsigmoid(), nn.Softmax(1), nn.Softmin(1),
+    nn.AvgPool1d(2), nn.MaxPool1d(2), nn.LPPool1d(2, 2),
+]  # fmt: skip
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("layer", [*ZERO_AT_ZERO, *NOT_ZERO_AT_ZERO], ids=lambda layer: type(layer).__name__)
+def test_what_keeps_zeros_is_seen_by_trying_it(layer: nn.Module) -> None:
+    """Of a norm whose bias is still zero, and of a pool that would need two zeros, no rate is claimed."""
+    width = 2 if isinstance(layer, nn.Unflatten) else 10 if layer not in NOT_ZERO_AT_ZERO[-3:] else 5
+    module = nn.Sequential(nn.Dropout(0.3), layer, nn.Linear(width, 1)).eval()
+    expected = {"2.weight": 0.3} if layer in ZERO_AT_ZERO else {}
+    assert rates_behind_dropout(module, numbers(3, 10).float()) == expected
+
+
+@pytest.mark.global_rng
+def test_channels_stay_dropped_in_pools_and_units_do_not() -> None:
+    x = numbers(3, 2, 4, 4).float()
+    for pool in (nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2), nn.ZeroPad2d(1)):
+        channels = nn.Sequential(nn.Dropout2d(0.5), pool, nn.Conv2d(2, 1, 2))
+        assert rates_behind_dropout(channels, x) == {"2.weight": 0.5}
+        units = nn.Sequential(nn.Dropout(0.5), pool, nn.Conv2d(2, 1, 2))
+        assert rates_behind_dropout(units, x) == ({"2.weight": 0.5} if isinstance(pool, nn.ZeroPad2d) else {})
+
+
+@pytest.mark.global_rng
+def test_dropouts_in_a_row_keep_what_both_keep() -> None:
+    module = nn.Sequential(nn.Dropout(0.3), nn.ReLU(), nn.Dropout(0.4), nn.Linear(3, 1))
+    assert rates_behind_dropout(module, numbers(2, 3).float()) == {"3.weight": pytest.approx(0.58)}
+    mixed = nn.Sequential(nn.Dropout2d(0.3), nn.Dropout(0.4), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 1))
+    assert rates_behind_dropout(mixed, numbers(2, 2, 4, 4).float()) == {}  # a window is zero with its channel, or more
+
+
+class Called(nn.Module):
+    """A product of what a function makes of a row."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function, self.linear = function, nn.Linear(4, 4)
+        self.shift = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def while_training(net: Any, x: Tensor) -> Tensor:
+    return net.linear(F.dropout(x, 0.5) if net.training else x)
+
+
+FUNCTIONS: dict[str, tuple[Any, float]] = {
+    "in train mode alone": (while_training, 0.5),
+    "by keyword": (lambda net, x: net.linear(input=F.dropout(x, 0.5)), 0.5),
+    "of two the least": (lambda net, x: net.linear(torch.cat([F.dropout(x[:, :2]), F.dropout(x[:, 2:], 0.2)], 1)), 0.2),
+    "of a part": (lambda net, x: net.linear(torch.cat([F.dropout(x[:, :2], 0.5), x[:, 2:]], 1)), 0.0),
+    "a gate": (lambda net, x: net.linear(F.dropout(x, 0.5) * torch.sigmoid(x)), 0.5),
+    "a gate of two": (lambda net, x: net.linear(F.dropout(x, 0.5) * F.dropout(x, 0.5)), 0.0),
+    "a shift at zero": (lambda net, x: net.linear(F.dropout(x, 0.5) + net.shift), 0.0),
+    "a shift at zero in place": (lambda net, x: net.linear(F.dropout(x, 0.5).add_(net.shift)), 0.0),
+    "a residual": (lambda net, x: net.linear(x + F.dropout(x, 0.5)), 0.0),
+    "written over": (lambda net, x: net.linear(overwritten(F.dropout(x, 0.5))), 0.0),
+    "clamped above": (lambda net, x: net.linear(F.dropout(x, 0.5).clamp(max=0.5)), 0.5),
+    "clamped away from zero": (lambda net, x: net.linear(F.dropout(x, 0.5).clamp(min=0.5)), 0.0),
+    "used otherwise too": (lambda net, x: net.linear(F.dropout(x, 0.5)) + net.linear.weight.sum(), 0.0),
+    "off": (lambda net, x: net.linear(F.dropout(x, 0.5, training=False)), 0.0),
+}  # fmt: skip
+
+
+def overwritten(x: Tensor) -> Tensor:
+    x[:, 0] = 1.0
+    return x
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_rate_is_claimed_where_it_holds_and_nowhere_else(name: str) -> None:
+    function, rate = FUNCTIONS[name]
+    expected = {"linear.weight": rate} if rate else {}
+    assert rates_behind_dropout(Called(function), numbers(3, 4).float()) == expected
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_attention_is_behind_the_dropout_of_its_inputs(rate: float) -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, dropout=rate, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = F.dropout(x, 0.5, training=self.training)
+            return self.attention(hidden, hidden, hidden)[0].mean(1)
+
+    assert rates_behind_dropout(Attending(), numbers(3, 5, 8).float()) == {"attention.in_proj_weight": 0.5}
 
 
 @pytest.mark.global_rng

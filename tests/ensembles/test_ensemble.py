@@ -110,9 +110,12 @@ def test_each_member_has_a_validation_and_patience_of_its_own(make: Any, patienc
         assert together.record.notes[name] == apart.record.notes[name]
     assert "kept" in together.record.notes["training"]
     assert together.trace["validation_nlls"][0] == pytest.approx(apart.trace["validation_nlls"][0])
-    if patience is None:
-        assert together.trace["validation_nll"] == pytest.approx(apart.trace["validation_nll"])
-    elif make is small:
+    for name in ("loss", "nll", "penalty", "validation_nll"):  # over those that were in training
+        assert together.trace[name] == pytest.approx(apart.trace[name])
+    for name in ("losses", "validation_nlls"):
+        pairs = zip(together.trace[name], apart.trace[name], strict=True)
+        assert all(one == pytest.approx(other, nan_ok=True) for one, other in pairs)
+    if patience is not None and make is small:
         assert len(set(together.record.notes["training"].split("; "))) > 1, "members that stop at unlike epochs"
 
 
@@ -303,6 +306,18 @@ def test_an_interrupt_leaves_the_members_that_were_trained() -> None:
     q = ensemble(Stopping, line(), likelihood="gaussian", epochs=30, members=3, side_by_side=True, generator=0)
     assert q.sizes == (25,)
     assert "ended by an interrupt" in q.record.notes["training"]
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_an_interrupt_in_the_first_epoch_is_told_of(*, side_by_side: bool) -> None:
+    Stopping.passes = 7 if side_by_side else 11  # in the second step; some show first whether they can be stacked
+    q = ensemble(
+        Stopping, line(), likelihood="gaussian", members=3, batch_size=8, side_by_side=side_by_side, generator=0
+    )
+    assert "as they were given" not in q.summary()
+    assert q.record.notes["members"].startswith("3, trained side" if side_by_side else "1, trained one after another")
+    assert q.record.notes["training"] == "0 epochs, ended by an interrupt"
+    assert q.record.notes["loss of each"] == "none"
 
 
 def test_a_loss_that_diverges_is_loud() -> None:

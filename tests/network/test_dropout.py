@@ -153,6 +153,30 @@ def test_what_is_dropped_is_what_torch_drops(name: str, rate: float) -> None:
     assert correlation.abs().max() < 5 / math.sqrt(n), "units are dropped independently"
 
 
+class Spelled(nn.Module):
+    """Tokens folded together with their rows, the row running fastest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Embedding(7, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = F.dropout(self.embedding(x).transpose(0, 1).reshape(-1, 6), 0.4)
+        return self.linear(hidden).reshape(x.shape[1], x.shape[0], 2).transpose(0, 1)
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1, 2, 3], [4, 5, 6], [1, 2, 3]], [[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [1, 2, 3], [1, 2, 4], [1, 2, 3]]]
+)
+def test_tokens_that_begin_and_end_alike_take_their_masks_by_position(rows: list[list[int]]) -> None:
+    module, x = built(Spelled), torch.tensor(rows)
+    f = passes(module, x, 8)
+    one_by_one = torch.cat([passes(module, x[k : k + 1], 8) for k in range(len(x))], 1)
+    torch.testing.assert_close(f, one_by_one, rtol=1e-12, atol=1e-12)
+    alike = bool((x == x[0]).all())
+    assert (dropout_sites(module, x) is None) == alike, "rows that are all alike alone are read one by one"
+
+
 def test_rows_that_are_mixed_before_dropout_are_refused() -> None:
     class Mixing(Folded):
         def forward(self, x: Tensor) -> Tensor:

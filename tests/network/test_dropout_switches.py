@@ -41,5 +41,26 @@ def test_dropout_in_train_mode_that_cannot_be_switched_on_is_refused() -> None:
         switches_of(built(Asking), numbers(ROWS, 3))
 
 
+@pytest.mark.parametrize("use", [True, False])
+def test_dropout_that_is_off_in_train_mode_stays_off(use: bool) -> None:
+    class Choosing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.drop, self.use = nn.Linear(3, 1), nn.Dropout(0.5), use
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = F.dropout(self.linear(x), 0.5, training=self.training and self.use)
+            return self.drop(h) + F.dropout(h, 0.3, training=self.training)
+
+    module, x = built(Choosing), numbers(ROWS, 3)
+    switched, off = switches_of(module, x)
+    assert switched == []
+    assert off == (frozenset() if use else {0})
+    with reading(module):
+        f, sites = random_outputs(module, x, 20, generator(), off)
+    assert sites == (3 if use else 2)
+    assert bool((f == 0).all((1, 2)).any())
+
+
 def test_switches_are_found_on_a_single_row() -> None:
     assert len(switches_of(built(Switched), numbers(1, 3, 4)).modules) == 1

@@ -124,6 +124,19 @@ class TestPromises:
         best = nn.utils.parameters_to_vector(q.model.parameters())
         torch.testing.assert_close(best, q.flat[joint.argmax()])
 
+    def test_divergences_are_told_of_all_draws(self, monkeypatch):
+        counts = []
+        monkeypatch.setattr(
+            "bayescope.sampling.diagnosis.warn_of_divergences", lambda *counted: counts.append(counted[2])
+        )
+        nuts(perceptron(), classes(), likelihood="bernoulli", thin=5, **FEW)
+        assert counts == [2 * 8 * 5]
+
+    @pytest.mark.filterwarnings("error:There is a performance drop")
+    def test_a_network_that_vmap_loops_over_is_no_matter(self):
+        normed = built(lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 4)), nn.Linear(4, 1)))
+        nuts(normed, classes(), likelihood="bernoulli", **FEW)
+
     def test_thinning_keeps_every_other_draw(self):
         data, options = (
             classes(),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.errors import ConvergenceError, InputError, OptionError, UnsupportedError
+from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, OptionError, UnsupportedError
 from bayescope.posterior import GaussianPosterior
 from bayescope.sampling.swag import LOWEST, swag
 from bayescope.training import checkpoint as checkpoints
@@ -135,15 +135,49 @@ def test_without_noise_there_is_nothing_to_see() -> None:
     """All rows at once, from an optimum: the weights stay."""
     data = line(ROWS)
     mode = fit_map(perceptron(), data, likelihood="gaussian", optimizer="lbfgs", epochs=60).model
-    still = run(mode, data, batch_size=ROWS, epochs=30, burn_in=0, rank=5)
+    with pytest.warns(ConvergenceWarning, match="each step read all 40 rows"):
+        still = run(mode, data, batch_size=ROWS, epochs=30, burn_in=0, rank=5)
     moving = run(mode, data, epochs=30, burn_in=0, rank=5)
     assert float(still.precision.marginal_variance().max()) < 1e-12
     assert float(moving.precision.marginal_variance().min()) > 1e-8
 
 
+@pytest.mark.parametrize(
+    ("rows", "form", "steps"), [(100, tuple, 8), (9, tuple, 5), (2000, tuple, 16), (100, TensorDataset, 8)]
+)
+def test_small_data_have_minibatches_enough_by_default(rows: int, form: Any, steps: int) -> None:
+    """Few of them are read whole by each step otherwise, so that nothing moves."""
+    x, y = line(rows)
+    data = (x, y) if form is tuple else form(x, y)
+    seen = Recorded()
+    q = run(perceptron(), data, batch_size=None, optimizer=seen, epochs=4, rank=2)
+    assert len(seen.weights) == 4 * steps
+    assert float(q.predict(x, generator=0).epistemic.min()) > 1e-8
+
+
+def test_an_interrupt_before_two_snapshots_is_one() -> None:
+    class Interrupted(nn.Module):
+        def __init__(self, at: int) -> None:
+            super().__init__()
+            self.body, self.left = perceptron(), at
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.left -= self.training
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return self.body(x)
+
+    for epochs_done in (0, 5, 6):
+        with pytest.raises(KeyboardInterrupt, match="before snapshot 2"):
+            run(Interrupted(epochs_done * STEPS + 2), line(ROWS), epochs=10, rank=2)
+    q = run(Interrupted(7 * STEPS + 2), line(ROWS), epochs=10, rank=2)
+    assert "7 epochs, ended by an interrupt" in q.summary()
+
+
 def test_batch_norms_have_the_statistics_of_the_average_weights() -> None:
     data = line(ROWS)
-    q = run(noisy_network(), data, batch_size=ROWS, epochs=30, lr=0.05, rank=5)
+    with pytest.warns(ConvergenceWarning, match="batch_size"):
+        q = run(noisy_network(), data, batch_size=ROWS, epochs=30, lr=0.05, rank=5)
     hidden = q.model[0](data[0]).detach()
     torch.testing.assert_close(q.model[1].running_mean, hidden.mean(0))
     torch.testing.assert_close(q.model[1].running_var, hidden.var(0))

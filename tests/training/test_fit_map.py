@@ -363,6 +363,32 @@ def test_an_interrupt_returns_what_is_there() -> None:
     assert not torch.equal(q.mean, flat(module))
 
 
+@pytest.mark.parametrize("judged", [0, 1, 3])
+def test_an_interrupt_in_a_validation_leaves_its_epoch_uncounted(judged: int) -> None:
+    class Interrupting(nn.Linear):
+        trained = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            type(self).trained += self.training
+            if type(self).trained > judged and not self.training:
+                raise KeyboardInterrupt
+            return super().forward(x)
+
+    def ended() -> Any:
+        """Afterwards the network is only read."""
+        Interrupting.trained = -1000
+
+    module, (x, y) = seeded(0, (Interrupting, (2, 1))).double(), line()
+    q = fit_map(module, (x, y), likelihood="gaussian", validation=(x, y), epochs=50, generator=0, lr=0.1)
+    ended()
+    assert {len(values) for values in q.trace.values()} == ({judged} if judged else set())
+    assert f"{judged} epochs, ended by an interrupt" in q.summary()
+    if judged:
+        fit = fit_map(seeded(0, (nn.Linear, (2, 1))).double(), (x, y), likelihood="gaussian", validation=(x, y),
+                      epochs=judged, generator=0, lr=0.1)  # fmt: skip
+        assert torch.equal(q.mean, fit.mean), "the best of the epochs that were judged"
+
+
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"optimizer": "adamm"}, OptionError, "Did you mean 'adam'"),
     ({"optimizer": lambda p: 3}, InputTypeError, "Optimizer, got int"),

@@ -72,7 +72,8 @@ def mc_dropout(
             are learnt in training, one a layer (Gal, Hron and Kendall 2017), which adds −Σ K H(r) to the loss.
         before: which layers that is: "all", "hidden" (all but the one that a pass over the data calls first, so that no
             input is dropped; without data the network has to be an ``nn.Sequential``, which tells the order), or names
-            and globs. A pass has to call each of them. Units are dropped before linear layers and whole channels before convolutions.
+            and globs. A pass has to call each of them. Units are dropped before linear layers and whole channels before
+            convolutions.
         prior_precision: l²: a number, an array of shape (P,), or a dict by layer, parameter or glob, or a `Prior`,
             over the weights that a pass uses; ``None`` for 1 where the network is trained.
         weight_decay: λ of Gal's loss N⁻¹ Σ ½‖y − f‖² + λ‖M‖², from which, with the prior precision, follows the

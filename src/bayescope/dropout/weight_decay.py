@@ -18,7 +18,7 @@ For a regression with noise precision τ the sum −log p(y∣f) + KL is N τ ti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -49,52 +49,69 @@ def rates_behind_dropout(module: nn.Module, inputs: Any) -> dict[str, float]:
         module: the network; it is left as it is.
         inputs: a few rows.
     """
-    rates: dict[int, set[float]] = {}  # by the memory of a parameter, which its slices and transposes share
-    memories = {name: parameter.untyped_storage().data_ptr() for name, parameter in module.named_parameters()}
-    own, zeros = frozenset(memories.values()), Zeros()
+    # By the memory of a parameter, which its slices and transposes share.
+    memories = {name: _memory(parameter) for name, parameter in module.named_parameters()}
+    switches = switches_of(module, inputs)
+    uses = _Uses(frozenset(memories.values()), switches.off)
+    with reading(module), torch.no_grad(), switched_on(switches.modules), uses.calls:
+        call(module, owned(take_rows(inputs, slice(0, 1)), copy=True))
+    found = {name: min(uses.rates.get(memory, {0.0})) for name, memory in memories.items()}
+    return {name: rate for name, rate in found.items() if rate > 0}
 
-    def use(weight: Tensor, rate: float) -> None:
-        memory = weight.untyped_storage().data_ptr()
-        if memory in own:
-            rates.setdefault(memory, set()).add(rate)
 
-    def drop(found: Call) -> Tensor:
+@final
+class _Uses:
+    """What the parameters of a network are used for in a pass.
+
+    Args:
+        memories: where they are.
+        off: the calls of dropout that drop nothing.
+
+    Attributes:
+        rates: by the memory of a parameter, the rates of the dropout behind which it is used; 0 for any other use.
+        calls: sees the pass.
+    """
+
+    def __init__(self, memories: frozenset[int], off: frozenset[int]) -> None:
+        self.rates: dict[int, set[float]] = {}
+        self.calls = DropoutCalls(self._drop, self._otherwise, off)
+        self._memories, self._zeros = memories, Zeros()
+
+    def _drop(self, found: Call) -> Tensor:
         out = found.input.clone()
         if not found.alpha:  # which sets to another value than 0, so that nothing of the weights is dropped
-            zeros.drop(found.input, out, found.rate, found.kept)
+            self._zeros.drop(found.input, out, found.rate, found.kept)
         return out
 
-    def otherwise(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _otherwise(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if func is F.multi_head_attention_forward:
-            with calls:
+            with self.calls:
                 result = attention_in_calls(*args, **kwargs)
             if result is not NotImplemented:
                 return result
         result = func(*args, **kwargs)
         if func in _PRODUCTS:
             given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
-            behind = zeros.of(given["input"])
-            use(given["weight"], 0.0 if behind is None else behind.rate())
+            behind = self._zeros.of(given["input"])
+            self._use(given["weight"], 0.0 if behind is None else behind.rate())
             return result
         if isinstance(result, Tensor):
             for tensor in tensors((args, kwargs)):
-                if not _shares_memory(tensor, result):
-                    use(tensor, 0.0)
+                if _memory(tensor) != _memory(result):  # else it is a view
+                    self._use(tensor, 0.0)
         if func is Tensor.__setitem__:
-            zeros.forget(args[0])
-        zeros.follow(result, func, args, kwargs)
+            self._zeros.forget(args[0])
+        self._zeros.follow(result, func, args, kwargs)
         return result
 
-    switches = switches_of(module, inputs)
-    calls = DropoutCalls(drop, otherwise, switches.off)
-    with reading(module), torch.no_grad(), switched_on(switches.modules), calls:
-        call(module, owned(take_rows(inputs, slice(0, 1)), copy=True))
-    found = {name: min(rates.get(memory, {0.0})) for name, memory in memories.items()}
-    return {name: rate for name, rate in found.items() if rate > 0}
+    def _use(self, weight: Tensor, rate: float) -> None:
+        memory = _memory(weight)
+        if memory in self._memories:
+            self.rates.setdefault(memory, set()).add(rate)
 
 
-def _shares_memory(tensor: Tensor, other: Tensor) -> bool:
-    return tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def dropout_prior(prior: Prior, weights: Weights, rates: Mapping[str, float]) -> Prior:

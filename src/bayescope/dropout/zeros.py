@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
@@ -40,6 +41,10 @@ class Dropped(NamedTuple):
         """The least rate at which its numbers are dropped, those that are always zero aside."""
         least = float(self.rates.min())
         return least if math.isfinite(least) else 0.0
+
+
+def _has(pattern: Tensor, bit: int) -> Tensor:
+    return ((pattern >> bit) & 1).bool()
 
 
 @final
@@ -84,8 +89,8 @@ class Zeros:
         if not isinstance(result, Tensor) or not result.is_floating_point():
             return
         behind = [found for tensor in tensors((args, kwargs)) if (found := self.of(tensor)) is not None]
-        self.forget(result)  # what is written over its argument is another one
         pattern = self._zeros(result.shape, func, args, kwargs) if behind and result.numel() else None
+        self.forget(result)  # which may be an argument that was written over
         if pattern is None:
             return
         known = torch.cat([torch.tensor([0, _ALL]), *[found.pattern.flatten() for found in behind]])
@@ -94,10 +99,10 @@ class Zeros:
         known, order = known.sort(stable=True)
         place = torch.searchsorted(known, pattern.flatten()).clamp(max=len(known) - 1)
         same = known[place] == pattern.flatten()
-        found = torch.where(same, rates[order[place]], 0.0).reshape(pattern.shape)
-        if bool((found > 0).any()):
+        of_each = torch.where(same, rates[order[place]], 0.0).reshape(pattern.shape)
+        if bool((of_each > 0).any()):
             pattern = torch.where(same.reshape(pattern.shape), pattern, 0)
-            self._found[id(result)] = Dropped(result, pattern, found)
+            self._found[id(result)] = Dropped(result, pattern, of_each)
 
     def _patterns(self, count: int) -> Tensor:
         return torch.randint(1, _ALL, (count,), generator=self._source)
@@ -130,7 +135,7 @@ class Zeros:
                 return None
             found = torch.zeros(shape, dtype=torch.int64)
             for bit in range(BITS):
-                found |= zero(lambda pattern, bit=bit: ((pattern >> bit) & 1).bool()).to(torch.int64) << bit
+                found |= zero(partial(_has, bit=bit)).to(torch.int64) << bit
         except (RuntimeError, ValueError, TypeError, IndexError):  # a function that random numbers are no input of
             return None
         return found

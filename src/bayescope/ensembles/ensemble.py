@@ -160,9 +160,7 @@ def _made(make_model: Any, seeds: Sequence[int]) -> list[nn.Module]:
     return modules
 
 
-def _posterior(
-    found: Trained, notes: Mapping[str, str], likelihood: Likelihood
-) -> DrawsPosterior | MixturePosterior:
+def _posterior(found: Trained, notes: Mapping[str, str], likelihood: Likelihood) -> DrawsPosterior | MixturePosterior:
     functions = found.functions
     outputs = [function.outputs for function in functions]
     if len(set(outputs)) > 1:

@@ -239,9 +239,7 @@ def _deterministic(module: nn.Module, x: Any) -> Tensor:
         return call(module, owned(x, copy=True)).to(torch.float64)
 
 
-def _at(
-    module: nn.Module, x: Any, sites: Sequence[Site], scales: Sequence[Tensor], off: Collection[int]
-) -> Tensor:
+def _at(module: nn.Module, x: Any, sites: Sequence[Site], scales: Sequence[Tensor], off: Collection[int]) -> Tensor:
     """f at masks (S, ...) for each site, shape (S, N, *positions, C): vectorised over passes, or one by one."""
     rows = count_rows(x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
@@ -11,25 +12,29 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import Dataset, IterableDataset
 
 from bayescope import checks
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError, warn
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
-from bayescope.network.inputs import call
+from bayescope.network.batches import map_arrays
+from bayescope.network.inputs import call, tensors
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
-from bayescope.sampling.trajectory import Trajectory
+from bayescope.sampling.trajectory import FEWEST, Trajectory
 from bayescope.training.fit_map import describe
 from bayescope.training.minibatches import Rows
 from bayescope.training.objective import NegativeLogJoint
-from bayescope.training.optimizers import OptimizerChoice
+from bayescope.training.optimizers import OWN_BATCH_SIZE, OptimizerChoice
 from bayescope.training.settings import Settings
 from bayescope.training.watch import NoWatch
 
 # Of the step size at the start of a cycle, what is left at its end; the epochs of a cycle; the columns that are kept.
 LOWEST, CYCLE, RANK = 0.05, 5, 20
+# Minibatches of an epoch, at least: with fewer there is little noise for the weights to move by.
+STEPS = 8
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -108,12 +113,18 @@ class Walk:
         self.parameters: list[nn.Parameter] = joint.parameters
         self.likelihood: Likelihood = joint.likelihood
         self.prior: Prior = joint.prior
-        self._epoch = 0
+        self._epoch = self._begun = self._steps = 0
+
+    @property
+    def noiseless(self) -> bool:
+        """Whether no epoch had more than one step, so that each was on all rows."""
+        return 0 < self._steps <= self._begun
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Hears how many epochs are done."""
         self._joint.begin_epoch(epoch, epochs)
         self._epoch = epoch
+        self._begun += 1
 
     def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
         """As the joint does."""
@@ -121,6 +132,7 @@ class Walk:
 
     def stepped(self, *_: Any) -> None:
         """Hears of each step of the optimiser."""
+        self._steps += 1
         every = self._collection.steps
         if every is not None and self._epoch >= self._collection.burn_in:
             self._trajectory.stepped(every)
@@ -187,7 +199,8 @@ def swag(
         schedule: ``None`` for a constant step size, "cyclic" for one that falls to a twentieth along a line in each
             cycle, at whose end a snapshot is taken, or a function of the optimiser that returns a scheduler.
         cycle: the epochs of a cycle, after the burn-in; ``None`` for 5.
-        batch_size: the most rows of a minibatch; ``None`` for 128. All rows at once leave no noise to see.
+        batch_size: the most rows of a minibatch; ``None`` for 128, or an eighth of the rows where that is less. All
+            rows at once leave no noise to see.
         checkpoint: a file that the state is saved to, and that a later call goes on from; snapshots are part of it.
         generator: seeds the order of the rows and what the network draws.
         progress: whether a bar is drawn, for runs of over two seconds.
@@ -201,13 +214,18 @@ def swag(
         InputError: if there are fewer snapshots than the rank, or than two, or the data do not fit.
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
+        KeyboardInterrupt: if Ctrl-C comes before the second snapshot; after it, what was found until then is returned.
+
+    Warns:
+        ConvergenceWarning: if each step reads all rows.
     """
     collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
     rank = _rank(rank, collection.planned(epochs))
     if isinstance(optimizer, str) and optimizer == "lbfgs":
         raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
     settings = Settings(
-        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, batch_size=batch_size,
+        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer,
+        batch_size=_default_size(data) if batch_size is None else batch_size,
         schedule=_cyclic(collection) if schedule == "cyclic" else schedule, checkpoint=checkpoint,
         generator=generator, progress=progress,
     )  # fmt: skip
@@ -219,10 +237,18 @@ def swag(
         settings.choice = _heard(settings.choice, walk)
         wrapped = dataclasses.replace(training, module=trajectory)
         outcome = wrapped.run(walk, NoWatch(), {"fit": "swag", "rank": rank, "snapshots": str(collection)})
+        if outcome.ended == "an interrupt" and trajectory.count < FEWEST:
+            raise KeyboardInterrupt(f"interrupted before snapshot {FEWEST}")
         covariance = trajectory.covariance()
         trajectory.settle()
         normalised = _renormalise(training.module, training.rows)
         function = training.function()
+    if walk.noiseless:
+        warn(
+            f"swag: each step read all {training.rows.rows:,} rows, so that no noise of minibatches moved the weights, "
+            "and the posterior's width says nothing. Take a smaller batch_size.",
+            ConvergenceWarning,
+        )
     found = f"the diagonal and {trajectory.rank} columns" if rank else "the diagonal"
     notes = {
         "prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary(),
@@ -232,6 +258,17 @@ def swag(
     }  # fmt: skip
     record = Record("swag", notes=notes, trace=outcome.trace, instead="Use bs.laplace at its .model for one.")
     return GaussianPosterior(trajectory.mean, covariance, record, function, settings.likelihood, method="sampled")
+
+
+def _default_size(data: Any) -> int | None:
+    """The most rows of a minibatch: few enough for `STEPS` an epoch; ``None`` for data that bring their own."""
+    if isinstance(data, tuple | Mapping):
+        rows = next((tensor.shape[0] for tensor in tensors(map_arrays(data)) if tensor.ndim), 0)
+    elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        rows = len(data)  # type: ignore[arg-type]  # torch declares none
+    else:
+        return None
+    return min(OWN_BATCH_SIZE, max(2, math.ceil(rows / STEPS)))  # of one row, batch norm could see no spread
 
 
 def _rank(rank: int | None, snapshots: int | None) -> int:

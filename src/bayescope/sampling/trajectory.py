@@ -12,6 +12,8 @@ from bayescope.network.weights import Weights
 from bayescope.precision import LowRankCovariance
 
 DOUBLE = torch.float64
+# Snapshots that have a covariance.
+FEWEST = 2
 
 
 @final
@@ -91,7 +93,7 @@ class Trajectory(nn.Module):
         Raises:
             InputError: if there are fewer than two snapshots.
         """
-        if self.count < 2:
+        if self.count < FEWEST:
             raise InputError(
                 f"epochs: expected at least two snapshots to see a covariance, got {self.count}. Train for more "
                 "epochs, or collect sooner or more often."

@@ -140,7 +140,7 @@ class JointOfEach:
             precisions = weights.unflat(prior.diagonal(weights.dim) / rows)  # zero where a mask leaves entries out
             self._diagonal = {name: value.to(reference) for name, value in precisions.items()}
         self._pull = {name: value.to(reference) for name, value in self._offsets().items()}
-        self._ended = ended or (lambda: torch.zeros(stack.members, dtype=torch.bool))
+        self._ended = ended or torch.zeros(stack.members, dtype=torch.bool).clone
         self._nll = torch.zeros(stack.members, dtype=torch.float64, device=reference.device)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:

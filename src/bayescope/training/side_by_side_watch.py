@@ -50,7 +50,10 @@ class ValidationOfEach:
         self._best = [tensor.detach().clone() for tensor in self._tensors()]
 
     def judge(self, epoch: int) -> Verdict:
-        """Reads all validation rows; raises as `Validation` does. A network that had ended before has a trace of NaN."""
+        """Reads all validation rows; raises as `Validation` does.
+
+        The trace has the mean over the networks in training, and NaN for each whose training had ended before.
+        """
         total = self._read(epoch)
         shown = total.masked_fill(self.ended, math.nan)
         self.last[~self.ended] = epoch
