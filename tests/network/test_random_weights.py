@@ -196,6 +196,31 @@ def test_draws_go_through_together_where_torch_can(name: str, monkeypatch: pytes
     assert len(calls) == len(ESTIMATORS)
 
 
+def test_what_torch_cannot_pass_together_is_tried_once_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch norm in training counts the passes that are run, draws are those of a loop; in eval mode all is well."""
+    module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+    x, gaussians, calls = numbers(6, 3), gaussians_of(module), []
+    alone, random = copy.deepcopy(module), RandomWeights.of(module, tuple(gaussians), x)
+    forward = nn.Sequential.forward
+    monkeypatch.setattr(nn.Sequential, "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])
+    values = {name: gaussian.draws(3) for name, gaussian in gaussians.items()}
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        first = passes_at(module, values, x)
+        random.passes(gaussians, x, estimator="flipout", samples=3)
+        passes_at(module, values, x)
+    assert int(module[2].num_batches_tracked) == 9
+    assert len(calls) == 10
+    with torch.random.fork_rng(devices=[]):  # one pass after another, from the same random state
+        torch.default_generator.manual_seed(0)
+        each = [passes_at(alone, {n: v[s : s + 1] for n, v in values.items()}, x)[0] for s in range(3)]
+    torch.testing.assert_close(first, torch.stack(each))
+    calls.clear()
+    assert len(passes_at(module.eval(), values, x)) == 3
+    assert len(calls) == 1
+    assert int(module[2].num_batches_tracked) == 9
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_samples_differ(name: str) -> None:
     module, x, gaussians = made(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import final
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from bayescope.priors import Prior
 from bayescope.reparameterization import gaussian_kl
 from bayescope.training.minibatches import Minibatches
 from bayescope.variational import elbo
-from bayescope.variational.elbo import Bound, RowDraws, WeightDraws, bound
+from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, bound
 from tests.training.toys import perceptron
 from tests.variational.toys import GAUSSIAN, NOISE, Regression, network, regression
 
@@ -42,9 +43,12 @@ def bound_at(
     )
     function, source = NetworkModel(module, weights, 1), torch.Generator().manual_seed(seed)
     rows = Minibatches((problem.x, problem.y), module, GAUSSIAN, 128, torch.Generator())
+    draws: Draws = WeightDraws(function, structured, prior, GAUSSIAN, rows, kl, source)
     if by_row:
-        return bound([RowDraws(function, structured, GAUSSIAN, rows, source)], rows, kl, most)
-    return bound([WeightDraws(function, structured, prior, GAUSSIAN, rows, kl, source)], rows, kl, most)
+        draws = RowDraws(function, structured, GAUSSIAN, rows, source)
+    found = bound([draws], rows, kl, most)
+    assert found is not None
+    return found
 
 
 def expected_log_likelihood(problem: Regression, mean: Tensor, precision: Tensor) -> float:
@@ -58,7 +62,8 @@ def test_at_the_posterior_it_is_the_evidence_whatever_is_drawn() -> None:
     found = bound_at(problem, problem.mean, problem.precision)
     assert float(sum(found.terms.values())) == pytest.approx(problem.evidence, abs=1e-9)
     assert found.standard_error < 1e-9
-    assert found.draws == elbo.ROUND
+    assert found.draws == elbo.FEWEST_DRAWS
+    assert not found.interrupted
     assert found.outcomes == 12
 
 
@@ -75,6 +80,61 @@ def test_elsewhere_it_is_off_by_as_much_as_it_says(by_row: bool) -> None:
     assert abs(float(scores.var()) - 1.0) < 4.5 * (2.0 / 59) ** 0.5
 
 
+@pytest.mark.parametrize("noise", [0.95, 0.6])
+def test_near_the_posterior_it_stops_where_it_is_as_accurate_as_it_says(noise: float) -> None:
+    """Where it stops depends on the error that it sees: the root mean square of 200 z-scores has an sd of 0.05."""
+    problem = regression(60)
+    precision = noise * problem.precision
+    exact = expected_log_likelihood(problem, problem.mean, precision)
+    found = [bound_at(problem, problem.mean, precision, seed=seed) for seed in range(200)]
+    scores = torch.tensor([(float(each.expected_log_likelihood) - exact) / each.standard_error for each in found])
+    assert 0.8 < float(scores.square().mean().sqrt()) < 1.2
+    assert min(each.draws for each in found) >= elbo.FEWEST_DRAWS
+
+
+@final
+class Told:
+    """Draws that are written out, and then Ctrl-C."""
+
+    def __init__(self, *rounds: tuple[Tensor, Tensor]) -> None:
+        self._rounds = list(rounds)
+
+    def __call__(self) -> tuple[Tensor, Tensor]:
+        if not self._rounds:
+            raise KeyboardInterrupt
+        return self._rounds.pop(0)
+
+
+def test_the_error_is_that_of_a_regression() -> None:
+    """The intercept's standard error at a control of 0, by the formula (XᵀX)⁻¹ s²."""
+    source = torch.Generator().manual_seed(0)
+    controls = torch.randn(16, generator=source, dtype=torch.float64) + 2.0
+    values = 3.0 + 1.5 * controls + torch.randn(16, generator=source, dtype=torch.float64)
+    problem = regression()
+    rows = Minibatches((problem.x, problem.y), network(), GAUSSIAN, 128, torch.Generator())
+    found = bound([Told((values, controls))], rows, torch.tensor(0.0), 1024)
+    design = torch.stack([torch.ones_like(controls), controls], 1)
+    solution = torch.linalg.lstsq(design, values[:, None]).solution[:, 0]
+    variance = (values - design @ solution).square().sum() / 14 * torch.linalg.inv(design.mT @ design)[0, 0]
+    assert found is not None
+    assert float(found.expected_log_likelihood) == pytest.approx(float(solution[0]))
+    assert found.standard_error == pytest.approx(float(variance.sqrt()))
+
+
+def test_ctrl_c_ends_the_drawing_and_keeps_what_there_is() -> None:
+    problem = regression()
+    rows = Minibatches((problem.x, problem.y), network(), GAUSSIAN, 128, torch.Generator())
+    values, zeros = torch.arange(16).double(), torch.zeros(16).double()
+    found = bound([Told((values, zeros), (values + 2.0, zeros))], rows, torch.tensor(1.0), 1024)
+    assert found is not None
+    assert (found.draws, float(found.expected_log_likelihood)) == (32, 8.5)
+    assert "from 32 draws, ended by an interrupt" in found.note
+    second = bound([Told((values, zeros)), Told()], rows, torch.tensor(1.0), 1024)
+    assert second is not None
+    assert second.draws == 16
+    assert bound([Told()], rows, torch.tensor(1.0), 1024) is None
+
+
 def test_rows_by_themselves_have_less_noise_in_a_network() -> None:
     """Rows that share their weights err together."""
     module = perceptron(hidden=20)
@@ -86,9 +146,12 @@ def test_rows_by_themselves_have_less_noise_in_a_network() -> None:
     kl = gaussian_kl(weights.flat(module), precision.marginal_variance().sqrt(), 1.0)
     by_row = RowDraws(function, precision, GAUSSIAN, rows, torch.Generator().manual_seed(0))
     by_weights = WeightDraws(function, precision, Prior(1.0), GAUSSIAN, rows, kl, torch.Generator().manual_seed(0))
-    own, shared = (bound([each], rows, kl, 1024) for each in (by_row, by_weights))
+    own, shared, best = (bound(each, rows, kl, 1024) for each in ([by_row], [by_weights], [by_weights, by_row]))
+    assert own is not None
+    assert shared is not None
+    assert best is not None
     assert own.standard_error < 0.5 * shared.standard_error
-    assert bound([by_weights, by_row], rows, kl, 1024).standard_error == pytest.approx(own.standard_error, rel=0.2)
+    assert best.standard_error == pytest.approx(own.standard_error, rel=0.2)
     apart = float(own.expected_log_likelihood - shared.expected_log_likelihood)
     assert abs(apart) < 4.5 * math.hypot(own.standard_error, shared.standard_error)
 

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from bayescope.layers import LinearVariational
+from bayescope.likelihoods import Gaussian
 from bayescope.priors import Prior
 from bayescope.training.fit_map import fit_map
 from bayescope.variational import variational
@@ -179,3 +181,46 @@ def test_a_full_covariance_does_not_run_away() -> None:
     losses = torch.tensor(q.trace["loss"])
     assert losses[-20:].mean() < losses[:20].mean()
     assert losses.max() < 3.0 * losses[0]
+
+
+def test_more_data_leave_alone_what_is_not_random() -> None:
+    """Point estimates, masked entries and batch statistics are of all rows so far, of which new rows know nothing."""
+    x, y = line(40)
+    mask = torch.zeros(33, dtype=torch.bool)
+    mask[::3] = True
+    for options in ({}, {"family": "full"}, {"estimator": "sticking_the_landing", "prior_precision": 3.0}):
+        given: dict[str, Any] = {"likelihood": GAUSSIAN, "lr": 0.05, "generator": 0, "progress": False, **options}
+        q = variational(perceptron(), (x[:20], y[:20]), weights=mask, epochs=3, **given)
+        more = q.condition((x[20:], y[20:]))
+        assert torch.equal(flat(more.model)[~mask], flat(q.model)[~mask])
+        assert not torch.isclose(more.mean, q.mean).any()
+        last = variational(noisy_network(), (x[:20], y[:20]), weights="last_layer", epochs=3, samples=2, **given)
+        later = last.condition((x[20:], y[20:]))
+        names = [name for name in later.model.state_dict() if not name.startswith("4.")]
+        assert "1.running_mean" in names
+        assert all(torch.equal(later.model.state_dict()[n], last.model.state_dict()[n]) for n in names)
+        assert not torch.isclose(later.mean, last.mean).any()
+        assert all(parameter.requires_grad for parameter in later.model.parameters())
+
+
+def test_notes_of_priors_that_win_and_that_give_way() -> None:
+    """Of 600 weights 40 rows of noise tell nothing; a layer's own prior is not the call's."""
+    source = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 2, generator=source), torch.randn(40, 1, generator=source)
+    model = seeded(0, (nn.Linear, (2, 200)), (nn.Tanh, ()), (nn.Linear, (200, 1)))
+    given: dict[str, Any] = {"generator": 0, "progress": False}
+    q = variational(
+        model, (x, y), likelihood=Gaussian(100.0), prior_precision=400.0, initial_sd=0.05, epochs=300, lr=0.02, **given
+    )
+    assert -float(q.elbo_terms["kl"]) < 8.0
+    assert "close to the prior: " in q.summary()
+    assert "fewer random weights" in q.summary()
+    with seeded_draws(0):
+        layered = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), LinearVariational(4, 1, prior_precision=2.0))
+    fitted = variational(layered, (x, y), likelihood=GAUSSIAN, epochs=1, **given)
+    assert "close to the prior" not in fitted.summary()
+    assert "prior of layers: 2, which gave way to prior_precision=" in fitted.summary()
+    array = variational(layered, (x, y), likelihood=GAUSSIAN, prior_precision=torch.full((5,), 2.0), epochs=0, **given)
+    assert "prior of layers: 2, which gave way" in array.summary()
+    same = variational(layered, (x, y), likelihood=GAUSSIAN, prior_precision=2.0, epochs=1, **given)
+    assert "prior of layers" not in same.summary()

@@ -76,6 +76,21 @@ def test_curvatures_stay_positive_whatever_is_drawn() -> None:
         assert all(bool((sd > 0).all()) and bool(sd.isfinite().all()) for sd in scale.sds().values())
 
 
+def test_curvatures_stay_above_a_prior_that_falls() -> None:
+    """h may be negative down to −δ: where a learnt prior lowers δ, q keeps its precision in units of the prior's."""
+    module = network()
+    weights = Weights.select(module, "all")
+    scale = CurvatureScale(weights, weights.parameters(module), torch.zeros(3).double(), PRIOR, SHARE)
+    with torch.no_grad():
+        scale.curvature[0].copy_(torch.tensor([[-0.9, 0.5]], dtype=torch.float64) * SHARE)
+        scale.curvature[1].copy_(torch.tensor([-1.5], dtype=torch.float64) * SHARE)
+    scale.move(Prior([0.01, 0.01, 6.0]), SHARE)
+    h = torch.cat([part.detach().flatten() for part in scale.curvature]) / SHARE
+    torch.testing.assert_close(h, torch.tensor([-0.009, 0.5, -1.5], dtype=torch.float64))
+    sds = torch.cat([sd.flatten() for sd in scale.sds().values()])
+    torch.testing.assert_close(sds, torch.tensor([0.001, 0.51, 4.5], dtype=torch.float64).rsqrt())
+
+
 def test_only_random_weights_with_independent_priors() -> None:
     module = perceptron()
     with pytest.raises(UnsupportedError, match=r"'ivon' steps on random weights alone, got 0\.weight, 0\.bias"):

@@ -9,10 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import ConvergenceError, InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.errors import (
+    ConvergenceError,
+    InputError,
+    InputTypeError,
+    OptionError,
+    UndefinedQuantityError,
+    UnsupportedError,
+)
 from bayescope.likelihoods import Gaussian
 from bayescope.network.weights import largest_variance
-from bayescope.variational import start, variational
+from bayescope.variational import elbo, start, variational
 from tests.training.toys import line, noisy_network, perceptron
 from tests.variational.toys import GAUSSIAN, network
 
@@ -39,6 +46,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "samples": ({"samples": 0}, InputError, "samples: expected a whole number"),
     "kl_weight": ({"kl_weight": 0.0}, InputError, "kl_weight: expected a positive number"),
     "warmup": ({"warmup": -1}, InputError, "warmup: expected a whole number of at least 0"),
+    "warmup to the end": ({"warmup": 1}, UnsupportedError, "warmup: expected fewer epochs than there are, 1, got 1"),
     "initial_sd": ({"initial_sd": "prior"}, OptionError, "initial_sd: expected one of 'laplace'"),
     "initial_sds": ({"initial_sd": [0.1, 0.2]}, InputError, "initial_sd: expected a number or one for each of 3"),
     "epochs": ({"epochs": -1}, InputError, "epochs: expected a whole number of at least 0"),
@@ -127,8 +135,9 @@ def test_a_run_that_goes_on_comes_to_the_same_numbers(name: str, tmp_path: Path)
     assert torch.equal(q.mean, whole.mean)
     assert torch.equal(q.precision.marginal_variance(), whole.precision.marginal_variance())
     assert torch.equal(q.elbo, whole.elbo)
-    with pytest.raises(InputError, match=r"checkpoint: expected one of a run with"):
-        variational(module, line(24), batch_size=8, epochs=7, checkpoint=file, **{**given, "samples": 5})
+    for other in ({"samples": 5}, {"initial_sd": 0.07}):
+        with pytest.raises(InputError, match=rf"checkpoint: expected one of a run with {next(iter(other))}"):
+            variational(module, line(24), batch_size=8, epochs=7, checkpoint=file, **{**given, **other})
 
 
 def test_an_interrupt_gives_what_there_is() -> None:
@@ -149,3 +158,30 @@ def test_an_interrupt_gives_what_there_is() -> None:
     assert len(q.trace["loss"]) == 3
     assert "ended by an interrupt" in q.summary()
     assert torch.isfinite(q.elbo)
+
+
+@pytest.mark.parametrize("reads", [1, 4])
+def test_an_interrupt_while_the_bound_is_read_keeps_q(reads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the first look at the network there is no bound at all; after a round of draws, one of that round."""
+    given: dict[str, Any] = {"likelihood": GAUSSIAN, "epochs": 5, "generator": 0, "progress": False}
+    whole = variational(network(), line(), **given)
+    for kind in (elbo.WeightDraws, elbo.RowDraws):
+        drawn, calls = kind.__call__, []
+
+        def impatient(self: Any, drawn: Any = drawn, calls: Any = calls) -> Any:
+            calls.append(0)
+            if len(calls) == reads:
+                raise KeyboardInterrupt
+            return drawn(self)
+
+        monkeypatch.setattr(kind, "__call__", impatient)
+    q = variational(network(), line(), **given)
+    assert torch.equal(q.mean, whole.mean)
+    assert q.trace == whole.trace
+    if reads > 1:
+        assert "from 48 draws, ended by an interrupt" in q.summary()
+        assert torch.isfinite(q.elbo)
+        return
+    assert "bound: not read, ended by an interrupt" in q.summary()
+    with pytest.raises(UndefinedQuantityError, match=r"elbo: .* Ctrl-C came before it was read"):
+        _ = q.elbo

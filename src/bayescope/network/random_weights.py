@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,9 @@ class RandomWeights:
                 return call(self.module, of_pass)
 
         with eager():
-            return one(inputs)[None] if samples == 1 else _repeated(one, inputs, samples)
+            if samples == 1:
+                return one(inputs)[None]
+            return _each(self.module, lambda _: one(owned(inputs, copy=True)), torch.empty(samples))
 
 
 def passes(
@@ -115,10 +118,7 @@ def passes_at(module: nn.Module, values: Mapping[str, Tensor], inputs: Any) -> T
         with eager(), Substituted(parameters, [value[0] for value in stacked]):
             return call(module, inputs)[None]
     with eager():
-        try:
-            return _vmap(one)(*stacked)
-        except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
-            return torch.stack([one(*of_draw) for of_draw in zip(*stacked, strict=True)])
+        return _each(module, one, *stacked)
 
 
 @final
@@ -140,11 +140,47 @@ class _Drawn:
         return embedding(indices, weight, self.estimator, rows=axis, **options)
 
 
-def _repeated(one: Callable[[Any], Tensor], inputs: Any, samples: int) -> Tensor:
-    try:
-        return _vmap(lambda _: one(owned(inputs, copy=True)))(torch.empty(samples))
-    except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
-        return torch.stack([one(owned(inputs, copy=True)) for _ in range(samples)])
+def _each(module: nn.Module, one: Callable[..., Tensor], *stacked: Tensor) -> Tensor:
+    """What one pass gives for each entry of a leading axis: together, or one by one where torch cannot.
+
+    A pass that breaks off halfway has counted a batch and drawn numbers: it is undone, and tried no more in this mode.
+    """
+    modes = _ONE_BY_ONE.setdefault(module, set())
+    if module.training not in modes:
+        before = _Changeable(module)
+        try:
+            return _vmap(one)(*stacked)
+        except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
+            before.restore()
+    f = torch.stack([one(*of_pass) for of_pass in zip(*stacked, strict=True)])
+    modes.add(module.training)
+    return f
+
+
+# The modes, training or not, in which a network has turned out to run one by one only: batch norm in training does.
+_ONE_BY_ONE: WeakKeyDictionary[nn.Module, set[bool]] = WeakKeyDictionary()
+
+
+@final
+class _Changeable:
+    """What a pass may change: a network's buffers and torch's random states."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._registered = [(owner, dict(owner._buffers)) for owner in module.modules()]
+        self._values = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        self._gpus = sorted({p.device.index for p in module.parameters() if p.device.type == "cuda"})
+        self._random = torch.get_rng_state(), [torch.cuda.get_rng_state(index) for index in self._gpus]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Puts them back."""
+        for owner, buffers in self._registered:
+            owner._buffers.update(buffers)
+        for buffer, value in self._values:
+            buffer.copy_(value)
+        torch.set_rng_state(self._random[0])
+        for index, state in zip(self._gpus, self._random[1], strict=True):
+            torch.cuda.set_rng_state(state, index)
 
 
 def _vmap(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -196,7 +196,8 @@ class Posterior(ABC):
             differentiable: whether the answers keep the graph of x, a tensor that requires a gradient, for Bayesian
                 optimisation or active learning. A network's Jacobian of all rows is then written out: some 3 N C P
                 numbers of 8 bytes for N rows, C outputs and P weights, kept for as long as the answers are. Without it
-                no graph comes back.
+                no graph comes back. By "sampled" it draws weights, where the plain call may share noise per output
+                unit instead: rows have the same distribution each, and the draws are others.
 
         Returns:
             An immutable `Predictive`, in NumPy arrays where x is not a tensor.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -23,9 +23,9 @@ from bayescope.reparameterization import GaussianTensor
 from bayescope.training.loop import random_states
 from bayescope.training.minibatches import Minibatches
 
-# So many draws at a time, until the standard error is this small, or there are so many of them, or so many rows have
-# been read.
-ROUND, MOST_DRAWS = 16, 1024
+# So many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice
+# running, or there are so many of them, or so many rows have been read.
+ROUND, FEWEST_DRAWS, MOST_DRAWS = 16, 128, 1024
 ACCURATE = 0.01
 ROWS_READ = 2**20
 # Nor more work than this share of the training's, where that is more than a second's: products of a weight and a row.
@@ -47,6 +47,7 @@ class Bound:
         standard_error: of the first.
         draws: how many it was estimated from.
         outcomes: how many numbers y has, over all rows.
+        interrupted: whether Ctrl-C ended the drawing.
     """
 
     expected_log_likelihood: Tensor
@@ -54,6 +55,7 @@ class Bound:
     standard_error: float
     draws: int
     outcomes: int
+    interrupted: bool = False
 
     @property
     def terms(self) -> dict[str, Tensor]:
@@ -63,7 +65,8 @@ class Bound:
     @property
     def note(self) -> str:
         """How far off it is, for a summary."""
-        return f"standard error {self.standard_error:.2g} nats, from {self.draws} draws"
+        ended = ", ended by an interrupt" if self.interrupted else ""
+        return f"standard error {self.standard_error:.2g} nats, from {self.draws} draws{ended}"
 
 
 class Draws(Protocol):
@@ -85,25 +88,87 @@ def affordable(weights: int, rows: int, passes: int) -> int:
     return max(ROUND, min(most, MOST_DRAWS, ROWS_READ // rows))
 
 
-def bound(kinds: Sequence[Draws], rows: Minibatches, kl: Tensor, most: int) -> Bound:
-    """The bound, from as many draws as it takes.
+def bound(kinds: Iterable[Draws], rows: Minibatches, kl: Tensor, most: int) -> Bound | None:
+    """The bound, from as many draws as it takes; Ctrl-C ends the drawing, and what there is by then counts.
 
     Args:
         kinds: ways to draw Σ log p(y∣f); the one with the least noise in its first draws goes on.
         rows: the data.
         kl: KL(q∥p).
         most: so many draws are enough, whatever the standard error.
+
+    Returns:
+        The bound, or ``None`` if Ctrl-C came before the first draws.
     """
-    tried = [(draws, *draws()) for draws in kinds]
-    draws, values, controls = min(tried, key=lambda each: _with_control(*each[1:])[1])
-    while True:
-        mean, error = _with_control(values, controls)
-        count = len(values)
-        if error <= ACCURATE or count >= most:
-            outcomes = sum(targets.numel() for _, targets in rows.in_order())
-            return Bound(mean, kl, error, count, outcomes)
-        value, control = draws()
-        values, controls = torch.cat([values, value]), torch.cat([controls, control])
+    estimates: list[_Estimate] = []
+    outcomes, interrupted = 0, False
+    try:
+        outcomes = sum(targets.numel() for _, targets in rows.in_order())
+        for draws in kinds:
+            estimates.append(_Estimate(draws))  # noqa: PERF401 - those before Ctrl-C are kept
+        estimates = [min(estimates, key=_Estimate.error)]
+        estimates[0].draw(most)
+    except KeyboardInterrupt:
+        interrupted = True
+    if not estimates:
+        return None
+    best = min(estimates, key=_Estimate.error)
+    return Bound(best.mean(), kl, best.error(), best.count, outcomes, interrupted)
+
+
+@final
+class _Estimate:
+    """E ℓ by regression on a control of mean zero: the average of ℓ_s less β c_s, with the slope β of ℓ on c.
+
+    With s² the mean square of the residuals, the average c̄ of the controls is not quite 0, and the slope errs by
+    s/√Σ(c_s − c̄)²: error² = s² (1/n + c̄²/Σ(c_s − c̄)²).
+
+    Args:
+        draws: how ℓ and c are drawn.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
+        self._rounds = [draws()]
+
+    @property
+    def count(self) -> int:
+        """n."""
+        return sum(len(values) for values, _ in self._rounds)
+
+    def draw(self, most: int) -> None:
+        """Goes on until the error is small, or there are so many draws."""
+        accurate = 0
+        while True:
+            accurate = accurate + 1 if self.error() <= ACCURATE else 0
+            if self.count >= most or (self.count >= FEWEST_DRAWS and accurate > 1):
+                return
+            self._rounds.append(self._draws())  # whole or not at all, whenever Ctrl-C comes
+
+    def mean(self) -> Tensor:
+        """The estimate, float64."""
+        values, controls = self._drawn()
+        return values.mean() - self._slope() * controls.mean()
+
+    def error(self) -> float:
+        """Its standard error."""
+        values, controls = self._drawn()
+        spread = controls - controls.mean()
+        left = values - values.mean() - self._slope() * spread
+        share, power = 1.0 / len(values), spread.square().sum()
+        if power > 0:
+            share += float(controls.mean().square() / power)
+        return math.sqrt(float(left.square().sum()) / (len(values) - 2) * share)
+
+    def _slope(self) -> Tensor:
+        values, controls = self._drawn()
+        spread = controls - controls.mean()
+        power = spread.square().sum()
+        return ((values - values.mean()) * spread).sum() / power if power > 0 else power
+
+    def _drawn(self) -> tuple[Tensor, Tensor]:
+        values, controls = zip(*self._rounds, strict=True)
+        return torch.cat(values), torch.cat(controls)
 
 
 @final
@@ -186,16 +251,6 @@ class RowDraws:
                 )  # fmt: skip
                 total = total.to(f.device) + _summed(self._likelihood, f.to(torch.float64), targets)
         return total, torch.zeros_like(total)
-
-
-def _with_control(values: Tensor, control: Tensor) -> tuple[Tensor, float]:
-    """The mean of the values less what regression on a control of mean zero explains, and its standard error."""
-    centred, spread = values - values.mean(), control - control.mean()
-    power = spread.square().sum()
-    slope = (centred * spread).sum() / power if power > 0 else power
-    left = centred - slope * spread
-    error = math.sqrt(float(left.square().sum()) / (len(values) - 2) / len(values))
-    return values.mean() - slope * control.mean(), error
 
 
 def _summed(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:

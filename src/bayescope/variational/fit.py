@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -31,6 +31,9 @@ from bayescope.variational.start import Start, by_gradients, with_ivon, without_
 from bayescope.variational.validation import PredictiveValidation
 
 NOT_TRAINED = Outcome({}, 0, 0, "all epochs")
+NOT_READ, UNREAD = "Ctrl-C came before it was read.", "not read, ended by an interrupt"
+# Nats of KL(q∥p) a weight and a row below which q has hardly left the prior.
+LITTLE_A_WEIGHT, LITTLE_A_ROW = 0.01, 0.1
 
 
 @final
@@ -76,9 +79,10 @@ def fit(
         prior_precision: of p(θ), or "evidence".
         generator: seeds everything.
         held: how the run is judged and kept.
-        sds: the first ones, shape (P,), in the place of the recipe's.
+        sds: of the posterior that it goes on from, shape (P,), in the place of the recipe's. What is not random then
+            stays as it is: the rows to come are not all that it was trained on.
     """
-    model, weights, own = _plain(model, weights)
+    model, weights, own, precisions = _plain(model, weights)
     steps = IvonSteps(recipe.lr) if recipe.is_ivon else None
     choice = recipe.optimizer if steps is None else OptimizerChoice.made_by(steps, recipe.batch_size)
     settings = Settings(
@@ -92,21 +96,25 @@ def fit(
         family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
         objective = NegativeBound(
             training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
-            kl_weight=recipe.kl_weight, warmup=recipe.warmup,
+            kl_weight=recipe.kl_weight, warmup=recipe.warmup, hold=sds is not None,
         )  # fmt: skip
         outcome = _trained(recipe, held, training, family, start, objective) if recipe.epochs else NOT_TRAINED
-        return _posterior(start, family, objective, outcome)
+        one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
+        return _posterior(start, family, objective, outcome, [] if one else precisions)
 
 
-def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor]]:
-    """A module without variational layers, its weights that are random, and the sds that those layers had."""
+def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], list[float]]:
+    """A module without variational layers, its weights that are random, and the sds and prior precisions it had."""
     # What is no module is refused where every training refuses it.
-    if not isinstance(model, nn.Module) or not any(isinstance(layer, VariationalLayer) for layer in model.modules()):
-        return model, weights, {}
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    layers: list[Any] = [layer for layer in modules if isinstance(layer, VariationalLayer)]
+    if not layers:
+        return model, weights, {}, []
+    precisions = {layer.prior_precision for layer in layers if hasattr(layer, "prior_precision")}
     plain, own = deterministic(model)
     if isinstance(weights, str) and weights == "all":
         weights = {name: sd > 0 for name, sd in own.items()}
-    return plain, weights, own
+    return plain, weights, own, sorted(precisions)
 
 
 def _trained(
@@ -122,17 +130,36 @@ def _trained(
     return replace(training, module=whole).run(objective, watch, recipe.facts())
 
 
-def _posterior(start: Start, family: Family, objective: NegativeBound, outcome: Outcome) -> GaussianPosterior:
-    """q as it is now, with its bound over all rows."""
+def _posterior(
+    start: Start, family: Family, objective: NegativeBound, outcome: Outcome, given_way: list[float]
+) -> GaussianPosterior:
+    """q as it is now, with its bound over all rows.
+
+    Args:
+        start: what it was set up from.
+        family: its covariance.
+        objective: has p(θ) and p(y∣f).
+        outcome: of the training.
+        given_way: the prior precisions of layers that gave way to that of the call.
+    """
     recipe, training, hyperparameters = start.recipe, start.training, start.hyperparameters
     function, precision, kl = training.function(), family.precision(), objective.kl().detach()
     rows, source, likelihood = training.rows, training.order, objective.likelihood
-    draws: list[Draws] = [WeightDraws(function, precision, objective.prior, likelihood, rows, kl, source)]
-    if recipe.family == MEAN_FIELD:
-        draws.append(RowDraws(function, precision, likelihood, rows, source))
+
+    def draws() -> Iterator[Draws]:  # one by one: their first looks at the network are cut short by Ctrl-C as well
+        yield WeightDraws(function, precision, objective.prior, likelihood, rows, kl, source)
+        if recipe.family == MEAN_FIELD:
+            yield RowDraws(function, precision, likelihood, rows, source)
+
     most = affordable(len(function.flat), rows.rows, outcome.epochs * recipe.samples)
-    judged = hyperparameters.refitted(bound(draws, rows, kl, most))
-    record = Record("variational", elbo_terms=judged.terms, notes=_notes(start, outcome, judged), trace=outcome.trace)
+    judged = hyperparameters.refitted(bound(draws(), rows, kl, most))
+    notes = _notes(start, outcome, judged)
+    if given_way:
+        notes["prior of layers"] = f"{', '.join(f'{p:g}' for p in given_way)}, which gave way to prior_precision="
+    if recipe.epochs and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
+        notes["close to the prior"] = advice
+    terms, instead = (None, NOT_READ) if judged is None else (judged.terms, "")
+    record = Record("variational", elbo_terms=terms, notes=notes, trace=outcome.trace, instead=instead)
     sds, seed = family.variance().detach().sqrt(), checks.seed_from(source)
     return GaussianPosterior(
         function.flat, precision, record, function, objective.likelihood, method="sampled",
@@ -174,13 +201,13 @@ class Conditioning:
         )  # fmt: skip
 
 
-def _notes(start: Start, outcome: Outcome, judged: Bound) -> dict[str, str]:
+def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, str]:
     """Lines for the summary."""
     recipe, training = start.recipe, start.training
     family = recipe.family if recipe.rank is None else f"{recipe.family} of rank {recipe.rank}"
     draws = f"{recipe.samples} draw{'s' * (recipe.samples > 1)} a step"
     notes = {
-        **start.hyperparameters.notes(training.weights), "bound": judged.note, "family": family,
+        **start.hyperparameters.notes(training.weights), "bound": judged.note if judged else UNREAD, "family": family,
         "estimator": f"{recipe.estimator}, {draws}", "rows": f"{training.rows.rows:,}",
     }  # fmt: skip
     if recipe.kl_weight != 1.0:
@@ -189,6 +216,17 @@ def _notes(start: Start, outcome: Outcome, judged: Bound) -> dict[str, str]:
         notes["training"] = outcome.summary()
         notes["at rest"] = _rest(outcome)
     return notes
+
+
+def _collapse(kl: float, weights: int, rows: int) -> str:
+    """What to do where q has hardly left the prior; nothing where it has."""
+    if kl > LITTLE_A_WEIGHT * weights or kl > LITTLE_A_ROW * rows:
+        return ""
+    return (
+        f"{kl / weights:.2g} nats a weight, {kl / rows:.2g} a row: the data tell almost nothing under this prior. "
+        "Where predictions are poor take prior_precision='evidence', a prior fitted to the network's scale, or fewer "
+        "random weights"
+    )
 
 
 def _rest(outcome: Outcome) -> str:

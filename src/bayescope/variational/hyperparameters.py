@@ -84,12 +84,12 @@ class Hyperparameters(nn.Module):
         noise = self.get_buffer("noise_variance")
         return float(noise * (2.0 * nll - numbers * (2.0 * torch.pi * noise).log()))
 
-    def refitted(self, bound: Bound) -> Bound:
-        """The bound at the noise that is best for it, which the likelihood has from now on.
+    def refitted(self, bound: Bound | None) -> Bound | None:
+        """The bound, where there is one, at the noise that is best for it, which the likelihood has from now on.
 
         The noise of the last epoch is fitted to a draw or two; the bound is over many.
         """
-        if not self.learns_noise:
+        if bound is None or not self.learns_noise:
             return bound
         before = float(self.get_buffer("noise_variance"))
         self.fit_noise(self.squares(-float(bound.expected_log_likelihood), bound.outcomes), bound.outcomes)

@@ -7,7 +7,8 @@ with λ = N/w for the KL term's weight w and δ = P₀/λ, each weight has σ² 
     g ← β₁g + (1−β₁)ĝ,           h ← β₂h + (1−β₂)ĥ + ½ (1−β₂)² (h − ĥ)²/(h + δ),
     m ← m − α (g/(1−β₁ᵗ) + δ (m − m₀))/(h + δ).
 
-The last term of h makes the step a retraction: h + δ stays positive (Lin, Schmidt & Khan 2020).
+The last term of h makes the step a retraction: h + δ stays positive (Lin, Schmidt & Khan 2020). Where h is negative and
+a prior that is learnt lowers δ, h shrinks by the same factor (`CurvatureScale.move`).
 """
 
 from __future__ import annotations
@@ -61,14 +62,22 @@ class CurvatureScale(nn.Module):
 
     @torch.no_grad()
     def move(self, prior: Prior, share: float) -> None:
-        """Takes another prior and share."""
+        """Takes another prior and share.
+
+        A negative h is the noise of draws, kept above −δ: where δ falls by a factor, h shrinks by it, and the
+        ratio of q's precision to the prior's stays what it was. A positive h is what the data tell, and stays.
+        """
         if not isinstance(prior.precision, Tensor):
             raise UnsupportedError("optimizer: 'ivon' expects a prior of independent weights. Take 'adam'.")
         dim = self._weights.dim
         deltas = self._weights.unflat(share * prior.diagonal(dim))
         centres = self._weights.unflat(prior.centre(dim))
         for place, name in enumerate(self.names):
-            self.get_buffer(f"delta_{place}").copy_(deltas[name])
+            curvature, delta, _ = self.parts(place)
+            next_delta = deltas[name].to(delta)
+            lowered = (curvature < 0) & (next_delta < delta)
+            curvature[lowered] *= next_delta[lowered] / delta[lowered]
+            delta.copy_(next_delta)
             self.get_buffer(f"centre_{place}").copy_(centres[name])
         self.get_buffer("share").fill_(share)
 

@@ -52,6 +52,8 @@ class NegativeBound:
         rows: N.
         kl_weight: w.
         warmup: over so many epochs the weight rises to w, in equal steps.
+        hold: whether what is not random stays as it is: other parameters, entries that a mask leaves out, and the
+            statistics of batch norms. Else it is trained too.
     """
 
     def __init__(
@@ -65,13 +67,16 @@ class NegativeBound:
         rows: int,
         kl_weight: float,
         warmup: int,
+        hold: bool = False,
     ) -> None:
         self._module, self._weights, self._family = module, weights, family
         self._hyperparameters, self._gradients = hyperparameters, gradients
         self._rows, self._kl_weight, self._warmup = rows, kl_weight, warmup
         self._weight, self._warm, self._numbers = kl_weight, not warmup, 0
         assert isinstance(family, nn.Module)
-        trained = [*module.parameters(), *family.parameters()]
+        self._hold = hold
+        own = weights.parameters(module).values() if hold else module.parameters()
+        trained = [*own, *family.parameters()]
         self.parameters = [parameter for parameter in trained if parameter.requires_grad]
 
     @property
@@ -86,6 +91,10 @@ class NegativeBound:
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """The weight of the KL term in this epoch, and the hyperparameters as they are now."""
+        if self._hold:
+            for layer in self._module.modules():
+                if getattr(layer, "running_mean", None) is not None:
+                    layer.eval()
         self._warm = epoch + 1 >= self._warmup
         self._weight = self._kl_weight * (1.0 if self._warm else (epoch + 1) / self._warmup)
         self._numbers = 0
@@ -102,7 +111,13 @@ class NegativeBound:
         for parameter in self.parameters:
             parameter.grad = None
         with torch.enable_grad():
-            return self._gradients.accumulate(inputs, partial(self._loss, targets))
+            nll = self._gradients.accumulate(inputs, partial(self._loss, targets))
+        if self._hold:
+            for name, mask in self._weights.masks.items():
+                gradient = self._module.get_parameter(name).grad
+                if gradient is not None:
+                    gradient.masked_fill_(~mask.to(gradient.device), 0.0)
+        return nll
 
     def _loss(self, targets: Tensor, f: Tensor) -> Tensor:
         log_prob = self._present.log_prob(f.flatten(1, -2), targets.flatten(0, 1))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, final
+
+from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
@@ -80,12 +83,18 @@ class Recipe:
             raise UnsupportedError(f"rank: expected with the family 'low_rank', got {family!r}. Leave it out.")
         if family == LOW_RANK:
             rank = _DEFAULT_RANK if rank is None else checks.count("rank", rank)
-        return cls(
+        recipe = cls(
             family, rank, _estimator(estimator, family, optimizer), checks.count("samples", samples),
             checks.positive_number("kl_weight", kl_weight), checks.count("warmup", warmup, least=0),
             initialization.checked(initial_sd), groups, checks.count("epochs", epochs, least=0), lr, optimizer,
             schedule, batch_size, checks.flag("progress", progress),
         )  # fmt: skip
+        if recipe.warmup >= max(1, recipe.epochs):
+            raise UnsupportedError(
+                f"warmup: expected fewer epochs than there are, {recipe.epochs}, got {recipe.warmup}: q would be "
+                "trained without the whole KL term. Take a smaller warmup or more epochs."
+            )
+        return recipe
 
     @property
     def is_ivon(self) -> bool:
@@ -101,6 +110,7 @@ class Recipe:
             "kl_weight": self.kl_weight,
             "warmup": self.warmup,
             "groups": self.groups,
+            "initial_sd": _told(self.initial_sd),
         }
 
 
@@ -118,6 +128,14 @@ def check_groups(prior_precision: Any, groups: Any) -> None:
             f"groups: expected with prior_precision='evidence', which learns one precision a group, got {groups!r} "
             "beside a prior that is given. Leave it out."
         )
+
+
+def _told(initial_sd: Any) -> Any:
+    """First sds in words that are the same in every process."""
+    if not isinstance(initial_sd, Tensor):
+        return initial_sd
+    values = initial_sd.flatten().tolist()
+    return repr(values[0]) if len(values) == 1 else hashlib.sha256(repr(values).encode()).hexdigest()[:8]
 
 
 def _estimator(estimator: Any, family: str, optimizer: Any) -> str:

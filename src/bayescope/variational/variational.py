@@ -80,7 +80,7 @@ def variational(
             drawn) or "sticking_the_landing"; for the others "sticking_the_landing" (the default: no noise is left in
             the gradient where q is the posterior) or "reparameterization". "ivon" takes "reparameterization" alone.
         kl_weight: w. Below 1 the posterior is colder.
-        warmup: over so many epochs the KL term's weight rises to w.
+        warmup: over so many epochs, fewer than all, the KL term's weight rises to w.
         initial_sd: the first sds: a number or one for each random weight; ``None`` for those of variational layers,
             and else for 0.05 (with "ivon", for a curvature of 0.5 a row); or "laplace" for those of Laplace's
             approximation at the given weights, cut at one sd beyond which the network does not bear them: what a
@@ -95,7 +95,8 @@ def variational(
         A Gaussian posterior that predicts by sampling weights unless it is told to linearize. ``.model`` is the network
         at the means; ``.trace`` has lists of "loss", "nll", "kl" and "elbo" (an estimate from the draws of the epoch),
         of "validation_nll" where there is a validation, and of "prior_precision" and "noise_variance" where they are
-        learnt. ``.elbo`` is read over all rows at the end in eval mode; the summary has its standard error.
+        learnt. ``.elbo`` is read over all rows at the end in eval mode, which Ctrl-C cuts short; the summary has
+        its standard error. ``.condition`` holds what is not random as it is.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.
