@@ -222,5 +222,5 @@ def test_what_reads_plain_networks_refuses_layers_that_draw() -> None:
     module, data = nn.Sequential(LinearVariational(3, 1)), (x, x.sum(1, keepdim=True))
     for fit in (bs.fit_map, bs.laplace, bs.ensemble, bs.swag, bs.sgmcmc, bs.nuts, bs.mc_dropout):
         model = [module, module] if fit is bs.ensemble else module
-        with pytest.raises(UnsupportedError, match="bs.variational"):
+        with pytest.raises(UnsupportedError, match=r"bs\.variational"):
             fit(model, data, likelihood="gaussian")
