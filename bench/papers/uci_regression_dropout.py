@@ -125,18 +125,19 @@ def tables(records: Sequence[Record]) -> list[str]:
             continue
         splits = [record["seed"] for record in own]
         published = published_dropout(name, "test_ll")[splits]
-        pairs = Estimate.of([record["log_likelihood"] for record in own] - published)
+        values = np.array([record["log_likelihood"] for record in own])
+        pairs = Estimate.of((values - published).tolist())
         reached += pairs.mean >= -2.0 * pairs.error
         rates = Counter(record["rate"] for record in own)
         rows.append(
             (
                 name,
                 str(len(own)),
-                Estimate.of([record["log_likelihood"] for record in own]).told(),
-                Estimate.of(published).told(),
+                Estimate.of(values.tolist()).told(),
+                Estimate.of(published.tolist()).told(),
                 pairs.told(signed=True),
                 Estimate.of([record["rmse"] for record in own]).told(),
-                Estimate.of(published_dropout(name, "test_MC_rmse")[splits]).told(),
+                Estimate.of(published_dropout(name, "test_MC_rmse")[splits].tolist()).told(),
                 f"{Estimate.of([record['coverage'] for record in own]).mean:.2f}",
                 ", ".join(f"{rate:g} ({count})" for rate, count in sorted(rates.items())),
                 f"{np.median([record['seconds'] for record in own]):.0f}",

@@ -2,8 +2,10 @@
 
 One hidden layer of 50 ReLU units, as published, a Gaussian with independent weights as the family. The prior precision
 of each tensor of weights and the noise are learnt where the evidence lower bound is highest: nothing is held out, and
-nothing is searched for. The other columns are what `bench.papers.uci_regression` (Laplace, its hyperparameters by the
-evidence) and `bench.papers.uci_regression_dropout` have left in the same folder.
+nothing is searched for. Training ends, for time, while the bound still rises: on energy's first split it is −149 after
+the 400 epochs here and 80 after 4,000, and the log-likelihood −2.12 and −1.66. The other columns are what
+`bench.papers.uci_regression` (Laplace, its hyperparameters by the evidence) and `bench.papers.uci_regression_dropout`
+have left in the same folder.
 
     python -m bench.papers.uci_regression_variational [--sets yacht ...] [--seeds 0 1 ...]
 
@@ -75,6 +77,8 @@ def tables(records: Sequence[Record], folder: Path) -> list[str]:
         "reparameterisation; a prior precision for each tensor and the noise by the evidence lower bound;",
         f"Adam at lr {TRAINING['lr']} falling to 0, minibatches of {TRAINING['batch_size']}, {PASSES:,} draws; epochs:",
         f"{epochs}.",
+        "The bound still rises then: on energy's first split 4,000 epochs take the log-likelihood from -2.12 to -1.66;",
+        "here the runs end, for time.",
         "In the units of the data, mean ± standard error over the splits; published: MC dropout of Gal and Ghahramani",
         "(2016). Laplace's and MC dropout's: `uci_regression.md`, `uci_regression_dropout.md`, over the splits that",
         "both have.",
@@ -93,10 +97,10 @@ def tables(records: Sequence[Record], folder: Path) -> list[str]:
             (
                 name,
                 str(len(own)),
-                Estimate.of(values).told(),
+                Estimate.of(values.tolist()).told(),
                 *(Estimate.of(values).told() if values else "" for values in shared),
-                Estimate.of(published).told(),
-                Estimate.of(values - published).told(signed=True),
+                Estimate.of(published.tolist()).told(),
+                Estimate.of((values - published).tolist()).told(signed=True),
                 Estimate.of([record["rmse"] for record in own.values()]).told(),
                 f"{Estimate.of([record['coverage'] for record in own.values()]).mean:.2f}",
                 f"{np.median([record['fit']['seconds'] for record in own.values()]):.0f}",
