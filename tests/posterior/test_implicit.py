@@ -68,7 +68,6 @@ def test_it_has_a_mean_and_no_density() -> None:
     for ask in (
         lambda: q.covariance,
         lambda: q.sample(3),
-        lambda: q.log_prob(MEAN),
         q.log_evidence,
         lambda: q.elbo,
         lambda: q.condition((X, np.zeros(4))),

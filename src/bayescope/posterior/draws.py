@@ -74,14 +74,6 @@ class DrawsPosterior(Posterior):
         source = checks.generator(generator)
         return self.flat[torch.randint(self.flat.shape[0], (checks.count("n", n),), generator=source)]
 
-    def log_prob(self, theta: Any) -> Tensor:
-        """Not defined.
-
-        Raises:
-            UndefinedQuantityError: always.
-        """
-        raise self.record.undefined("log_prob", "has no density.")
-
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         if isinstance(function, LinearizedModel):  # draws of the tangent's weights, which the model has a use for, too
             function = function.model if options.method == "sampled" else function

@@ -75,14 +75,6 @@ class ImplicitPosterior(Posterior):
         """
         self._refuse("sample")
 
-    def log_prob(self, theta: Any) -> Tensor:
-        """Not defined.
-
-        Raises:
-            UndefinedQuantityError: always.
-        """
-        raise self.record.undefined("log_prob", "has no density.")
-
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration(f"passes by {self.record.method}")
         if options.differentiable:

@@ -14,6 +14,7 @@ from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
+from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.posterior import Answer, Options, Posterior, as_points
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
@@ -77,10 +78,17 @@ class MixturePosterior(Posterior):
         return draws
 
     def log_prob(self, theta: Any) -> Tensor:
-        """log Σ_k w_k q_k(θ), shape (...) for θ of shape (..., P)."""
+        """log Σ_k w_k q_k(θ), shape (...) for θ of shape (..., P).
+
+        Raises:
+            UndefinedQuantityError: if the components are points.
+        """
         self._check_one_space("log_prob")
         point = as_points(theta, self.components[0].sizes[0])
-        each = torch.stack([component.log_prob(point) for component in self.components])
+        parts = [component for component in self.components if isinstance(component, GaussianPosterior)]
+        if len(parts) < len(self.components):
+            raise self.record.undefined("log_prob", "has components that are points, which have no density.")
+        each = torch.stack([component.log_prob(point) for component in parts])
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:

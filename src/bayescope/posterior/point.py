@@ -54,14 +54,6 @@ class PointPosterior(Posterior):
         """The point n times, shape (n, P)."""
         return self.location.expand(checks.count("n", n), -1).clone()
 
-    def log_prob(self, theta: Any) -> Tensor:
-        """Not defined.
-
-        Raises:
-            UndefinedQuantityError: always.
-        """
-        raise self.record.undefined("log_prob", "has no density.")
-
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration("a point")
         options.refuse_samples("a point has no draws")

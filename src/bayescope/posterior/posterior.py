@@ -133,14 +133,6 @@ class Posterior(ABC):
         """n draws of θ, shape (n, P), in the user's coordinates."""
 
     @abstractmethod
-    def log_prob(self, theta: Any) -> Tensor:
-        """log q(θ), shape (...) for θ of shape (..., P), in the user's coordinates.
-
-        Raises:
-            UndefinedQuantityError: if q has no density: it is a set of draws, a point, or random passes.
-        """
-
-    @abstractmethod
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         """The distribution of f at inputs as they came, by the model as the options read it."""
 
