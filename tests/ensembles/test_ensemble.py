@@ -344,7 +344,7 @@ def test_frozen_and_masked_weights_stay_as_they_are() -> None:
         ([], {}, InputError, "members"),
         (small, {"members": 0}, InputError, "members"),
         ([SAME, SAME], {"members": 3}, InputError, "as many as the list"),
-        (lambda: SAME, {}, InputError, "a new network from each call"),
+        (lambda: SAME, {}, InputError, "a new network for each member"),
         ([SAME, begun(classifier, 0)], {}, InputError, "outputs|y:"),
         (small, {"patience": 3}, InputError, "patience"),
         (small, {"epochs": -1}, InputError, "epochs"),

@@ -221,6 +221,6 @@ def test_what_reads_plain_networks_refuses_layers_that_draw() -> None:
     x = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     module, data = nn.Sequential(LinearVariational(3, 1)), (x, x.sum(1, keepdim=True))
     for fit in (bs.fit_map, bs.laplace, bs.ensemble, bs.swag, bs.sgmcmc, bs.nuts, bs.mc_dropout):
-        model = [module, module] if fit is bs.ensemble else module
+        model = [module, copy.deepcopy(module)] if fit is bs.ensemble else module
         with pytest.raises(UnsupportedError, match=r"bs\.variational"):
             fit(model, data, likelihood="gaussian")

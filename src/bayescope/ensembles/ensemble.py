@@ -155,8 +155,11 @@ def _made(make_model: Any, seeds: Sequence[int]) -> list[nn.Module]:
     for module in modules:
         if not isinstance(module, nn.Module):
             raise InputTypeError(f"make_model: expected torch.nn.Modules, got {type(module).__name__}.")
-    if not isinstance(make_model, Sequence) and len({id(module) for module in modules}) < len(modules):
-        raise InputError("make_model: expected a new network from each call, got the same one again.")
+    if len({id(module) for module in modules}) < len(modules):
+        raise InputError(
+            "make_model: expected a new network for each member, got the same one again, and with it the same weights. "
+            "Give lambda: Net(...), or different networks."
+        )
     return modules
 
 
