@@ -61,7 +61,7 @@ def train(
         objective = DropoutObjective(joint, training.rows.rows, _learnt_rates(network, prior), noise)
     watch: Watch = NoWatch()
     if held_out is not None:
-        watch = Validation(network.module, held_out, objective, patience)
+        watch = Validation.of(network.module, held_out, objective, patience)
     trained: nn.Module = network.module if noise is None else noise
     outcome = replace(training, module=trained).run(objective, watch, {"fit": "mc_dropout"})
     network.settle()

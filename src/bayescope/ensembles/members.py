@@ -178,7 +178,7 @@ def _fitted(recipe: Recipe, training: Training, prior: Prior) -> Outcome:
     objective = NegativeLogJoint(training.module, training.weights, training.rows.rows, likelihood, prior)
     watch: Watch = NoWatch()
     if recipe.validation is not None:
-        watch = Validation(training.module, training.held_out(recipe.validation), objective, recipe.patience)
+        watch = Validation.of(training.module, training.held_out(recipe.validation), objective, recipe.patience)
     return training.run(objective, watch, {"fit": "member of an ensemble"})
 
 

@@ -100,7 +100,7 @@ def fit_map(
         objective = NegativeLogJoint(training.module, training.weights, training.rows.rows, settings.likelihood, prior)
         watch: Watch = NoWatch()
         if validation is not None:
-            watch = Validation(training.module, training.held_out(validation), objective, patience)
+            watch = Validation.of(training.module, training.held_out(validation), objective, patience)
         outcome = training.run(objective, watch, {"fit": "map"})
         function = training.function()
     advice = "Train for more epochs" + (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn, Protocol, final
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple, NoReturn, Protocol, Self, final
 
 import torch
 from torch import nn
@@ -15,6 +16,9 @@ from bayescope.network.forward import reading
 from bayescope.network.inputs import call, tensors
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective, log_likelihood
+
+# Blocks of rows, each with its −Σ log p(y∣f).
+Losses = Callable[[], Generator[tuple[Any, float], None, None]]
 
 
 class Verdict(NamedTuple):
@@ -72,19 +76,37 @@ class Validation:
     """The best weights are those with the lowest −Σ log p(y∣f) on rows that are not trained on.
 
     Args:
-        module: the network, read in eval mode.
+        losses: reads these rows: for each block of them the inputs, and −Σ log p(y∣f).
         rows: the validation rows.
-        objective: has the likelihood.
         patience: so many epochs without a better one end the training; ``None`` for never.
 
     Raises:
         InputError: if the patience is no positive whole number.
     """
 
-    def __init__(self, module: nn.Module, rows: Minibatches, objective: Objective, patience: int | None) -> None:
-        self._module, self._rows, self._objective = module, rows, objective
+    def __init__(self, losses: Losses, rows: Minibatches, patience: int | None) -> None:
+        self._losses, self._rows = losses, rows
         self._patience = math.inf if patience is None else checks.count("patience", patience)
         self._best, self._epoch = math.inf, 0
+
+    @classmethod
+    def of(cls, module: nn.Module, rows: Minibatches, objective: Objective, patience: int | None) -> Self:
+        """That of a network as it is in eval mode.
+
+        Args:
+            module: the network.
+            rows: the validation rows.
+            objective: has the likelihood.
+            patience: as above.
+        """
+
+        def losses() -> Generator[tuple[Any, float], None, None]:
+            with reading(module), torch.no_grad():  # in this order: reading a module turns gradients on
+                for inputs, targets in rows.in_order():
+                    f = call(module, inputs).to(torch.float64)
+                    yield inputs, -float(log_likelihood(objective.likelihood, f, targets))
+
+        return cls(losses, rows, patience)
 
     def judge(self, epoch: int) -> Verdict:
         """Reads all validation rows.
@@ -94,10 +116,8 @@ class Validation:
             ConvergenceError: if the outputs do for inputs that do not.
         """
         total = 0.0
-        with reading(self._module), torch.no_grad():  # in this order: reading a module turns gradients on
-            for inputs, targets in self._rows.in_order():
-                f = call(self._module, inputs).to(torch.float64)
-                nll = -float(log_likelihood(self._objective.likelihood, f, targets))
+        with closing(self._losses()) as losses:
+            for inputs, nll in losses:
                 if not math.isfinite(nll):  # NaN is neither better nor worse than the best
                     refuse_non_finite(inputs, nll, epoch)
                 total += nll

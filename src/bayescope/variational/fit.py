@@ -28,7 +28,7 @@ from bayescope.variational.ivon import IvonSteps
 from bayescope.variational.objective import NegativeBound, VariationalNetwork
 from bayescope.variational.recipe import MEAN_FIELD, Recipe
 from bayescope.variational.start import Start, by_gradients, with_ivon, without_padding
-from bayescope.variational.validation import PredictiveValidation
+from bayescope.variational.validation import predictive_validation
 
 NOT_TRAINED = Outcome({}, 0, 0, "all epochs")
 NOT_READ, UNREAD = "Ctrl-C came before it was read.", "not read, ended by an interrupt"
@@ -126,7 +126,7 @@ def _trained(
     watch: Watch = NoWatch()
     if held.validation is not None:
         rows = training.held_out(held.validation)
-        watch = PredictiveValidation(training.module, training.weights, family, rows, objective, held.patience)
+        watch = predictive_validation(training.module, training.weights, family, rows, objective, held.patience)
     return replace(training, module=whole).run(objective, watch, recipe.facts())
 
 
