@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -16,6 +15,7 @@ from bayescope.network.draws import fixed, substituted
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, count_rows, explained, placed, some_rows, take_rows
 from bayescope.network.substitution import Substituted
+from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
@@ -113,8 +113,7 @@ class DifferentiableNetwork:
 
         with reading(self.module), torch.enable_grad():
             try:
-                with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
-                    warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+                with vectorising():
                     found = torch.func.vmap(torch.func.jacrev(f), in_dims=(None, 0))(tuple(values), x)
             except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
                 rows = [take_rows(x, slice(n, n + 1)) for n in range(count_rows(x))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any, final
 
@@ -14,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, count_rows, take_rows
 from bayescope.network.substitution import Substituted
+from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.tape.tape import row_blocks
 
@@ -78,8 +78,7 @@ def _at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, copy: boo
             return call(module, owned(x, copy=copy))
 
     try:
-        with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
-            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        with vectorising():
             outputs = torch.func.vmap(f)(*values)
     except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
         outputs = torch.stack([f(*of_draw) for of_draw in zip(*values, strict=True)])

@@ -6,7 +6,6 @@ answer for a row does not depend on the others. The network stays in eval mode: 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -19,6 +18,7 @@ from bayescope.network.draws import blocks, together, widest
 from bayescope.network.dropout_calls import Call, DropoutCalls
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, count_rows, map_tensors, take_rows
+from bayescope.network.vectorising import vectorising
 
 # The value that a self-normalising network saturates at, −λα (Klambauer et al. 2017, Eq. 14): what alpha dropout sets.
 SATURATION = -1.7580993408473766
@@ -254,8 +254,7 @@ def _at(module: nn.Module, x: Any, sites: Sequence[Site], scales: Sequence[Tenso
             return call(module, owned(x, copy=True))
 
     try:
-        with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
-            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        with vectorising():
             outputs = torch.func.vmap(f)(*scales)
     except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
         outputs = torch.stack([f(*of_pass) for of_pass in zip(*scales, strict=True)])

@@ -7,7 +7,6 @@ Every other weight (used twice, tied, a norm's scale, inside attention or an LST
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -21,6 +20,7 @@ from bayescope.network.forward import eager, owned
 from bayescope.network.inputs import call, count_rows
 from bayescope.network.meeting import Meeting, Site, find_sites
 from bayescope.network.substitution import Substituted
+from bayescope.network.vectorising import vectorising
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
 
 
@@ -185,8 +185,7 @@ class _Changeable:
 
 def _vmap(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def mapped(*stacked: Tensor) -> Tensor:
-        with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
-            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        with vectorising():
             return torch.func.vmap(function, randomness="different")(*stacked)
 
     return mapped

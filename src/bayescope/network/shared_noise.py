@@ -9,7 +9,6 @@ from draw to draw, so that a second product for their variance costs more than t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -23,6 +22,7 @@ from bayescope.network.draws import ROWS, blocks, widest
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, count_rows, take_rows
 from bayescope.network.meeting import Meeting, find_sites
+from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.reparameterization import GaussianTensor, local_sd
 
@@ -138,8 +138,7 @@ class _Sampler:
                 return call(self.module, owned(x, copy=self.copy))
 
         try:
-            with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
-                warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+            with vectorising():
                 found = torch.func.vmap(f)(units, drawn)
         except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
             each = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from bayescope.network.draws import fixed, substituted
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, count_rows, map_tensors, take_rows
 from bayescope.network.substitution import Substituted
+from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
 from bayescope.priors import Prior
@@ -65,8 +65,7 @@ class NetworkDensity:
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log p(y, θ), shape (...) for θ of shape (..., P)."""
-        with warnings.catch_warnings():  # an operation without a batching rule is looped over: exact
-            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        with vectorising():
             return self._automatic.log_prob(theta)
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
