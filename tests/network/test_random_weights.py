@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,13 +14,21 @@ from torch import Tensor, nn
 
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.layers import Pairwise
-from bayescope.network.random_weights import RandomWeights, passes, passes_at
+from bayescope.network.random_weights import RandomWeights, passes_at
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor
 from tests.network.networks import Function, built, call, generator, numbers
 from tests.network.test_draws import NETWORKS as DRAWN
 from tests.test_reparameterization import assert_standard
 
 pytestmark = pytest.mark.global_rng  # weights are drawn from torch's present state, as in layers
+
+
+def passes(
+    module: nn.Module, gaussians: Mapping[str, GaussianTensor], inputs: Any, *, estimator: str, samples: int = 1
+) -> Tensor:
+    """`RandomWeights.passes` for a network that is run once: where its weights are used is found out each time."""
+    found = RandomWeights.of(module, gaussians, inputs)
+    return found.passes(gaussians, inputs, estimator=estimator, samples=samples)
 
 
 class Tied(nn.Module):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
+
+from bayescope.network.vectorising import vectorising
 
 
 def pull_back(outputs: Tensor, edges: Sequence[Tensor | GradientEdge], seeds: Tensor) -> list[Tensor | None]:
@@ -33,9 +34,6 @@ def pull_back(outputs: Tensor, edges: Sequence[Tensor | GradientEdge], seeds: Te
         reached[:] = [gradient is not None for gradient in gradients]
         return tuple(gradient for gradient in gradients if gradient is not None)
 
-    with (
-        warnings.catch_warnings()
-    ):  # an operation without a batching rule is looped over: exact, and not to be acted on
-        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+    with vectorising():
         found = iter(torch.func.vmap(one)(seeds))
     return [next(found) if hit else None for hit in reached]

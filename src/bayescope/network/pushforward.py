@@ -13,6 +13,7 @@ from bayescope.network.draws import blocks, fixed, together, widest
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, take_rows
 from bayescope.network.substitution import Substituted
+from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.tape import row_blocks
 
@@ -48,9 +49,7 @@ def push_forward(module: nn.Module, weights: Weights, x: Any, v: Tensor, *, copy
 
         tangents = [ways[name][chosen].to(value) for name, value in zip(weights.names, own, strict=True)]
         # Of the ways to compute attention, the plain one alone has a forward-mode derivative.
-        with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
-            # An operation without a batching rule is looped over: exact, and not to be acted on.
-            warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        with vectorising(), sdpa_kernel(SDPBackend.MATH):
             # The first jvp of a process has torch compile its own rules, by what it has since deprecated.
             warnings.filterwarnings("ignore", message=".*torch.jit.script.* is deprecated", category=DeprecationWarning)
             return torch.func.vmap(along)(*tangents).to(torch.float64)

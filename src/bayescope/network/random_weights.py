@@ -91,14 +91,6 @@ class RandomWeights:
             return _each(self.module, lambda _: one(owned(inputs, copy=True)), torch.empty(samples))
 
 
-def passes(
-    module: nn.Module, gaussians: Mapping[str, GaussianTensor], inputs: Any, *, estimator: str, samples: int = 1
-) -> Tensor:
-    """`RandomWeights.passes` for a network that is run once: where its weights are used is found out each time."""
-    found = RandomWeights.of(module, gaussians, inputs)
-    return found.passes(gaussians, inputs, estimator=estimator, samples=samples)
-
-
 def passes_at(module: nn.Module, values: Mapping[str, Tensor], inputs: Any) -> Tensor:
     """f at given weights, (S, N, *positions, C), with its graph to them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from bayescope.network.guard import untouched
 from bayescope.network.inputs import call, count_rows, take_rows
 from bayescope.network.pullback import pull_back
 from bayescope.network.substitution import Substituted
+from bayescope.network.vectorising import vectorising
 from bayescope.tape import row_blocks
 
 
@@ -61,10 +61,7 @@ def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, se
         gradients = torch.func.vmap(pullback)(cotangents)
         return _side_by_side(gradients, parameters)
 
-    with (
-        warnings.catch_warnings()
-    ):  # an operation without a batching rule is looped over: exact, and not to be acted on
-        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+    with vectorising():
         return torch.func.vmap(row, in_dims=(0, 1))(inputs, seeds)
 
 

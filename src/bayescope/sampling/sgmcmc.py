@@ -145,21 +145,33 @@ def sgmcmc(
         "rows": f"{rows.rows:,}" + (f", at most {rows.largest:,} in a step" if rows.in_memory else ""),
         "training": outcome.summary(),
     }
+    record = Record(method, notes=notes, trace=outcome.trace)
+    return _diagnosed(found, record, function, settings.likelihood, diagnosis)
+
+
+def _diagnosed(
+    draws: Tensor, record: Record, function: NetworkModel, likelihood: Likelihood, diagnosis: PredictionDiagnosis | None
+) -> DrawsPosterior:
+    """The posterior of the draws, with what its predictions have to say for themselves.
+
+    Warns:
+        ConvergenceWarning: if a prediction has an R-hat above `R_HAT_LIMIT`.
+    """
     if diagnosis is None:
-        return DrawsPosterior(found, Record(method, notes=notes, trace=outcome.trace), function, settings.likelihood)
+        return DrawsPosterior(draws, record, function, likelihood)
     warn_of_predictions(
-        method,
+        record.method,
         diagnosis,
         "Read the chains further apart (thin=) and for longer (draws=, burn_in=).",
         r_hat_limit=R_HAT_LIMIT,
         effective_limit=None,
     )
-    notes |= diagnosis_notes(found, *diagnosis, of="predictions") | {"draws": notes["draws"]}
+    found = diagnosis_notes(draws, *diagnosis, of="predictions")
     return DrawsPosterior(
-        found,
-        Record(method, notes=notes, trace=outcome.trace),
+        draws,
+        dataclasses.replace(record, notes={**record.notes, **found, "draws": record.notes["draws"]}),
         function,
-        settings.likelihood,
+        likelihood,
         prediction_r_hat=diagnosis.r_hat,
         prediction_effective_draws=diagnosis.effective_draws,
     )
