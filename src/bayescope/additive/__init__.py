@@ -1,0 +1,1 @@
+"""Neural additive models: terms, their Gauss-Newton fit, evidence by blocks, interactions and explanations."""

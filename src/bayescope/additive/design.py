@@ -1,0 +1,128 @@
+"""The rows of a table as the distinct points that each term reads: a term is computed once for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope.additive.families import Family, Points
+from bayescope.additive.terms import Rows
+from bayescope.tables.encoding import NO_LEVEL
+
+# While a model is fitted, a term reads at most so many different points; the numbers of a feature that has more, or of
+# a pair that has, are replaced by the means of groups of equal size. Answers are always at the numbers themselves.
+MOST_POINTS = 1024
+MOST_CELLS = 4096
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Design:
+    """What the terms of a family read of N rows.
+
+    Attributes:
+        points: U for each term, those of a term with fewer filled up.
+        place: the point of each row, int64 of shape (G, N).
+        mass: the share of the data at each point, shape (G, U), sums of 1; 0 where filled up.
+        grouped: the names of terms whose numbers were replaced by means of groups.
+    """
+
+    points: Points
+    place: Tensor
+    mass: Tensor
+    grouped: tuple[str, ...]
+
+    @classmethod
+    def of(cls, family: Family, rows: Rows, weights: Tensor) -> Design:
+        """Finds the distinct points of all terms.
+
+        Args:
+            family: the terms.
+            rows: N of them.
+            weights: of the rows, shape (N,).
+        """
+        read = family.points(rows)
+        found = [
+            _distinct(inputs.numpy(), levels.numpy())
+            for inputs, levels in zip(read.inputs, read.levels, strict=True)
+        ]
+        most = max(len(levels) for _, levels, _, _ in found)
+        inputs = read.inputs.new_zeros(len(found), most, read.inputs.shape[2])
+        levels = torch.zeros(len(found), most, dtype=torch.int64)
+        place = torch.empty(len(found), len(rows), dtype=torch.int64)
+        for term, (some, own, inverse, _) in enumerate(found):
+            inputs[term, : len(own)] = torch.from_numpy(some)
+            levels[term, : len(own)] = torch.from_numpy(own)
+            place[term] = torch.from_numpy(inverse)
+        share = (weights / weights.sum()).expand(len(found), -1)
+        mass = torch.zeros(len(found), most, dtype=torch.float64).scatter_add_(1, place, share)
+        grouped = tuple(term.name for term, (*_, many) in zip(family.terms, found, strict=True) if many)
+        return cls(Points(inputs, levels), place, mass, grouped)
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """Σ_g v_g at the point of each row, shape (N, C), for v of shape (G, U, C)."""
+        places = self.place[..., None].expand(-1, -1, values.shape[2])
+        return torch.gather(values, 1, places).sum(0)
+
+    def scattered(self, rows: Tensor) -> Tensor:
+        """Sums over the rows of each point, shape (G, U, ...), for rows of shape (N, ...)."""
+        flat = rows.flatten(1)
+        groups, count = self.mass.shape
+        sums = flat.new_zeros(groups, count, flat.shape[1])
+        sums.scatter_add_(1, self.place[..., None].expand(-1, -1, flat.shape[1]), flat.expand(groups, -1, -1))
+        return sums.unflatten(2, rows.shape[1:]) if rows.ndim > 2 else sums
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the data of what each point has, shape (G, ...), for values of shape (G, U, ...)."""
+        return (self.mass[:, None, :] @ values.flatten(2)).reshape(values.shape[0], *values.shape[2:])
+
+
+def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Distinct inputs (U, k) and levels (U,), the place of each row, and whether numbers had to be grouped."""
+    if inputs.shape[1] == 0:
+        own, inverse = np.unique(levels, return_inverse=True)
+        return inputs[: len(own)], own, inverse, False
+    codes, many = _codes(inputs, levels, MOST_POINTS if inputs.shape[1] == 1 else MOST_CELLS)
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    if not many:
+        return inputs[first], levels[first], inverse, False
+    counts = np.bincount(inverse)
+    means = np.stack([np.bincount(inverse, column) / counts for column in inputs.T], 1)
+    return means, levels[first], inverse, True
+
+
+def _codes(inputs: np.ndarray, levels: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
+    """A whole number for each row, the same for the same point; and whether those are groups of points."""
+    absent = levels != NO_LEVEL
+    exact = [np.unique(column, return_inverse=True)[1] for column in inputs.T]
+    codes = _joined([*exact, absent])
+    if codes.max(initial=0) < most:
+        return codes, False
+    # Columns of more than two values are numbers, which are cut into as many groups of equal size as there is room for.
+    numbers = [place for place, column in enumerate(exact) if column.max() > 1]
+    others = [column for place, column in enumerate(exact) if place not in numbers]
+    room = max(2.0, most / (1 + _joined([*others, absent]).max()))
+    groups = int(room ** (1.0 / len(numbers)))
+    cut = [_cut(exact[place], groups) for place in numbers]
+    return _joined([*cut, *others, absent]), True
+
+
+def _cut(ranks: np.ndarray, groups: int) -> np.ndarray:
+    """Groups of like size of ranked numbers: equal numbers stay together."""
+    if ranks.max() < groups:
+        return ranks
+    below = np.cumsum(np.bincount(ranks)) - 1
+    return np.unique(below[ranks] * groups // len(ranks), return_inverse=True)[1]
+
+
+def _joined(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """One whole number, from 0 without gaps, for each combination of whole numbers that is there."""
+    codes = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        codes = np.unique(codes * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
+    return codes

@@ -1,0 +1,108 @@
+"""Laplace's evidence of an additive model by blocks, and the precisions and noise that raise it.
+
+log Z ≈ log p(y∣f) − ½ Σ δθ² + ½ Σ log δ − ½ Σ_g log∣A_g∣, over blocks A_g = H_g + diag(δ_g) of the GGN in centred
+coordinates. By Fischer's inequality the product of the blocks' determinants is at least that of the full GGN, so that
+this is at most the full GGN's log Z (Immer et al. 2023; Bouchiat et al. 2024, section 3).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.problem import Blocks, Hyperparameters, Problem, State
+from bayescope.likelihoods import Gaussian
+
+# δ between these; at the upper end a term is switched off: in standardised units its effects are below 1e-4.
+LEAST_PRECISION, MOST_PRECISION = 1e-6, 1e8
+# One update moves a hyperparameter by at most this factor: the mode has to follow.
+FARTHEST = 5.0
+# The least noise variance, as a share of the targets' variance: data that are interpolated have no largest evidence.
+LEAST_NOISE = 1e-8
+# Of the degrees of freedom that the noise is told by, at least this share of the data is kept.
+LEAST_FREEDOM = 0.05
+GROUPS = ("net", "layer")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """log Z at weights and hyperparameters, with what its fixed points need.
+
+    Attributes:
+        value: log Z, a float64 scalar.
+        determined: γ of each family, shape (G, L): how many weights of a layer the data determine.
+        squares: ‖θ‖² of each family, shape (G, L).
+        total: γ of all weights, the intercepts among them.
+    """
+
+    value: Tensor
+    determined: tuple[Tensor, ...]
+    squares: tuple[Tensor, ...]
+    total: float
+
+    @classmethod
+    def of(
+        cls, problem: Problem, state: State, at: Hyperparameters, curvature: tuple[list[Tensor], Tensor]
+    ) -> Evidence:
+        """Computes log Z and γ from the curvature's blocks at the weights."""
+        blocks = Blocks.of(curvature, problem.families, at, 0.0)
+        diagonals = at.diagonal(problem.families)
+        constants = sum((diagonal.log().sum() for diagonal in diagonals), start=torch.zeros((), dtype=torch.float64))
+        constants = constants + len(state.intercept) * math.log(at.intercept)
+        value = problem.log_joint(state, at) + 0.5 * (constants - blocks.logdet())
+        determined, squares = [], []
+        for family, theta, diagonal, inverse, precision in zip(
+            problem.families, state.thetas, diagonals, blocks.inverse_diagonals(), at.precisions, strict=True
+        ):
+            places = family.layer.expand_as(theta)
+            empty = torch.zeros_like(precision)
+            determined.append(empty.scatter_add(1, places, 1.0 - diagonal * inverse))
+            squares.append(empty.scatter_add(1, places, theta.square()))
+        constant = len(state.intercept) - at.intercept * float(torch.cholesky_inverse(blocks.intercept).trace())
+        total = sum(float(part.sum()) for part in determined) + constant
+        return cls(value, tuple(determined), tuple(squares), total)
+
+    def raised(self, problem: Problem, state: State, at: Hyperparameters, groups: str, *, fixed: bool) -> Hyperparameters:
+        """Hyperparameters one fixed-point step on: δ = γ/‖θ‖² and σ² = RSS/(N − γ) (MacKay 1992, eqs. 4.12, 4.16).
+
+        Args:
+            problem: the rows.
+            state: the weights.
+            at: the present hyperparameters.
+            groups: "net" for one precision a term, "layer" for one for each of its layers.
+            fixed: whether the noise stays.
+        """
+        precisions = []
+        for gamma, squares, before in zip(self.determined, self.squares, at.precisions, strict=True):
+            if groups == "net":
+                gamma, squares = (part.sum(1, keepdim=True).expand_as(part) for part in (gamma, squares))  # noqa: PLW2901
+            told = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)  # 0/0: nothing is told
+            told = torch.where(squares > 0, told, before)
+            precisions.append((before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
+        likelihood = at.likelihood
+        if isinstance(likelihood, Gaussian) and not fixed:
+            likelihood = likelihood.with_noise_variance(self._noise(problem, state, likelihood))
+        return replace(at, precisions=tuple(precisions), likelihood=likelihood)
+
+    def _noise(self, problem: Problem, state: State, likelihood: Gaussian) -> Tensor:
+        residuals = (problem.targets - problem.outputs(state)).square().sum(1) @ problem.weights
+        count = problem.rows() * problem.targets.shape[1]
+        told = residuals / max(count - self.total, LEAST_FREEDOM * count)
+        before = likelihood.noise_variance
+        return (before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(min=LEAST_NOISE)
+
+
+def first_precisions(problem: Problem, *, inner: float, other: float) -> tuple[Tensor, ...]:
+    """Where the precisions start: those of inner layers, and all others."""
+    return tuple(
+        torch.tensor([inner if name == "inner" else other for name in family.layers], dtype=torch.float64).repeat(
+            len(family.terms), 1
+        )
+        for family in problem.families
+    )
+

@@ -1,0 +1,166 @@
+"""An additive model with weights: f(x, θ) for predictions, and each term's own part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.families import Family
+from bayescope.additive.terms import Rows, Term
+from bayescope.errors import InputTypeError
+from bayescope.models import at_draws
+from bayescope.precision import Precision
+from bayescope.tape import DenseTape, JoinedTape, Tape
+from bayescope.tape.tape import row_blocks
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Centre:
+    """What a family's terms are centred by, to first order about the weights θ* that were found.
+
+    c_g(θ) = f̄_g(θ*) + J̄_g (θ_g − θ*_g), with the means f̄ and J̄ over the data. As it is linear in θ, centring is a shear
+    of the weights: b ↦ b + Σ_g c_g(θ_g) changes the coordinates and not the model, its determinant is 1, and the blocks
+    of the curvature in the new coordinates no longer compete for one constant.
+
+    Attributes:
+        value: f̄_g(θ*), shape (G, C).
+        slope: J̄_g, shape (G, C, P).
+        at: θ*, shape (G, P).
+    """
+
+    value: Tensor
+    slope: Tensor
+    at: Tensor
+
+    def of(self, theta: Tensor) -> Tensor:
+        """c_g(θ), shape (..., G, C), for θ of shape (..., G, P)."""
+        return self.value + (self.slope @ (theta - self.at)[..., None])[..., 0]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AdditiveModel:
+    """f(x) = shift + scale · (b + Σ_g (f_g(x) − c_g)) + offset, with flat weights θ = (terms in order, b).
+
+    Attributes:
+        families: of terms; the weights of a family are (G, P) row-major, one family after another.
+        centres: of each family.
+        scale: the outputs' unit in that of the weights, shape (C,).
+        shift: where the outputs' zero lies, shape (C,).
+    """
+
+    families: tuple[Family, ...]
+    centres: tuple[Centre, ...]
+    scale: Tensor
+    shift: Tensor
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All terms, in the order of their weights."""
+        return tuple(term for family in self.families for term in family.terms)
+
+    @property
+    def outputs(self) -> int:
+        """C."""
+        return self.scale.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """The number of weights, the intercepts among them."""
+        return sum(len(family.terms) * family.weights for family in self.families) + self.outputs
+
+    @property
+    def indices(self) -> tuple[Tensor, ...]:
+        """The flat positions of the weights of each term, and last those of the intercepts."""
+        sizes = [family.weights for family in self.families for _ in family.terms]
+        return tuple(torch.arange(self.dim).split([*sizes, self.outputs]))
+
+    @property
+    def source(self) -> AdditiveModel:
+        """The model itself."""
+        return self
+
+    @property
+    def space(self) -> Hashable:
+        """The terms as they are: weights of other models mean something else."""
+        return "additive", id(self.families)
+
+    @property
+    def differentiable(self) -> AdditiveModel:
+        """The model itself: its answers keep the graph of its rows."""
+        return self
+
+    def inputs(self, x: Any) -> Rows:
+        """Encoded rows.
+
+        Raises:
+            InputTypeError: for anything else: a table has to be encoded, as the estimators do.
+        """
+        if not isinstance(x, Rows):
+            raise InputTypeError(f"X: expected encoded rows, got {type(x).__name__}. Ask the estimator instead.")
+        return x
+
+    def forward(self, x: Rows, theta: Tensor) -> Tensor:
+        """f(x, θ), shape (..., N, C) for θ of shape (..., P)."""
+        f = self.shift + self.scale * theta[..., None, -self.outputs :] + self.contributions(x, theta).sum(-3)
+        return f if x.offset is None else f + x.offset
+
+    def contributions(self, x: Rows, theta: Tensor) -> Tensor:
+        """scale · (f_g(x) − c_g) of each term, shape (..., T, N, C): they add up to f less the intercept and offset."""
+        parts = [
+            family.values(weights, family.points(x)) - centre.of(weights)[..., None, :]
+            for family, centre, weights in self._by_family(theta)
+        ]
+        joined = torch.cat(parts, -3) if parts else theta.new_zeros(*theta.shape[:-1], 0, len(x), self.outputs)
+        return self.scale * joined
+
+    def sampled(self, x: Rows, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
+        return at_draws(self, x, theta, precision, n, generator)
+
+    def covariance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
+        """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
+        blocks = [precision.covariance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
+        return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, self.outputs)
+
+    def variance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
+        """The diagonal of `covariance`, shape (N, C)."""
+        blocks = [precision.variance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
+        return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs)
+
+    def jacobian_product(self, x: Rows, theta: Tensor, v: Tensor) -> Tensor:
+        """J v, shape (R, N, C), for v of shape (R, P)."""
+        blocks = [self.tape(x[rows], theta).multiply(v.mT) for rows in self._blocks(len(x))]
+        joined = torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, v.shape[0])
+        return joined.permute(2, 0, 1)
+
+    def tape(self, x: Rows, theta: Tensor) -> Tape:
+        """The Jacobian, each term's part by itself."""
+        constant = torch.diag(self.scale).expand(len(x), -1, -1)
+        parts = [DenseTape(part) for part in [*self.jacobians(x, theta), constant]]
+        return JoinedTape(tuple(parts), self.indices, self.dim)
+
+    def jacobians(self, x: Rows, theta: Tensor) -> list[Tensor]:
+        """∂ (the contribution of a term) / ∂ (its weights), shape (N, C, P_g) for each term."""
+        parts: list[Tensor] = []
+        for family, centre, weights in self._by_family(theta):
+            slopes = family.jacobian(weights, family.points(x)) - centre.slope[:, None]
+            parts.extend((self.scale[:, None] * slopes).unbind(0))
+        return parts
+
+    def _by_family(self, theta: Tensor) -> Sequence[tuple[Family, Centre, Tensor]]:
+        sizes = [len(family.terms) * family.weights for family in self.families]
+        flat = theta.split([*sizes, self.outputs], -1)[:-1]
+        weights = [
+            part.unflatten(-1, (len(family.terms), family.weights))
+            for part, family in zip(flat, self.families, strict=True)
+        ]
+        return list(zip(self.families, self.centres, weights, strict=True))
+
+    def _blocks(self, rows: int) -> list[slice]:
+        return list(row_blocks(rows, 8 * self.outputs * self.dim))

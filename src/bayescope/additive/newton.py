@@ -1,0 +1,114 @@
+"""Gauss-Newton steps with Levenberg's damping: the weights of the largest log joint, from all rows at once.
+
+A step solves (Jᵀ Λ J + diag(δ) + μ I) s = ∇ log p(y, θ) by conjugate gradients (Hestenes & Stiefel 1952) on the full
+GGN, of which products alone are taken, preconditioned by its block diagonal, which is factorised. μ rises where a step
+does not raise the log joint and falls where it does (Levenberg 1944; Marquardt 1963).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.problem import Blocks, Hyperparameters, Linearized, Problem, State
+
+FIRST_DAMPING = 1.0
+LEAST_DAMPING, MOST_DAMPING = 1e-8, 1e10
+FALL, RISE = 1.0 / 3.0, 4.0
+# The step's residual, in the preconditioner's norm, as a share of the gradient's; and the most iterations for it.
+RESIDUAL, ITERATIONS = 0.05, 40
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Where a step led.
+
+    Attributes:
+        state: the weights.
+        log_joint: there, but for the prior's constants.
+        gain: by how much it rose; 0 where no step raises it.
+        damping: for the next step.
+    """
+
+    state: State
+    log_joint: Tensor
+    gain: float
+    damping: float
+
+
+def step(
+    problem: Problem, state: State, at: Hyperparameters, damping: float, linearized: Linearized | None = None
+) -> Step:
+    """One step that raises the log joint, or none if none does."""
+    here = problem.log_joint(state, at)
+    linear = linearized or problem.linearized(state, at.likelihood)
+    curvature = linear.blocks()
+    diagonals = at.diagonal(problem.families)
+    thetas, intercept = linear.gradient()
+    thetas = [part - diagonal * theta for part, diagonal, theta in zip(thetas, diagonals, state.thetas, strict=True)]
+    gradient = (thetas, intercept - at.intercept * state.intercept)
+    while damping < MOST_DAMPING:
+        solver = _Solver(linear, Blocks.of(curvature, problem.families, at, damping), diagonals, at.intercept, damping)
+        moves, shift = solver.solve(*gradient)
+        moved = State(
+            tuple(theta + move for theta, move in zip(state.thetas, moves, strict=True)), state.intercept + shift
+        )
+        there = problem.log_joint(moved, at)
+        if bool(there >= here):
+            return Step(moved, there, float(there - here), max(LEAST_DAMPING, damping * FALL))
+        damping *= RISE
+    return Step(state, here, 0.0, FIRST_DAMPING)
+
+
+@final
+class _Solver:
+    """Conjugate gradients on the damped full GGN."""
+
+    def __init__(
+        self, linear: Linearized, blocks: Blocks, diagonals: Sequence[Tensor], intercept: float, damping: float
+    ) -> None:
+        self._linear, self._blocks = linear, blocks
+        self._diagonals, self._intercept = [diagonal + damping for diagonal in diagonals], intercept
+
+    def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
+        """s for the right-hand side g: s always has gᵀ s > 0."""
+        residual = _flat(thetas, intercept)
+        solution = torch.zeros_like(residual)
+        whitened = self._preconditioned(residual)
+        direction, norm = whitened, residual @ whitened
+        target = RESIDUAL**2 * norm
+        for _ in range(ITERATIONS):
+            if bool(norm <= target):
+                break
+            product = self._product(direction)
+            length = norm / (direction @ product)
+            solution = solution + length * direction
+            residual = residual - length * product
+            whitened = self._preconditioned(residual)
+            before, norm = norm, residual @ whitened
+            direction = whitened + (norm / before) * direction
+        return self._split(solution)
+
+    def _product(self, v: Tensor) -> Tensor:
+        thetas, intercept = self._split(v)
+        moved = (self._linear.curvature @ self._linear.forward(thetas, intercept)[..., None])[..., 0]
+        parts, shift = self._linear.transposed(moved)
+        pulled = [part + diagonal * theta for part, diagonal, theta in zip(parts, self._diagonals, thetas, strict=True)]
+        return _flat(pulled, shift + self._intercept * intercept)
+
+    def _preconditioned(self, v: Tensor) -> Tensor:
+        return _flat(*self._blocks.solve(*self._split(v)))
+
+    def _split(self, v: Tensor) -> tuple[list[Tensor], Tensor]:
+        sizes = [diagonal.numel() for diagonal in self._diagonals]
+        *parts, intercept = v.split([*sizes, len(v) - sum(sizes)])
+        return [part.view_as(diagonal) for part, diagonal in zip(parts, self._diagonals, strict=True)], intercept
+
+
+def _flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
+    return torch.cat([*[theta.flatten() for theta in thetas], intercept])

@@ -1,0 +1,234 @@
+"""The rows, terms and targets that weights are sought for, and all that a step towards them has to know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.design import Design
+from bayescope.additive.families import Family
+from bayescope.errors import NotPositiveDefiniteError
+from bayescope.likelihoods import Gaussian, Likelihood
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class State:
+    """Weights.
+
+    Attributes:
+        thetas: of each family, shape (G, P).
+        intercept: b, shape (C,): the mean of f − offset over the data, since terms are centred.
+    """
+
+    thetas: tuple[Tensor, ...]
+    intercept: Tensor
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Hyperparameters:
+    """What the evidence is maximised over.
+
+    Attributes:
+        precisions: prior precisions δ of each family, one a term and layer, shape (G, L).
+        intercept: the prior precision of b.
+        likelihood: p(y∣f), with the present noise.
+    """
+
+    precisions: tuple[Tensor, ...]
+    intercept: float
+    likelihood: Likelihood
+
+    def diagonal(self, families: Sequence[Family]) -> tuple[Tensor, ...]:
+        """δ of each weight, shape (G, P) for each family."""
+        return tuple(
+            precision[:, family.layer] for precision, family in zip(self.precisions, families, strict=True)
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Weighted rows and the terms that read them, with centred terms: f = offset + b + Σ_g (f_g − f̄_g).
+
+    Attributes:
+        families: of terms.
+        designs: what each family reads.
+        targets: canonical, shape (N, ...).
+        weights: of the rows, shape (N,): row n counts as weight n times, in every sum over the data.
+        offset: shape (N, C), or ``None``.
+    """
+
+    families: tuple[Family, ...]
+    designs: tuple[Design, ...]
+    targets: Tensor
+    weights: Tensor
+    offset: Tensor | None
+
+    def outputs(self, state: State) -> Tensor:
+        """f of each row, shape (N, C)."""
+        f = state.intercept.expand(len(self.weights), -1)
+        f = f if self.offset is None else f + self.offset
+        for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
+            values = family.values(theta, design.points)
+            f = f + design.gathered(values - design.mean(values)[:, None])
+        return f
+
+    def log_likelihood(self, f: Tensor, likelihood: Likelihood) -> Tensor:
+        """Σ_n w_n log p(y_n∣f_n)."""
+        return self.weights @ likelihood.log_prob(f, self.targets)
+
+    def log_joint(self, state: State, at: Hyperparameters, f: Tensor | None = None) -> Tensor:
+        """log p(y∣f) − ½ Σ δ θ² − ½ δ_b b²: the log joint but for the prior's constants."""
+        pull = at.intercept * state.intercept.square().sum()
+        for theta, diagonal in zip(state.thetas, at.diagonal(self.families), strict=True):
+            pull = pull + (diagonal * theta.square()).sum()
+        return self.log_likelihood(self.outputs(state) if f is None else f, at.likelihood) - 0.5 * pull
+
+    def linearized(self, state: State, likelihood: Likelihood) -> Linearized:
+        """The Jacobians of the centred terms, the slope of log p(y∣f) and the curvature −∂² log p(y∣f) of the GGN."""
+        jacobians, means = [], []
+        for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
+            jacobian = family.jacobian(theta, design.points)
+            mean = design.mean(jacobian)
+            jacobians.append(jacobian.sub_(mean[:, None]))
+            means.append(mean)
+        f = self.outputs(state)
+        return Linearized(self, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
+
+    def expansion(self, f: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
+        """∂ log p/∂f, shape (N, C), and the Λ of the GGN, shape (N, C, C), of each row, times its weight."""
+        slope = likelihood.gradient(f, self.targets) * self.weights[:, None]
+        root = likelihood.ggn_sqrt(f, self.targets) * self.weights.sqrt()[:, None, None]
+        return slope, root @ root.mT
+
+    def rows(self) -> float:
+        """Σ_n w_n, how many rows there are by weight."""
+        return float(self.weights.sum())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Linearized:
+    """The model and its loss to second order about weights.
+
+    Attributes:
+        problem: what is linearised.
+        f: the outputs, shape (N, C).
+        jacobians: of the centred terms at their points, shape (G, U, C, P) for each family.
+        means: their means over the data before they were centred, shape (G, C, P).
+        slope: ∂ log p/∂f of each row, times its weight, shape (N, C).
+        curvature: Λ of each row, times its weight, shape (N, C, C).
+    """
+
+    problem: Problem
+    f: Tensor
+    jacobians: tuple[Tensor, ...]
+    means: tuple[Tensor, ...]
+    slope: Tensor
+    curvature: Tensor
+
+    def under(self, likelihood: Likelihood) -> Linearized:
+        """The same at the same weights, under another likelihood."""
+        slope, curvature = self.problem.expansion(self.f, likelihood)
+        return replace(self, slope=slope, curvature=curvature)
+
+    def gradient(self) -> tuple[list[Tensor], Tensor]:
+        """Jᵀ ∂ log p/∂f: shape (G, P) for each family, and (C,) for the intercept."""
+        return self.transposed(self.slope)
+
+    def forward(self, thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
+        """J v, shape (N, C)."""
+        total = intercept.expand(len(self.slope), -1)
+        for jacobian, design, v in zip(self.jacobians, self.problem.designs, thetas, strict=True):
+            moved = torch.bmm(jacobian.flatten(1, 2), v[..., None])
+            total = total + design.gathered(moved.reshape(jacobian.shape[:3]))
+        return total
+
+    def transposed(self, rows: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Jᵀ u for u of shape (N, C)."""
+        parts = []
+        for jacobian, design in zip(self.jacobians, self.problem.designs, strict=True):
+            sums = design.scattered(rows).flatten(1)
+            parts.append(torch.bmm(sums[:, None, :], jacobian.flatten(1, 2))[:, 0])
+        return parts, rows.sum(0)
+
+    def blocks(self) -> tuple[list[Tensor], Tensor]:
+        """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
+        blocks = []
+        for jacobian, design in zip(self.jacobians, self.problem.designs, strict=True):
+            curvature = design.scattered(self.curvature)
+            if jacobian.shape[2] == 1:
+                scaled = jacobian[:, :, 0] * curvature[:, :, 0]
+                blocks.append(scaled.mT @ jacobian[:, :, 0])
+            else:
+                scaled = curvature @ jacobian
+                blocks.append(scaled.flatten(1, 2).mT @ jacobian.flatten(1, 2))
+        return blocks, self.curvature.sum(0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """The Cholesky factors of A_g = H_g + diag(δ_g) + damping, block by block.
+
+    Attributes:
+        factors: lower triangular, shape (G, P, P) for each family.
+        intercept: of the intercepts, shape (C, C).
+    """
+
+    factors: tuple[Tensor, ...]
+    intercept: Tensor
+
+    @classmethod
+    def of(
+        cls, curvature: tuple[list[Tensor], Tensor], families: Sequence[Family], at: Hyperparameters, damping: float
+    ) -> Blocks:
+        """Factorises.
+
+        Raises:
+            NotPositiveDefiniteError: if a block is not positive definite in float64.
+        """
+        factors = []
+        for block, diagonal in zip(curvature[0], at.diagonal(families), strict=True):
+            matrix = block + torch.diag_embed(diagonal + damping)
+            factors.append(_cholesky(matrix))
+        identity = torch.eye(curvature[1].shape[0], dtype=torch.float64)
+        return cls(tuple(factors), _cholesky(curvature[1] + at.intercept * identity))
+
+    def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
+        """A⁻¹ v."""
+        solved = [
+            torch.cholesky_solve(v[..., None], factor)[..., 0] for v, factor in zip(thetas, self.factors, strict=True)
+        ]
+        return solved, torch.cholesky_solve(intercept[:, None], self.intercept)[:, 0]
+
+    def logdet(self) -> Tensor:
+        """Σ_g log∣A_g∣."""
+        each = [factor.diagonal(dim1=-2, dim2=-1).log().sum() for factor in (*self.factors, self.intercept)]
+        return 2.0 * torch.stack(each).sum()
+
+    def inverse_diagonals(self) -> list[Tensor]:
+        """The diagonals of A_g⁻¹, shape (G, P) for each family."""
+        return [torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors]
+
+
+def noise_of(likelihood: Likelihood) -> float | None:
+    """The noise variance of a Gaussian likelihood; others have none."""
+    return float(likelihood.noise_variance) if isinstance(likelihood, Gaussian) else None
+
+
+def _cholesky(matrix: Tensor) -> Tensor:
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if int(info.max()) or not math.isfinite(float(factor.diagonal(dim1=-2, dim2=-1).sum())):
+        raise NotPositiveDefiniteError(
+            "the curvature of an additive model: expected blocks that are positive definite in float64, got one that "
+            "is not. Raise the prior precision, or look for columns whose numbers are far out."
+        )
+    return factor

@@ -1,0 +1,121 @@
+"""The terms of an additive model: which features each summand reads, and as what numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Encoded, TableEncoding
+
+# In a pair, a categorical feature is told by so many indicators; the rarest categories share the last one.
+SLOTS = 8
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Column:
+    """How a net reads one feature: as its number, or as indicators of its categories.
+
+    Attributes:
+        feature: its position in the table.
+        slots: for a categorical feature, the indicator that each level switches on, −1 for a level that none tells
+            (missing, unseen); ``None`` for a number.
+        width: how many inputs of the net it takes.
+    """
+
+    feature: int
+    slots: tuple[int, ...] | None = None
+    width: int = 1
+
+    def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Inputs of shape (N, width), and which rows have none, shape (N,)."""
+        levels = rows.levels[:, self.feature]
+        if self.slots is None:
+            return rows.values[:, self.feature, None], levels != NO_LEVEL
+        slot = torch.tensor(self.slots, device=levels.device)[levels]
+        shown = slot[:, None] == torch.arange(self.width, device=levels.device)
+        return shown.to(rows.values), slot < 0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One summand of an additive model: the effect of a feature, or of a pair beyond their own.
+
+    Attributes:
+        name: the feature's, or "a & b".
+        columns: one or two.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """Positions in the table."""
+        return tuple(column.feature for column in self.columns)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a net of this term reads."""
+        return sum(column.width for column in self.columns)
+
+    def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Inputs (N, width), 0 in rows where a feature is missing, and which rows those are, shape (N,)."""
+        inputs, absent = zip(*[column.read(rows) for column in self.columns], strict=True)
+        gone = torch.stack(absent).any(0)
+        return torch.cat(inputs, 1).masked_fill(gone[:, None], 0.0), gone
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Encoded rows as an additive model takes them.
+
+    Attributes:
+        values: shape (N, D), float64; 0 where there is no number.
+        levels: shape (N, D), int64; −1 where the number counts.
+        offset: added to the outputs as it is (the log of an exposure, a baseline), shape (N, C), or ``None``.
+    """
+
+    values: Tensor
+    levels: Tensor
+    offset: Tensor | None = None
+
+    @classmethod
+    def of(cls, encoded: Encoded, offset: Tensor | None = None) -> Rows:
+        """Of an encoded table."""
+        return cls(torch.from_numpy(encoded.values), torch.from_numpy(encoded.levels), offset)
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> Rows:
+        offset = None if self.offset is None else self.offset[rows]
+        return Rows(self.values[rows], self.levels[rows], offset)
+
+
+def feature_term(encoding: TableEncoding, feature: int) -> Term:
+    """The effect of one feature by its number or, of a categorical one, by its levels."""
+    return Term(encoding.features[feature].name, (Column(feature),))
+
+
+def pair_term(encoding: TableEncoding, pair: Sequence[int]) -> Term:
+    """The effect that two features have together."""
+    names = " & ".join(encoding.features[feature].name for feature in pair)
+    return Term(names, tuple(_paired(encoding, feature) for feature in pair))
+
+
+def _paired(encoding: TableEncoding, feature: int) -> Column:
+    described = encoding.features[feature]
+    if not isinstance(described, CategoricalEncoding):
+        return Column(feature)
+    order = np.argsort(-described.counts, kind="stable")
+    slots = np.full(len(described.levels), -1)
+    slots[order] = np.minimum(np.arange(len(order)), SLOTS - 1)
+    return Column(feature, tuple(slots.tolist()), max(1, min(len(order), SLOTS)))

@@ -1,0 +1,319 @@
+"""Columns as what a model takes: a number, or the index of a level, for each value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import numpy as np
+
+from bayescope import checks
+from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.tables.columns import Column
+from bayescope.tables.scaling import SCALINGS, Scaling
+
+Transform = Literal["standard", "quantile"]
+
+# A value counts by its number; it has no level.
+NO_LEVEL = -1
+BINS = 30
+# The largest number that a model is given: its square is still far inside float32.
+LARGEST = 1e15
+# The square of this, over many rows, still has a sum.
+FARTHEST = 1e150
+# Numbers as close as this are one, for a picture.
+TINY = 1e-300
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A table as a model takes it: each value is a number or a level.
+
+    Attributes:
+        values: shape (N, D), float64; 0 where there is no number.
+        levels: shape (N, D), int64: indices into the feature's ``levels``; −1 where the number counts.
+    """
+
+    values: np.ndarray
+    levels: np.ndarray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NumericEncoding:
+    """A column of numbers, scaled, whose missing values are a level of their own.
+
+    Attributes:
+        name: of the column.
+        transform: "standard" or "quantile".
+        scaling: from the column's unit to the model's numbers.
+        minimum: the smallest number seen, in the column's unit; NaN where there was none.
+        maximum: the largest.
+        missing: how many values were missing.
+        edges: of 30 bins of equal width from the minimum to the maximum, shape (31,).
+        counts: how many numbers fell into each, shape (30,).
+        levels: ("missing",).
+    """
+
+    kind: ClassVar[Literal["numeric"]] = "numeric"
+    levels: ClassVar[tuple[str, ...]] = ("missing",)
+
+    name: str
+    transform: Transform
+    scaling: Scaling
+    minimum: float
+    maximum: float
+    missing: int
+    edges: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def fit(cls, column: Column, transform: Transform = "standard") -> NumericEncoding:
+        """Learns the scale of a numeric column.
+
+        Raises:
+            InputError: if the numbers are so large that their squares are no floats.
+        """
+        absent = np.isnan(column.values)
+        seen = column.values[~absent] if absent.any() else column.values
+        low, high = (float(seen.min()), float(seen.max())) if seen.size else (np.nan, np.nan)
+        if max(-low, high) > FARTHEST:
+            raise InputError(
+                f"column {column.name!r}: expected numbers whose squares are floats, got numbers from {low:.3g} to "
+                f"{high:.3g}. Divide the column by a constant, or put NaN where a number stands for a missing value."
+            )
+        edges, counts = _histogram(seen, low, high)
+        scaling = SCALINGS[transform].fit(seen)
+        return cls(column.name, transform, scaling, low, high, int(absent.sum()), edges, counts)
+
+    def encode(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers and levels of a column's values.
+
+        Args:
+            values: in the column's unit, NaN where missing, shape (N,).
+
+        Returns:
+            The model's numbers, 0 where missing, and the levels: 0 where missing, else −1; both of shape (N,).
+
+        Raises:
+            InputError: if a number lies so far out that a model could not compute with it.
+        """
+        missing = np.isnan(values)
+        numbers = self.forward(values)
+        numbers[missing] = 0.0
+        return numbers, np.where(missing, 0, NO_LEVEL)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        """The model's numbers of numbers in the column's unit, shape for shape; NaN stays NaN.
+
+        Raises:
+            InputError: if one lies so far out that a model could not compute with it.
+        """
+        with np.errstate(over="ignore"):
+            numbers = self.scaling.forward(x)
+        far = np.abs(numbers) > LARGEST
+        if far.any():
+            raise InputError(
+                f"column {self.name!r}: expected numbers near those seen, {self.minimum:.6g} to {self.maximum:.6g}, "
+                f"got {x[far][0]:.6g}, too far out to compute with. Check its unit, or put NaN where it stands for a "
+                "missing value."
+            )
+        return numbers
+
+    def grid(self, n: int) -> np.ndarray:
+        """n numbers in the column's unit, evenly from the smallest to the largest seen; none where none was seen."""
+        return np.linspace(self.minimum, self.maximum, n) if self.counts.any() else np.empty(0)
+
+    @property
+    def histogram(self) -> tuple[np.ndarray, np.ndarray]:
+        """Edges, shape (31,), and counts, shape (30,), of the numbers seen, in the column's unit."""
+        return self.edges, self.counts
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class CategoricalEncoding:
+    """A column of labels, each a level; so are a missing value and a label that was not seen.
+
+    Labels compare by value: 1, 1.0 and ``True`` are one label, "1" is another.
+
+    Attributes:
+        name: of the column.
+        categories: the labels: as the table declares them, else sorted, else in order of appearance.
+        counts: how often each was seen, shape (C,).
+        missing: how many values were missing.
+        levels: the categories, then "missing" and "unseen", which a model has whether they were seen or not.
+    """
+
+    kind: ClassVar[Literal["categorical"]] = "categorical"
+
+    name: str
+    categories: tuple[object, ...]
+    counts: np.ndarray
+    missing: int
+
+    @classmethod
+    def fit(cls, column: Column) -> CategoricalEncoding:
+        """Learns the categories of a column of labels."""
+        tally = Counter(column.values.tolist())
+        missing = tally.pop(None, 0)
+        categories = _sorted(tally) if column.categories is None else column.categories
+        return cls(column.name, categories, np.array([tally[label] for label in categories], dtype=np.int64), missing)
+
+    @property
+    def levels(self) -> tuple[object, ...]:
+        """What the level indices stand for, shape (C + 2,)."""
+        return (*self.categories, "missing", "unseen")
+
+    def encode(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers, all 0, and levels of a column's labels.
+
+        Args:
+            values: labels as objects, ``None`` where missing, shape (N,).
+
+        Returns:
+            Zeros and level indices, both of shape (N,).
+
+        Raises:
+            InputTypeError: if there is a number where the labels are text, or text where none is.
+        """
+        unseen = len(self.categories) + 1
+        index = {label: level for level, label in enumerate(self.categories)} | {None: unseen - 1}
+        levels = np.fromiter((index.get(label, unseen) for label in values.tolist()), dtype=np.int64, count=len(values))
+        self._refuse_other_type(values[levels == unseen])
+        return np.zeros(len(values)), levels
+
+    def _refuse_other_type(self, unseen: np.ndarray) -> None:
+        """Labels of another type would all be unseen, which is hardly what was meant."""
+        texts = {isinstance(label, str) for label in self.categories}
+        stranger = next((label for label in unseen if texts == {not isinstance(label, str)}), None)
+        if stranger is not None:
+            raise InputTypeError(
+                f"column {self.name!r}: expected labels such as {self.categories[0]!r}, got {stranger!r} "
+                f"({type(stranger).__name__}). Give it the type that it had when it was fitted."
+            )
+
+
+Feature = NumericEncoding | CategoricalEncoding
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TableEncoding:
+    """What was learnt from a table to encode others like it.
+
+    Attributes:
+        features: one for each column, in order.
+    """
+
+    features: tuple[Feature, ...]
+
+    @classmethod
+    def fit(
+        cls, columns: Sequence[Column], *, transform: Transform | Mapping[str, Transform] = "standard"
+    ) -> TableEncoding:
+        """Learns scales and categories.
+
+        Args:
+            columns: of a table of at least one row.
+            transform: of the numbers: "standard", less the mean and divided by the standard deviation; "quantile",
+                their normal scores; or one of these for each column named, "standard" for the others.
+
+        Raises:
+            InputError: if there are no rows, or a column's numbers are too large to standardise.
+            OptionError: if a transform or a named column is unknown.
+            UnsupportedError: if a transform is asked for labels.
+        """
+        rows = len(columns[0].values)
+        if rows == 0:
+            raise InputError(
+                f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
+            )
+        transforms = _transforms(columns, transform)
+        return cls(
+            tuple(
+                NumericEncoding.fit(column, transforms[column.name])
+                if column.kind == "numeric"
+                else CategoricalEncoding.fit(column)
+                for column in columns
+            )
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns, in order."""
+        return tuple(feature.name for feature in self.features)
+
+    def encode(self, columns: Sequence[Column]) -> Encoded:
+        """Encodes a table of the same columns, found by their names.
+
+        Raises:
+            InputError: if a column is missing, is not known or holds a number too far out.
+            InputTypeError: if there are numbers where labels were, or labels where numbers were.
+        """
+        given = {column.name: column for column in columns}
+        self._check_names(given)
+        rows = len(columns[0].values)
+        # Column by column in memory, as they are written.
+        values, levels = np.empty((len(self.features), rows)), np.empty((len(self.features), rows), dtype=np.int64)
+        for j, feature in enumerate(self.features):
+            values[j], levels[j] = feature.encode(_of_kind(feature, given[feature.name]))
+        return Encoded(values.T, levels.T)
+
+    def _check_names(self, given: Mapping[str, Column]) -> None:
+        absent = [name for name in self.names if name not in given]
+        extra = [name for name in given if name not in self.names]
+        if absent or extra:
+            problems = [f"no column {name!r}" for name in absent] + [f"the unknown column {name!r}" for name in extra]
+            raise InputError(
+                f"X: expected the columns that were fitted, got {', '.join(problems)}. Rename, add or drop columns."
+            )
+
+
+def _of_kind(feature: Feature, column: Column) -> np.ndarray:
+    """The column's values, as the feature's kind where there are none to tell."""
+    if column.kind == feature.kind:
+        return column.values
+    if column.empty:
+        numeric = feature.kind == "numeric"
+        return np.full(column.values.shape, np.nan) if numeric else np.full(column.values.shape, None)
+    expected, got = ("numbers", "labels") if feature.kind == "numeric" else ("labels", "numbers")
+    example = next(value for value in column.values if value is not None and value == value)
+    raise InputTypeError(
+        f"column {column.name!r}: expected {expected}, as fitted, got {got} such as {example!r}. "
+        "Give it the type that it had then."
+    )
+
+
+def _transforms(columns: Sequence[Column], transform: Transform | Mapping[str, Transform]) -> Mapping[str, Transform]:
+    if not isinstance(transform, Mapping):
+        checks.choice("transform", transform, SCALINGS)
+        return dict.fromkeys((column.name for column in columns), transform)
+    kinds = {column.name: column.kind for column in columns}
+    for name, choice in transform.items():
+        if name not in kinds:
+            raise OptionError.unknown("transform", name, kinds)
+        if kinds[name] == "categorical":
+            raise UnsupportedError(f"transform: expected columns of numbers, got {name!r}, which holds labels.")
+        checks.choice(f"transform of column {name!r}", choice, SCALINGS)
+    return {name: transform.get(name, "standard") for name in kinds}
+
+
+def _sorted(labels: Mapping[object, int]) -> tuple[object, ...]:
+    try:
+        return tuple(sorted(labels))  # type: ignore[type-var]
+    except TypeError:  # text beside numbers
+        return tuple(labels)
+
+
+def _histogram(seen: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+    if seen.size == 0:
+        return np.full(BINS + 1, np.nan), np.zeros(BINS, dtype=np.int64)
+    if not high - low > TINY:  # a bar has a width, also where one number fills the column
+        half = 0.5 * max(1.0, abs(low))
+        low, high = low - half, high + half
+    bins = np.minimum((seen - low) * (BINS / (high - low)), BINS - 1).astype(np.int64)
+    return np.linspace(low, high, BINS + 1), np.bincount(bins, minlength=BINS)

@@ -1,0 +1,87 @@
+"""Frames of any library as columns."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, final
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pandas as pd
+
+from bayescope.errors import InputError, InputTypeError
+from bayescope.tables.cells import DATES, column_of_cells, numeric_column
+from bayescope.tables.columns import Column
+
+# Types that say that a column holds labels, even where it has no value. Text does not: pandas' objects pass for it.
+_LABELS = (nw.Boolean, nw.Categorical, nw.Enum)
+
+
+@final
+class Frame:
+    """A table with named columns, each of its own type.
+
+    Args:
+        table: its name, for messages.
+        frame: the frame, as narwhals sees it.
+
+    Attributes:
+        names: of the columns; ``None`` where they are only counted.
+        rows: how many.
+        width: columns.
+    """
+
+    def __init__(self, table: str, frame: nw.DataFrame[Any]) -> None:
+        self._table, self._frame = table, frame
+        self.rows, self.width = frame.shape
+        titles: list[Any] = list(frame.columns)  # pandas also has numbers for names
+        self.names = None if titles == list(range(self.width)) else [str(title) for title in titles]
+
+    def column(self, position: int, name: str, *, labels: bool) -> Column:
+        """The column at a position; ``labels`` says that its numbers are labels."""
+        series = self._frame[:, position]
+        dtype = series.dtype
+        if dtype.is_temporal():
+            raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {dtype}. {DATES}.")
+        if dtype.is_numeric() and not labels:
+            return numeric_column(self._table, name, np.ascontiguousarray(series.cast(nw.Float64).to_numpy()))
+        cells = np.empty(len(series), dtype=object)
+        cells[:] = series.to_list()
+        typed = dtype in _LABELS
+        return column_of_cells(
+            self._table, name, cells, labels=labels or typed, categories=_declared(series) if typed else None
+        )
+
+
+def frame_of(table: str, X: Any) -> nw.DataFrame[Any] | None:
+    """X as narwhals sees it, or ``None`` where X is no frame.
+
+    Raises:
+        InputTypeError: if X is a query that has not been run.
+        InputError: if two columns have one name.
+    """
+    try:
+        seen = nw.from_native(X, pass_through=True)
+        if hasattr(X, "__dataframe__") and not isinstance(seen, nw.DataFrame | nw.LazyFrame):
+            seen = nw.from_native(_interchanged(X), eager_only=True)
+    except nw.exceptions.DuplicateError as error:
+        twice = " ".join(str(error).split())
+        raise InputError(f"{table}: {twice}. Rename all but one.") from None
+    if isinstance(seen, nw.LazyFrame):
+        raise InputTypeError(f"{table}: expected a table, got {type(X).__name__}, a query. Run it: X.collect().")
+    return seen if isinstance(seen, nw.DataFrame) else None
+
+
+def _interchanged(X: Any) -> pd.DataFrame:
+    """What speaks the interchange protocol, as pandas: the way that works without a further package."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pandas asks library authors to leave a protocol that frames still speak
+        return pd.api.interchange.from_dataframe(X)
+
+
+def _declared(series: nw.Series[Any]) -> tuple[object, ...] | None:
+    """The order of the labels that the type declares: other libraries' categoricals have the order of appearance."""
+    if series.dtype == nw.Boolean:
+        return (False, True)
+    ordered = series.dtype == nw.Enum or (series.dtype == nw.Categorical and series.implementation.is_pandas_like())
+    return tuple(series.cat.get_categories().to_list()) if ordered else None
