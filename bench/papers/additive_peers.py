@@ -64,9 +64,16 @@ def told(numbers: Mapping[int, float], *, signed: bool = False) -> str:
     return Estimate.of(list(numbers.values())).told(signed=signed)
 
 
-def by_model(results: Results, sets: Sequence[str], what: str) -> list[tuple[str, ...]]:
-    """One row a model."""
-    return [(TITLES[model], *(told(values(results, model, name, what)) for name in sets)) for model in results]
+def cell(results: Results, model: str, name: str, what: str) -> str:
+    """The same, with the number of folds where some are not there."""
+    numbers = values(results, model, name, what)
+    missing = 0 < len(numbers) < len(folds(name))
+    return told(numbers) + (f" ({len(numbers)} of {len(folds(name))})" if missing else "")
+
+
+def by_model(results: Results, kinds: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """One row a model, with a kind of score for each set."""
+    return [(TITLES[model], *(cell(results, model, name, what) for name, what in kinds.items())) for model in results]
 
 
 def authors_row(title: str, found: Mapping[str, AuthorsResult], what: str) -> tuple[str, ...]:
@@ -81,12 +88,6 @@ def authors_row(title: str, found: Mapping[str, AuthorsResult], what: str) -> tu
         else:
             cells.append(Estimate(result[what], result[f"{what}_error"]).told())
     return (title, *cells)
-
-
-def accuracy(results: Results) -> list[tuple[str, ...]]:
-    """One row a model: RMSE in regression, AUROC for classes."""
-    kinds = {name: "rmse" if name in REGRESSION else "auroc" for name in SETS}
-    return [(TITLES[model], *(told(values(results, model, n, kinds[n])) for n in SETS)) for model in results]
 
 
 def seconds(results: Results, sets: Sequence[str]) -> list[tuple[str, ...]]:
@@ -128,6 +129,7 @@ def differences(results: Results, model: str) -> list[str]:
 def tables(results: Results) -> list[str]:
     """All of them."""
     header = ("model", *SETS)
+    accuracy = {name: "rmse" if name in REGRESSION else "auroc" for name in SETS}
     plain, pairs = "LA-NAM, the authors' code", "the same with 10 pairs"
     lines = [
         "# Additive models on tables",
@@ -139,18 +141,18 @@ def tables(results: Results) -> list[str]:
         "",
         "## NLL",
         "",
-        *table(header, [*by_model(results, SETS, "nll"), authors_row(plain, AUTHORS, "nll"),
+        *table(header, [*by_model(results, dict.fromkeys(SETS, "nll")), authors_row(plain, AUTHORS, "nll"),
                         authors_row(pairs, AUTHORS_PAIRS, "nll")]),
         "",
         "## RMSE; AUROC of heart and breast",
         "",
-        *table(header, [*accuracy(results), authors_row(plain, AUTHORS, "other"),
+        *table(header, [*by_model(results, accuracy), authors_row(plain, AUTHORS, "other"),
                         authors_row(pairs, AUTHORS_PAIRS, "other")]),
         "",
         "## Share of the test rows in their 95 % interval",
         "",
-        *table(header[:6], [row[:6] for row in [*by_model(results, SETS, "coverage"),
-                                                authors_row(plain, AUTHORS, "coverage")]]),
+        *table(("model", *REGRESSION), [*by_model(results, dict.fromkeys(REGRESSION, "coverage")),
+                                        authors_row(plain, AUTHORS, "coverage")[: len(REGRESSION) + 1]]),
         "",
         "## Seconds to fit: median over the folds (longest)",
         "",

@@ -15,8 +15,8 @@ QUICK = "sigmoid-against-probit"
 OTHER = "kappa-against-quadrature"
 
 
-def test_register_has_the_twenty_one_pictures_under_their_names():
-    assert len(PICTURES) == 21
+def test_register_has_the_twenty_three_pictures_under_their_names():
+    assert len(PICTURES) == 23
     assert all(name == picture.name for name, picture in PICTURES.items())
 
 

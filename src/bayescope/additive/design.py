@@ -48,8 +48,7 @@ class Design:
         """
         read = family.points(rows)
         found = [
-            _distinct(inputs.numpy(), levels.numpy())
-            for inputs, levels in zip(read.inputs, read.levels, strict=True)
+            _distinct(inputs.numpy(), levels.numpy()) for inputs, levels in zip(read.inputs, read.levels, strict=True)
         ]
         most = max(len(levels) for _, levels, _, _ in found)
         inputs = read.inputs.new_zeros(len(found), most, read.inputs.shape[2])
@@ -98,18 +97,24 @@ def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.nd
 
 def _codes(inputs: np.ndarray, levels: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
     """A whole number for each row, the same for the same point; and whether those are groups of points."""
-    absent = levels != NO_LEVEL
+    present = levels == NO_LEVEL
+    own, many = _grouped(inputs[present], most - (not present.all()))
+    codes = np.full(len(levels), own.max(initial=-1) + 1)
+    codes[present] = own
+    return codes, many
+
+
+def _grouped(inputs: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
     exact = [np.unique(column, return_inverse=True)[1] for column in inputs.T]
-    codes = _joined([*exact, absent])
+    codes = _joined(exact)
     if codes.max(initial=0) < most:
         return codes, False
     # Columns of more than two values are numbers, which are cut into as many groups of equal size as there is room for.
     numbers = [place for place, column in enumerate(exact) if column.max() > 1]
     others = [column for place, column in enumerate(exact) if place not in numbers]
-    room = max(2.0, most / (1 + _joined([*others, absent]).max()))
+    room = max(2.0, most / (1 + _joined(others).max()) if others else most)
     groups = int(room ** (1.0 / len(numbers)))
-    cut = [_cut(exact[place], groups) for place in numbers]
-    return _joined([*cut, *others, absent]), True
+    return _joined([*[_cut(exact[place], groups) for place in numbers], *others]), True
 
 
 def _cut(ranks: np.ndarray, groups: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Laplace's evidence of an additive model by blocks, and the precisions and noise that raise it.
 
-log Z ≈ log p(y∣f) − ½ Σ δθ² + ½ Σ log δ − ½ Σ_g log∣A_g∣, over blocks A_g = H_g + diag(δ_g) of the GGN in centred
+log Z ≈ log p(y∣f) − ½ Σ δ(θ−m)² + ½ Σ log δ − ½ Σ_g log∣A_g∣, over blocks A_g = H_g + diag(δ_g) of the GGN in centred
 coordinates. By Fischer's inequality the product of the blocks' determinants is at least that of the full GGN, so that
 this is at most the full GGN's log Z (Immer et al. 2023; Bouchiat et al. 2024, section 3).
 """
@@ -36,7 +36,7 @@ class Evidence:
     Attributes:
         value: log Z, a float64 scalar.
         determined: γ of each family, shape (G, L): how many weights of a layer the data determine.
-        squares: ‖θ‖² of each family, shape (G, L).
+        squares: ‖θ − m‖² of each family, shape (G, L).
         total: γ of all weights, the intercepts among them.
     """
 
@@ -56,27 +56,37 @@ class Evidence:
         constants = constants + len(state.intercept) * math.log(at.intercept)
         value = problem.log_joint(state, at) + 0.5 * (constants - blocks.logdet())
         determined, squares = [], []
-        for family, theta, diagonal, inverse, precision in zip(
-            problem.families, state.thetas, diagonals, blocks.inverse_diagonals(), at.precisions, strict=True
+        for family, departure, diagonal, inverse, precision in zip(
+            problem.families, problem.departures(state), diagonals, blocks.inverse_diagonals(), at.precisions, strict=True
         ):
-            places = family.layer.expand_as(theta)
+            places = family.layer.expand_as(departure)
             empty = torch.zeros_like(precision)
             determined.append(empty.scatter_add(1, places, 1.0 - diagonal * inverse))
-            squares.append(empty.scatter_add(1, places, theta.square()))
+            squares.append(empty.scatter_add(1, places, departure.square()))
         constant = len(state.intercept) - at.intercept * float(torch.cholesky_inverse(blocks.intercept).trace())
         total = sum(float(part.sum()) for part in determined) + constant
         return cls(value, tuple(determined), tuple(squares), total)
 
-    def raised(self, problem: Problem, state: State, at: Hyperparameters, groups: str, *, fixed: bool) -> Hyperparameters:
-        """Hyperparameters one fixed-point step on: δ = γ/‖θ‖² and σ² = RSS/(N − γ) (MacKay 1992, eqs. 4.12, 4.16).
+    def raised(
+        self, problem: Problem, state: State, at: Hyperparameters, groups: str, *, learn: bool, fixed: bool
+    ) -> Hyperparameters:
+        """Hyperparameters one fixed-point step on: δ = γ/‖θ − m‖² and σ² = RSS/(N − γ) (MacKay 1992, eqs. 4.12, 4.16).
 
         Args:
             problem: the rows.
             state: the weights.
             at: the present hyperparameters.
             groups: "net" for one precision a term, "layer" for one for each of its layers.
+            learn: whether precisions are learnt; else they stay.
             fixed: whether the noise stays.
         """
+        precisions = self._precisions(at, groups) if learn else at.precisions
+        likelihood = at.likelihood
+        if isinstance(likelihood, Gaussian) and not fixed:
+            likelihood = likelihood.with_noise_variance(self._noise(problem, state, likelihood))
+        return replace(at, precisions=precisions, likelihood=likelihood)
+
+    def _precisions(self, at: Hyperparameters, groups: str) -> tuple[Tensor, ...]:
         precisions = []
         for gamma, squares, before in zip(self.determined, self.squares, at.precisions, strict=True):
             if groups == "net":
@@ -84,16 +94,14 @@ class Evidence:
             told = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)  # 0/0: nothing is told
             told = torch.where(squares > 0, told, before)
             precisions.append((before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
-        likelihood = at.likelihood
-        if isinstance(likelihood, Gaussian) and not fixed:
-            likelihood = likelihood.with_noise_variance(self._noise(problem, state, likelihood))
-        return replace(at, precisions=tuple(precisions), likelihood=likelihood)
+        return tuple(precisions)
 
     def _noise(self, problem: Problem, state: State, likelihood: Gaussian) -> Tensor:
-        residuals = (problem.targets - problem.outputs(state)).square().sum(1) @ problem.weights
-        count = problem.rows() * problem.targets.shape[1]
-        told = residuals / max(count - self.total, LEAST_FREEDOM * count)
-        before = likelihood.noise_variance
+        """One for each output, shape (D,), which are taken to have used up as many degrees of freedom each."""
+        residuals = problem.weights @ (problem.targets - problem.outputs(state)).square()
+        count = problem.rows()
+        told = residuals / max(count - self.total / problem.targets.shape[1], LEAST_FREEDOM * count)
+        before = likelihood.noise(problem.targets)
         return (before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(min=LEAST_NOISE)
 
 
@@ -105,4 +113,3 @@ def first_precisions(problem: Problem, *, inner: float, other: float) -> tuple[T
         )
         for family in problem.families
     )
-

@@ -20,7 +20,6 @@ from bayescope.tables.encoding import NO_LEVEL
 # Inputs are in standard deviations. The kinks of a net's hidden units lie at points that the data have, and are between
 # a gentle bend and a step: the slope of each is drawn from between these, evenly in its logarithm.
 SLOPES = (0.5, 4.0)
-FIRST_OUTER = 0.02
 
 
 @final
@@ -123,12 +122,16 @@ class HiddenNets:
         absent = torch.stack([gone for _, gone in read])
         return Points(inputs, torch.where(absent, 0, NO_LEVEL))
 
+    def units(self, theta: Tensor, points: Points) -> Tensor:
+        """The hidden units tanh(W x + c), shape (..., G, U, H), also where a feature is missing."""
+        inner, bias, _, _ = self._split(theta)
+        return torch.tanh(points.inputs @ inner.mT + bias[..., None, :])
+
     def values(self, theta: Tensor, points: Points) -> Tensor:
         """V tanh(W x + c), shape (..., G, U, C)."""
-        inner, bias, outer, missing = self._split(theta)
-        hidden = torch.tanh(points.inputs @ inner.mT + bias[..., None, :])
+        _, _, outer, missing = self._split(theta)
         absent = (points.levels != NO_LEVEL)[..., None]
-        return torch.where(absent, self._scale * missing[..., None, :], hidden @ outer.mT)
+        return torch.where(absent, self.scale * missing[..., None, :], self.units(theta, points) @ outer.mT)
 
     def jacobian(self, theta: Tensor, points: Points) -> Tensor:
         """∂f_c/∂W = V_c tanh′ xᵀ, ∂f_c/∂c = V_c tanh′, ∂f_c/∂V_c = tanh, ∂f_c/∂m_c = √(H/2) where missing."""
@@ -148,7 +151,7 @@ class HiddenNets:
         for output in range(self.outputs):
             own = slice(first + output * self.hidden, first + (output + 1) * self.hidden)
             jacobian[:, :, output, own] = hidden * present
-            jacobian[:, :, output, self.weights - self.outputs + output] = self._scale * (1.0 - present[..., 0])
+            jacobian[:, :, output, self.weights - self.outputs + output] = self.scale * (1.0 - present[..., 0])
         return jacobian
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
@@ -163,12 +166,12 @@ class HiddenNets:
         seen = torch.where(seen.sum(1, keepdim=True) > 0, seen, torch.ones_like(seen))  # all missing: anywhere
         chosen = torch.multinomial(seen, self.hidden, replacement=True, generator=generator)
         at = torch.gather(points.inputs, 1, chosen[..., None].expand(-1, -1, self.inputs))
-        outer = FIRST_OUTER * torch.randn(groups, self.outputs, self.hidden, generator=generator, dtype=torch.float64)
-        missing = torch.zeros(groups, self.outputs, dtype=torch.float64)
-        return torch.cat([inner.flatten(1), -(inner * at).sum(-1), outer.flatten(1), missing], 1)
+        outer = torch.zeros(groups, self.outputs * (self.hidden + 1), dtype=torch.float64)
+        return torch.cat([inner.flatten(1), -(inner * at).sum(-1), outer], 1)
 
     @property
-    def _scale(self) -> float:
+    def scale(self) -> float:
+        """√(H/2): about the standard deviation of an effect whose outer weights have the standard deviation 1."""
         return math.sqrt(self.hidden / 2.0)
 
     def _split(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -228,6 +231,6 @@ class LevelEffects:
         identity = torch.eye(self.outputs, dtype=theta.dtype, device=theta.device)
         return torch.einsum("guk,cd->guckd", shown, identity).flatten(-2)
 
-    def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+    def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """Zeros."""
         return torch.zeros(len(self.terms), self.weights, dtype=torch.float64)

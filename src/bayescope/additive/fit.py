@@ -31,7 +31,8 @@ class Schedule:
         every: so many epochs lie between updates.
         steps: fixed-point steps of an update.
         groups: "net", one precision a term, or "layer", one for each of its layers.
-        learn: whether precisions are learnt; else they stay where they are, and so does the noise.
+        learn: whether precisions are learnt; else they stay where they are.
+        learn_noise: whether the noise variance of a Gaussian likelihood is.
         progress: whether a bar is drawn once it takes over two seconds.
     """
 
@@ -106,7 +107,7 @@ def climb(problem: Problem, state: State, at: Hyperparameters, schedule: Schedul
             if since >= PATIENCE:
                 rested = True
                 break
-            if schedule.learn and (epoch - schedule.burn_in) % schedule.every == 0:
+            if (schedule.learn or schedule.learn_noise) and (epoch - schedule.burn_in) % schedule.every == 0:
                 at = _updated(problem, state, at, evidence, linear, schedule)
                 linear = linear.under(at.likelihood)
     state, at = best if best_value > -float("inf") else (state, at)
@@ -135,7 +136,9 @@ def _updated(
     for count in range(schedule.steps):
         if count:
             evidence = Evidence.of(problem, state, at, linear.under(at.likelihood).blocks())
-        at = evidence.raised(problem, state, at, schedule.groups, fixed=not schedule.learn_noise)
+        at = evidence.raised(
+            problem, state, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise
+        )
     return at
 
 

@@ -50,7 +50,8 @@ def step(
     curvature = linear.blocks()
     diagonals = at.diagonal(problem.families)
     thetas, intercept = linear.gradient()
-    thetas = [part - diagonal * theta for part, diagonal, theta in zip(thetas, diagonals, state.thetas, strict=True)]
+    departures = problem.departures(state)
+    thetas = [part - diagonal * off for part, diagonal, off in zip(thetas, diagonals, departures, strict=True)]
     gradient = (thetas, intercept - at.intercept * state.intercept)
     while damping < MOST_DAMPING:
         solver = _Solver(linear, Blocks.of(curvature, problem.families, at, damping), diagonals, at.intercept, damping)
@@ -73,7 +74,7 @@ class _Solver:
         self, linear: Linearized, blocks: Blocks, diagonals: Sequence[Tensor], intercept: float, damping: float
     ) -> None:
         self._linear, self._blocks = linear, blocks
-        self._diagonals, self._intercept = [diagonal + damping for diagonal in diagonals], intercept
+        self._diagonals, self._intercept = [diagonal + damping for diagonal in diagonals], intercept + damping
 
     def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
         """s for the right-hand side g: s always has gᵀ s > 0."""

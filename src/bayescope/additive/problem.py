@@ -47,9 +47,7 @@ class Hyperparameters:
 
     def diagonal(self, families: Sequence[Family]) -> tuple[Tensor, ...]:
         """δ of each weight, shape (G, P) for each family."""
-        return tuple(
-            precision[:, family.layer] for precision, family in zip(self.precisions, families, strict=True)
-        )
+        return tuple(precision[:, family.layer] for precision, family in zip(self.precisions, families, strict=True))
 
 
 @final
@@ -62,6 +60,7 @@ class Problem:
         designs: what each family reads.
         targets: canonical, shape (N, ...).
         weights: of the rows, shape (N,): row n counts as weight n times, in every sum over the data.
+        centres: prior means of each family's weights, shape (G, P).
         offset: shape (N, C), or ``None``.
     """
 
@@ -69,6 +68,7 @@ class Problem:
     designs: tuple[Design, ...]
     targets: Tensor
     weights: Tensor
+    centres: tuple[Tensor, ...]
     offset: Tensor | None
 
     def outputs(self, state: State) -> Tensor:
@@ -85,11 +85,15 @@ class Problem:
         return self.weights @ likelihood.log_prob(f, self.targets)
 
     def log_joint(self, state: State, at: Hyperparameters, f: Tensor | None = None) -> Tensor:
-        """log p(y∣f) − ½ Σ δ θ² − ½ δ_b b²: the log joint but for the prior's constants."""
+        """log p(y∣f) − ½ Σ δ (θ−m)² − ½ δ_b b²: the log joint but for the prior's constants."""
         pull = at.intercept * state.intercept.square().sum()
-        for theta, diagonal in zip(state.thetas, at.diagonal(self.families), strict=True):
-            pull = pull + (diagonal * theta.square()).sum()
+        for departure, diagonal in zip(self.departures(state), at.diagonal(self.families), strict=True):
+            pull = pull + (diagonal * departure.square()).sum()
         return self.log_likelihood(self.outputs(state) if f is None else f, at.likelihood) - 0.5 * pull
+
+    def departures(self, state: State) -> list[Tensor]:
+        """θ − m of each family, shape (G, P)."""
+        return [theta - centre for theta, centre in zip(state.thetas, self.centres, strict=True)]
 
     def linearized(self, state: State, likelihood: Likelihood) -> Linearized:
         """The Jacobians of the centred terms, the slope of log p(y∣f) and the curvature −∂² log p(y∣f) of the GGN."""
@@ -200,7 +204,7 @@ class Blocks:
             matrix = block + torch.diag_embed(diagonal + damping)
             factors.append(_cholesky(matrix))
         identity = torch.eye(curvature[1].shape[0], dtype=torch.float64)
-        return cls(tuple(factors), _cholesky(curvature[1] + at.intercept * identity))
+        return cls(tuple(factors), _cholesky(curvature[1] + (at.intercept + damping) * identity))
 
     def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
         """A⁻¹ v."""
@@ -220,8 +224,10 @@ class Blocks:
 
 
 def noise_of(likelihood: Likelihood) -> float | None:
-    """The noise variance of a Gaussian likelihood; others have none."""
-    return float(likelihood.noise_variance) if isinstance(likelihood, Gaussian) else None
+    """The noise variance of a Gaussian likelihood, the mean over its outputs; others have none."""
+    if not isinstance(likelihood, Gaussian):
+        return None
+    return float(torch.as_tensor(likelihood.noise_variance, dtype=torch.float64).mean())
 
 
 def _cholesky(matrix: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from bayescope.estimators.reading import (
     as_tensor,
     detached,
     generator_from,
+    log_probabilities,
     noted,
 )
 from bayescope.inference_mode import outside_inference_mode
@@ -34,11 +35,7 @@ from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
-from bayescope.predictive import Predictive
 from bayescope.threads import threads_for
-
-# Below this a probability of three classes and more is integrated on nodes of its own.
-TAIL = 1e-8
 
 
 @final
@@ -165,16 +162,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         For three classes and more it is the logarithm of `predict_proba`, but for probabilities below 1e-8, which are
         integrated anew where their own mass lies.
         """
-
-        def read(predictive: Predictive) -> np.ndarray:
-            classes = range(len(self.classes_))
-            tails = np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in classes], axis=1)
-            if len(classes) == 2:
-                return tails
-            probs = np.asarray(predictive.probs)
-            return np.where(probs < TAIL, tails, np.log(np.maximum(probs, TAIL)))
-
-        return self._read(X, read)
+        return self._read(X, lambda predictive: log_probabilities(predictive, len(self.classes_)))
 
     @property
     def effective_parameters_(self) -> float:

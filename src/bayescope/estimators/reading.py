@@ -1,4 +1,4 @@
-"""What both estimators read from their fitted posterior."""
+"""What estimators read from their fitted posterior."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterio
 from bayescope.predictive import Predictive
 from bayescope.threads import threads_for
 
+# Below this a probability of three classes and more is integrated on nodes of its own.
+TAIL = 1e-8
 # Numbers that predicting one block of rows may hold at a time.
 BLOCK_NUMBERS = 2**22
 
@@ -77,13 +79,13 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
     def log_evidence_(self) -> float:
         """log p(y∣X), exact or as the approximation defines it."""
         check_is_fitted(self)
-        return _defined(self.posterior_.log_evidence)
+        return defined(self.posterior_.log_evidence)
 
     @property
     def elbo_(self) -> float:
         """A lower bound on log p(y∣X)."""
         check_is_fitted(self)
-        return _defined(lambda: self.posterior_.elbo)
+        return defined(lambda: self.posterior_.elbo)
 
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""
@@ -123,7 +125,20 @@ def noted(posterior: P, notes: dict[str, str]) -> P:
     return replace(posterior, record=replace(record, notes={**record.notes, **notes}))
 
 
-def _defined(quantity: Callable[[], Tensor]) -> float:
+def log_probabilities(predictive: Predictive, classes: int) -> np.ndarray:
+    """log p(y = k∣x, data), shape (N, K), without underflow.
+
+    For three classes and more it is the logarithm of the probabilities, but for those below 1e-8, which are integrated
+    anew where their own mass lies.
+    """
+    tails = np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in range(classes)], axis=1)
+    if classes == 2:
+        return tails
+    probs = np.asarray(predictive.probs)
+    return np.where(probs < TAIL, tails, np.log(np.maximum(probs, TAIL)))
+
+
+def defined(quantity: Callable[[], Tensor]) -> float:
     """A quantity of the posterior as a number.
 
     Raises:

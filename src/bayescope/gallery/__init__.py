@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from bayescope import checks
 from bayescope.files import staged
 from bayescope.gallery import (
+    additive_effects,
+    additive_local,
     borders,
     bound,
     densities,
@@ -60,6 +62,8 @@ PICTURES: dict[str, Picture] = {
         network_moons.MOONS,
         network_sine.SINE,
         network_training.TRAINING,
+        additive_effects.EFFECTS,
+        additive_local.LOCAL,
     )
 }
 INDEX = "index.md"

@@ -52,7 +52,7 @@ class NumericEncoding:
         scaling: from the column's unit to the model's numbers.
         minimum: the smallest number seen, in the column's unit; NaN where there was none.
         maximum: the largest.
-        missing: how many values were missing.
+        missing: how many values were missing; like all counts by weight, where the rows had weights.
         edges: of 30 bins of equal width from the minimum to the maximum, shape (31,).
         counts: how many numbers fell into each, shape (30,).
         levels: ("missing",).
@@ -66,13 +66,20 @@ class NumericEncoding:
     scaling: Scaling
     minimum: float
     maximum: float
-    missing: int
+    missing: float
     edges: np.ndarray
     counts: np.ndarray
 
     @classmethod
-    def fit(cls, column: Column, transform: Transform = "standard") -> NumericEncoding:
+    def fit(
+        cls, column: Column, transform: Transform = "standard", weights: np.ndarray | None = None
+    ) -> NumericEncoding:
         """Learns the scale of a numeric column.
+
+        Args:
+            column: of numbers.
+            transform: "standard" or "quantile".
+            weights: how often each value counts, shape (N,), also in all that is counted; once by default.
 
         Raises:
             InputError: if the numbers are so large that their squares are no floats.
@@ -85,9 +92,11 @@ class NumericEncoding:
                 f"column {column.name!r}: expected numbers whose squares are floats, got numbers from {low:.3g} to "
                 f"{high:.3g}. Divide the column by a constant, or put NaN where a number stands for a missing value."
             )
-        edges, counts = _histogram(seen, low, high)
-        scaling = SCALINGS[transform].fit(seen)
-        return cls(column.name, transform, scaling, low, high, int(absent.sum()), edges, counts)
+        counted = None if weights is None else weights[~absent]
+        edges, counts = _histogram(seen, low, high, counted)
+        scaling = SCALINGS[transform].fit(seen, counted)
+        missing = int(absent.sum()) if weights is None else float(weights[absent].sum())
+        return cls(column.name, transform, scaling, low, high, missing, edges, counts)
 
     def encode(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers and levels of a column's values.
@@ -153,15 +162,20 @@ class CategoricalEncoding:
     name: str
     categories: tuple[object, ...]
     counts: np.ndarray
-    missing: int
+    missing: float
 
     @classmethod
-    def fit(cls, column: Column) -> CategoricalEncoding:
-        """Learns the categories of a column of labels."""
-        tally = Counter(column.values.tolist())
+    def fit(cls, column: Column, weights: np.ndarray | None = None) -> CategoricalEncoding:
+        """Learns the categories of a column of labels.
+
+        Args:
+            column: of labels.
+            weights: how often each value counts, shape (N,); once by default.
+        """
+        tally = _tally(column.values.tolist(), weights)
         missing = tally.pop(None, 0)
         categories = _sorted(tally) if column.categories is None else column.categories
-        return cls(column.name, categories, np.array([tally[label] for label in categories], dtype=np.int64), missing)
+        return cls(column.name, categories, np.array([tally.get(label, 0) for label in categories]), missing)
 
     @property
     def levels(self) -> tuple[object, ...]:
@@ -213,7 +227,11 @@ class TableEncoding:
 
     @classmethod
     def fit(
-        cls, columns: Sequence[Column], *, transform: Transform | Mapping[str, Transform] = "standard"
+        cls,
+        columns: Sequence[Column],
+        *,
+        transform: Transform | Mapping[str, Transform] = "standard",
+        weights: np.ndarray | None = None,
     ) -> TableEncoding:
         """Learns scales and categories.
 
@@ -221,6 +239,7 @@ class TableEncoding:
             columns: of a table of at least one row.
             transform: of the numbers: "standard", less the mean and divided by the standard deviation; "quantile",
                 their normal scores; or one of these for each column named, "standard" for the others.
+            weights: how often each row counts, shape (N,); once by default.
 
         Raises:
             InputError: if there are no rows, or a column's numbers are too large to standardise.
@@ -235,9 +254,9 @@ class TableEncoding:
         transforms = _transforms(columns, transform)
         return cls(
             tuple(
-                NumericEncoding.fit(column, transforms[column.name])
+                NumericEncoding.fit(column, transforms[column.name], weights)
                 if column.kind == "numeric"
-                else CategoricalEncoding.fit(column)
+                else CategoricalEncoding.fit(column, weights)
                 for column in columns
             )
         )
@@ -302,18 +321,28 @@ def _transforms(columns: Sequence[Column], transform: Transform | Mapping[str, T
     return {name: transform.get(name, "standard") for name in kinds}
 
 
-def _sorted(labels: Mapping[object, int]) -> tuple[object, ...]:
+def _tally(labels: list[object], weights: np.ndarray | None) -> dict[object, float]:
+    """How often each label is there."""
+    if weights is None:
+        return dict(Counter(labels))
+    tally: dict[object, float] = {}
+    for label, weight in zip(labels, weights.tolist(), strict=True):
+        tally[label] = tally.get(label, 0.0) + weight
+    return tally
+
+
+def _sorted(labels: Mapping[object, float]) -> tuple[object, ...]:
     try:
         return tuple(sorted(labels))  # type: ignore[type-var]
     except TypeError:  # text beside numbers
         return tuple(labels)
 
 
-def _histogram(seen: np.ndarray, low: float, high: float) -> tuple[np.ndarray, np.ndarray]:
+def _histogram(seen: np.ndarray, low: float, high: float, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     if seen.size == 0:
         return np.full(BINS + 1, np.nan), np.zeros(BINS, dtype=np.int64)
     if not high - low > TINY:  # a bar has a width, also where one number fills the column
         half = 0.5 * max(1.0, abs(low))
         low, high = low - half, high + half
     bins = np.minimum((seen - low) * (BINS / (high - low)), BINS - 1).astype(np.int64)
-    return np.linspace(low, high, BINS + 1), np.bincount(bins, minlength=BINS)
+    return np.linspace(low, high, BINS + 1), np.bincount(bins, weights, minlength=BINS)

@@ -28,11 +28,12 @@ class Standard:
     scale: float
 
     @classmethod
-    def fit(cls, x: np.ndarray) -> Standard:
-        """From finite numbers, shape (N,); mean 0 and scale 1 where there are none."""
+    def fit(cls, x: np.ndarray, weights: np.ndarray | None = None) -> Standard:
+        """From finite numbers, shape (N,), and how often each counts; mean 0 and scale 1 where there are none."""
         if x.size == 0:
             return cls(0.0, 1.0)
-        mean, variance = float(x.mean()), float(x.var())
+        mean = float(np.average(x, weights=weights))
+        variance = float(np.average((x - mean) ** 2, weights=weights))
         # What rounding alone may leave of a constant column's variance (Chan, Golub & LeVeque 1983).
         rounding = x.size * np.finfo(np.float64).eps
         constant = variance <= rounding * variance + (rounding * mean) ** 2
@@ -59,14 +60,15 @@ class Quantiles:
     slopes: tuple[float, float]
 
     @classmethod
-    def fit(cls, x: np.ndarray) -> Quantiles:
-        """From finite numbers, shape (N,); the identity where there are none."""
+    def fit(cls, x: np.ndarray, weights: np.ndarray | None = None) -> Quantiles:
+        """From finite numbers, shape (N,), and how often each counts; the identity where there are none."""
         if x.size == 0:
             return cls(np.zeros(1), np.zeros(1), (1.0, 1.0))
-        distinct, counts = np.unique(x, return_counts=True)
-        shares = (np.cumsum(counts) - 0.5 * counts) / x.size
+        distinct, inverse = np.unique(x, return_inverse=True)
+        counts = np.bincount(inverse, weights)
+        shares = (np.cumsum(counts) - 0.5 * counts) / counts.sum()
         knots = _knots(shares)
-        steepest = 1.0 / Standard.fit(x).scale
+        steepest = 1.0 / Standard.fit(x, weights).scale
         values, shares = distinct[knots], shares[knots]
         slopes = (
             _outer_slope(values, shares, steepest),

@@ -1,0 +1,252 @@
+"""The fit of a neural additive model, from encoded rows to a posterior: features first, then pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.additive.design import Design
+from bayescope.additive.evidence import first_precisions
+from bayescope.additive.families import Family, HiddenNets, LevelEffects
+from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb
+from bayescope.additive.interactions import Ranking, rank
+from bayescope.additive.model import AdditiveModel, Centre
+from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at
+from bayescope.additive.problem import Hyperparameters, Problem, State
+from bayescope.additive.terms import Rows, feature_term, pair_term
+from bayescope.additive.valued import ValuedNets, has_values
+from bayescope.errors import InputError
+from bayescope.likelihoods import Likelihood
+from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.tables.encoding import CategoricalEncoding, TableEncoding
+
+# Where the precisions start: those of the hidden layers, which have slopes of up to 4 a standard deviation, and others.
+FIRST_INNER, FIRST_OTHER = 0.3, 1.0
+# Pairs are added so many at a time while they raise the evidence, and at most so many.
+AT_ONCE, MOST_PAIRS = 5, 20
+POSTERIORS = ("laplace", "map")
+
+Pair = tuple[int, int]
+
+
+@final
+@dataclass(frozen=True)
+class Options:
+    """What a fit of an additive model is told.
+
+    Attributes:
+        hidden: hidden units of a feature's net.
+        pair_hidden: of a pair's.
+        interactions: how many pairs, "auto" for as many as raise the evidence, or the pairs themselves.
+        ranking: what pairs are ranked by, "evidence" or "mutual_information".
+        posterior: "laplace" or "map".
+        structure: of the Laplace posterior's precision: "block", one block a term, or "full".
+        prior_precision: "evidence", or a number for all weights but the intercepts.
+        intercept_prior_precision: theirs.
+        schedule: of the fit.
+        seed: of the first weights, and of what the ranking draws.
+    """
+
+    hidden: int = 32
+    pair_hidden: int = 32
+    interactions: int | str | Sequence[Pair] = 0
+    ranking: str = "evidence"
+    posterior: str = "laplace"
+    structure: str = "block"
+    prior_precision: float | str = "evidence"
+    intercept_prior_precision: float = 1e-4
+    schedule: Schedule = field(default_factory=Schedule)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks.count("hidden", self.hidden)
+        checks.count("pair_hidden", self.pair_hidden)
+        checks.choice("posterior", self.posterior, POSTERIORS)
+        checks.choice("structure", self.structure, STRUCTURES)
+        checks.positive_number("intercept_prior_precision", self.intercept_prior_precision)
+        if isinstance(self.prior_precision, str):
+            checks.choice("prior_precision", self.prior_precision, ["evidence"])
+        else:
+            checks.positive_number("prior_precision", self.prior_precision)
+        if isinstance(self.interactions, str):
+            checks.choice("interactions", self.interactions, ["auto"])
+        elif not isinstance(self.interactions, Sequence):
+            checks.count("interactions", self.interactions, least=0)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Data:
+    """The rows that a model is fitted to.
+
+    Attributes:
+        rows: encoded, their offset in the outputs' unit.
+        targets: canonical, in units in which first weights of order 1 make sense: standard deviations of y.
+        weights: of the rows, shape (N,).
+        scale: the outputs' unit in that of the targets, shape (C,).
+        shift: the outputs' zero, shape (C,).
+        log_unit: log∣dy/d target∣ of one row: what log Z loses for each when it is told in y's unit.
+    """
+
+    rows: Rows
+    targets: Tensor
+    weights: Tensor
+    scale: Tensor
+    shift: Tensor
+    log_unit: float = 0.0
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Additive:
+    """What a fit leaves.
+
+    Attributes:
+        posterior: its function is the model.
+        model: f(x, θ).
+        encoding: of the table.
+        fit: the mode, the hyperparameters and the curvature, in the targets' unit.
+        pairs: the pairs of features that have a term, in order.
+        ranking: of all pairs, by the fit without any, or ``None`` where none was asked for.
+    """
+
+    posterior: GaussianPosterior | PointPosterior
+    model: AdditiveModel
+    encoding: TableEncoding
+    fit: AdditiveFit
+    pairs: tuple[Pair, ...]
+    ranking: Ranking | None
+
+
+def fit_additive(encoding: TableEncoding, data: Data, likelihood: Likelihood, options: Options) -> Additive:
+    """Fits a neural additive model.
+
+    Args:
+        encoding: of the table that the rows are of.
+        data: the rows.
+        likelihood: p(y∣f) in the targets' unit; the noise of a Gaussian is where the search for it begins.
+        options: how.
+
+    Raises:
+        InputError: if a pair is none of the table's.
+        NotPositiveDefiniteError: if a block of the curvature is singular in float64.
+    """
+    generator = checks.generator(options.seed)
+    families = _families(encoding, data.rows, options.hidden, len(data.scale))
+    fitted = _climbed(None, families, data, likelihood, options, generator)
+    pairs: tuple[Pair, ...] = ()
+    ranking = None
+    if options.interactions != 0:
+        fitted, pairs, ranking = _with_pairs(fitted, encoding, data, likelihood, options, generator)
+    model = _model(fitted, data)
+    made = (
+        laplace_at(fitted, model, options.structure, data.log_unit)
+        if options.posterior == "laplace"
+        else point_at(fitted, model)
+    )
+    return Additive(made, model, encoding, fitted, pairs, ranking)
+
+
+def _with_pairs(
+    fitted: AdditiveFit, encoding: TableEncoding, data: Data, likelihood: Likelihood, options: Options,
+    generator: torch.Generator,
+) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:  # fmt: skip
+    """The fit with the pairs that were asked for: given ones, the best of a ranking, or as many as raise log Z."""
+    features, wanted = len(encoding.features), options.interactions
+    if not isinstance(wanted, int | str):
+        given = tuple(_checked(pair, features) for pair in wanted)
+        return _extended(fitted, given, encoding, data, likelihood, options, generator), given, None
+    first = ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
+    if isinstance(wanted, int):
+        best = ranking.pairs[:wanted]
+        if best:
+            fitted = _extended(fitted, best, encoding, data, likelihood, options, generator)
+        return fitted, best, first
+    pairs: tuple[Pair, ...] = ()
+    odds = math.log(max(1, len(ranking.pairs))) if options.ranking == "evidence" else 0.0
+    while len(pairs) < MOST_PAIRS:
+        # A pair is one of K, picked because it looked best: it has to gain more than the log of its prior odds 1/K.
+        likely = tuple(pair for pair, gain in zip(ranking.pairs, ranking.scores, strict=True) if gain > odds)
+        new = tuple(pair for pair in likely if pair not in pairs)[:AT_ONCE]
+        if not new:
+            break
+        trial = _extended(fitted, new, encoding, data, likelihood, options, generator)
+        if trial.log_evidence <= fitted.log_evidence:
+            break
+        fitted, pairs = trial, (*pairs, *new)
+        ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
+    return fitted, pairs, first
+
+
+def _extended(
+    fitted: AdditiveFit, pairs: Sequence[Pair], encoding: TableEncoding, data: Data, likelihood: Likelihood,
+    options: Options, generator: torch.Generator,
+) -> AdditiveFit:  # fmt: skip
+    """The fit with more terms, everything trained on from where it was."""
+    terms = [pair_term(encoding, pair) for pair in pairs]
+    family = HiddenNets.of(terms, options.pair_hidden, len(data.scale))
+    return _climbed(fitted, (*fitted.problem.families, family), data, likelihood, options, generator)
+
+
+def _climbed(
+    before: AdditiveFit | None, families: tuple[Family, ...], data: Data, likelihood: Likelihood, options: Options,
+    generator: torch.Generator,
+) -> AdditiveFit:  # fmt: skip
+    known = () if before is None else before.problem.designs
+    designs = (*known, *[Design.of(family, data.rows, data.weights) for family in families[len(known) :]])
+    offset = None if data.rows.offset is None else data.rows.offset / data.scale
+    fresh = [
+        family.start(design.points, design.mass, generator)
+        for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
+    ]
+    centres = (*(() if before is None else before.problem.centres), *fresh)
+    problem = Problem(families, designs, data.targets, data.weights, centres, offset)
+    state = State(centres, torch.zeros(len(data.scale), dtype=torch.float64))
+    learn = isinstance(options.prior_precision, str)
+    inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
+    precisions = first_precisions(problem, inner=inner, other=other)
+    at = Hyperparameters(precisions, options.intercept_prior_precision, likelihood)
+    if before is not None:
+        state, at = carried(before, problem, state, at)
+    return climb(problem, state, at, replace(options.schedule, learn=learn))
+
+
+def _families(encoding: TableEncoding, rows: Rows, hidden: int, outputs: int) -> tuple[Family, ...]:
+    """Nets for numbers, with effects of their values where those are few; levels for categories."""
+    nets, valued, tables = [], [], []
+    for feature, described in enumerate(encoding.features):
+        term = feature_term(encoding, feature)
+        if isinstance(described, CategoricalEncoding):
+            tables.append((term, len(described.levels)))
+        else:
+            (valued if has_values(term, rows) else nets).append(term)
+    families: list[Family] = [HiddenNets.of(nets, hidden, outputs)] if nets else []
+    if valued:
+        families.append(ValuedNets.of(valued, hidden, outputs, rows))
+    if tables:
+        families.append(LevelEffects(tuple(term for term, _ in tables), max(count for _, count in tables), outputs))
+    return tuple(families)
+
+
+def _model(fitted: AdditiveFit, data: Data) -> AdditiveModel:
+    problem = fitted.problem
+    centres = tuple(
+        Centre(design.mean(family.values(theta, design.points)), mean, theta)
+        for family, design, theta, mean in zip(
+            problem.families, problem.designs, fitted.state.thetas, fitted.linear.means, strict=True
+        )
+    )
+    return AdditiveModel(problem.families, centres, data.scale, data.shift)
+
+
+def _checked(pair: Sequence[int], features: int) -> Pair:
+    first, second = pair
+    if not (0 <= first < features and 0 <= second < features and first != second):
+        raise InputError(f"interactions: expected two different features among 0 to {features - 1}, got {tuple(pair)}.")
+    return int(first), int(second)

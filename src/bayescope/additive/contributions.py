@@ -1,0 +1,152 @@
+"""What the posterior says about single terms: the mean and the covariance of their contributions to f.
+
+A contribution is linear in the weights about the mode, c_t(x) ≈ c_t(x, θ*) + J_t(x) (θ − θ*), so that any set of them
+is jointly Gaussian with covariance J A⁻¹ Jᵀ. Contributions of pairs are told without what their features do alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.additive import Additive
+from bayescope.additive.purification import shares_of
+from bayescope.additive.terms import Rows
+from bayescope.errors import OptionError
+from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.precision import BlockPrecision, Precision
+from bayescope.tape import DenseTape, JoinedTape, Tape, ZeroTape
+from bayescope.tape.tape import row_blocks
+
+# ∂(what is told)/∂(weights), shape (N, K, P_t) for each term that it depends on; the intercepts count as the last one.
+Jacobians = Mapping[int, Tensor]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Contributions:
+    """The contributions of some terms to some rows.
+
+    Attributes:
+        rows: which.
+        means: at the mode, shape (n, T', C).
+        jacobians: of each of them.
+    """
+
+    rows: slice
+    means: Tensor
+    jacobians: tuple[Jacobians, ...]
+
+
+def read(additive: Additive, rows: Rows, terms: Sequence[int]) -> Iterator[Contributions]:
+    """The contributions of terms, by their positions, a block of rows at a time."""
+    model, theta = additive.model, additive.posterior.location
+    touched = {feature for term in terms for feature in model.terms[term].features}
+    pairs = [place for place, term in enumerate(model.terms) if len(term.features) > 1 and touched & {*term.features}]
+    shares = shares_of(additive, pairs, data_rows(additive), additive.fit.problem.weights)
+    for block in row_blocks(len(rows), 8 * model.outputs * model.dim):
+        some = rows[block]
+        means = list(model.contributions(some, theta))
+        own = model.jacobians(some, theta)
+        jacobians: list[dict[int, Tensor]] = [{place: jacobian} for place, jacobian in enumerate(own)]
+        for share in shares:
+            for owner, moved, jacobian in share.moved(some):
+                means[owner], means[share.pair] = means[owner] + moved, means[share.pair] - moved
+                jacobians[owner][share.pair] = jacobian
+                jacobians[share.pair][share.pair] = jacobians[share.pair][share.pair] - jacobian
+        told = [{by: contrasted(additive, part, 1) for by, part in jacobians[term].items()} for term in terms]
+        yield Contributions(block, contrasted(additive, torch.stack([means[term] for term in terms], 1), -1), (*told,))
+
+
+def data_rows(additive: Additive) -> Rows:
+    """The rows that were fitted, as the model was fitted to them."""
+    problem, features = additive.fit.problem, len(additive.encoding.features)
+    values = torch.zeros(len(problem.weights), features, dtype=torch.float64)
+    levels = torch.zeros(len(problem.weights), features, dtype=torch.int64)
+    for family, design in zip(problem.families, problem.designs, strict=True):
+        for place, term in enumerate(family.terms):
+            if len(term.features) == 1:
+                at, [feature] = design.place[place], term.features
+                levels[:, feature] = design.points.levels[place][at]
+                if design.points.inputs.shape[2]:
+                    values[:, feature] = design.points.inputs[place][at, 0]
+    return Rows(values, levels)
+
+
+def position_of(additive: Additive, features: Sequence[int]) -> int:
+    """The position of the term of one feature or, in either order, of a pair.
+
+    Raises:
+        OptionError: if the model has no such term.
+    """
+    terms = additive.model.terms
+    for position, term in enumerate(terms):
+        if sorted(term.features) == sorted(features):
+            return position
+    asked = " & ".join(additive.encoding.names[feature] for feature in features)
+    raise OptionError.unknown("pair", asked, [term.name for term in terms if len(term.features) > 1])
+
+
+def contrasted(additive: Additive, values: Tensor, axis: int) -> Tensor:
+    """Outputs as they are told: of a softmax, which sees their differences alone, less their mean over the classes."""
+    softmax = additive.posterior.likelihood is not None and additive.posterior.likelihood.name == "categorical"
+    return values - values.mean(axis, keepdim=True) if softmax else values
+
+
+def intercept(additive: Additive, rows: int) -> tuple[Tensor, Jacobians]:
+    """shift + scale · b, shape (C,), and its Jacobian for so many rows."""
+    model = additive.model
+    value = model.shift + model.scale * additive.posterior.location[-model.outputs :]
+    jacobian = contrasted(additive, torch.diag(model.scale), 0)
+    return contrasted(additive, value, 0), {len(model.terms): jacobian.expand(rows, -1, -1)}
+
+
+def together(parts: Sequence[Jacobians]) -> Jacobians:
+    """The Jacobian of a sum."""
+    joined: dict[int, list[Tensor]] = {}
+    for part in parts:
+        for term, jacobian in part.items():
+            joined.setdefault(term, []).append(jacobian)
+    return {term: reduce(add, jacobians) for term, jacobians in joined.items()}
+
+
+def variance(additive: Additive, jacobians: Jacobians) -> Tensor:
+    """The variances of what has this Jacobian, shape (N, K)."""
+    first = next(iter(jacobians.values()))
+    answers = [precision.variance_of(tape) for precision, tape in _independent(additive, jacobians)]
+    return reduce(add, answers, first.new_zeros(first.shape[:2]))
+
+
+def covariance(additive: Additive, jacobians: Jacobians) -> Tensor:
+    """The covariances of what has this Jacobian, shape (N, K, K)."""
+    first = next(iter(jacobians.values()))
+    answers = [precision.covariance_of(tape) for precision, tape in _independent(additive, jacobians)]
+    return reduce(add, answers, first.new_zeros(*first.shape[:2], first.shape[1]))
+
+
+def _independent(additive: Additive, jacobians: Jacobians) -> list[tuple[Precision, Tape]]:
+    """Groups of weights that are independent of each other: one a term where it is so, else all in one."""
+    match additive.posterior:
+        case PointPosterior():
+            return []
+        case GaussianPosterior(precision=BlockPrecision() as precision):
+            return [(precision.blocks[position], DenseTape(jacobian)) for position, jacobian in jacobians.items()]
+        case GaussianPosterior(precision=precision):
+            return [(precision, _over_all(additive, jacobians))]
+
+
+def _over_all(additive: Additive, jacobians: Jacobians) -> JoinedTape:
+    """The rows over all weights: zero for the terms that have no Jacobian."""
+    first, model = next(iter(jacobians.values())), additive.model
+    rows, outputs = first.shape[:2]
+    parts: list[Tape] = [
+        DenseTape(jacobians[position]) if position in jacobians else ZeroTape(rows, outputs, (1, len(index), 1), first)
+        for position, index in enumerate(model.indices)
+    ]
+    return JoinedTape(tuple(parts), model.indices, model.dim)

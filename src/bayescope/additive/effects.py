@@ -1,0 +1,252 @@
+"""Effects: what the model says of one feature or of two, with bands, over a grid in the features' own units.
+
+All numbers are NumPy arrays in the unit of the linear predictor: the logit of a classifier, y's unit in a regression.
+Effects are centred: their mean over the data is 0. Of a softmax, which sees differences of outputs alone, the mean over
+the classes is taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.additive.additive import Additive
+from bayescope.additive.contributions import Jacobians, covariance, position_of, read, together, variance
+from bayescope.additive.grids import Axis, Grid, has_no_value, rows_over, shares
+from bayescope.errors import InputError
+
+POINTS = 100
+SURFACE_POINTS = 30
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """The effect of a missing value: scalars where there is one output, (C,) where there are several.
+
+    Attributes:
+        mean: of the effect.
+        sd: its standard deviation under the posterior; 0 for a point.
+        low: the lower end of its interval.
+        high: its upper end.
+        density: the share of the data that has no value.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    density: float
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Effect:
+    """The effect of one feature: of shape (n,) where there is one output, (n, C) where there are several.
+
+    Attributes:
+        feature: its name.
+        grid: numbers in the column's unit, or labels, shape (n,).
+        mean: of the effect.
+        sd: its standard deviation under the posterior; 0 for a point.
+        low: the lower end of the interval at each point by itself.
+        high: its upper end.
+        density: the share of the data that is nearer to a point than to the others, or has its label, shape (n,).
+        level: the interval's probability.
+        categorical: whether the grid has labels.
+        missing: where the feature has no value; ``None`` if it has one in all rows of the data.
+    """
+
+    feature: str
+    grid: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    density: np.ndarray
+    level: float
+    categorical: bool
+    missing: Missing | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """The effect of two features: (n_a, n_b) where there is one output, (n_a, n_b, C) where there are several.
+
+    Attributes:
+        features: the two names.
+        grid_a: numbers in the column's unit, or labels, shape (n_a,).
+        grid_b: of the other feature, shape (n_b,).
+        mean: of the effect.
+        sd: its standard deviation under the posterior; 0 for a point.
+        low: the lower end of the interval at each point by itself.
+        high: its upper end.
+        density: the share of the data that is nearest to each point, shape (n_a, n_b).
+        level: the interval's probability.
+        whole: whether the two features' own effects are part of it.
+    """
+
+    features: tuple[str, str]
+    grid_a: np.ndarray
+    grid_b: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    density: np.ndarray
+    level: float
+    whole: bool
+
+
+def effect(additive: Additive, feature: int | str, *, grid: Grid = None, level: float = 0.95) -> Effect:
+    """The effect of a feature, with what the pairs that it is in say of it alone.
+
+    Args:
+        additive: a fitted model.
+        feature: by name or position.
+        grid: values of the column, NaN or ``None`` for a missing one, or how many numbers, evenly from the smallest to
+            the largest seen. By default 100 numbers, or the labels that were seen.
+        level: the probability of the interval at each point.
+
+    Raises:
+        OptionError: if there is no such feature.
+        InputError: if a value of the grid cannot be computed with, or the level is not between 0 and 1.
+        InputTypeError: if the grid holds labels where numbers belong, or the reverse.
+    """
+    axis, wide = Axis.of(additive, feature, grid, POINTS), width_of(level)
+    mean, sd = _moments(additive, [axis], [(axis.feature,)])
+    density = shares(additive, axis.nearest(additive), len(axis.values))
+    missing = _missing(additive, axis, wide)
+    return Effect(
+        axis.described.name, axis.values, mean, sd, mean - wide * sd, mean + wide * sd, density, level,
+        axis.categorical, missing,
+    )  # fmt: skip
+
+
+def surface(
+    additive: Additive,
+    pair: Sequence[int | str],
+    *,
+    grid: tuple[Grid, Grid] = (None, None),
+    level: float = 0.95,
+    whole: bool = False,
+) -> Surface:
+    """The effect of two features together, beyond their own effects or with them.
+
+    Args:
+        additive: a fitted model.
+        pair: two features, by name or position, that the model has a term for.
+        grid: of each, as for `effect`; 30 numbers by default.
+        level: the probability of the interval at each point.
+        whole: whether the features' own effects are added; else it is what no sum of effects of one feature tells.
+
+    Raises:
+        OptionError: if there is no such feature, or the model has no term for the pair.
+        InputError: if these are not two features, a value of a grid cannot be computed with, or the level is not
+            between 0 and 1.
+        InputTypeError: if a grid holds labels where numbers belong, or the reverse.
+    """
+    if isinstance(pair, str) or len(pair) != 2:
+        raise InputError(f"pair: expected two features, by name or position, got {pair!r}.")
+    wide, whole = width_of(level), checks.flag("whole", whole)
+    a, b = (Axis.of(additive, *each, SURFACE_POINTS) for each in zip(pair, grid, strict=True))
+    shape = (len(a.values), len(b.values))
+    features = [(a.feature, b.feature), *([(a.feature,), (b.feature,)] if whole else [])]
+    mean, sd = (moment.reshape(*shape, *moment.shape[1:]) for moment in _moments(additive, [a, b], features))
+    near_a, near_b = a.nearest(additive), b.nearest(additive)
+    places = np.where((near_a < 0) | (near_b < 0), -1, near_a * shape[1] + near_b)
+    density = shares(additive, places, shape[0] * shape[1]).reshape(shape)
+    names = (a.described.name, b.described.name)
+    return Surface(names, a.values, b.values, mean, sd, mean - wide * sd, mean + wide * sd, density, level, whole)
+
+
+def effect_covariance(
+    additive: Additive, features: Sequence[int | str], *, grids: Sequence[Grid] | None = None
+) -> np.ndarray:
+    """The joint covariance of several effects at M points in all, those of one feature after those of another.
+
+    By blocks, different features are independent; the full structure knows what they share.
+
+    Args:
+        additive: a fitted model.
+        features: by name or position.
+        grids: of each, as for `effect`.
+
+    Returns:
+        Shape (M, M) where there is one output, (M, C, M, C) where there are several; 0 for a point posterior.
+
+    Raises:
+        OptionError: if there is no such feature.
+        InputError: if there is not one grid for each feature, or a value cannot be computed with.
+        InputTypeError: if a grid holds labels where numbers belong, or the reverse.
+    """
+    grids = [None] * len(features) if grids is None else grids
+    if len(features) == 0 or len(grids) != len(features):
+        raise InputError(f"grids: expected one for each of at least one feature, got {len(grids)} for {len(features)}.")
+    own: list[Jacobians] = []
+    for feature, grid in zip(features, grids, strict=True):
+        axis = Axis.of(additive, feature, grid, POINTS)
+        read_once = read(additive, rows_over(additive, [axis]), [position_of(additive, (axis.feature,))])
+        own += [block.jacobians[0] for block in read_once]
+    # As one row with as many outputs as there are numbers in all, so that its covariance is the joint one.
+    total = sum(_numbers(jacobians) for jacobians in own)
+    placed, start = [], 0
+    for jacobians in own:
+        stop = start + _numbers(jacobians)
+        placed.append({term: _placed(jacobian, start, total) for term, jacobian in jacobians.items()})
+        start = stop
+    joint, outputs = covariance(additive, together(placed))[0].numpy(), additive.model.outputs
+    return joint if outputs == 1 else joint.reshape(total // outputs, outputs, total // outputs, outputs)
+
+
+def width_of(level: float) -> float:
+    """Half the width of a Gaussian's central interval of the given probability, in standard deviations."""
+    return float(ndtri(0.5 + 0.5 * checks.fraction("level", level)))
+
+
+def shown(values: Tensor) -> np.ndarray:
+    """As an array, without the last axis where there is one output."""
+    array = values.numpy()
+    return array[..., 0] if array.shape[-1] == 1 else array
+
+
+def _moments(
+    additive: Additive, axes: Sequence[Axis], features: Sequence[tuple[int, ...]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sd of the sum of the terms of some features over a grid, shape (n[, C])."""
+    terms = [position_of(additive, some) for some in features]
+    means = [torch.empty(0, additive.model.outputs, dtype=torch.float64)]
+    variances = means.copy()
+    for block in read(additive, rows_over(additive, axes), terms):
+        means.append(block.means.sum(1))
+        variances.append(variance(additive, together(block.jacobians)))
+    return shown(torch.cat(means)), shown(torch.cat(variances).sqrt())
+
+
+def _numbers(jacobians: Jacobians) -> int:
+    """N K."""
+    rows, outputs, _ = next(iter(jacobians.values())).shape
+    return rows * outputs
+
+
+def _placed(jacobian: Tensor, start: int, total: int) -> Tensor:
+    """The numbers of a Jacobian (N, K, P) among those of one row, shape (1, total, P)."""
+    row = jacobian.new_zeros(1, total, jacobian.shape[2])
+    row[0, start : start + jacobian.shape[0] * jacobian.shape[1]] = jacobian.flatten(0, 1)
+    return row
+
+
+def _missing(additive: Additive, axis: Axis, wide: float) -> Missing | None:
+    gone = has_no_value(additive, axis)
+    if gone == 0:
+        return None
+    mean, sd = (moment[0] for moment in _moments(additive, [axis.missing()], [(axis.feature,)]))
+    return Missing(mean, sd, mean - wide * sd, mean + wide * sd, gone)

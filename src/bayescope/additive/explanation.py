@@ -1,0 +1,167 @@
+"""Explanations: what each term contributes to the prediction of a row, with intervals; they sum to the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import pandas as pd
+import torch
+
+from bayescope.additive.additive import Additive
+from bayescope.additive.contributions import contrasted, intercept, read, together, variance
+from bayescope.additive.effects import shown, width_of
+from bayescope.additive.terms import Rows
+from bayescope.errors import InputError
+from bayescope.tables.columns import Column
+
+# How the constant parts are called beside the terms.
+INTERCEPT, OFFSET = "(intercept)", "(offset)"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """N predictions as sums over T terms, in the unit of the linear predictor; [, C] where there are several outputs.
+
+    Of a softmax, which sees differences of outputs alone, the mean over the classes is taken out of every part.
+
+    Attributes:
+        names: of the terms.
+        values: what each term read, shape (N, T), tuples where it is a pair; ``None`` where no columns were given.
+        contributions: shape (N, T[, C]), each with mean 0 over the data that were fitted.
+        sds: their standard deviations under the posterior, (N, T[, C]); 0 for a point.
+        low: the lower ends of their intervals.
+        high: the upper ends.
+        intercept: a number, or shape (C,): the mean prediction over the data.
+        intercept_sd: its standard deviation.
+        offset: given with the rows, shape (N[, C]).
+        total: contributions, intercept and offset together, shape (N[, C]).
+        total_sd: its standard deviation: parts may move against each other.
+        total_low: the lower end of its interval.
+        total_high: the upper end.
+        level: the intervals' probability.
+    """
+
+    names: tuple[str, ...]
+    values: np.ndarray | None
+    contributions: np.ndarray
+    sds: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    intercept: np.ndarray
+    intercept_sd: np.ndarray
+    offset: np.ndarray
+    total: np.ndarray
+    total_sd: np.ndarray
+    total_low: np.ndarray
+    total_high: np.ndarray
+    level: float
+
+    def __len__(self) -> int:
+        return len(self.total)
+
+    def as_frame(self, outputs: Sequence[str] | None = None) -> pd.DataFrame:
+        """One line for each row, part and, where there are several, output: contributions of a row sum to its total.
+
+        Args:
+            outputs: their names, 0, 1, … by default.
+
+        Returns:
+            Columns row, term, value, output (where there are several), contribution, sd, low, high. The intercept and,
+            where there is one, the offset stand beside the terms.
+
+        Raises:
+            InputError: if there are not as many names as outputs.
+        """
+        parts, sds, half = self._with_constants()
+        rows, terms, count = parts.shape
+        names = [str(place) for place in range(count)] if outputs is None else list(outputs)
+        if len(names) != count:
+            raise InputError(f"outputs: expected {count} names, got {len(names)}.")
+        labels = [*self.names, INTERCEPT, OFFSET]
+        frame = pd.DataFrame(
+            {
+                "row": np.repeat(np.arange(rows), terms * count),
+                "term": np.tile(np.repeat(np.array(labels, dtype=object), count), rows),
+                "value": np.repeat(self._values_with_constants(terms).ravel(), count),
+                "output": np.tile(np.array(names, dtype=object), rows * terms),
+                "contribution": parts.ravel(),
+                "sd": sds.ravel(),
+                "low": (parts - half * sds).ravel(),
+                "high": (parts + half * sds).ravel(),
+            }
+        )
+        unused = [] if self.offset.any() else [OFFSET]
+        kept = frame[~frame["term"].isin(unused)].reset_index(drop=True)
+        return kept.drop(columns="output") if self.contributions.ndim == 2 else kept
+
+    def _with_constants(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Parts and their sds, shape (N, T + 2, C)."""
+        shape = (*self.contributions.shape[:2], -1)
+        parts, sds = self.contributions.reshape(shape), self.sds.reshape(shape)
+        one = (parts.shape[0], 1, parts.shape[2])
+        constants = np.broadcast_to(self.intercept, one), np.broadcast_to(self.intercept_sd, one)
+        offset = self.offset.reshape(one)
+        return (
+            np.concatenate([parts, constants[0], offset], 1),
+            np.concatenate([sds, constants[1], np.zeros(one)], 1),
+            width_of(self.level),
+        )
+
+    def _values_with_constants(self, terms: int) -> np.ndarray:
+        values = np.full((len(self), terms), None, dtype=object)
+        if self.values is not None:
+            values[:, : len(self.names)] = self.values
+        return values
+
+
+def explain(
+    additive: Additive, rows: Rows, *, columns: Sequence[Column] | None = None, level: float = 0.95
+) -> Explanation:
+    """The contribution of each term to the prediction of each row, by the linearised posterior.
+
+    Args:
+        additive: a fitted model.
+        rows: N encoded ones.
+        columns: those that the rows were encoded from, so that the explanation can tell the features' own values.
+        level: the probability of the intervals.
+
+    Raises:
+        InputError: if the level is not between 0 and 1.
+    """
+    model, wide = additive.model, width_of(level)
+    terms, outputs = len(model.terms), model.outputs
+    means = torch.empty(len(rows), terms, outputs, dtype=torch.float64)
+    variances, spread = torch.empty_like(means), means.new_empty(len(rows), outputs)
+    constant, of_constant = intercept(additive, 1)
+    for block in read(additive, rows, range(terms)):
+        means[block.rows] = block.means
+        variances[block.rows] = torch.stack([variance(additive, each) for each in block.jacobians], 1)
+        constants = intercept(additive, len(block.means))[1]
+        spread[block.rows] = variance(additive, together([*block.jacobians, constants]))
+    constant_sd = variance(additive, of_constant)[0].sqrt()
+    offset = means.new_zeros(len(rows), outputs) if rows.offset is None else contrasted(additive, rows.offset, -1)
+    parts, sds, total_sd = shown(means), shown(variances.sqrt()), shown(spread.sqrt())
+    total = shown(means.sum(1) + constant + offset)
+    return Explanation(
+        tuple(term.name for term in model.terms), _values(additive, columns), parts, sds,
+        parts - wide * sds, parts + wide * sds, shown(constant), shown(constant_sd), shown(offset),
+        total, total_sd, total - wide * total_sd, total + wide * total_sd, level,
+    )  # fmt: skip
+
+
+def _values(additive: Additive, columns: Sequence[Column] | None) -> np.ndarray | None:
+    """What each term read, shape (N, T)."""
+    if columns is None:
+        return None
+    given = {column.name: column.values for column in columns}
+    named = [given[name] for name in additive.encoding.names]
+    terms = additive.model.terms
+    values = np.empty((len(named[0]), len(terms)), dtype=object)
+    for place, term in enumerate(terms):
+        read_by = [named[feature] for feature in term.features]
+        values[:, place] = read_by[0] if len(read_by) == 1 else list(zip(*read_by, strict=True))
+    return values

@@ -1,0 +1,171 @@
+"""Grids in a column's own unit, as rows that a model reads, and how much of the data lies at each of their points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.additive.additive import Additive
+from bayescope.additive.contributions import data_rows
+from bayescope.additive.terms import Rows
+from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.tables.cells import column_of_cells
+from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature
+
+# Values of the column, how many of them, or the usual ones.
+Grid = int | Sequence[Any] | np.ndarray | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """Values of one feature.
+
+    Attributes:
+        feature: its position in the table.
+        described: its encoding.
+        values: in the column's unit, or labels as objects, shape (n,).
+        numbers: as the model takes them, shape (n,).
+        levels: as the model takes them, shape (n,).
+    """
+
+    feature: int
+    described: Feature
+    values: np.ndarray
+    numbers: Tensor
+    levels: Tensor
+
+    @classmethod
+    def of(cls, additive: Additive, feature: int | str, grid: Grid, points: int) -> Axis:
+        """Reads a grid.
+
+        Args:
+            additive: a fitted model.
+            feature: by name or position.
+            grid: values of the column, NaN or ``None`` for a missing one; or how many numbers, evenly from the smallest
+                to the largest seen; or ``None``: so many ``points`` of a number, and the labels that were seen.
+            points: of numbers.
+
+        Raises:
+            OptionError: if there is no feature of this name.
+            InputError: if the position is outside the table, or a value cannot be computed with.
+            InputTypeError: if the grid holds labels where numbers belong, or the reverse.
+        """
+        place = feature_position(additive, feature)
+        described = additive.encoding.features[place]
+        read = _labels if isinstance(described, CategoricalEncoding) else _numbers
+        values = read(described, grid, points)
+        numbers, levels = described.encode(values)
+        return cls(place, described, values, torch.from_numpy(numbers), torch.from_numpy(levels))
+
+    @property
+    def categorical(self) -> bool:
+        """Whether the values are labels."""
+        return isinstance(self.described, CategoricalEncoding)
+
+    def missing(self) -> Axis:
+        """The axis whose one value is a missing one."""
+        values = np.array([None] if self.categorical else [np.nan])
+        numbers, levels = self.described.encode(values)
+        return Axis(self.feature, self.described, values, torch.from_numpy(numbers), torch.from_numpy(levels))
+
+    def nearest(self, additive: Additive) -> np.ndarray:
+        """The position on the axis that is nearest to each row of the data, in the model's numbers; −1 where none is.
+
+        A label is nearest to itself alone, and a missing value to one that is missing.
+        """
+        rows = data_rows(additive)
+        numbers, levels = rows.values[:, self.feature].numpy(), rows.levels[:, self.feature].numpy()
+        found = np.full(len(levels), -1)
+        told = self.levels.numpy()
+        for position in np.flatnonzero(told != NO_LEVEL):
+            found[levels == told[position]] = position
+        positions = np.flatnonzero(told == NO_LEVEL)
+        if positions.size:
+            order = positions[np.argsort(self.numbers.numpy()[positions], kind="stable")]
+            along = self.numbers.numpy()[order]
+            cells = np.searchsorted(0.5 * (along[1:] + along[:-1]), numbers)
+            found = np.where(levels == NO_LEVEL, order[cells], found)
+        return found
+
+
+def feature_position(additive: Additive, feature: int | str) -> int:
+    """The position of a feature in the table.
+
+    Raises:
+        OptionError: if there is none of that name.
+        InputError: if the position is outside the table.
+    """
+    names = additive.encoding.names
+    if isinstance(feature, str):
+        if feature not in names:
+            raise OptionError.unknown("feature", feature, names)
+        return names.index(feature)
+    if checks.count("feature", feature, least=0) >= len(names):
+        raise InputError(f"feature: expected a name or a position from 0 to {len(names) - 1}, got {feature}.")
+    return int(feature)
+
+
+def rows_over(additive: Additive, axes: Sequence[Axis]) -> Rows:
+    """Rows at all combinations of the axes' values, the last running fastest; the other features are anywhere."""
+    shape = [len(axis.values) for axis in axes]
+    features = additive.encoding.features
+    values = torch.zeros(int(np.prod(shape)), len(features), dtype=torch.float64)
+    anywhere = [0 if isinstance(described, CategoricalEncoding) else NO_LEVEL for described in features]
+    levels = torch.tensor(anywhere).repeat(len(values), 1)
+    for place, axis in enumerate(axes):
+        along = [1] * len(axes)
+        along[place] = shape[place]
+        values[:, axis.feature] = axis.numbers.reshape(along).expand(shape).flatten()
+        levels[:, axis.feature] = axis.levels.reshape(along).expand(shape).flatten()
+    return Rows(values, levels)
+
+
+def has_no_value(additive: Additive, axis: Axis) -> float:
+    """The share of the data in which the axis's feature is missing."""
+    return float(shares(additive, axis.missing().nearest(additive), 1)[0])
+
+
+def shares(additive: Additive, places: np.ndarray, count: int) -> np.ndarray:
+    """The weight of the rows at each of so many places in that of all, shape (count,); a place of −1 is none."""
+    weights = additive.fit.problem.weights.numpy()
+    inside = places >= 0
+    return np.bincount(places[inside], weights[inside], minlength=count) / weights.sum()
+
+
+def _numbers(described: Feature, grid: Grid, points: int) -> np.ndarray:
+    assert not isinstance(described, CategoricalEncoding)
+    if grid is None:
+        return np.unique(described.grid(points))
+    if isinstance(grid, int | np.integer):
+        return described.grid(checks.count("grid", grid))
+    try:
+        values: np.ndarray = np.asarray(grid, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputTypeError(f"grid: expected numbers of column {described.name!r}, got {grid!r}.") from None
+    return _one_dimensional(described, values)
+
+
+def _labels(described: Feature, grid: Grid, _points: int) -> np.ndarray:
+    assert isinstance(described, CategoricalEncoding)
+    if grid is None:
+        values = np.empty(int((described.counts > 0).sum()), dtype=object)
+        values[:] = [label for label, count in zip(described.categories, described.counts, strict=True) if count > 0]
+        return values
+    if isinstance(grid, int | np.integer | str):
+        raise InputTypeError(f"grid: expected a list of labels of column {described.name!r}, got {grid!r}.")
+    cells = np.empty(len(grid), dtype=object)
+    cells[:] = list(grid)
+    return column_of_cells("grid", described.name, cells, labels=True).values
+
+
+def _one_dimensional(described: Feature, values: np.ndarray) -> np.ndarray:
+    if values.ndim != 1:
+        raise InputError(f"grid: expected values of column {described.name!r} of shape (n,), got shape {values.shape}.")
+    return values

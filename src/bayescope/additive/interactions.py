@@ -1,0 +1,225 @@
+"""Which pairs of features to give a net of their own: pairs ranked by what a fit without them leaves, or by dependence.
+
+"evidence" asks what a pair would add to log Z, from the slope and curvature of the likelihood at the fit. "mutual
+information" (Bouchiat et al. 2024) asks how dependent the two features' effects are in the posterior. That
+tells concurvity, features that could stand in for each other, and not interaction as such: with a Gaussian likelihood
+neither the residuals nor the targets enter but through the fitted effects and the noise, so that a pair whose product
+is all that is left of y ranks no higher than if it were not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.additive.evidence import LEAST_PRECISION
+from bayescope.additive.families import HiddenNets
+from bayescope.additive.fit import AdditiveFit
+from bayescope.additive.margins import Grids, Margin
+from bayescope.additive.terms import Rows, Term, pair_term
+from bayescope.tables.encoding import NO_LEVEL, TableEncoding
+from bayescope.threads import one_thread
+
+METHODS = ("evidence", "mutual_information")
+# Hidden units that a candidate is judged by, and the precisions tried for their weights.
+UNITS = 32
+PRECISIONS = torch.logspace(-4, 3, 22, dtype=torch.float64)
+# The prior precision of the features' own functions, as a share of the curvature of the one told best: next to nothing.
+OWN_PRECISION = 1e-6
+# Numbers held at a time while candidates are judged.
+BLOCK = 2_000_000
+
+Pair = tuple[int, int]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """All pairs of features, best first.
+
+    Attributes:
+        pairs: positions of the features in the table, the smaller first; of equal scores, in the table's order.
+        scores: of each, float64: the gain in log evidence, or the mutual information, in nats.
+        method: "evidence" or "mutual_information".
+    """
+
+    pairs: tuple[Pair, ...]
+    scores: np.ndarray
+    method: str
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], scores: np.ndarray, method: str) -> Ranking:
+        """Sorts."""
+        order = np.argsort(-scores, kind="stable")
+        return cls(tuple(pairs[place] for place in order), scores[order], method)
+
+
+def rank(fit: AdditiveFit, encoding: TableEncoding, rows: Rows, method: str, generator: torch.Generator) -> Ranking:
+    """Ranks all pairs of features.
+
+    Args:
+        fit: of the features' effects.
+        encoding: of the table.
+        rows: those that were fitted.
+        method: "evidence" or "mutual_information".
+        generator: of the hidden units that "evidence" judges by.
+
+    Raises:
+        OptionError: if the method is neither.
+    """
+    checks.choice("ranking", method, METHODS)
+    pairs = list(combinations(range(len(encoding.features)), 2))
+    if method == "evidence":
+        scores = evidence_gains(fit, [pair_term(encoding, pair) for pair in pairs], rows, generator)
+    else:
+        information = mutual_information(fit, len(encoding.features))
+        scores = torch.stack([information[pair] for pair in pairs]) if pairs else torch.zeros(0)
+    return Ranking.of(pairs, scores.numpy(), method)
+
+
+def chosen(ranking: Ranking, limit: int) -> tuple[Pair, ...]:
+    """The best pairs whose score is above 0, at most so many.
+
+    Under "evidence" those are the pairs that are expected to raise log Z; all have a mutual information above 0.
+    """
+    return tuple(pair for pair, score in zip(ranking.pairs[:limit], ranking.scores, strict=False) if score > 0)
+
+
+def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], rows: Rows, generator: torch.Generator) -> Tensor:
+    r"""What each pair alone would add to the log evidence if its net's hidden units stayed as they start.
+
+    With units φ, H a pair, f moves by V φ, V ~ N(0, 1/p), and log p(y∣f) to second order is a linear model with slope g
+    and curvature Λ. What the constant and functions B of either feature alone can do is not counted: they are in both
+    models, with the prior N(0, 1/ε) on their weights, ε next to nothing. With M = (BᵀΛB + ε)⁻¹, the eigenvalues e of
+    K = φᵀΛφ − φᵀΛB M BᵀΛφ, and t the coordinates of φᵀg − φᵀΛB M Bᵀg in its eigenvectors,
+
+        gain = max_p ½ Σ t²/(e + p) − ½ Σ log(1 + e/p),
+
+    which is 0 at p = ∞. (For the Gaussian linear model: MacKay 1992; on a fixed basis: Bishop, PRML, eq. 3.86.) Of C
+    outputs, Λ is replaced by the diagonal of its absolute row sums, which is at least Λ (Gershgorin), so that the gain
+    is at most the exact one, and the sums also go over outputs; for one output, and for several that do not share a
+    row's curvature, Λ is itself.
+
+    Numbers are cut into at most 24 groups of equal size, each told by its mean, and all rows of a pair's cell are added
+    up: cost grows with N by one addition a row and pair.
+
+    Args:
+        fit: gives g and Λ.
+        terms: the pairs.
+        rows: those of the fit.
+        generator: draws the hidden units.
+
+    Returns:
+        Gains in nats, shape (T,), at least 0.
+    """
+    curvature = fit.linear.curvature.abs().sum(2)
+    summed = torch.cat([fit.problem.weights[:, None], fit.linear.slope, curvature], 1)
+    columns = {column.feature: column for term in terms for column in term.columns}
+    margins = {
+        feature: Margin.of(column, rows, fit.problem.weights, generator) for feature, column in sorted(columns.items())
+    }
+    gains = torch.zeros(len(terms), dtype=torch.float64)
+    with one_thread():  # the factorisations are small
+        for places in _blocks(terms, margins):
+            some = [terms[place] for place in places]
+            grids = Grids.of([(margins[term.features[0]], margins[term.features[1]]) for term in some], summed)
+            gains[places] = _gains(grids, some, generator)
+    return gains
+
+
+def _blocks(terms: Sequence[Term], margins: dict[int, Margin]) -> Iterator[list[int]]:
+    """Terms of equal width, as many at a time as memory is to hold."""
+    side = max((len(margin.share) for margin in margins.values()), default=1)
+    wide = 1 + 2 * max((margin.basis.shape[1] for margin in margins.values()), default=1) + UNITS
+    most = max(1, BLOCK // (side**2 * wide))
+    for width in sorted({term.width for term in terms}):
+        places = [place for place, term in enumerate(terms) if term.width == width]
+        yield from (places[first : first + most] for first in range(0, len(places), most))
+
+
+def _gains(grids: Grids, terms: Sequence[Term], generator: torch.Generator) -> Tensor:
+    net = HiddenNets.of(terms, UNITS, 1)
+    units = net.units(net.start(grids.points, grids.share, generator), grids.points)
+    units.masked_fill_((grids.points.levels != NO_LEVEL)[..., None], 0.0)
+    functions, own = torch.cat([grids.basis, units], 2), grids.basis.shape[2]
+    slope, curvature = grids.sums[..., 1:].chunk(2, 2)
+    gains = torch.zeros(len(terms), len(PRECISIONS), dtype=torch.float64)
+    for output in range(slope.shape[2]):
+        gram = (functions * curvature[..., output, None]).mT @ functions
+        right = (functions.mT @ slope[..., output, None])[..., 0]
+        gains += _by_precision(*_projected(gram, right, own))
+    return gains.max(1).values.clamp(min=0.0)  # p = ∞
+
+
+def _projected(gram: Tensor, right: Tensor, own: int) -> tuple[Tensor, Tensor]:
+    """K and t before its rotation: φᵀΛφ and φᵀg less what the first functions explain."""
+    first = gram[:, :own, :own]
+    weak = OWN_PRECISION * first.diagonal(dim1=1, dim2=2).max(1, keepdim=True).values
+    factor = torch.linalg.cholesky(first + torch.diag_embed(weak.expand(-1, own)))
+    joined = torch.cat([gram[:, :own, own:], right[:, :own, None]], 2)
+    white, explained = torch.linalg.solve_triangular(factor, joined, upper=False).split([gram.shape[2] - own, 1], 2)
+    return gram[:, own:, own:] - white.mT @ white, right[:, own:] - (white.mT @ explained)[..., 0]
+
+
+def _by_precision(matrix: Tensor, vector: Tensor) -> Tensor:
+    """½ Σ t²/(e + p) − ½ Σ log(1 + e/p) for each precision."""
+    sizes, directions = torch.linalg.eigh(matrix)
+    sizes = sizes.clamp(min=0.0)  # rounding: K is a Schur complement of a Gram matrix
+    squares = (directions.mT @ vector[..., None])[..., 0].square()
+    fitted = (squares[..., None] / (sizes[..., None] + PRECISIONS)).sum(1)
+    return 0.5 * (fitted - torch.log1p(sizes[..., None] / PRECISIONS).sum(1))
+
+
+def mutual_information(fit: AdditiveFit, features: int) -> Tensor:
+    """−½ log(1 − ρ²) for the output scales of each two features' effects, shape (D, D) (Bouchiat et al. 2024).
+
+    With one scale s_j a feature, f = Σ_j s_j f_j at s = 1 and the hidden layers held, the posterior of s has the
+    precision F + P over the features: F_jk = Σ_n f_j(x_n)ᵀ Λ_n f_k(x_n), over all C outputs, with centred effects.
+    The outer weights are s_j v_j with v_j ~ N(0, 1/δ_j), so that the log prior is −½ s_j² Σ δ_j v_j²: P_jj = Σ δ_j v_j²
+    over the outer weights, or over all levels of categories. ρ are the correlations in (F + P)⁻¹. An effect that is 0
+    everywhere tells nothing of others: 0.
+    """
+    precision = torch.zeros(features, dtype=torch.float64)
+    for family, theta, diagonal in zip(
+        fit.problem.families, fit.state.thetas, fit.at.diagonal(fit.problem.families), strict=True
+    ):
+        outer = family.layer == len(family.layers) - 1
+        pulls = (diagonal * theta.square())[:, outer].sum(1)
+        for term, pull in zip(family.terms, pulls, strict=True):
+            if len(term.features) == 1:
+                precision[term.features[0]] = pull
+    joint = _scales_curvature(fit, features) + torch.diag(precision)
+    told = joint.diagonal() > LEAST_PRECISION
+    root = joint.diagonal()[told].sqrt()
+    covariance = torch.linalg.inv(joint[told][:, told] / torch.outer(root, root))
+    variance = covariance.diagonal()
+    correlation = (covariance.square() / torch.outer(variance, variance)).fill_diagonal_(0.0)
+    information = torch.zeros(features, features, dtype=torch.float64)
+    information[torch.outer(told, told)] = (-0.5 * torch.log1p(-correlation)).flatten()
+    return information
+
+
+def _scales_curvature(fit: AdditiveFit, features: int) -> Tensor:
+    """F, shape (D, D), a block of rows at a time."""
+    values = []
+    for family, design, theta in zip(fit.problem.families, fit.problem.designs, fit.state.thetas, strict=True):
+        at = family.values(theta, design.points)
+        values.append(at - design.mean(at)[:, None])
+    count, outputs = fit.linear.slope.shape
+    total = torch.zeros(features, features, dtype=torch.float64)
+    for rows in torch.arange(count).split(max(1, BLOCK // (features * outputs))):
+        effects = torch.zeros(features, len(rows), outputs, dtype=torch.float64)
+        for family, design, of in zip(fit.problem.families, fit.problem.designs, values, strict=True):
+            for place, term in enumerate(family.terms):
+                if len(term.features) == 1:
+                    effects[term.features[0]] = of[place, design.place[place, rows]]
+        weighted = (fit.linear.curvature[rows] @ effects[..., None])[..., 0]
+        total += effects.flatten(1) @ weighted.flatten(1).mT
+    return total

@@ -1,0 +1,131 @@
+"""The posterior at the mode of an additive model: by blocks, full, or a point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.evidence import MOST_PRECISION
+from bayescope.additive.fit import AdditiveFit
+from bayescope.additive.model import AdditiveModel
+from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.posterior import GaussianPosterior, PointPosterior, Record
+from bayescope.precision import BlockPrecision, DensePrecision, Precision
+from bayescope.tape.tape import row_blocks
+
+STRUCTURES = ("block", "full")
+NAME = "the precision of the additive model's weights"
+
+
+def laplace_at(fitted: AdditiveFit, model: AdditiveModel, structure: str, log_unit: float) -> GaussianPosterior:
+    """N(θ*, A⁻¹) in centred coordinates, A = H + diag(δ) with H the GGN, or its blocks of one term each.
+
+    Args:
+        fitted: the mode, and the blocks of the curvature there.
+        model: the function of the weights.
+        structure: "block" or "full".
+        log_unit: what log Z loses for each row in y's unit.
+    """
+    precision = _precision(fitted, model, structure)
+    evidence = fitted.evidence.value
+    if structure == "full":
+        blocks = _precision(fitted, model, "block")
+        evidence = evidence + 0.5 * (blocks.logdet() - precision.logdet())
+    record = Record(
+        "laplace", evidence=evidence - log_unit * fitted.problem.rows(), notes=_notes(fitted, structure),
+        trace=dict(fitted.trace),
+    )  # fmt: skip
+    return GaussianPosterior(_flat(fitted), precision, record, model, _likelihood(fitted, model))
+
+
+def point_at(fitted: AdditiveFit, model: AdditiveModel) -> PointPosterior:
+    """All mass at the mode: the plain additive model."""
+    record = Record("map", notes=_notes(fitted, None), trace=dict(fitted.trace))
+    return PointPosterior(_flat(fitted), record, model, _likelihood(fitted, model))
+
+
+def _flat(fitted: AdditiveFit) -> Tensor:
+    return torch.cat([*[theta.flatten() for theta in fitted.state.thetas], fitted.state.intercept])
+
+
+def _likelihood(fitted: AdditiveFit, model: AdditiveModel) -> Likelihood:
+    """p(y∣f) in y's unit: a noise variance in the targets' unit times the scale's square."""
+    likelihood = fitted.at.likelihood
+    if not isinstance(likelihood, Gaussian):
+        return likelihood
+    variance = likelihood.noise(model.scale) * model.scale.square()
+    return Gaussian(variance if len(variance.unique()) > 1 else variance[0])
+
+
+def _precision(fitted: AdditiveFit, model: AdditiveModel, structure: str) -> Precision:
+    diagonals = fitted.at.diagonal(fitted.problem.families)
+    blocks, intercept = fitted.curvature
+    if structure == "block":
+        parts = [
+            DensePrecision(block + torch.diag(diagonal), name=f"{NAME}, {name}")
+            for family, of_family, diagonal_of in zip(fitted.problem.families, blocks, diagonals, strict=True)
+            for block, diagonal, name in zip(of_family, diagonal_of, [term.name for term in family.terms], strict=True)
+        ]
+        last = DensePrecision(intercept + fitted.at.intercept * torch.eye(len(intercept), dtype=torch.float64))
+        return BlockPrecision([*parts, last], model.indices, model.dim, name=NAME)
+    matrix = torch.zeros(model.dim, model.dim, dtype=torch.float64)
+    for rows in row_blocks(len(fitted.linear.slope), 8 * model.outputs * model.dim):
+        jacobian = _jacobian(fitted, rows)
+        matrix += (fitted.linear.curvature[rows] @ jacobian).flatten(0, 1).mT @ jacobian.flatten(0, 1)
+    constant = torch.full((model.outputs,), fitted.at.intercept, dtype=torch.float64)
+    prior = torch.cat([*[diagonal.flatten() for diagonal in diagonals], constant])
+    return DensePrecision(matrix + torch.diag(prior), name=NAME)
+
+
+def _jacobian(fitted: AdditiveFit, rows: slice) -> Tensor:
+    """That of the centred training model, shape (n, C, P)."""
+    linear = fitted.linear
+    parts = []
+    for jacobian, design in zip(linear.jacobians, fitted.problem.designs, strict=True):
+        place = design.place[:, rows]
+        own = torch.stack([some[at] for some, at in zip(jacobian, place, strict=True)])  # (G, n, C, P)
+        parts.append(own.permute(1, 2, 0, 3).flatten(2))
+    outputs = linear.slope.shape[1]
+    constant = torch.eye(outputs, dtype=torch.float64).expand(parts[0].shape[0], -1, -1)
+    return torch.cat([*parts, constant], 2)
+
+
+def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
+    """Lines for the summary."""
+    problem, at = fitted.problem, fitted.at
+    epochs = len(fitted.trace.get("log_evidence", ()))
+    rest = "" if fitted.rested else ", and was still rising: raise epochs"
+    notes = {
+        "terms": f"{sum(len(family.terms) for family in problem.families)}, "
+        + "; ".join(f"{len(family.terms)} with {family.weights} weights each" for family in problem.families),
+        "rows": f"{problem.rows():,.6g}",
+        "training": f"{epochs} Gauss-Newton epochs, the evidence asked after each{rest}",
+        "effective parameters": f"{fitted.evidence.total:.1f}",
+        "prior precision": _listed(fitted),
+        "intercept": f"prior precision {at.intercept:g} in the unit of the weights",
+    }
+    if structure is not None:
+        per = "a block of the GGN for each term, effects centred" if structure == "block" else "the full GGN"
+        notes["curvature"] = per
+    grouped = [name for design in problem.designs for name in design.grouped]
+    if grouped:
+        notes["numbers grouped while fitting"] = ", ".join(grouped)
+    return notes
+
+
+def _listed(fitted: AdditiveFit) -> str:
+    """The precision of each term, and which are switched off."""
+    lines = []
+    for family, precisions in zip(fitted.problem.families, fitted.at.precisions, strict=True):
+        lines += [f"{term.name} {_told(values)}" for term, values in zip(family.terms, precisions, strict=True)]
+    return ", ".join(lines)
+
+
+def _told(values: Sequence[float] | Tensor) -> str:
+    numbers = [float(value) for value in values]
+    if numbers[-1] >= MOST_PRECISION:
+        return "off"
+    alike = max(numbers) == min(numbers)
+    return f"{numbers[-1]:.3g}" if alike else " / ".join(f"{number:.3g}" for number in numbers)

@@ -1,0 +1,113 @@
+"""Nets that have, beside their smooth effect, a free effect for each value that a feature takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.families import HiddenNets, Points
+from bayescope.additive.terms import Rows, Term
+from bayescope.tables.encoding import NO_LEVEL
+
+# A feature has effects of its values if it takes at most so many, and each on average in so many rows.
+MOST_VALUES, ROWS_A_VALUE = 256, 20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ValuedNets:
+    """f(x) = net(x) + √(H/2) E_x, with an effect E of each value of a feature that takes few (a code, a rounded sum).
+
+    What no smooth function of 64 units resolves, a tax threshold or a default entry, is one of these. They have a
+    layer and so a precision of their own, which switches them off where values have nothing to say beyond the net.
+    Values that were not seen share one effect that keeps its prior: there the band is as wide as values differ.
+
+    Attributes:
+        net: the nets of the features.
+        seen: the values of each, ascending and filled up with infinity, shape (G, K).
+    """
+
+    net: HiddenNets
+    seen: Tensor
+
+    @classmethod
+    def of(cls, terms: Sequence[Term], hidden: int, outputs: int, rows: Rows) -> ValuedNets:
+        """With the values that the rows have."""
+        values = [values_of(term, rows) for term in terms]
+        return cls(HiddenNets.of(terms, hidden, outputs), torch.nn.utils.rnn.pad_sequence(values, True, torch.inf))
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Those of the nets."""
+        return self.net.terms
+
+    @property
+    def outputs(self) -> int:
+        """C."""
+        return self.net.outputs
+
+    @property
+    def weights(self) -> int:
+        """The net's, then E, shape (K + 1, C) row-major: the last for a value that was not seen."""
+        return self.net.weights + (self.seen.shape[1] + 1) * self.outputs
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Those of the net, and the values."""
+        return (*self.net.layers, "values")
+
+    @property
+    def layer(self) -> Tensor:
+        """The layer of each weight."""
+        own = torch.full((self.weights - self.net.weights,), len(self.net.layers))
+        return torch.cat([self.net.layer, own])
+
+    def points(self, rows: Rows) -> Points:
+        """The number of each row."""
+        return self.net.points(rows)
+
+    def values(self, theta: Tensor, points: Points) -> Tensor:
+        """f_g at the points, shape (..., G, U, C)."""
+        nets, effects = theta.split([self.net.weights, self.weights - self.net.weights], -1)
+        table = effects.unflatten(-1, (-1, self.outputs))
+        place = self._place(points)[..., None].expand(*table.shape[:-2], -1, self.outputs)
+        own = self._present(points) * torch.gather(table, -2, place)
+        return self.net.values(nets, points) + own
+
+    def jacobian(self, theta: Tensor, points: Points) -> Tensor:
+        """That of the nets, and √(H/2) at the effect of the point's own value."""
+        of_net = self.net.jacobian(theta[..., : self.net.weights], points)
+        shown = torch.nn.functional.one_hot(self._place(points), self.seen.shape[1] + 1) * self._present(points)
+        identity = torch.eye(self.outputs, dtype=theta.dtype, device=theta.device)
+        return torch.cat([of_net, torch.einsum("guk,cd->guckd", shown, identity).flatten(-2)], -1)
+
+    def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
+        """The nets' first weights, and effects of 0."""
+        first = self.net.start(points, mass, generator)
+        return torch.cat([first, first.new_zeros(len(self.terms), self.weights - self.net.weights)], 1)
+
+    def _place(self, points: Points) -> Tensor:
+        """The value at each point, K for one that was not seen, int64 of shape (G, U)."""
+        inputs = points.inputs[..., 0].contiguous()
+        place = torch.searchsorted(self.seen, inputs).clamp(max=self.seen.shape[1] - 1)
+        return torch.where(torch.gather(self.seen, 1, place) == inputs, place, self.seen.shape[1])
+
+    def _present(self, points: Points) -> Tensor:
+        """√(H/2) where there is a number, else 0, shape (G, U, 1)."""
+        return self.net.scale * (points.levels == NO_LEVEL).to(points.inputs)[..., None]
+
+
+def values_of(term: Term, rows: Rows) -> Tensor:
+    """The different numbers that a feature has, ascending."""
+    inputs, absent = term.read(rows)
+    return inputs[~absent, 0].unique()
+
+
+def has_values(term: Term, rows: Rows) -> bool:
+    """Whether a feature takes few enough values, each often enough, for effects of their own."""
+    count = len(values_of(term, rows))
+    return 2 < count <= min(MOST_VALUES, len(rows) // ROWS_A_VALUE)

@@ -1,0 +1,375 @@
+"""Neural additive models for tables: f(x) = b + Σ_j f_j(x_j) + Σ_jk f_jk(x_j, x_k), each effect with its band."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from bayescope import checks
+from bayescope.additive.additive import Options
+from bayescope.additive.fit import Schedule
+from bayescope.errors import InputError
+from bayescope.estimators.additive_reading import AdditiveEstimator
+from bayescope.estimators.distinct_rows import DistinctRows, row_offset, row_weights
+from bayescope.estimators.labels import Labels, numbers
+from bayescope.estimators.reading import MissingAttributeError, log_probabilities
+from bayescope.inference_mode import outside_inference_mode
+from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
+from bayescope.tables.scaling import Standard
+
+LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
+# Where the search for the noise variance begins, as a share of y's variance.
+FIRST_NOISE = 0.3
+
+
+@final
+class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ignore[misc]
+    """A neural additive model of labels whose every effect has a band (LA-NAM; Bouchiat et al. 2024).
+
+    f(x) = b + Σ_j f_j(x_j) + Σ_jk f_jk(x_j, x_k) + offset. The effect of a number is a net with one hidden layer, that
+    of a category a free effect for each label, and a missing value has an effect of its own; all are centred over the
+    data. Each has a prior precision that maximises Laplace's evidence, so that features which tell nothing are switched
+    off, and labels that are rare or were never seen keep to their prior, with a wide band.
+
+    Two classes have one f, the logit of ``classes_[1]``. More have one f each, p(y = k∣f) = softmax(f)_k. Labels that a
+    row may have together are given as a matrix of 0 and 1, shape (N, C), and have one logit each.
+
+    Rows of equal X, y and offset are one row with their summed weight, in an order of their own: the order of the rows
+    does not matter, and a weight of 2 is the same as the row twice.
+
+    Args:
+        hidden: units of the net of each number; 3 H + 1 weights for one output.
+        pair_hidden: units of a pair's net.
+        interactions: pairs of features that have a term of their own: how many (the best of a ranking), "auto" for as
+            many as raise the evidence, or a list of pairs of names, such as ``[("age", "dose")]``.
+        ranking: what pairs are ranked by: "evidence", what log Z would gain by the pair, or "mutual_information", the
+            dependence of the two features' own effects under the posterior (Bouchiat et al. 2024, section 4).
+        posterior: "laplace", or "map" for the point alone: the plain neural additive model, without bands.
+        structure: of the Laplace posterior: "block", terms independent of each other, or "full".
+        numeric_transform: of the numbers: "standard" (less their mean, in standard deviations) or "quantile" (their
+            normal scores: for long tails), or one of these for each column named, the others "standard".
+        categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
+            categorical are labels anyway.
+        prior_precision: of the weights: "evidence" for one a net, or a layer of it, that maximises the evidence, or a
+            positive number for all.
+        intercept_prior_precision: of b.
+        groups: what has a prior precision of its own: "layer" or "net".
+        epochs: steps over all rows, at most: fitting ends where the evidence has come to rest.
+        burn_in: epochs before the first update of the precisions.
+        evidence_every: epochs from one update to the next.
+        evidence_steps: fixed-point steps of an update.
+        random_state: of the first weights, and of draws from the predictive: an int for the same model at every call.
+        progress: whether to draw a bar while fitting, where a person can see it.
+
+    Attributes:
+        classes_: the labels, sorted; of several labels a row, their names or 0…C−1.
+        posterior_: over the weights, by term; it answers for encoded rows.
+        prior_precision_: of each term by its name: a number, or one for each of its layers.
+        log_evidence_: Laplace's log p(y∣X): by blocks a lower bound on the full structure's.
+        pairs_: names of the pairs that have a term.
+        ranking_: all pairs with their scores, best first, where they were ranked.
+        trace_: log evidence, epoch by epoch.
+        n_iter_: epochs.
+        additive_: the encoding, the model and its fit: what `bayescope.additive` explains and `bayescope.plots` draws.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, if X had some.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.linspace(-2.0, 2.0, 60)[:, None]
+        >>> model = NeuralAdditiveClassifier(random_state=0).fit(X, np.abs(X[:, 0]) > 1.0)
+        >>> model.predict([[-1.8], [0.0], [1.8]])
+        array([ True, False,  True])
+        >>> effect = model.effects(0, grid=[0.0])
+        >>> bool(effect.high[0] < 0.0)
+        True
+    """
+
+    classes_: np.ndarray
+
+    def __init__(
+        self,
+        *,
+        hidden: int = Options.hidden,
+        pair_hidden: int = Options.pair_hidden,
+        interactions: Any = Options.interactions,
+        ranking: str = Options.ranking,
+        posterior: str = Options.posterior,
+        structure: str = Options.structure,
+        numeric_transform: Any = "standard",
+        categorical: Any = None,
+        prior_precision: Any = Options.prior_precision,
+        intercept_prior_precision: float = Options.intercept_prior_precision,
+        groups: str = Schedule.groups,
+        epochs: int = Schedule.epochs,
+        burn_in: int = Schedule.burn_in,
+        evidence_every: int = Schedule.every,
+        evidence_steps: int = Schedule.steps,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.hidden = hidden
+        self.pair_hidden = pair_hidden
+        self.interactions = interactions
+        self.ranking = ranking
+        self.posterior = posterior
+        self.structure = structure
+        self.numeric_transform = numeric_transform
+        self.categorical = categorical
+        self.prior_precision = prior_precision
+        self.intercept_prior_precision = intercept_prior_precision
+        self.groups = groups
+        self.epochs = epochs
+        self.burn_in = burn_in
+        self.evidence_every = evidence_every
+        self.evidence_steps = evidence_steps
+        self.random_state = random_state
+        self.progress = progress
+
+    @outside_inference_mode
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, offset: Any = None) -> NeuralAdditiveClassifier:
+        """Fits the effects, their prior precisions and the posterior.
+
+        Args:
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
+            y: N labels, or N rows of 0 and 1.
+            sample_weight: how often each row counts, shape (N,).
+            offset: added to f as it is, in logits, shape (N,) for one f, else (N, C).
+
+        Raises:
+            InputError: if an input or an option cannot be used; the message names the column.
+            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
+            NotPositiveDefiniteError: if the curvature of a term is singular in float64.
+        """
+        columns = self._columns(X, y)
+        weights = row_weights(sample_weight, len(columns[0].values))
+        labels = Labels.of(y, weights)
+        self.classes_, self._multilabel = labels.classes, labels.multilabel
+        self._offset_columns = labels.outputs
+        offset = row_offset(offset, len(weights), labels.outputs)
+        rows = DistinctRows.of(columns, labels.codes, offset, weights)
+        targets = labels.likelihood.targets(rows.targets if labels.multilabel else rows.targets[:, 0], labels.outputs)
+        self._learn(rows, targets, np.ones(labels.outputs), np.zeros(labels.outputs), 0.0, labels.likelihood)
+        return self
+
+    def predict(self, X: Any, *, offset: Any = None) -> np.ndarray:
+        """The most probable class of each row, shape (N,); of several labels those that are probable, 0/1, (N, C)."""
+        probs = self.predict_proba(X, offset=offset)
+        if self._multilabel:
+            return np.asarray(probs > 0.5, dtype=np.int64)
+        best: np.ndarray = self.classes_[probs.argmax(axis=1)]
+        return best
+
+    def predict_proba(self, X: Any, *, offset: Any = None) -> np.ndarray:
+        """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``."""
+        return self._read(X, offset, lambda predictive: np.asarray(predictive.probs))
+
+    def predict_log_proba(self, X: Any, *, offset: Any = None) -> np.ndarray:
+        """log p(y = k∣x, data), shape (N, K), without underflow where a row has one label."""
+        check_is_fitted(self)
+        if self._multilabel:
+            return np.log(self.predict_proba(X, offset=offset))
+        return self._read(X, offset, lambda predictive: log_probabilities(predictive, len(self.classes_)))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+@final
+class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignore[misc]
+    """A neural additive model of numbers whose every effect has a band (LA-NAM; Bouchiat et al. 2024).
+
+    y = b + Σ_j f_j(x_j) + Σ_jk f_jk(x_j, x_k) + offset + noise. The effect of a number is a net with one hidden layer,
+    that of a category a free effect for each label, and a missing value has an effect of its own; all are centred over
+    the data. Each has a prior precision that maximises Laplace's evidence, so that features which tell nothing are
+    switched off, and labels that are rare or were never seen keep to their prior, with a wide band.
+
+    y is standardised inside; all answers are in its own unit. It may have several columns, shape (N, D), whose noise is
+    independent. Rows of equal X, y and offset are one row with their summed weight, in an order of their own: the order
+    of the rows does not matter, and a weight of 2 is the same as the row twice.
+
+    Args:
+        likelihood: "gaussian", or "heteroscedastic_gaussian" for a noise whose logarithm is an additive model too:
+            outputs are then the means of all columns of y, followed by their log variances.
+        hidden: units of the net of each number; 3 H + 1 weights for one output.
+        pair_hidden: units of a pair's net.
+        interactions: pairs of features that have a term of their own: how many (the best of a ranking), "auto" for as
+            many as raise the evidence, or a list of pairs of names, such as ``[("age", "dose")]``.
+        ranking: what pairs are ranked by: "evidence", what log Z would gain by the pair, or "mutual_information", the
+            dependence of the two features' own effects under the posterior (Bouchiat et al. 2024, section 4).
+        posterior: "laplace", or "map" for the point alone: the plain neural additive model, without bands.
+        structure: of the Laplace posterior: "block", terms independent of each other, or "full".
+        numeric_transform: of the numbers: "standard" (less their mean, in standard deviations) or "quantile" (their
+            normal scores: for long tails), or one of these for each column named, the others "standard".
+        categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
+            categorical are labels anyway.
+        prior_precision: of the weights: "evidence" for one a net, or a layer of it, that maximises the evidence, or a
+            positive number for all.
+        noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y.
+        intercept_prior_precision: of b, in standard deviations of y.
+        groups: what has a prior precision of its own: "layer" or "net".
+        epochs: steps over all rows, at most: fitting ends where the evidence has come to rest.
+        burn_in: epochs before the first update of the precisions and the noise.
+        evidence_every: epochs from one update to the next.
+        evidence_steps: fixed-point steps of an update.
+        random_state: of the first weights, and of draws from the predictive: an int for the same model at every call.
+        progress: whether to draw a bar while fitting, where a person can see it.
+
+    Attributes:
+        noise_variance_: in y's unit squared: a number, or one for each column of y.
+        posterior_: over the weights, by term; it answers for encoded rows.
+        prior_precision_: of each term by its name: a number, or one for each of its layers.
+        log_evidence_: Laplace's log p(y∣X): by blocks a lower bound on the full structure's.
+        pairs_: names of the pairs that have a term.
+        ranking_: all pairs with their scores, best first, where they were ranked.
+        trace_: log evidence and noise variance, of the standardised y, epoch by epoch.
+        n_iter_: epochs.
+        additive_: the encoding, the model and its fit: what `bayescope.additive` explains and `bayescope.plots` draws.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, if X had some.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.linspace(-2.0, 2.0, 60)[:, None]
+        >>> model = NeuralAdditiveRegressor(random_state=0).fit(X, X[:, 0] ** 2)
+        >>> mean, sd = model.predict([[1.5]], return_std=True)
+        >>> bool(abs(mean[0] - 2.25) < 0.05)
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        likelihood: str = "gaussian",
+        hidden: int = Options.hidden,
+        pair_hidden: int = Options.pair_hidden,
+        interactions: Any = Options.interactions,
+        ranking: str = Options.ranking,
+        posterior: str = Options.posterior,
+        structure: str = Options.structure,
+        numeric_transform: Any = "standard",
+        categorical: Any = None,
+        prior_precision: Any = Options.prior_precision,
+        noise_variance: Any = "evidence",
+        intercept_prior_precision: float = Options.intercept_prior_precision,
+        groups: str = Schedule.groups,
+        epochs: int = Schedule.epochs,
+        burn_in: int = Schedule.burn_in,
+        evidence_every: int = Schedule.every,
+        evidence_steps: int = Schedule.steps,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.likelihood = likelihood
+        self.hidden = hidden
+        self.pair_hidden = pair_hidden
+        self.interactions = interactions
+        self.ranking = ranking
+        self.posterior = posterior
+        self.structure = structure
+        self.numeric_transform = numeric_transform
+        self.categorical = categorical
+        self.prior_precision = prior_precision
+        self.noise_variance = noise_variance
+        self.intercept_prior_precision = intercept_prior_precision
+        self.groups = groups
+        self.epochs = epochs
+        self.burn_in = burn_in
+        self.evidence_every = evidence_every
+        self.evidence_steps = evidence_steps
+        self.random_state = random_state
+        self.progress = progress
+
+    @outside_inference_mode
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, offset: Any = None) -> NeuralAdditiveRegressor:
+        """Fits the effects, their prior precisions, the noise and the posterior.
+
+        Args:
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
+            y: N numbers, or N rows of D.
+            sample_weight: how often each row counts, shape (N,).
+            offset: added to E(y∣f) as it is, in y's unit, of y's shape.
+
+        Raises:
+            InputError: if an input or an option cannot be used; the message names the column.
+            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
+            NotPositiveDefiniteError: if the curvature of a term is singular in float64.
+        """
+        columns = self._columns(X, y)
+        rows = len(columns[0].values)
+        weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
+        self._flat = targets.ndim == 1
+        targets = targets[:, None] if self._flat else targets
+        self._offset_columns = targets.shape[1]
+        distinct = DistinctRows.of(columns, targets, row_offset(offset, rows, targets.shape[1]), weights)
+        shift, scale = _standardised(distinct)
+        likelihood = self._likelihood(scale, rows)
+        standard = torch.from_numpy((distinct.targets - shift) / scale)
+        log_unit = float(np.log(scale).sum())
+        if self.likelihood == "heteroscedastic_gaussian":
+            # log σ² of y is that of the standardised y and log scale²
+            shift, scale = np.concatenate([shift, 2.0 * np.log(scale)]), np.concatenate([scale, np.ones_like(scale)])
+        learnt = isinstance(self.noise_variance, str)
+        self._learn(distinct, standard, scale, shift, log_unit, likelihood, learn_noise=learnt)
+        return self
+
+    def predict(
+        self, X: Any, return_std: bool = False, *, offset: Any = None
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""
+        read = self._read(X, offset, lambda predictive: np.stack([predictive.mean, predictive.variance], axis=1))
+        mean, sd = read[:, 0], np.sqrt(read[:, 1])
+        mean, sd = (mean[:, 0], sd[:, 0]) if self._flat else (mean, sd)
+        return (mean, sd) if return_std else mean
+
+    @property
+    def noise_variance_(self) -> float | np.ndarray:
+        """The noise variance in y's unit squared, a number or one an output."""
+        check_is_fitted(self)
+        likelihood = self.posterior_.likelihood
+        if not isinstance(likelihood, Gaussian):
+            raise MissingAttributeError(
+                f"noise_variance_: likelihood={self.likelihood!r} has one for each row. Ask predict_distribution(X)."
+            )
+        noise = likelihood.noise(self.additive_.model.scale).numpy()
+        return float(noise[0]) if self._flat else noise.copy()
+
+    def _likelihood(self, scale: np.ndarray, rows: int) -> Likelihood:
+        """p(y∣f) of the standardised y."""
+        checks.choice("likelihood", self.likelihood, LIKELIHOODS)
+        if isinstance(self.noise_variance, str):
+            checks.choice("noise_variance", self.noise_variance, ["evidence"])
+            if rows < 2:
+                raise InputError(
+                    "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. "
+                    "Give a noise_variance."
+                )
+            return Gaussian(FIRST_NOISE) if self.likelihood == "gaussian" else HeteroscedasticGaussian()
+        noise = checks.positive("noise_variance", self.noise_variance).numpy()
+        if self.likelihood != "gaussian":
+            raise InputError(
+                f"noise_variance: expected 'evidence' for likelihood={self.likelihood!r}, which learns one for each "
+                f"row, got {self.noise_variance!r}."
+            )
+        if noise.shape not in ((), scale.shape):
+            raise InputError(f"noise_variance: expected a number or {len(scale)} of them, got shape {noise.shape}.")
+        told = noise / scale**2
+        return Gaussian(told if len(told) > 1 else told[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _standardised(rows: DistinctRows) -> tuple[np.ndarray, np.ndarray]:
+    """The weighted mean and standard deviation of y less the offset, for each output."""
+    around = rows.targets if rows.offset is None else rows.targets - rows.offset
+    each = [Standard.fit(column, rows.weights) for column in around.T]
+    return np.array([one.mean for one in each]), np.array([one.scale for one in each])

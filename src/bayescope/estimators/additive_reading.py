@@ -1,0 +1,312 @@
+"""What both neural additive estimators do: they read tables, fit, and say what was learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bayescope import checks
+from bayescope.additive.additive import Additive, Data, Options, fit_additive
+from bayescope.additive.effects import Effect, Surface, effect, surface
+from bayescope.additive.explanation import Explanation, explain
+from bayescope.additive.fit import Schedule
+from bayescope.additive.grids import Grid
+from bayescope.additive.importance import Importance, importance
+from bayescope.additive.terms import Rows
+from bayescope.errors import InputError
+from bayescope.estimators.distinct_rows import DistinctRows, row_offset
+from bayescope.estimators.pairs import feature_pairs
+from bayescope.estimators.reading import BLOCK_NUMBERS, defined, generator_from, noted
+from bayescope.likelihoods import Likelihood
+from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.predictive import Predictive
+from bayescope.tables import Column, TableEncoding, read_table
+from bayescope.threads import threads_for
+
+# What a summary calls the numbers that a transform makes.
+UNITS = {"standard": "in standard deviations", "quantile": "as normal scores"}
+
+Precisions = float | dict[str, float]
+
+
+class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
+    """A table, an additive model and its posterior."""
+
+    hidden: int
+    pair_hidden: int
+    interactions: Any
+    ranking: str
+    posterior: str
+    structure: str
+    numeric_transform: Any
+    categorical: Any
+    prior_precision: Any
+    intercept_prior_precision: float
+    groups: str
+    epochs: int
+    burn_in: int
+    evidence_every: int
+    evidence_steps: int
+    progress: bool
+    random_state: Any
+
+    additive_: Additive
+    posterior_: GaussianPosterior | PointPosterior
+    n_features_in_: int
+    _categorical: list[int]
+    _offset_columns: int
+
+    def predict_distribution(
+        self,
+        X: Any,
+        *,
+        offset: Any = None,
+        integral: str | None = None,
+        method: str | None = None,
+        samples: int | None = None,
+        generator: torch.Generator | int | None = None,
+    ) -> Predictive:
+        """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
+
+        The labels of a classifier are the codes 0…K−1 of ``classes_``; several labels a row are 0 and 1.
+
+        Args:
+            X: a table of the columns that were fitted.
+            offset: added to the linear predictor, shape (N,) or (N, C); 0 by default.
+            integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
+                the most accurate one. Where there is a closed form it is used.
+            method: "linearized" or "sampled".
+            samples: how many draws, where there are any.
+            generator: for the draws; ``random_state`` by default.
+        """
+        rows = self._encoded(self._known(X), offset)
+        source = generator_from(self.random_state) if generator is None else generator
+        return self.posterior_.predict(rows, integral=integral, method=method, samples=samples, generator=source)
+
+    def effects(self, feature: int | str, *, grid: Grid = None, level: float = 0.95) -> Effect:
+        """The effect of one feature with its band, in the unit of the linear predictor: the logit, or y's unit.
+
+        Effects are centred: their mean over the rows that were fitted is 0. Pairs are not part of it.
+
+        Args:
+            feature: by name or position.
+            grid: values of the column, in its own unit, or how many; 100, or all labels that were seen, by default.
+            level: the probability of the interval at each point.
+
+        Returns:
+            ``grid``, ``mean``, ``sd``, ``low``, ``high``, the share of the data near each point as ``density``, and the
+            effect of a ``missing`` value.
+        """
+        check_is_fitted(self)
+        return effect(self.additive_, feature, grid=grid, level=level)
+
+    def surface(
+        self,
+        a: int | str,
+        b: int | str,
+        *,
+        grid: tuple[Grid, Grid] = (None, None),
+        level: float = 0.95,
+        whole: bool = False,
+    ) -> Surface:
+        """The effect of two features together, of which the model has a term.
+
+        Args:
+            a: a feature, by name or position.
+            b: the other one.
+            grid: of each, as for `effects`.
+            level: the probability of the interval at each point.
+            whole: whether the two features' own effects are added.
+        """
+        check_is_fitted(self)
+        return surface(self.additive_, (a, b), grid=grid, level=level, whole=whole)
+
+    def explain(self, X: Any, *, offset: Any = None, level: float = 0.95) -> Explanation:
+        """What each term contributes to the prediction of each row, with intervals; the parts sum to the total.
+
+        Args:
+            X: a table of the columns that were fitted.
+            offset: added to the linear predictor, as for predictions.
+            level: the probability of the intervals.
+        """
+        columns = self._known(X)
+        return explain(self.additive_, self._encoded(columns, offset), columns=columns, level=level)
+
+    def importance(self, *, level: float = 0.95) -> Importance:
+        """How much each term moves the linear predictor over the rows that were fitted, with its uncertainty."""
+        check_is_fitted(self)
+        return importance(self.additive_, level=level)
+
+    def summary(self) -> str:
+        """How the model was fitted: its terms and their prior precisions, the noise, the units of the inputs."""
+        check_is_fitted(self)
+        return self.posterior_.summary()
+
+    @property
+    def log_evidence_(self) -> float:
+        """Laplace's log p(y∣X): by blocks, a lower bound on that of the full curvature."""
+        check_is_fitted(self)
+        return defined(self.posterior_.log_evidence)
+
+    @property
+    def prior_precision_(self) -> dict[str, Precisions]:
+        """The prior precision of each term by its name: a number, or by ``groups="layer"`` one for each layer."""
+        check_is_fitted(self)
+        fit = self.additive_.fit
+        return {
+            term.name: _told(self.groups, family.layers, values.tolist())
+            for family, precisions in zip(fit.problem.families, fit.at.precisions, strict=True)
+            for term, values in zip(family.terms, precisions, strict=True)
+        }
+
+    @property
+    def pairs_(self) -> list[tuple[str, str]]:
+        """The names of the pairs that have a term."""
+        check_is_fitted(self)
+        return self._named(self.additive_.pairs)
+
+    @property
+    def ranking_(self) -> pd.DataFrame | None:
+        """All pairs with their scores, best first; ``None`` where none were ranked."""
+        check_is_fitted(self)
+        ranking = self.additive_.ranking
+        if ranking is None:
+            return None
+        table = pd.DataFrame(self._named(ranking.pairs), columns=["first", "second"])
+        return table.assign(score=ranking.scores)
+
+    @property
+    def trace_(self) -> Mapping[str, Sequence[float]]:
+        """Log evidence, log joint and noise variance after each epoch, the targets in standard deviations."""
+        check_is_fitted(self)
+        return self.posterior_.trace
+
+    @property
+    def n_iter_(self) -> int:
+        """Epochs that the last training took, that with the pairs."""
+        return len(self.trace_["log_evidence"])
+
+    def _columns(self, X: Any, y: Any) -> list[Column]:
+        """The columns of the table to fit, whose names and kinds are learnt from it."""
+        columns = read_table(X, categorical=self.categorical)
+        if len(columns[0].values) == 0:
+            raise InputError(
+                f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
+            )
+        validate_data(self, _sized(X, columns), y, skip_check_array=True)
+        names = [column.name for column in columns]
+        self._categorical = [names.index(at) if isinstance(at, str) else int(at) for at in self.categorical or ()]
+        return columns
+
+    def _known(self, X: Any) -> list[Column]:
+        """A table of the columns that were fitted."""
+        check_is_fitted(self)
+        columns = read_table(X, categorical=[at for at in self._categorical if at < _width(X)])
+        validate_data(self, _sized(X, columns), reset=False, skip_check_array=True)
+        # Without names, or with names that were not there to be learnt, columns are told by their positions.
+        names = self.additive_.encoding.names
+        return [replace(column, name=name) for column, name in zip(columns, names, strict=True)]
+
+    def _encoded(self, columns: Sequence[Column], offset: Any) -> Rows:
+        """Those columns as the model takes them."""
+        offsets = row_offset(offset, len(columns[0].values), self._offset_columns)
+        encoded = self.additive_.encoding.encode(columns)
+        return Rows.of(encoded, _padded(offsets, self.additive_.model.outputs))
+
+    def _read(self, X: Any, offset: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
+        """Predicts rows in blocks that bound the memory, and joins what is read from each."""
+        rows = self._encoded(self._known(X), offset)
+        posterior, model = self.posterior_, self.additive_.model
+        size = max(1, BLOCK_NUMBERS // (model.dim * model.outputs))
+        with threads_for(model.dim * min(size, len(rows))):
+            starts = range(0, max(1, len(rows)), size)
+            return np.concatenate([read(posterior.predict(rows[start : start + size])) for start in starts])
+
+    def _learn(
+        self, rows: DistinctRows, targets: torch.Tensor, scale: np.ndarray, shift: np.ndarray, log_unit: float,
+        likelihood: Likelihood, *, learn_noise: bool = False,
+    ) -> None:  # fmt: skip
+        """Encodes the rows, fits the model and sets the learned attributes."""
+        encoding = TableEncoding.fit(rows.columns, transform=self.numeric_transform, weights=rows.weights)
+        data = Data(
+            rows=Rows.of(encoding.encode(rows.columns), _padded(rows.offset, len(scale))),
+            targets=targets,
+            weights=torch.from_numpy(rows.weights),
+            scale=torch.from_numpy(scale),
+            shift=torch.from_numpy(shift),
+            log_unit=log_unit,
+        )
+        options = self._options(encoding.names, learn_noise)
+        with threads_for(targets.shape[0] * len(encoding.names)):
+            additive = fit_additive(encoding, data, likelihood, options)
+        self.posterior_ = noted(additive.posterior, self._notes(encoding))
+        self.additive_ = replace(additive, posterior=self.posterior_)
+
+    def _options(self, names: Sequence[str], learn_noise: bool) -> Options:
+        return Options(
+            hidden=self.hidden,
+            pair_hidden=self.pair_hidden,
+            interactions=feature_pairs(self.interactions, names),
+            ranking=checks.choice("ranking", self.ranking, ("evidence", "mutual_information")),
+            posterior=self.posterior,
+            structure=self.structure,
+            prior_precision=self.prior_precision,
+            intercept_prior_precision=self.intercept_prior_precision,
+            schedule=Schedule(
+                epochs=self.epochs,
+                burn_in=self.burn_in,
+                every=self.evidence_every,
+                steps=self.evidence_steps,
+                groups=self.groups,
+                learn_noise=learn_noise,
+                progress=checks.flag("progress", self.progress),
+            ),
+            seed=checks.seed_from(generator_from(self.random_state)),
+        )
+
+    def _notes(self, encoding: TableEncoding) -> dict[str, str]:
+        """The inputs' units: the prior has them."""
+        told: dict[str, list[str]] = {}
+        for feature in encoding.features:
+            how = "a level each" if feature.kind == "categorical" else UNITS[feature.transform]
+            told.setdefault(how, []).append(feature.name)
+        return {"inputs": "; ".join(f"{', '.join(which)}: {how}" for how, which in told.items())}
+
+    def _named(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
+        names = self.additive_.encoding.names
+        return [(names[first], names[second]) for first, second in pairs]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+
+def _told(groups: str, layers: Sequence[str], values: Sequence[float]) -> Precisions:
+    return dict(zip(layers, values, strict=True)) if groups == "layer" else values[0]
+
+
+def _padded(offset: np.ndarray | None, outputs: int) -> torch.Tensor | None:
+    """An offset for each of C outputs, shape (N, C): 0 for those beyond its columns, such as log variances."""
+    return None if offset is None else torch.from_numpy(np.pad(offset, ((0, 0), (0, outputs - offset.shape[1]))))
+
+
+def _width(X: Any) -> float:
+    """Columns of a table that tells, else infinity."""
+    shape = getattr(X, "shape", None)
+    return float(shape[1]) if shape is not None and len(shape) == 2 else np.inf
+
+
+def _sized(X: Any, columns: Sequence[Column]) -> Any:
+    """The table as scikit-learn can tell its width and names: it knows nothing of frames without a shape."""
+    if hasattr(X, "shape") or not hasattr(X, "__dataframe__"):
+        return X
+    return pd.DataFrame(columns=[column.name for column in columns])
