@@ -11,7 +11,12 @@ from bayescope.comparison import Comparison, compare
 from bayescope.curvature import Curvature, Plan, fit_curvature, plan
 from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles.ensemble import ensemble
-from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
+from bayescope.estimators import (
+    BayesianLinearRegression,
+    BayesianLogisticRegression,
+    NeuralAdditiveClassifier,
+    NeuralAdditiveRegressor,
+)
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
 from bayescope.laplace.online import fit_evidence
@@ -51,6 +56,8 @@ __all__ = [
     "HeteroscedasticGaussian",
     "ImplicitPosterior",
     "MixturePosterior",
+    "NeuralAdditiveClassifier",
+    "NeuralAdditiveRegressor",
     "Plan",
     "PointPosterior",
     "Posterior",

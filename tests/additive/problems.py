@@ -14,6 +14,7 @@ from bayescope.additive.evidence import first_precisions
 from bayescope.additive.families import Family, HiddenNets, LevelEffects
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.additive.terms import Column, Rows, Term
+from bayescope.additive.valued import ValuedNets
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 
 KINDS = 3  # the labels of column 2; then come "missing" and "unseen"
@@ -49,6 +50,11 @@ def table(n: int, *, seed: int = 0, outputs: int | None = None) -> Rows:
 
 def nets(*terms: Term, hidden: int = 3, outputs: int = 1) -> HiddenNets:
     return HiddenNets.of(terms, hidden, outputs)
+
+
+def valued(outputs: int = 1, *, hidden: int = 3) -> ValuedNets:
+    """The column of halves, with an effect of each that is among the first rows."""
+    return ValuedNets.of([SECOND], hidden, outputs, table(14, seed=4))
 
 
 def labels(outputs: int = 1) -> LevelEffects:
@@ -152,6 +158,13 @@ def plain_effect(family: Family, term: Term, theta: Tensor, rows: Rows) -> Tenso
     if isinstance(family, LevelEffects):
         effects = theta.reshape(family.levels, family.outputs)
         return torch.stack([effects[int(level)] for level in rows.levels[:, term.features[0]]])
+    if isinstance(family, ValuedNets):
+        smooth = plain_effect(family.net, term, theta[: family.net.weights], rows)
+        effects = math.sqrt(family.net.hidden / 2) * theta[family.net.weights :].reshape(-1, family.outputs)
+        seen = family.seen[family.terms.index(term)].tolist()
+        inputs, absent = plain_inputs(term, rows)
+        own = [effects[seen.index(float(x)) if float(x) in seen else -1] for x in inputs]
+        return torch.stack([a if gone else a + b for a, b, gone in zip(smooth, own, absent, strict=True)])
     assert isinstance(family, HiddenNets)
     inputs, absent = plain_inputs(term, rows)
     inputs = torch.cat([inputs, inputs.new_zeros(len(rows), family.inputs - inputs.shape[1])], 1)
@@ -232,6 +245,7 @@ CASES = [
     _case("gaussian, two outputs", _everything, Gaussian(0.3), 2, normal(12, 2, seed=7), offset=True),
     _case("bernoulli", _everything, Bernoulli(), 1, _whole(13, 2)[:, None], offset=True, weighted=True),
     _case("categorical", _everything, Categorical(), 3, _whole(12, 3), weighted=True),
+    _case("values", lambda c: [nets(FIRST, outputs=c), valued(c)], Gaussian(0.3), 2, normal(14, 2, seed=7)),
     _case(
         "heteroscedastic", lambda c: [labels(c), nets(FIRST, PAIR, outputs=c)], HeteroscedasticGaussian(), 2,
         normal(30, 1, seed=7), weighted=True,

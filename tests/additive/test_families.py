@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bayescope.additive.families import SLOPES, Family, HiddenNets, Points
+from bayescope.additive.families import SLOPES, Family, LevelEffects, Points
 from tests.additive.problems import (
     FIRST,
     MIXED,
@@ -19,6 +19,7 @@ from tests.additive.problems import (
     plain_effect,
     seeded,
     table,
+    valued,
 )
 
 FAMILIES = {
@@ -26,6 +27,8 @@ FAMILIES = {
     "features, three outputs": nets(FIRST, SECOND, outputs=3),
     "pairs": nets(PAIR, MIXED, hidden=5, outputs=2),
     "widths that differ": nets(FIRST, MIXED, PAIR),
+    "values": valued(),
+    "values, two outputs": valued(2),
     "labels": labels(),
     "labels, three outputs": labels(3),
 }
@@ -125,7 +128,7 @@ def test_the_first_weights_are_the_seeds(family: Family) -> None:
     first, again, other = (family.start(points, mass, seeded(seed)) for seed in (0, 0, 1))
     assert first.shape == (len(family.terms), family.weights)
     assert torch.equal(first, again)
-    assert torch.equal(first, other) == (not isinstance(family, HiddenNets))
+    assert torch.equal(first, other) == isinstance(family, LevelEffects)
     assert not family.values(first, points).any()  # the model begins at its intercept
 
 

@@ -294,3 +294,14 @@ def test_adult_is_read_and_encoded_in_no_time(reference_data: Path) -> None:
     gain = encoded.values[:, 10]
     assert np.unique(gain).size == adult["column 10"].nunique()
     assert seconds < 3.0  # 0.15 on a quiet machine
+
+
+def test_a_weight_is_so_many_rows() -> None:
+    weights = np.array([2.0, 1.0, 3.0, 1.0])
+    columns = read_table(FRAME)
+    weighted = TableEncoding.fit(columns, weights=weights)
+    repeated = TableEncoding.fit(read_table(FRAME.loc[FRAME.index.repeat([2, 1, 3, 1])]))
+    for found, expected in zip(weighted.features, repeated.features, strict=True):
+        np.testing.assert_array_equal(found.counts, expected.counts)
+        assert found.missing == expected.missing
+    np.testing.assert_allclose(weighted.encode(columns).values, repeated.encode(columns).values, rtol=1e-12)

@@ -133,3 +133,12 @@ def test_the_same_column_gives_the_same_scores_in_any_order() -> None:
 @pytest.mark.parametrize("scaling", [Standard, Quantiles])
 def test_no_numbers_leave_numbers_as_they_are(scaling: type[Standard] | type[Quantiles]) -> None:
     np.testing.assert_array_equal(scaling.fit(np.empty(0)).forward(np.array([3.0, np.nan])), [3.0, np.nan])
+
+
+@pytest.mark.parametrize("scaling", [Standard, Quantiles])
+def test_a_weight_is_so_many_numbers(scaling: type[Standard] | type[Quantiles]) -> None:
+    x, weights = RNG.normal(size=80).round(1), RNG.integers(1, 4, 80).astype(float)
+    new = np.linspace(-4.0, 4.0, 33)
+    repeated = scaling.fit(np.repeat(x, weights.astype(int))).forward(new)
+    np.testing.assert_allclose(scaling.fit(x, weights).forward(new), repeated, rtol=1e-9)
+    assert not np.allclose(scaling.fit(x).forward(new), repeated, rtol=1e-3)

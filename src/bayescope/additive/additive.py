@@ -19,7 +19,7 @@ from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at
 from bayescope.additive.problem import Hyperparameters, Problem, State
-from bayescope.additive.terms import Rows, feature_term, pair_term
+from bayescope.additive.terms import Rows, Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
@@ -27,7 +27,7 @@ from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.tables.encoding import CategoricalEncoding, TableEncoding
 
 # Where the precisions start: those of the hidden layers, which have slopes of up to 4 a standard deviation, and others.
-FIRST_INNER, FIRST_OTHER = 0.3, 1.0
+FIRST_INNER, FIRST_OTHER = 0.3, 10.0
 # Pairs are added so many at a time while they raise the evidence, and at most so many.
 AT_ONCE, MOST_PAIRS = 5, 20
 POSTERIORS = ("laplace", "map")
@@ -160,7 +160,7 @@ def _with_pairs(
     """The fit with the pairs that were asked for: given ones, the best of a ranking, or as many as raise log Z."""
     features, wanted = len(encoding.features), options.interactions
     if not isinstance(wanted, int | str):
-        given = tuple(_checked(pair, features) for pair in wanted)
+        given = tuple({frozenset(pair): _checked(pair, features) for pair in wanted}.values())
         return _extended(fitted, given, encoding, data, likelihood, options, generator), given, None
     first = ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
     if isinstance(wanted, int):
@@ -190,8 +190,9 @@ def _extended(
 ) -> AdditiveFit:  # fmt: skip
     """The fit with more terms, everything trained on from where it was."""
     terms = [pair_term(encoding, pair) for pair in pairs]
-    family = HiddenNets.of(terms, options.pair_hidden, len(data.scale))
-    return _climbed(fitted, (*fitted.problem.families, family), data, likelihood, options, generator)
+    by_width = [[term for term in terms if term.width == width] for width in sorted({term.width for term in terms})]
+    new = [HiddenNets.of(alike, options.pair_hidden, len(data.scale)) for alike in by_width]
+    return _climbed(fitted, (*fitted.problem.families, *new), data, likelihood, options, generator)
 
 
 def _climbed(
@@ -219,7 +220,9 @@ def _climbed(
 
 def _families(encoding: TableEncoding, rows: Rows, hidden: int, outputs: int) -> tuple[Family, ...]:
     """Nets for numbers, with effects of their values where those are few; levels for categories."""
-    nets, valued, tables = [], [], []
+    nets: list[Term] = []
+    valued: list[Term] = []
+    tables: list[tuple[Term, int]] = []
     for feature, described in enumerate(encoding.features):
         term = feature_term(encoding, feature)
         if isinstance(described, CategoricalEncoding):

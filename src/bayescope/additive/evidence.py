@@ -25,6 +25,8 @@ FARTHEST = 5.0
 LEAST_NOISE = 1e-8
 # Of the degrees of freedom that the noise is told by, at least this share of the data is kept.
 LEAST_FREEDOM = 0.05
+# Where fewer weights are determined than that, which may be rounding, nothing is told of their precision.
+LEAST_DETERMINED = 1e-10
 GROUPS = ("net", "layer")
 
 
@@ -57,7 +59,12 @@ class Evidence:
         value = problem.log_joint(state, at) + 0.5 * (constants - blocks.logdet())
         determined, squares = [], []
         for family, departure, diagonal, inverse, precision in zip(
-            problem.families, problem.departures(state), diagonals, blocks.inverse_diagonals(), at.precisions, strict=True
+            problem.families,
+            problem.departures(state),
+            diagonals,
+            blocks.inverse_diagonals(),
+            at.precisions,
+            strict=True,
         ):
             places = family.layer.expand_as(departure)
             empty = torch.zeros_like(precision)
@@ -91,8 +98,9 @@ class Evidence:
         for gamma, squares, before in zip(self.determined, self.squares, at.precisions, strict=True):
             if groups == "net":
                 gamma, squares = (part.sum(1, keepdim=True).expand_as(part) for part in (gamma, squares))  # noqa: PLW2901
-            told = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)  # 0/0: nothing is told
-            told = torch.where(squares > 0, told, before)
+                before = before.log().mean(1, keepdim=True).exp().expand_as(before)  # noqa: PLW2901
+            told = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)
+            told = torch.where((squares > 0) & (gamma > LEAST_DETERMINED), told, before)
             precisions.append((before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
         return tuple(precisions)
 

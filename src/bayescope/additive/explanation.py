@@ -100,9 +100,10 @@ class Explanation:
 
     def _with_constants(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Parts and their sds, shape (N, T + 2, C)."""
-        shape = (*self.contributions.shape[:2], -1)
+        outputs = 1 if self.contributions.ndim == 2 else self.contributions.shape[2]
+        shape = (*self.contributions.shape[:2], outputs)
         parts, sds = self.contributions.reshape(shape), self.sds.reshape(shape)
-        one = (parts.shape[0], 1, parts.shape[2])
+        one = (shape[0], 1, outputs)
         constants = np.broadcast_to(self.intercept, one), np.broadcast_to(self.intercept_sd, one)
         offset = self.offset.reshape(one)
         return (

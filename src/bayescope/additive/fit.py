@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -13,6 +14,7 @@ from bayescope.additive.evidence import GROUPS, Evidence
 from bayescope.additive.newton import FIRST_DAMPING, step
 from bayescope.additive.problem import Hyperparameters, Linearized, Problem, State, noise_of
 from bayescope.progress import progress_bar
+from bayescope.threads import threads_for
 
 # The evidence has come to rest where so many updates have not raised it by more than this, in nats.
 AT_REST, PATIENCE = 0.05, 8
@@ -66,7 +68,7 @@ class AdditiveFit:
         curvature: the blocks of the GGN without the prior, and that of the intercepts.
         evidence: log Z and γ.
         trace: "log_evidence", "log_joint", and "noise_variance" where there is one, of each epoch.
-        rested: whether the evidence came to rest before the epochs were over.
+        ended: why the climb ended: "rest" of the evidence, "all epochs" or "an interrupt".
     """
 
     problem: Problem
@@ -76,7 +78,7 @@ class AdditiveFit:
     curvature: tuple[list[Tensor], Tensor]
     evidence: Evidence
     trace: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    rested: bool = True
+    ended: str = "rest"
 
     @property
     def log_evidence(self) -> float:
@@ -85,37 +87,61 @@ class AdditiveFit:
 
 
 def climb(problem: Problem, state: State, at: Hyperparameters, schedule: Schedule) -> AdditiveFit:
-    """Steps of the weights and of the hyperparameters in turn; the best are kept and brought to their mode."""
-    trace: dict[str, list[float]] = {}
-    best, best_value, since = (state, at), -float("inf"), 0
-    damping, linear, rested = FIRST_DAMPING, None, False
-    with progress_bar("fitting", shown=schedule.progress) as report:
-        for epoch in range(schedule.epochs):
-            report(epoch, schedule.epochs, f"epoch {epoch + 1}")
-            taken = step(problem, state, at, damping, linear)
-            state, damping = taken.state, taken.damping
-            linear = problem.linearized(state, at.likelihood)
-            curvature = linear.blocks()
-            evidence = Evidence.of(problem, state, at, curvature)
-            _append(trace, evidence, taken.log_joint, at)
-            if epoch < schedule.burn_in:
-                continue
-            rising = float(evidence.value) > best_value + AT_REST
-            since = 0 if rising else since + 1
-            if float(evidence.value) > best_value:
-                best, best_value = (state, at), float(evidence.value)
-            if since >= PATIENCE:
-                rested = True
-                break
-            if (schedule.learn or schedule.learn_noise) and (epoch - schedule.burn_in) % schedule.every == 0:
-                at = _updated(problem, state, at, evidence, linear, schedule)
-                linear = linear.under(at.likelihood)
-    state, at = best if best_value > -float("inf") else (state, at)
-    return settled(problem, state, at, trace, rested)
+    """Steps of the weights and of the hyperparameters in turn; the best are kept and brought to their mode.
+
+    Ctrl-C ends the climb, and what was best until then is brought to its mode.
+    """
+    climber = _Climber(problem, state, at, schedule)
+    with threads_for(problem.numbers), progress_bar("fitting", shown=schedule.progress) as report:
+        try:
+            for epoch in range(schedule.epochs):
+                report(epoch, schedule.epochs, f"epoch {epoch + 1}")
+                if climber.rests(epoch):
+                    break
+        except KeyboardInterrupt:
+            climber.ended = "an interrupt"
+        return settled(problem, *climber.best, climber.trace, climber.ended)
+
+
+@final
+class _Climber:
+    """The state of a climb: where it is, and the best that it has seen."""
+
+    def __init__(self, problem: Problem, state: State, at: Hyperparameters, schedule: Schedule) -> None:
+        self.trace: dict[str, list[float]] = {}
+        self.best, self.ended = (state, at), "all epochs"
+        self._problem, self._state, self._at, self._schedule = problem, state, at, schedule
+        self._damping, self._linear = FIRST_DAMPING, problem.linearized(state, at.likelihood)
+        self._highest, self._since = -math.inf, 0
+
+    def rests(self, epoch: int) -> bool:
+        """One epoch; whether the evidence has come to rest."""
+        problem, schedule = self._problem, self._schedule
+        taken = step(problem, self._state, self._at, self._damping, self._linear)
+        self._state, self._damping = taken.state, taken.damping
+        self._linear = problem.linearized(self._state, self._at.likelihood)
+        evidence = Evidence.of(problem, self._state, self._at, self._linear.blocks)
+        _append(self.trace, evidence, taken.log_joint, self._at)
+        if epoch < schedule.burn_in:
+            self.best = (self._state, self._at)
+            return False
+        self._judge(float(evidence.value))
+        if self._since >= PATIENCE:
+            self.ended = "rest"
+            return True
+        if (schedule.learn or schedule.learn_noise) and (epoch - schedule.burn_in) % schedule.every == 0:
+            self._at = _updated(problem, self._state, self._at, evidence, self._linear, schedule)
+            self._linear = self._linear.under(self._at.likelihood)
+        return False
+
+    def _judge(self, value: float) -> None:
+        self._since = 0 if value > self._highest + AT_REST else self._since + 1
+        if value > self._highest:
+            self.best, self._highest = (self._state, self._at), value
 
 
 def settled(
-    problem: Problem, state: State, at: Hyperparameters, trace: Mapping[str, Sequence[float]], rested: bool
+    problem: Problem, state: State, at: Hyperparameters, trace: Mapping[str, Sequence[float]], ended: str
 ) -> AdditiveFit:
     """The mode of given hyperparameters, from weights close to it."""
     damping = FIRST_DAMPING
@@ -125,9 +151,9 @@ def settled(
         if taken.gain < SETTLED:
             break
     linear = problem.linearized(state, at.likelihood)
-    curvature = linear.blocks()
+    curvature = linear.blocks
     evidence = Evidence.of(problem, state, at, curvature)
-    return AdditiveFit(problem, state, at, linear, curvature, evidence, trace, rested)
+    return AdditiveFit(problem, state, at, linear, curvature, evidence, trace, ended)
 
 
 def _updated(
@@ -135,10 +161,8 @@ def _updated(
 ) -> Hyperparameters:
     for count in range(schedule.steps):
         if count:
-            evidence = Evidence.of(problem, state, at, linear.under(at.likelihood).blocks())
-        at = evidence.raised(
-            problem, state, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise
-        )
+            evidence = Evidence.of(problem, state, at, linear.under(at.likelihood).blocks)
+        at = evidence.raised(problem, state, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise)
     return at
 
 

@@ -13,10 +13,14 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import data_rows
-from bayescope.additive.terms import Rows
+from bayescope.additive.terms import Rows, feature_term
+from bayescope.additive.valued import has_values, values_of
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.tables.cells import column_of_cells
-from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature
+from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature, NumericEncoding
+
+# Steps from the range of a column down to a float's last bit, and the digits that numbers are mostly written with.
+BISECTIONS, DIGITS = 80, 12
 
 # Values of the column, how many of them, or the usual ones.
 Grid = int | Sequence[Any] | np.ndarray | None
@@ -49,7 +53,8 @@ class Axis:
             additive: a fitted model.
             feature: by name or position.
             grid: values of the column, NaN or ``None`` for a missing one; or how many numbers, evenly from the smallest
-                to the largest seen; or ``None``: so many ``points`` of a number, and the labels that were seen.
+                to the largest seen, of a feature whose values have effects of their own those seen that are nearest; or
+                ``None``: so many ``points`` of a number, and the labels that were seen.
             points: of numbers.
 
         Raises:
@@ -59,8 +64,10 @@ class Axis:
         """
         place = feature_position(additive, feature)
         described = additive.encoding.features[place]
-        read = _labels if isinstance(described, CategoricalEncoding) else _numbers
-        values = read(described, grid, points)
+        if isinstance(described, CategoricalEncoding):
+            values = _labels(described, grid)
+        else:
+            values = _numbers(described, points if grid is None else grid, _values_seen(additive, place, described))
         numbers, levels = described.encode(values)
         return cls(place, described, values, torch.from_numpy(numbers), torch.from_numpy(levels))
 
@@ -139,12 +146,12 @@ def shares(additive: Additive, places: np.ndarray, count: int) -> np.ndarray:
     return np.bincount(places[inside], weights[inside], minlength=count) / weights.sum()
 
 
-def _numbers(described: Feature, grid: Grid, points: int) -> np.ndarray:
-    assert not isinstance(described, CategoricalEncoding)
-    if grid is None:
-        return np.unique(described.grid(points))
+def _numbers(described: NumericEncoding, grid: int | Sequence[Any] | np.ndarray, seen: np.ndarray | None) -> np.ndarray:
     if isinstance(grid, int | np.integer):
-        return described.grid(checks.count("grid", grid))
+        even = np.unique(described.grid(checks.count("grid", grid)))
+        if seen is None:
+            return even
+        return seen if len(seen) <= grid else np.unique(seen[np.abs(seen - even[:, None]).argmin(1)])
     try:
         values: np.ndarray = np.asarray(grid, dtype=np.float64)
     except (TypeError, ValueError):
@@ -152,8 +159,23 @@ def _numbers(described: Feature, grid: Grid, points: int) -> np.ndarray:
     return _one_dimensional(described, values)
 
 
-def _labels(described: Feature, grid: Grid, _points: int) -> np.ndarray:
-    assert isinstance(described, CategoricalEncoding)
+def _values_seen(additive: Additive, feature: int, described: NumericEncoding) -> np.ndarray | None:
+    """The values of a feature in the column's unit, where they are few enough to have effects of their own."""
+    rows, term = data_rows(additive), feature_term(additive.encoding, feature)
+    if not has_values(term, rows):
+        return None
+    numbers = values_of(term, rows).numpy()
+    low, high = np.full(len(numbers), described.minimum), np.full(len(numbers), described.maximum)
+    for _ in range(BISECTIONS):
+        middle = 0.5 * (low + high)
+        below = described.forward(middle) < numbers
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    # The model knows a value by its number to the last bit, which short decimals mostly give.
+    short = np.array([float(f"{value:.{DIGITS}g}") for value in high])
+    return np.where(described.forward(short) == numbers, short, high)
+
+
+def _labels(described: CategoricalEncoding, grid: Grid) -> np.ndarray:
     if grid is None:
         values = np.empty(int((described.counts > 0).sum()), dtype=object)
         values[:] = [label for label, count in zip(described.categories, described.counts, strict=True) if count > 0]
@@ -165,7 +187,7 @@ def _labels(described: Feature, grid: Grid, _points: int) -> np.ndarray:
     return column_of_cells("grid", described.name, cells, labels=True).values
 
 
-def _one_dimensional(described: Feature, values: np.ndarray) -> np.ndarray:
+def _one_dimensional(described: NumericEncoding, values: np.ndarray) -> np.ndarray:
     if values.ndim != 1:
         raise InputError(f"grid: expected values of column {described.name!r} of shape (n,), got shape {values.shape}.")
     return values

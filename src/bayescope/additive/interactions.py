@@ -84,14 +84,6 @@ def rank(fit: AdditiveFit, encoding: TableEncoding, rows: Rows, method: str, gen
     return Ranking.of(pairs, scores.numpy(), method)
 
 
-def chosen(ranking: Ranking, limit: int) -> tuple[Pair, ...]:
-    """The best pairs whose score is above 0, at most so many.
-
-    Under "evidence" those are the pairs that are expected to raise log Z; all have a mutual information above 0.
-    """
-    return tuple(pair for pair, score in zip(ranking.pairs[:limit], ranking.scores, strict=False) if score > 0)
-
-
 def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], rows: Rows, generator: torch.Generator) -> Tensor:
     r"""What each pair alone would add to the log evidence if its net's hidden units stayed as they start.
 
@@ -102,10 +94,9 @@ def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], rows: Rows, generato
 
         gain = max_p ½ Σ t²/(e + p) − ½ Σ log(1 + e/p),
 
-    which is 0 at p = ∞. (For the Gaussian linear model: MacKay 1992; on a fixed basis: Bishop, PRML, eq. 3.86.) Of C
-    outputs, Λ is replaced by the diagonal of its absolute row sums, which is at least Λ (Gershgorin), so that the gain
-    is at most the exact one, and the sums also go over outputs; for one output, and for several that do not share a
-    row's curvature, Λ is itself.
+    which is 0 at p = ∞ (Bishop, PRML, eq. 3.86, for a linear model; the difference of two). Of C outputs, Λ is
+    replaced by the diagonal of its absolute row sums, which is at least Λ (Gershgorin), so that the gain is at most the
+    exact one where Bᵀg = 0, and all sums also go over outputs. Where outputs do not share a row's curvature that is Λ.
 
     Numbers are cut into at most 24 groups of equal size, each told by its mean, and all rows of a pair's cell are added
     up: cost grows with N by one addition a row and pair.
@@ -182,16 +173,16 @@ def mutual_information(fit: AdditiveFit, features: int) -> Tensor:
 
     With one scale s_j a feature, f = Σ_j s_j f_j at s = 1 and the hidden layers held, the posterior of s has the
     precision F + P over the features: F_jk = Σ_n f_j(x_n)ᵀ Λ_n f_k(x_n), over all C outputs, with centred effects.
-    The outer weights are s_j v_j with v_j ~ N(0, 1/δ_j), so that the log prior is −½ s_j² Σ δ_j v_j²: P_jj = Σ δ_j v_j²
-    over the outer weights, or over all levels of categories. ρ are the correlations in (F + P)⁻¹. An effect that is 0
+    The weights that f_j is linear in, all but the hidden layer's, are s_j v_j with v_j ~ N(0, 1/δ_j), so that the log
+    prior is −½ s_j² Σ δ_j v_j², and P_jj = Σ δ_j v_j². ρ are the correlations in (F + P)⁻¹. An effect that is 0
     everywhere tells nothing of others: 0.
     """
     precision = torch.zeros(features, dtype=torch.float64)
     for family, theta, diagonal in zip(
         fit.problem.families, fit.state.thetas, fit.at.diagonal(fit.problem.families), strict=True
     ):
-        outer = family.layer == len(family.layers) - 1
-        pulls = (diagonal * theta.square())[:, outer].sum(1)
+        linear = torch.tensor([name != "inner" for name in family.layers])[family.layer]
+        pulls = (diagonal * theta.square())[:, linear].sum(1)
         for term, pull in zip(family.terms, pulls, strict=True):
             if len(term.features) == 1:
                 precision[term.features[0]] = pull
@@ -200,9 +191,11 @@ def mutual_information(fit: AdditiveFit, features: int) -> Tensor:
     root = joint.diagonal()[told].sqrt()
     covariance = torch.linalg.inv(joint[told][:, told] / torch.outer(root, root))
     variance = covariance.diagonal()
-    correlation = (covariance.square() / torch.outer(variance, variance)).fill_diagonal_(0.0)
+    squares = (covariance.square() / torch.outer(variance, variance)).fill_diagonal_(0.0)
     information = torch.zeros(features, features, dtype=torch.float64)
-    information[torch.outer(told, told)] = (-0.5 * torch.log1p(-correlation)).flatten()
+    # Two effects that are one but for rounding: the most that float64 can tell.
+    remaining = (1.0 - squares).clamp(min=torch.finfo(torch.float64).eps)
+    information[torch.outer(told, told)] = (-0.5 * remaining.log()).flatten()
     return information
 
 

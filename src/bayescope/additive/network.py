@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import reduce
 from inspect import signature
+from operator import add
 from typing import Any, final
 
 import torch
@@ -13,6 +15,10 @@ from torch.nn import functional
 from bayescope import checks
 from bayescope.additive.families import SLOPES
 from bayescope.errors import InputError
+from bayescope.tape.tape import row_blocks
+
+# The slopes of the hidden units are computed for so much of a batch at a time: what a core's own cache holds.
+PIECE_BYTES = 2**19
 
 
 @final
@@ -65,27 +71,21 @@ class AdditiveNetwork(nn.Module):
         inputs, absent = self._read(x)
         if not self.training:
             hidden = self._hidden(inputs, absent).flatten(1)
-            gone = functional.linear(self._scale * absent.to(inputs), self.missing)
+            gone = _scale(self.inner_weight) * functional.linear(absent.to(inputs), self.missing)
             return functional.linear(hidden, self.outer_weight.flatten(1), self.bias) + gone
-        # Missing values are read as 0: what a net answers there is taken back.
-        at_zero = (self.outer_weight * torch.tanh(self.inner_bias)).sum(2)
-        gone = functional.linear(absent.to(inputs), self._scale * self.missing - at_zero, self.bias)
-        return gone + _summed(inputs, self.inner_weight, self.inner_bias, self.outer_weight)
+        parts = (self.inner_weight, self.inner_bias, self.outer_weight, self.missing, self.bias)
+        return _summed(inputs, absent.to(inputs), *parts)
 
     def effects(self, x: Tensor) -> Tensor:
         """f_j(x_j), shape (N, d, C): with the bias they add up to f(x). They are not centred."""
         inputs, absent = self._read(x)
         effects = torch.einsum("ndh,cdh->ndc", self._hidden(inputs, absent), self.outer_weight)
-        return effects + self._scale * absent[..., None] * self.missing.T
+        return effects + absent[..., None] * (_scale(self.inner_weight) * self.missing.T)
 
     def extra_repr(self) -> str:
         """The sizes."""
         outputs, features, hidden = self.outer_weight.shape
         return f"features={features}, outputs={outputs}, hidden={hidden}"
-
-    @property
-    def _scale(self) -> float:
-        return math.sqrt(self.inner_weight.shape[1] / 2.0)
 
     def _read(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Numbers, 0 where missing, and which are."""
@@ -93,7 +93,7 @@ class AdditiveNetwork(nn.Module):
         if x.ndim != 2 or x.shape[1] != features:
             raise InputError(f"x: expected shape (N, {features}), got {tuple(x.shape)}.")
         absent = torch.isnan(x)
-        return torch.where(absent, 0.0, x), absent
+        return x.masked_fill(absent, 0.0), absent
 
     def _hidden(self, inputs: Tensor, absent: Tensor) -> Tensor:
         """tanh(W x + c), 0 where x is missing, shape (N, d, H)."""
@@ -103,53 +103,66 @@ class AdditiveNetwork(nn.Module):
 
 @final
 class _Summed(torch.autograd.Function):
-    """Σ_j V_j tanh(W_j x_j + c_j), shape (N, C), for x of shape (N, d).
+    """b + Σ_j V_j tanh(W_j x_j + c_j), and √(H/2) m_j where x_j is missing, shape (N, C), for x of shape (N, d).
 
     With s = σ(2 (W x + c)), which PyTorch computes several times as fast as a tanh, tanh = 2 s − 1 and tanh′ =
     4 s (1 − s). For the gradient g of f, shape (N, C), all that the weights need of s are Σ_n g s, Σ_n g s (1 − s) and
-    Σ_n g x s (1 − s).
+    Σ_n g x s (1 − s). Missing values are read as x = 0: what a net answers there, V tanh(c), is taken back.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor, outer: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        x: Tensor, absent: Tensor, weight: Tensor, bias: Tensor, outer: Tensor, missing: Tensor, shift: Tensor
+    ) -> tuple[Tensor, Tensor]:
         units = torch.addcmul(2.0 * bias, x[..., None], 2.0 * weight).sigmoid_()
-        f = functional.linear(units.flatten(1), 2.0 * outer.flatten(1), -outer.sum((1, 2)))
-        return f, units
+        f = functional.linear(units.flatten(1), 2.0 * outer.flatten(1), shift - outer.sum((1, 2)))
+        taken_back = (outer * torch.tanh(bias)).sum(2)
+        return torch.addmm(f, absent, (_scale(weight) * missing - taken_back).mT), units
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        x, weight, _, outer = inputs
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, weight, outer, output[1])
+        ctx.save_for_backward(*inputs[:5], output[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None, by_units: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, weight, outer, units = ctx.saved_tensors
+        x, absent, weight, bias, outer, units = ctx.saved_tensors
         gradient = x.new_zeros(len(x), len(outer)) if gradient is None else gradient
         by_output = gradient.mT
-        to_outer = 2.0 * (by_output @ units.flatten(1)).view_as(outer) - by_output.sum(1)[:, None, None]
-        slopes = torch.addcmul(units, units, units, value=-1.0)
-        with_x = by_output * x.mT[:, None]
-        both = torch.cat([with_x, by_output.expand_as(with_x)], 1)  # (d, 2 C, N)
-        sums = torch.bmm(both, slopes.transpose(0, 1)).unflatten(1, (2, len(outer)))
-        to_weight, to_bias = (4.0 * sums * outer.transpose(0, 1)[:, None]).sum(2).unbind(1)
+        total, gone = by_output.sum(1), by_output @ absent
+        of_constant = torch.addcmul(total[:, None, None], gone[..., None], torch.tanh(bias))
+        to_outer = 2.0 * (by_output @ units.flatten(1)).view_as(outer) - of_constant
+        both = torch.cat([by_output * x.mT[:, None], by_output * (1.0 - absent).mT[:, None]], 1)  # (d, 2 C, N)
+        pieces = row_blocks(len(x), weight.numel() * weight.element_size(), PIECE_BYTES)
+        sums = reduce(add, [torch.bmm(both[..., rows], _slopes(units[rows]).transpose(0, 1)) for rows in pieces])
+        by_layer = (4.0 * sums.unflatten(1, (2, len(outer))) * outer.transpose(0, 1)[:, None]).sum(2)
+        to_weight, to_bias = by_layer.unbind(1)
         to_x = None
         if ctx.needs_input_grad[0]:
-            pulled = torch.bmm(slopes.transpose(0, 1), (outer * weight).permute(1, 2, 0))  # (d, N, C)
+            pulled = torch.bmm(_slopes(units).transpose(0, 1), (outer * weight).permute(1, 2, 0))  # (d, N, C)
             to_x = 4.0 * (pulled * gradient).sum(2).mT
         if by_units is not None:  # a second derivative: f is linear in the units, whose own slope it asks for
-            chained = 2.0 * slopes * by_units
+            chained = 2.0 * _slopes(units) * by_units
             to_weight, to_bias = to_weight + (chained * x[..., None]).sum(0), to_bias + chained.sum(0)
             to_x = None if to_x is None else to_x + (chained * weight).sum(2)
-        return to_x, to_weight, to_bias, to_outer
+        return to_x, None, to_weight, to_bias, to_outer, _scale(weight) * gone, total
 
 
 # `apply` asks for the arguments' names at each call: they are looked up once.
 _Summed.forward.__signature__ = signature(_Summed.forward)  # type: ignore[attr-defined]
 
 
-def _summed(x: Tensor, weight: Tensor, bias: Tensor, outer: Tensor) -> Tensor:
-    f, _ = _Summed.apply(x, weight, bias, outer)
+def _scale(weight: Tensor) -> float:
+    return math.sqrt(weight.shape[1] / 2.0)
+
+
+def _slopes(units: Tensor) -> Tensor:
+    """s (1 − s)."""
+    return torch.addcmul(units, units, units, value=-1.0)
+
+
+def _summed(x: Tensor, absent: Tensor, *weights: Tensor) -> Tensor:
+    f, _ = _Summed.apply(x, absent, *weights)
     return f

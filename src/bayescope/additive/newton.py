@@ -47,7 +47,7 @@ def step(
     """One step that raises the log joint, or none if none does."""
     here = problem.log_joint(state, at)
     linear = linearized or problem.linearized(state, at.likelihood)
-    curvature = linear.blocks()
+    curvature = linear.blocks
     diagonals = at.diagonal(problem.families)
     thetas, intercept = linear.gradient()
     departures = problem.departures(state)

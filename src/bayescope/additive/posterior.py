@@ -96,7 +96,9 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
     """Lines for the summary."""
     problem, at = fitted.problem, fitted.at
     epochs = len(fitted.trace.get("log_evidence", ()))
-    rest = "" if fitted.rested else ", and was still rising: raise epochs"
+    rest = {"rest": "", "all epochs": ", and was still rising: raise epochs"}.get(
+        fitted.ended, f", ended by {fitted.ended}"
+    )
     notes = {
         "terms": f"{sum(len(family.terms) for family in problem.families)}, "
         + "; ".join(f"{len(family.terms)} with {family.weights} weights each" for family in problem.families),

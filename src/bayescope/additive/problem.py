@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 import torch
@@ -104,13 +105,19 @@ class Problem:
             jacobians.append(jacobian.sub_(mean[:, None]))
             means.append(mean)
         f = self.outputs(state)
-        return Linearized(self, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
+        return Linearized(self, likelihood, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
 
     def expansion(self, f: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
         """∂ log p/∂f, shape (N, C), and the Λ of the GGN, shape (N, C, C), of each row, times its weight."""
         slope = likelihood.gradient(f, self.targets) * self.weights[:, None]
         root = likelihood.ggn_sqrt(f, self.targets) * self.weights.sqrt()[:, None, None]
         return slope, root @ root.mT
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the Jacobians of all terms are."""
+        pairs = zip(self.families, self.designs, strict=True)
+        return sum(design.mass.numel() * family.outputs * family.weights for family, design in pairs)
 
     def rows(self) -> float:
         """Σ_n w_n, how many rows there are by weight."""
@@ -124,6 +131,7 @@ class Linearized:
 
     Attributes:
         problem: what is linearised.
+        likelihood: p(y∣f).
         f: the outputs, shape (N, C).
         jacobians: of the centred terms at their points, shape (G, U, C, P) for each family.
         means: their means over the data before they were centred, shape (G, C, P).
@@ -132,6 +140,7 @@ class Linearized:
     """
 
     problem: Problem
+    likelihood: Likelihood
     f: Tensor
     jacobians: tuple[Tensor, ...]
     means: tuple[Tensor, ...]
@@ -140,8 +149,10 @@ class Linearized:
 
     def under(self, likelihood: Likelihood) -> Linearized:
         """The same at the same weights, under another likelihood."""
+        if likelihood is self.likelihood:
+            return self
         slope, curvature = self.problem.expansion(self.f, likelihood)
-        return replace(self, slope=slope, curvature=curvature)
+        return replace(self, likelihood=likelihood, slope=slope, curvature=curvature)
 
     def gradient(self) -> tuple[list[Tensor], Tensor]:
         """Jᵀ ∂ log p/∂f: shape (G, P) for each family, and (C,) for the intercept."""
@@ -163,6 +174,7 @@ class Linearized:
             parts.append(torch.bmm(sums[:, None, :], jacobian.flatten(1, 2))[:, 0])
         return parts, rows.sum(0)
 
+    @cached_property
     def blocks(self) -> tuple[list[Tensor], Tensor]:
         """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
         blocks = []

@@ -3,8 +3,10 @@
 A pair's net could take over what one of its features does alone: f_a + f_b + f_ab stays the same when g(x_a) moves from
 one term to the other. Of all ways to write the sum, the effects that are told have no g(x_a) + h(x_b) left in a pair:
 f_ab less its projection onto sums of functions of one feature, in the mean square over the data, which the features'
-own effects take over (Hooker 2007, section 3; Lengerich, Tan, Chang, Hooker & Caruana 2020). The functions are of 6
-smooth steps each, or of the categories. The projection is linear in f_ab, and so in the weights.
+own effects take over (Hooker 2007; Lengerich, Tan, Chang, Hooker & Caruana 2020). The functions are of 4
+smooth steps each, or of the categories. The projection is linear in f_ab, and so in the weights. As the zero of an
+effect is its mean over the data at hand, what a pair keeps is told by the same data: of N rows and m functions, sums of
+them fit a share m/N of it by chance.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from bayescope.additive.additive import Additive
 from bayescope.additive.model import AdditiveModel
 from bayescope.additive.terms import Column, Rows
 
-STEPS = 6
+STEPS = 4
 # The steps' slope, in distances between the first and the last of them.
 SLOPE = 4.0
 # The projection is over at most so many rows, evenly among the data.

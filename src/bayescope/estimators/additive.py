@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from bayescope import checks
 from bayescope.additive.additive import Options
 from bayescope.additive.fit import Schedule
-from bayescope.errors import InputError
+from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset, row_weights
 from bayescope.estimators.labels import Labels, numbers
@@ -316,7 +316,15 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
             # log σ² of y is that of the standardised y and log scale²
             shift, scale = np.concatenate([shift, 2.0 * np.log(scale)]), np.concatenate([scale, np.ones_like(scale)])
         learnt = isinstance(self.noise_variance, str)
-        self._learn(distinct, standard, scale, shift, log_unit, likelihood, learn_noise=learnt)
+        try:
+            self._learn(distinct, standard, scale, shift, log_unit, likelihood, learn_noise=learnt)
+        except NotPositiveDefiniteError as error:
+            if self.likelihood == "gaussian":
+                raise
+            raise NotPositiveDefiniteError(
+                f"y: expected noise for likelihood={self.likelihood!r}, got rows that the features seem to tell "
+                f"exactly, whose log variance has no bound. Use likelihood='gaussian'. ({error})"
+            ) from None
         return self
 
     def predict(

@@ -62,6 +62,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     _categorical: list[int]
     _offset_columns: int
+    _groups: str
 
     def predict_distribution(
         self,
@@ -161,7 +162,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         fit = self.additive_.fit
         return {
-            term.name: _told(self.groups, family.layers, values.tolist())
+            term.name: _told(self._groups, family.layers, values.tolist())
             for family, precisions in zip(fit.problem.families, fit.at.precisions, strict=True)
             for term, values in zip(family.terms, precisions, strict=True)
         }
@@ -201,8 +202,8 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
                 f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
             )
         validate_data(self, _sized(X, columns), y, skip_check_array=True)
-        names = [column.name for column in columns]
-        self._categorical = [names.index(at) if isinstance(at, str) else int(at) for at in self.categorical or ()]
+        names, given = [column.name for column in columns], () if self.categorical is None else self.categorical
+        self._categorical = [names.index(at) if isinstance(at, str) else int(at) for at in given]
         return columns
 
     def _known(self, X: Any) -> list[Column]:
@@ -246,6 +247,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
         options = self._options(encoding.names, learn_noise)
         with threads_for(targets.shape[0] * len(encoding.names)):
             additive = fit_additive(encoding, data, likelihood, options)
+        self._groups = self.groups
         self.posterior_ = noted(additive.posterior, self._notes(encoding))
         self.additive_ = replace(additive, posterior=self.posterior_)
 

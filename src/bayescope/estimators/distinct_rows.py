@@ -92,11 +92,11 @@ def row_offset(offset: Any, rows: int, outputs: int) -> np.ndarray | None:
     if offset is None:
         return None
     numbers = checks.float64("offset", offset).numpy()
-    numbers = numbers[:, None] if numbers.ndim == 1 and outputs == 1 else numbers
-    if numbers.shape != (rows, outputs):
+    columns = numbers[:, None] if numbers.ndim == 1 and outputs == 1 else numbers
+    if columns.shape != (rows, outputs):
         expected = f"({rows},)" if outputs == 1 else f"({rows}, {outputs}), a column an output"
         raise InputError(f"offset: expected shape {expected}, got {numbers.shape}.")
-    return numbers
+    return columns
 
 
 def _numbers(column: Column) -> np.ndarray:

@@ -48,9 +48,10 @@ class Labels:
             UnsupportedError: if rows have several labels that are not 0 and 1.
         """
         labels = _array(y, len(weights))
-        missing = pd.isna(labels)
-        if missing.any():
-            raise InputError(f"y: expected a label in each row, got none in row {np.argwhere(missing)[0][0]}.")
+        strange = ~np.isfinite(labels) if labels.dtype.kind == "f" else pd.isna(labels)
+        if strange.any():
+            place = np.argwhere(strange)[0]
+            raise InputError(f"y: expected a label in each row, got {labels[tuple(place)]} in row {place[0]}.")
         check_classification_targets(labels)
         kind = type_of_target(labels)
         if kind == "multilabel-indicator":
@@ -63,7 +64,7 @@ class Labels:
         counted = weights > 0
         codes, classes = pd.factorize(flat[counted], sort=True)
         if len(classes) < 2:
-            raise InputError(f"y: expected at least two classes, got one class, {classes[0]!r}.")
+            raise InputError(f"y: expected at least two classes, got one class, {classes[0]}.")
         placed = np.zeros((len(flat), 1))
         placed[counted, 0] = codes
         likelihood, outputs = (Bernoulli(), 1) if len(classes) == 2 else (Categorical(), len(classes))

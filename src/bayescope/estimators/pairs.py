@@ -19,7 +19,7 @@ def feature_pairs(value: Any, names: Sequence[str]) -> int | str | list[tuple[in
         OptionError: if a feature is unknown.
     """
     if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
-        return value
+        return int(value) if isinstance(value, np.integer) else value
     pairs = []
     for pair in value:
         if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:

@@ -61,8 +61,8 @@ def draw_effects(shown: Shown | None = None) -> Figure:
         "A feature that does nothing is switched off by its own precision",
         f"y = Σ f(x) + noise of variance 1 on {ROWS:,} rows, four nets of 97 weights. Above: the mode under one "
         f"precision ({additive.WEAK:g}) for all weights. Below: a precision for each layer, learnt by the evidence, "
-        f"and 95 % bands. Dotted: the truth. Of x4 the plain model says up to {wrong:.2f}; below, its band covers 0 within "
-        f"±{width:.4f}.",
+        f"and 95 % bands. Dotted: the truth. Of x4 the plain model says up to {wrong:.2f}; below, its band covers 0 "
+        f"within ±{width:.4f}.",
     )
     cells = canvas.grid(figure, 2, len(TRUTHS), top=top + 0.5, gap=(0.3, 0.3), left=0.75, bottom=0.4)
     for row, name in enumerate(MODELS):

@@ -29,8 +29,8 @@ def ward() -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
     Lactate is missing more often where it is low; weekday and sodium do nothing.
     """
     source = np.random.default_rng(SEED)
-    age = np.clip(source.normal(62, 16, ROWS), 18, 98).round()
-    lactate = np.exp(source.normal(0.5, 0.6, ROWS)).round(1)
+    age = np.clip(source.normal(62, 16, ROWS), 18, 98).round(1)
+    lactate = np.exp(source.normal(0.5, 0.6, ROWS)).round(2)
     coma = 15 - np.minimum(source.geometric(0.35, ROWS) - 1, 12)
     unit = source.choice(UNITS, ROWS, p=[0.5, 0.3, 0.18, 0.02])
     frame = pd.DataFrame(
@@ -38,9 +38,9 @@ def ward() -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
             "age": age,
             "lactate": np.where(source.random(ROWS) < 0.5 / (1 + np.exp(lactate - 2)), np.nan, lactate),
             "coma scale": coma.astype(float),
-            "heart rate": source.normal(90, 18, ROWS).round(),
+            "heart rate": source.normal(90, 18, ROWS).round(1),
             "unit": unit,
-            "sodium": source.normal(139, 4, ROWS).round(),
+            "sodium": source.normal(139, 4, ROWS).round(1),
             "weekday": source.choice(["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], ROWS),
         }
     )
@@ -56,14 +56,14 @@ def ward() -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
             "weekday": np.zeros(ROWS),
         }
     )
-    died = source.random(ROWS) < 1 / (1 + np.exp(-(CONSTANT + parts.sum(1))))
-    return frame, parts - parts.mean(), died.to_numpy().astype(np.int64)
+    died = source.random(ROWS) < 1 / (1 + np.exp(-CONSTANT - parts.to_numpy().sum(1)))
+    return frame, parts - parts.mean(), died.astype(np.int64)
 
 
 def patient(frame: pd.DataFrame) -> int:
     """The oldest one of the rarest unit whose lactate is missing."""
-    asked = frame[frame["lactate"].isna() & (frame["unit"] == UNITS[-1])]
-    return int(asked.index[asked["age"].argmax()])
+    asked = frame["lactate"].isna() & (frame["unit"] == UNITS[-1])
+    return int(np.argmax(frame["age"].where(asked, 0.0).to_numpy()))
 
 
 def explanations() -> dict[str, Explanation]:

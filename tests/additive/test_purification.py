@@ -1,0 +1,113 @@
+"""What a pair's features do alone is told as theirs, and the sum stays what it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from bayescope.additive import purification
+from bayescope.additive.additive import Data, Options, fit_additive
+from bayescope.additive.contributions import data_rows, position_of, read
+from bayescope.additive.effects import effect, surface
+from bayescope.additive.explanation import explain
+from bayescope.additive.purification import Functions, shares_of
+from bayescope.additive.terms import Rows
+from bayescope.likelihoods import Gaussian
+from bayescope.tables import TableEncoding, read_table
+from tests.additive.fitted import DOUBLE, encoded, fitted, frame, weights
+
+PAIR = 3
+
+
+def test_the_data_are_read_back_from_the_points_of_the_terms():
+    rows, expected = data_rows(fitted()), encoded(frame())
+    assert torch.equal(rows.levels, expected.levels)
+    torch.testing.assert_close(rows.values, expected.values, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+def test_what_is_left_of_a_pair_has_nothing_of_its_features(kind):
+    additive, rows = fitted(kind), encoded(frame())
+    shown = explain(additive, rows)
+    left = shown.contributions[:, PAIR]
+    columns = additive.model.terms[PAIR].columns
+    for column in columns:
+        values = Functions.of(column, rows, weights()).at(rows).numpy()
+        assert np.abs((values * weights().numpy()[:, None]).T @ left).max() < 1e-4 * np.abs(left).max() * len(rows)
+
+
+def test_the_sum_of_all_terms_is_what_it_was():
+    additive, rows = fitted(), encoded(frame(25, seed=8))
+    raw = additive.model.contributions(rows, additive.posterior.location).sum(0)[:, 0].numpy()
+    shown = explain(additive, rows).contributions
+    np.testing.assert_allclose(shown.sum(1), raw, rtol=0, atol=1e-12)
+    assert (
+        np.abs(
+            shown[:, PAIR] - additive.model.contributions(rows, additive.posterior.location)[PAIR, :, 0].numpy()
+        ).max()
+        > 0.01
+    )
+
+
+def test_a_pair_that_took_over_an_effect_gives_it_back():
+    """Two features that are independent, y = 2 sin(u) + u v: whichever term fits sin, it is told as u's."""
+    source = np.random.default_rng(0)
+    table = pd.DataFrame(source.uniform(-2, 2, size=(800, 2)), columns=["u", "v"])
+    u, v = table.to_numpy().T
+    y = 2 * np.sin(u) + 0.4 * u * v + 0.1 * source.normal(size=800)
+    columns = read_table(table)
+    encoding = TableEncoding.fit(columns)
+    one = torch.ones(1, dtype=DOUBLE)
+    targets = torch.from_numpy((y - y.mean()) / y.std())[:, None]
+    data = Data(
+        Rows.of(encoding.encode(columns)), targets, torch.ones(800, dtype=DOUBLE), y.std() * one, y.mean() * one
+    )
+    additive = fit_additive(encoding, data, Gaussian(0.1), Options(hidden=16, pair_hidden=16, interactions=[(0, 1)]))
+    own, other = effect(additive, "u"), effect(additive, "v")
+    assert np.abs(own.mean - (2 * np.sin(own.grid) - (2 * np.sin(u)).mean())).mean() < 0.12
+    assert np.abs(other.mean).mean() < 0.12
+    grid = (np.linspace(-1.5, 1.5, 7), np.linspace(-1.5, 1.5, 7))
+    both = surface(additive, ("u", "v"), grid=grid)
+    assert np.abs(both.mean - 0.4 * np.outer(*grid)).mean() < 0.12
+
+
+def test_only_pairs_of_the_asked_features_are_read(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "bayescope.additive.contributions.shares_of", lambda _, pairs, *__: asked.append(list(pairs)) or []
+    )
+    for feature in ("dose", "kind"):
+        effect(fitted(), feature)
+    assert asked == [[PAIR], []]
+
+
+def test_functions_are_centred_and_smooth_or_of_categories():
+    rows = encoded(frame())
+    for column in fitted().model.terms[PAIR].columns:
+        functions = Functions.of(column, rows, weights())
+        values = functions.at(rows)
+        np.testing.assert_allclose(weights() @ values, 0, atol=1e-10)
+        assert values.shape == (len(rows), purification.STEPS + 1)
+
+
+def test_shares_of_many_rows_are_those_of_some_of_them(monkeypatch):
+    additive = fitted()
+    [whole] = shares_of(additive, [PAIR], data_rows(additive), weights())
+    monkeypatch.setattr(purification, "MOST_ROWS", 90)
+    [some] = shares_of(additive, [PAIR], data_rows(additive), weights())
+    assert not torch.equal(whole.values[0], some.values[0])
+    rows = encoded(frame())
+    far = max(float((a[1] - b[1]).abs().max()) for a, b in zip(whole.moved(rows), some.moved(rows), strict=True))
+    assert far < 0.5 * float(whole.moved(rows)[0][1].abs().max())
+
+
+def test_terms_are_found_in_either_order():
+    assert position_of(fitted(), (1, 0)) == position_of(fitted(), (0, 1)) == PAIR
+
+
+def test_blocks_come_in_the_order_of_the_rows():
+    blocks = list(read(fitted(), encoded(frame(9)), [2]))
+    assert [block.rows for block in blocks] == [slice(0, 9)]
+    assert blocks[0].means.shape == (9, 1, 1)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import sparse
+
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.estimators.labels import Labels, numbers
+
+ONES = np.ones(4)
+
+
+@pytest.mark.parametrize(
+    ("y", "classes", "codes", "outputs"),
+    [
+        ([1, 0, 0, 1], [0, 1], [1, 0, 0, 1], 1),
+        (["b", "a", "c", "a"], ["a", "b", "c"], [1, 0, 2, 0], 3),
+        (np.array([True, False, True, True]), [False, True], [1, 0, 1, 1], 1),
+        (pd.Series(["x", "y", "x", "x"], dtype="category"), ["x", "y"], [0, 1, 0, 0], 1),
+        (pd.Series([5, 7, 5, 9], dtype="Int64"), [5, 7, 9], [0, 1, 0, 2], 3),
+        (torch.tensor([2, 4, 2, 2]), [2, 4], [0, 1, 0, 0], 1),
+    ],
+    ids=["ints", "text", "booleans", "categorical", "nullable", "tensor"],
+)
+def test_classes_are_sorted_and_coded(y, classes, codes, outputs):
+    labels = Labels.of(y, ONES)
+    assert labels.classes.tolist() == classes
+    assert labels.codes[:, 0].tolist() == codes
+    assert (labels.outputs, labels.multilabel) == (outputs, False)
+
+
+@pytest.mark.parametrize("form", [np.array, list, sparse.csr_matrix, pd.DataFrame], ids=lambda form: form.__name__)
+def test_a_matrix_of_zeros_and_ones_is_several_labels(form):
+    y = [[0, 1], [1, 1], [0, 0], [1, 0]]
+    labels = Labels.of(form(y), ONES)
+    assert labels.multilabel
+    assert labels.outputs == 2
+    assert labels.classes.tolist() == [0, 1]
+    np.testing.assert_array_equal(labels.codes, y)
+
+
+def test_labels_of_a_frame_have_names():
+    assert Labels.of(pd.DataFrame({"ill": [0, 1, 1], "old": [1, 1, 0]}), np.ones(3)).classes.tolist() == ["ill", "old"]
+
+
+def test_a_class_that_no_weight_counts_is_none():
+    labels = Labels.of(["a", "b", "c", "a"], np.array([1.0, 2.0, 0.0, 1.0]))
+    assert labels.classes.tolist() == ["a", "b"]
+    assert labels.codes[[0, 1, 3], 0].tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "message"),
+    [
+        (["a", None, "b", "a"], InputError, r"y: expected a label in each row, got None in row 1"),
+        ([0.0, 1.0, np.nan, 1.0], InputError, r"got nan in row 2"),
+        (["a", "a", "a", "a"], InputError, r"at least two classes, got one class, a\."),
+        ([0.1, 0.2, 0.3, 0.4], ValueError, r"Unknown label type"),
+        ([[0, 1], [2, 1], [0, 0], [1, 1]], UnsupportedError, r"expected one label a row, or several that are 0 and 1"),
+        ([[2, 0], [0, 2], [2, 2], [0, 0]], InputError, r"y: expected labels 0 and 1, got 2 in row 0"),
+        ([0, 1, 1], InputError, r"y: expected 4 targets, one for each row of X, got 3"),
+    ],
+)  # fmt: skip
+def test_labels_that_cannot_be_used_are_refused(y, error, message):
+    with pytest.raises(error, match=message):
+        Labels.of(y, ONES)
+
+
+def test_numbers_keep_their_shape():
+    assert numbers([1, 2, 3], 3).shape == (3,)
+    assert numbers([[1], [2], [3]], 3).shape == (3, 1)
+    assert numbers(pd.Series([1.5, 2.5], dtype="Float64"), 2).tolist() == [1.5, 2.5]
+    with pytest.raises(InputTypeError, match=r"y: expected real numbers"):
+        numbers(["a", "b"], 2)
+    with pytest.raises(InputError, match=r"y: expected finite numbers, got inf at index \[1\]"):
+        numbers([1.0, np.inf], 2)
+    with pytest.raises(InputError, match=r"expected 3 targets"):
+        numbers([1.0, 2.0], 3)
