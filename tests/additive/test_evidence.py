@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bayescope.additive.evidence import FARTHEST, MOST_PRECISION, Evidence, first_precisions
+from bayescope.additive.fit import settled
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.likelihoods import Gaussian, Likelihood
 from tests.additive.problems import (
@@ -124,7 +125,8 @@ def slopes(case: Case, state: State, at: Hyperparameters) -> tuple[list[torch.Te
 
 @pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[5]], ids=lambda case: case.name)
 def test_at_rest_the_evidence_has_no_slope(case: Case) -> None:
-    state = state_of(case.problem, case.outputs)
+    at = hyperparameters(case.problem, case.likelihood)
+    state = settled(case.problem, start_of(case.problem, case.outputs), at, {}, rested=True).state
     here = rested(case, state, "layer")
     by_precision, by_noise = slopes(case, state, here)
     for slope, precision in zip(by_precision, here.precisions, strict=True):
@@ -133,6 +135,7 @@ def test_at_rest_the_evidence_has_no_slope(case: Case) -> None:
         assert float(slope[inside].abs().max()) < 1e-6
     if by_noise is not None:
         assert abs(float(by_noise)) < 1e-6
+        assert evidence_of(case.problem, state, here).total > 1.0
     before, _ = slopes(case, state, hyperparameters(case.problem, case.likelihood))
     assert max(float(slope.abs().max()) for slope in before) > 0.1
 

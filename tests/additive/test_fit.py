@@ -80,7 +80,11 @@ def test_its_evidence_and_curvature_are_those_of_the_end(fit: AdditiveFit) -> No
 
 def test_the_best_epoch_is_kept(fit: AdditiveFit) -> None:
     """Weights are settled after it, so that it may end a little higher, and not much lower."""
-    assert fit.log_evidence > max(fit.trace["log_evidence"]) - 0.5
+    values = fit.trace["log_evidence"][SHORT.burn_in :]
+    assert fit.log_evidence > max(values) - 0.5
+    best = SHORT.burn_in + values.index(max(values))
+    assert best < len(fit.trace["log_evidence"]) - 1  # what came later was not better
+    assert float(fit.at.likelihood.noise_variance) == fit.trace["noise_variance"][best]
 
 
 def test_it_finds_the_noise_and_what_does_nothing(fit: AdditiveFit) -> None:

@@ -93,6 +93,23 @@ def test_a_step_solves_the_damped_system_of_the_full_ggn(case: Case, monkeypatch
     torch.testing.assert_close(theta_of(taken.state) - theta_of(state), expected, rtol=1e-6, atol=1e-8)
 
 
+def test_conjugate_gradients_need_no_more_iterations_than_there_are_weights(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, state = hyperparameters(case.problem, case.likelihood), state_of(case.problem, case.outputs)
+    monkeypatch.setattr(newton, "RESIDUAL", 1e-12)
+    monkeypatch.setattr(newton, "ITERATIONS", len(theta_of(state)))
+    linear = case.problem.linearized(state, case.likelihood)
+    damping = 1e-6
+    blocks = Blocks.of(linear.blocks, case.problem.families, at, damping)
+    solver = newton._Solver(linear, blocks, at.diagonal(case.problem.families), at.intercept, damping)
+    g = state_of(case.problem, case.outputs, seed=60)
+    dense = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal_of(case, at) + damping)
+    expected = torch.linalg.solve(dense, theta_of(g))
+    found = flat(*solver.solve(g.thetas, g.intercept))
+    assert float((found - expected).norm()) < 1e-7 * float(expected.norm())
+
+
 def test_conjugate_gradients_stop_at_an_ascent_direction(case: Case) -> None:
     at, state = hyperparameters(case.problem, case.likelihood), state_of(case.problem, case.outputs)
     taken = step(case.problem, state, at, 50.0)

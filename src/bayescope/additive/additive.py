@@ -19,6 +19,7 @@ from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at
 from bayescope.additive.problem import Hyperparameters, Problem, State
+from bayescope.additive.pruning import pruned
 from bayescope.additive.terms import Rows, Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
 from bayescope.errors import InputError
@@ -215,7 +216,8 @@ def _climbed(
     at = Hyperparameters(precisions, options.intercept_prior_precision, likelihood)
     if before is not None:
         state, at = carried(before, problem, state, at)
-    return climb(problem, state, at, replace(options.schedule, learn=learn))
+    climbed = climb(problem, state, at, replace(options.schedule, learn=learn))
+    return pruned(climbed) if learn else climbed
 
 
 def _families(encoding: TableEncoding, rows: Rows, hidden: int, outputs: int) -> tuple[Family, ...]:

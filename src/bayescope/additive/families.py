@@ -19,7 +19,7 @@ from bayescope.tables.encoding import NO_LEVEL
 
 # Inputs are in standard deviations. The kinks of a net's hidden units lie at points that the data have, and are between
 # a gentle bend and a step: the slope of each is drawn from between these, evenly in its logarithm.
-SLOPES = (0.5, 4.0)
+SLOPES = (0.3, 3.0)
 
 
 @final

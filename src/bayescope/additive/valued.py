@@ -15,6 +15,8 @@ from bayescope.tables.encoding import NO_LEVEL
 
 # A feature has effects of its values if it takes at most so many, and each on average in so many rows.
 MOST_VALUES, ROWS_A_VALUE = 256, 20
+# Numbers as close as this, in standard deviations, are one value: 3.0 and 3.0000000000000004.
+SAME = 1e-9
 
 
 @final
@@ -93,8 +95,8 @@ class ValuedNets:
     def _place(self, points: Points) -> Tensor:
         """The value at each point, K for one that was not seen, int64 of shape (G, U)."""
         inputs = points.inputs[..., 0].contiguous()
-        place = torch.searchsorted(self.seen, inputs).clamp(max=self.seen.shape[1] - 1)
-        return torch.where(torch.gather(self.seen, 1, place) == inputs, place, self.seen.shape[1])
+        place = torch.searchsorted(self.seen, inputs - SAME).clamp(max=self.seen.shape[1] - 1)
+        return torch.where((torch.gather(self.seen, 1, place) - inputs).abs() <= SAME, place, self.seen.shape[1])
 
     def _present(self, points: Points) -> Tensor:
         """√(H/2) where there is a number, else 0, shape (G, U, 1)."""
