@@ -144,7 +144,7 @@ def additive(split: Split, **options: Any) -> Record:
 OURS: dict[str, Model] = {
     "nam_map": partial(additive, posterior="map"),
     "la_nam": additive,
-    "la_nam_pairs": partial(additive, interactions=10),
+    "la_nam_pairs": partial(additive, interactions="auto"),
 }
 
 MODELS = PEERS | OURS
@@ -155,5 +155,5 @@ TITLES = {
     "ebm": "EBM",
     "nam_map": "neural additive, MAP",
     "la_nam": "neural additive, Laplace",
-    "la_nam_pairs": "neural additive, Laplace, 10 pairs",
+    "la_nam_pairs": "neural additive, Laplace, pairs while the evidence rises",
 }
