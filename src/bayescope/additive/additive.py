@@ -14,7 +14,7 @@ from bayescope import checks
 from bayescope.additive.design import Design
 from bayescope.additive.evidence import first_precisions
 from bayescope.additive.families import Family, HiddenNets, LevelEffects
-from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb
+from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb, settled
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at
@@ -145,6 +145,9 @@ def fit_additive(encoding: TableEncoding, data: Data, likelihood: Likelihood, op
     ranking = None
     if options.interactions != 0:
         fitted, pairs, ranking = _with_pairs(fitted, encoding, data, likelihood, options, generator)
+    if isinstance(options.prior_precision, str):
+        fitted = pruned(fitted)
+    fitted = settled(fitted.problem, fitted.state, fitted.at, fitted.trace, fitted.ended)
     model = _model(fitted, data)
     made = (
         laplace_at(fitted, model, options.structure, data.log_unit)
@@ -178,7 +181,7 @@ def _with_pairs(
         if not new:
             break
         trial = _extended(fitted, new, encoding, data, likelihood, options, generator)
-        if trial.log_evidence <= fitted.log_evidence:
+        if trial.log_evidence <= fitted.log_evidence + odds * len(new):
             break
         fitted, pairs = trial, (*pairs, *new)
         ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
@@ -216,8 +219,7 @@ def _climbed(
     at = Hyperparameters(precisions, options.intercept_prior_precision, likelihood)
     if before is not None:
         state, at = carried(before, problem, state, at)
-    climbed = climb(problem, state, at, replace(options.schedule, learn=learn))
-    return pruned(climbed) if learn else climbed
+    return climb(problem, state, at, replace(options.schedule, learn=learn))
 
 
 def _families(encoding: TableEncoding, rows: Rows, hidden: int, outputs: int) -> tuple[Family, ...]:

@@ -18,8 +18,9 @@ from bayescope.threads import threads_for
 
 # The evidence has come to rest where so many updates have not raised it by more than this, in nats.
 AT_REST, PATIENCE = 0.05, 8
-# At last the weights are brought to the mode of the best hyperparameters: steps that gain more than this, in nats.
-SETTLED, SETTLING = 1e-4, 30
+# The weights are brought to the mode of the best hyperparameters by steps that gain more than this, in nats: in the end,
+# and on the way there; and by at most so many.
+SETTLED, ROUGHLY, SETTLING = 1e-4, 0.02, 30
 
 
 @final
@@ -100,7 +101,7 @@ def climb(problem: Problem, state: State, at: Hyperparameters, schedule: Schedul
                     break
         except KeyboardInterrupt:
             climber.ended = "an interrupt"
-        return settled(problem, *climber.best, climber.trace, climber.ended)
+        return settled(problem, *climber.best, climber.trace, climber.ended, ROUGHLY)
 
 
 @final
@@ -141,19 +142,24 @@ class _Climber:
 
 
 def settled(
-    problem: Problem, state: State, at: Hyperparameters, trace: Mapping[str, Sequence[float]], ended: str
+    problem: Problem,
+    state: State,
+    at: Hyperparameters,
+    trace: Mapping[str, Sequence[float]],
+    ended: str,
+    enough: float = SETTLED,
 ) -> AdditiveFit:
-    """The mode of given hyperparameters, from weights close to it."""
-    damping = FIRST_DAMPING
-    for _ in range(SETTLING):
-        taken = step(problem, state, at, damping)
-        state, damping = taken.state, taken.damping
-        if taken.gain < SETTLED:
-            break
-    linear = problem.linearized(state, at.likelihood)
-    curvature = linear.blocks
-    evidence = Evidence.of(problem, state, at, curvature)
-    return AdditiveFit(problem, state, at, linear, curvature, evidence, trace, ended)
+    """The mode of given hyperparameters, from weights close to it: steps while they gain ``enough`` nats."""
+    damping, linear = FIRST_DAMPING, problem.linearized(state, at.likelihood)
+    with threads_for(problem.numbers):
+        for _ in range(SETTLING):
+            taken = step(problem, state, at, damping, linear)
+            state, damping = taken.state, taken.damping
+            linear = problem.linearized(state, at.likelihood)
+            if taken.gain < enough:
+                break
+        evidence = Evidence.of(problem, state, at, linear.blocks)
+    return AdditiveFit(problem, state, at, linear, linear.blocks, evidence, trace, ended)
 
 
 def _updated(

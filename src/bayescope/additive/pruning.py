@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayescope.additive.evidence import MOST_PRECISION
 from bayescope.additive.families import Family
-from bayescope.additive.fit import AdditiveFit, settled
+from bayescope.additive.fit import ROUGHLY, AdditiveFit, settled
 from bayescope.additive.problem import Blocks, Hyperparameters, State
 
 # Terms are tried whose removal would lose at most so many nats by the density ratio, which knows nothing of the others.
@@ -79,4 +79,5 @@ def _without(fit: AdditiveFit, family: int, term: int) -> AdditiveFit:
     thetas = [theta.clone() for theta in fit.state.thetas]
     thetas[family][term] = fit.problem.centres[family][term]
     at: Hyperparameters = replace(fit.at, precisions=tuple(precisions))
-    return settled(fit.problem, State(tuple(thetas), fit.state.intercept), at, fit.trace, fit.ended)
+    state = State(tuple(thetas), fit.state.intercept)
+    return settled(fit.problem, state, at, fit.trace, fit.ended, ROUGHLY)
