@@ -29,6 +29,8 @@ from bayescope.tables.encoding import CategoricalEncoding, TableEncoding
 
 # Where the precisions start: those of the hidden layers, which have slopes of up to 4 a standard deviation, and others.
 FIRST_INNER, FIRST_OTHER = 0.3, 10.0
+# The nets of pairs are added to a model that fits already, and begin close to nothing.
+FIRST_PAIRED = 1000.0
 # Pairs are added so many at a time while they raise the evidence, and at most so many.
 AT_ONCE, MOST_PAIRS = 5, 20
 POSTERIORS = ("laplace", "map")
@@ -139,7 +141,7 @@ def fit_additive(encoding: TableEncoding, data: Data, likelihood: Likelihood, op
         NotPositiveDefiniteError: if a block of the curvature is singular in float64.
     """
     generator = checks.generator(options.seed)
-    families = _families(encoding, data.rows, options.hidden, len(data.scale))
+    families = _families(encoding, data, options.hidden)
     fitted = _climbed(None, families, data, likelihood, options, generator)
     pairs: tuple[Pair, ...] = ()
     ranking = None
@@ -172,19 +174,21 @@ def _with_pairs(
         if best:
             fitted = _extended(fitted, best, encoding, data, likelihood, options, generator)
         return fitted, best, first
-    pairs: tuple[Pair, ...] = ()
+    # A pair is one of K, picked because it looked best: it has to gain more than the log of its prior odds 1/K.
     odds = math.log(max(1, len(ranking.pairs))) if options.ranking == "evidence" else 0.0
-    while len(pairs) < MOST_PAIRS:
-        # A pair is one of K, picked because it looked best: it has to gain more than the log of its prior odds 1/K.
-        likely = tuple(pair for pair, gain in zip(ranking.pairs, ranking.scores, strict=True) if gain > odds)
-        new = tuple(pair for pair in likely if pair not in pairs)[:AT_ONCE]
+    pairs: tuple[Pair, ...] = ()
+    at_once = AT_ONCE
+    while at_once and len(pairs) < MOST_PAIRS:
+        likely = [pair for pair, gain in zip(ranking.pairs, ranking.scores, strict=True) if gain > odds]
+        new = tuple(pair for pair in likely if pair not in pairs)[:at_once]
         if not new:
             break
         trial = _extended(fitted, new, encoding, data, likelihood, options, generator)
-        if trial.log_evidence <= fitted.log_evidence + odds * len(new):
-            break
-        fitted, pairs = trial, (*pairs, *new)
-        ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
+        if trial.log_evidence > fitted.log_evidence + odds * len(new):
+            fitted, pairs = trial, (*pairs, *new)
+            ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
+        else:
+            at_once = 0 if pairs else len(new) // 2  # fewer of the best, until the first are found
     return fitted, pairs, first
 
 
@@ -215,29 +219,32 @@ def _climbed(
     state = State(centres, torch.zeros(len(data.scale), dtype=torch.float64))
     learn = isinstance(options.prior_precision, str)
     inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
-    precisions = first_precisions(problem, inner=inner, other=other)
+    precisions = first_precisions(problem, inner=inner, other=other if before is None or not learn else FIRST_PAIRED)
     at = Hyperparameters(precisions, options.intercept_prior_precision, likelihood)
     if before is not None:
         state, at = carried(before, problem, state, at)
     return climb(problem, state, at, replace(options.schedule, learn=learn))
 
 
-def _families(encoding: TableEncoding, rows: Rows, hidden: int, outputs: int) -> tuple[Family, ...]:
-    """Nets for numbers, with effects of their values where those are few; levels for categories."""
+def _families(encoding: TableEncoding, data: Data, hidden: int) -> tuple[Family, ...]:
+    """Nets for numbers, with effects of their values where those are few; levels for categories, of like number."""
     nets: list[Term] = []
     valued: list[Term] = []
-    tables: list[tuple[Term, int]] = []
+    tables: dict[int, list[tuple[Term, int]]] = {}
     for feature, described in enumerate(encoding.features):
         term = feature_term(encoding, feature)
         if isinstance(described, CategoricalEncoding):
-            tables.append((term, len(described.levels)))
+            levels = len(described.levels)
+            tables.setdefault(levels.bit_length(), []).append((term, levels))
         else:
-            (valued if has_values(term, rows) else nets).append(term)
+            (valued if has_values(term, data.rows, data.weights) else nets).append(term)
+    outputs = len(data.scale)
     families: list[Family] = [HiddenNets.of(nets, hidden, outputs)] if nets else []
     if valued:
-        families.append(ValuedNets.of(valued, hidden, outputs, rows))
-    if tables:
-        families.append(LevelEffects(tuple(term for term, _ in tables), max(count for _, count in tables), outputs))
+        families.append(ValuedNets.of(valued, hidden, outputs, data.rows))
+    for _, alike in sorted(tables.items()):
+        most = max(levels for _, levels in alike)
+        families.append(LevelEffects(tuple(term for term, _ in alike), most, outputs))
     return tuple(families)
 
 

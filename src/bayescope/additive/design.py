@@ -29,12 +29,14 @@ class Design:
         points: U for each term, those of a term with fewer filled up.
         place: the point of each row, int64 of shape (G, N).
         mass: the share of the data at each point, shape (G, U), sums of 1; 0 where filled up.
+        centred: 1 where the term's mean is taken and subtracted, else 0, shape (G, U).
         grouped: the names of terms whose numbers were replaced by means of groups.
     """
 
     points: Points
     place: Tensor
     mass: Tensor
+    centred: Tensor
     grouped: tuple[str, ...]
 
     @classmethod
@@ -61,7 +63,8 @@ class Design:
         share = (weights / weights.sum()).expand(len(found), -1)
         mass = torch.zeros(len(found), most, dtype=torch.float64).scatter_add_(1, place, share)
         grouped = tuple(term.name for term, (*_, many) in zip(family.terms, found, strict=True) if many)
-        return cls(Points(inputs, levels), place, mass, grouped)
+        points = Points(inputs, levels)
+        return cls(points, place, mass, family.centred(points).to(mass), grouped)
 
     def gathered(self, values: Tensor) -> Tensor:
         """Σ_g v_g at the point of each row, shape (N, C), for v of shape (G, U, C)."""
@@ -77,8 +80,15 @@ class Design:
         return sums.unflatten(2, rows.shape[1:]) if rows.ndim > 2 else sums
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean over the data of what each point has, shape (G, ...), for values of shape (G, U, ...)."""
-        return (self.mass[:, None, :] @ values.flatten(2)).reshape(values.shape[0], *values.shape[2:])
+        """The mean of values (G, U, ...) over the data where the term is centred, shape (G, ...)."""
+        mass = self.mass * self.centred
+        share = mass / mass.sum(1, keepdim=True).clamp(min=torch.finfo(mass.dtype).tiny)  # no value at all: a mean of 0
+        return (share[:, None, :] @ values.flatten(2)).reshape(values.shape[0], *values.shape[2:])
+
+    def less(self, values: Tensor, mean: Tensor) -> Tensor:
+        """Values (G, U, ...) less a mean (G, ...) where the term is centred."""
+        shape = (*self.centred.shape, *[1] * (values.ndim - 2))
+        return values - mean[:, None] * self.centred.view(shape)
 
 
 def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:

@@ -62,6 +62,9 @@ class Family(Protocol):
     def points(self, rows: Rows) -> Points:
         """What the terms read of each row: U = N."""
 
+    def centred(self, points: Points) -> Tensor:
+        """Where a term's mean is taken and subtracted, bool of shape (G, U): not where a net has no value to read."""
+
     def values(self, theta: Tensor, points: Points) -> Tensor:
         """f_g at the points, shape (..., G, U, C), for θ of shape (..., G, P)."""
 
@@ -121,6 +124,10 @@ class HiddenNets:
             inputs[place, :, : values.shape[1]] = values
         absent = torch.stack([gone for _, gone in read])
         return Points(inputs, torch.where(absent, 0, NO_LEVEL))
+
+    def centred(self, points: Points) -> Tensor:
+        """Where there is a value: a missing one's effect is told from the mean of those that are there."""
+        return points.levels == NO_LEVEL
 
     def units(self, theta: Tensor, points: Points) -> Tensor:
         """The hidden units tanh(W x + c), shape (..., G, U, H), also where a feature is missing."""
@@ -220,6 +227,10 @@ class LevelEffects:
         """The level of each row."""
         levels = torch.stack([rows.levels[:, term.features[0]] for term in self.terms])
         return Points(rows.values.new_zeros(*levels.shape, 0), levels)
+
+    def centred(self, points: Points) -> Tensor:
+        """Everywhere: a missing value is a level like others."""
+        return torch.ones_like(points.levels, dtype=torch.bool)
 
     def values(self, theta: Tensor, points: Points) -> Tensor:
         """θ_level, shape (..., G, U, C)."""

@@ -13,13 +13,14 @@ from bayescope import checks
 from bayescope.additive.evidence import GROUPS, Evidence
 from bayescope.additive.newton import FIRST_DAMPING, step
 from bayescope.additive.problem import Hyperparameters, Linearized, Problem, State, noise_of
+from bayescope.errors import InputError
 from bayescope.progress import progress_bar
 from bayescope.threads import threads_for
 
 # The evidence has come to rest where so many updates have not raised it by more than this, in nats.
 AT_REST, PATIENCE = 0.05, 8
-# The weights are brought to the mode of the best hyperparameters by steps that gain more than this, in nats: in the end,
-# and on the way there; and by at most so many.
+# The weights are brought to the mode of the best hyperparameters by steps that gain more than this, in nats, in the end
+# and on the way there, and by at most so many.
 SETTLED, ROUGHLY, SETTLING = 1e-4, 0.02, 30
 
 
@@ -54,6 +55,11 @@ class Schedule:
         checks.count("evidence_every", self.every)
         checks.count("evidence_steps", self.steps)
         checks.choice("groups", self.groups, GROUPS)
+        if self.learn and self.burn_in >= self.epochs:
+            raise InputError(
+                f"burn_in: expected fewer epochs than all, {self.epochs}, got {self.burn_in}: no precision would be "
+                "learnt. Raise epochs, or give a prior_precision."
+            )
 
 
 @final
@@ -69,7 +75,7 @@ class AdditiveFit:
         curvature: the blocks of the GGN without the prior, and that of the intercepts.
         evidence: log Z and γ.
         trace: "log_evidence", "log_joint", and "noise_variance" where there is one, of each epoch.
-        ended: why the climb ended: "rest" of the evidence, "all epochs" or "an interrupt".
+        ended: why the climb ended: "rest" of the evidence, or "all epochs".
     """
 
     problem: Problem
@@ -88,20 +94,14 @@ class AdditiveFit:
 
 
 def climb(problem: Problem, state: State, at: Hyperparameters, schedule: Schedule) -> AdditiveFit:
-    """Steps of the weights and of the hyperparameters in turn; the best are kept and brought to their mode.
-
-    Ctrl-C ends the climb, and what was best until then is brought to its mode.
-    """
+    """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode."""
     climber = _Climber(problem, state, at, schedule)
     with threads_for(problem.numbers), progress_bar("fitting", shown=schedule.progress) as report:
-        try:
-            for epoch in range(schedule.epochs):
-                report(epoch, schedule.epochs, f"epoch {epoch + 1}")
-                if climber.rests(epoch):
-                    break
-        except KeyboardInterrupt:
-            climber.ended = "an interrupt"
-        return settled(problem, *climber.best, climber.trace, climber.ended, ROUGHLY)
+        for epoch in range(schedule.epochs):
+            report(epoch, schedule.epochs, f"epoch {epoch + 1}")
+            if climber.rests(epoch):
+                break
+    return settled(problem, *climber.best, climber.trace, climber.ended, ROUGHLY)
 
 
 @final

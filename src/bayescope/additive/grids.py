@@ -162,7 +162,7 @@ def _numbers(described: NumericEncoding, grid: int | Sequence[Any] | np.ndarray,
 def _values_seen(additive: Additive, feature: int, described: NumericEncoding) -> np.ndarray | None:
     """The values of a feature in the column's unit, where they are few enough to have effects of their own."""
     rows, term = data_rows(additive), feature_term(additive.encoding, feature)
-    if not has_values(term, rows):
+    if not has_values(term, rows, additive.fit.problem.weights):
         return None
     numbers = values_of(term, rows).numpy()
     low, high = np.full(len(numbers), described.minimum), np.full(len(numbers), described.maximum)

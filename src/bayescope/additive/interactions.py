@@ -204,7 +204,7 @@ def _scales_curvature(fit: AdditiveFit, features: int) -> Tensor:
     values = []
     for family, design, theta in zip(fit.problem.families, fit.problem.designs, fit.state.thetas, strict=True):
         at = family.values(theta, design.points)
-        values.append(at - design.mean(at)[:, None])
+        values.append(design.less(at, design.mean(at)))
     count, outputs = fit.linear.slope.shape
     total = torch.zeros(features, features, dtype=torch.float64)
     for rows in torch.arange(count).split(max(1, BLOCK // (features * outputs))):

@@ -47,6 +47,9 @@ class Centre:
 class AdditiveModel:
     """f(x) = shift + scale · (b + Σ_g (f_g(x) − c_g)) + offset, with flat weights θ = (terms in order, b).
 
+    Where a net has no value to read, c_g is not subtracted: the effect of a missing value is told from the mean of the
+    values that are there, and so is its prior.
+
     Attributes:
         families: of terms; the weights of a family are (G, P) row-major, one family after another.
         centres: of each family.
@@ -113,8 +116,9 @@ class AdditiveModel:
     def contributions(self, x: Rows, theta: Tensor) -> Tensor:
         """scale · (f_g(x) − c_g) of each term, shape (..., T, N, C): they add up to f less the intercept and offset."""
         parts = [
-            family.values(weights, family.points(x)) - centre.of(weights)[..., None, :]
+            family.values(weights, points) - centre.of(weights)[..., None, :] * family.centred(points)[..., None]
             for family, centre, weights in self._by_family(theta)
+            for points in [family.points(x)]
         ]
         joined = torch.cat(parts, -3) if parts else theta.new_zeros(*theta.shape[:-1], 0, len(x), self.outputs)
         return self.scale * joined
@@ -149,7 +153,9 @@ class AdditiveModel:
         """∂ (the contribution of a term) / ∂ (its weights), shape (N, C, P_g) for each term."""
         parts: list[Tensor] = []
         for family, centre, weights in self._by_family(theta):
-            slopes = family.jacobian(weights, family.points(x)) - centre.slope[:, None]
+            points = family.points(x)
+            centred = family.centred(points)[..., None, None]
+            slopes = family.jacobian(weights, points) - centre.slope[:, None] * centred
             parts.extend((self.scale[:, None] * slopes).unbind(0))
         return parts
 

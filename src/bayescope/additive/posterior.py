@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -118,16 +118,33 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
 
 
 def _listed(fitted: AdditiveFit) -> str:
-    """The precision of each term, and which are switched off."""
-    lines = []
-    for family, precisions in zip(fitted.problem.families, fitted.at.precisions, strict=True):
-        lines += [f"{term.name} {_told(values)}" for term, values in zip(family.terms, precisions, strict=True)]
+    """The precision of each term and layer, and what is switched off: a feature may still be told by its pairs."""
+    lines: list[str] = []
+    on: set[tuple[int, str]] = set()
+    entries = [
+        (term, dict(zip(family.layers, values.tolist(), strict=True)))
+        for family, precisions in zip(fitted.problem.families, fitted.at.precisions, strict=True)
+        for term, values in zip(family.terms, precisions, strict=True)
+    ]
+    for term, layers in entries:
+        if not _off(layers):
+            on.update((feature, term.name) for feature in term.features if len(term.features) > 1)
+    for term, layers in entries:
+        others = ", ".join(sorted(name for feature, name in on if (feature,) == term.features))
+        told_by = f" (told by {others})" if others and _off(layers) else ""
+        lines.append(f"{term.name} {_told(layers)}{told_by}")
     return ", ".join(lines)
 
 
-def _told(values: Sequence[float] | Tensor) -> str:
-    numbers = [float(value) for value in values]
-    if numbers[-1] >= MOST_PRECISION:
+def _off(layers: Mapping[str, float]) -> bool:
+    """Whether all that the term is linear in is switched off."""
+    return all(value >= MOST_PRECISION for name, value in layers.items() if name != "inner")
+
+
+def _told(layers: Mapping[str, float]) -> str:
+    if _off(layers):
         return "off"
-    alike = max(numbers) == min(numbers)
-    return f"{numbers[-1]:.3g}" if alike else " / ".join(f"{number:.3g}" for number in numbers)
+    numbers = {name: "off" if value >= MOST_PRECISION else f"{value:.3g}" for name, value in layers.items()}
+    if len(set(numbers.values())) == 1:
+        return next(iter(numbers.values()))
+    return "(" + ", ".join(f"{name} {number}" for name, number in numbers.items()) + ")"

@@ -15,6 +15,7 @@ from bayescope.additive.design import Design
 from bayescope.additive.families import Family
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.threads import one_thread
 
 
 @final
@@ -24,7 +25,7 @@ class State:
 
     Attributes:
         thetas: of each family, shape (G, P).
-        intercept: b, shape (C,): the mean of f − offset over the data, since terms are centred.
+        intercept: b, shape (C,): the mean of f − offset over the data where no value is missing.
     """
 
     thetas: tuple[Tensor, ...]
@@ -78,7 +79,7 @@ class Problem:
         f = f if self.offset is None else f + self.offset
         for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
             values = family.values(theta, design.points)
-            f = f + design.gathered(values - design.mean(values)[:, None])
+            f = f + design.gathered(design.less(values, design.mean(values)))
         return f
 
     def log_likelihood(self, f: Tensor, likelihood: Likelihood) -> Tensor:
@@ -102,7 +103,7 @@ class Problem:
         for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
             jacobian = family.jacobian(theta, design.points)
             mean = design.mean(jacobian)
-            jacobians.append(jacobian.sub_(mean[:, None]))
+            jacobians.append(design.less(jacobian, mean))
             means.append(mean)
         f = self.outputs(state)
         return Linearized(self, likelihood, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
@@ -212,9 +213,9 @@ class Blocks:
             NotPositiveDefiniteError: if a block is not positive definite in float64.
         """
         factors = []
-        for block, diagonal in zip(curvature[0], at.diagonal(families), strict=True):
-            matrix = block + torch.diag_embed(diagonal + damping)
-            factors.append(_cholesky(matrix))
+        with one_thread():  # batches of small matrices are many times slower in two
+            for block, diagonal in zip(curvature[0], at.diagonal(families), strict=True):
+                factors.append(_cholesky(block + torch.diag_embed(diagonal + damping)))
         identity = torch.eye(curvature[1].shape[0], dtype=torch.float64)
         return cls(tuple(factors), _cholesky(curvature[1] + (at.intercept + damping) * identity))
 
@@ -232,7 +233,8 @@ class Blocks:
 
     def inverse_diagonals(self) -> list[Tensor]:
         """The diagonals of A_g⁻¹, shape (G, P) for each family."""
-        return [torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors]
+        with one_thread():
+            return [torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors]
 
 
 def noise_of(likelihood: Likelihood) -> float | None:

@@ -56,7 +56,7 @@ def removal_gains(fit: AdditiveFit) -> list[tuple[float, int, int]]:
         whitened = torch.linalg.solve_triangular(root, departure[:, outer, None], upper=False)
         log_posterior = -0.5 * whitened.square().sum((1, 2)) - root.diagonal(dim1=1, dim2=2).log().sum(1)
         log_prior = 0.5 * diagonal[:, outer].log().sum(1)
-        on = diagonal[:, outer].amax(1) < MOST_PRECISION
+        on = diagonal[:, outer].amin(1) < MOST_PRECISION
         gains += [
             (float(gain), place, term)
             for term, (gain, is_on) in enumerate(zip(log_posterior - log_prior, on.tolist(), strict=True))
@@ -72,8 +72,10 @@ def linear_weights(family: Family) -> Tensor:
 
 
 def _without(fit: AdditiveFit, family: int, term: int) -> AdditiveFit:
-    """The mode with a term switched off."""
-    layers = torch.tensor([name != "inner" for name in fit.problem.families[family].layers])
+    """The mode with a term switched off: all that it is linear in, or all of it where its layers share a precision."""
+    own = fit.at.precisions[family][term]
+    shared = bool((own == own[0]).all())
+    layers = torch.tensor([shared or name != "inner" for name in fit.problem.families[family].layers])
     precisions = [precision.clone() for precision in fit.at.precisions]
     precisions[family][term, layers] = MOST_PRECISION
     thetas = [theta.clone() for theta in fit.state.thetas]

@@ -72,6 +72,10 @@ class ValuedNets:
         """The number of each row."""
         return self.net.points(rows)
 
+    def centred(self, points: Points) -> Tensor:
+        """Where there is a value."""
+        return self.net.centred(points)
+
     def values(self, theta: Tensor, points: Points) -> Tensor:
         """f_g at the points, shape (..., G, U, C)."""
         nets, effects = theta.split([self.net.weights, self.weights - self.net.weights], -1)
@@ -109,7 +113,12 @@ def values_of(term: Term, rows: Rows) -> Tensor:
     return inputs[~absent, 0].unique()
 
 
-def has_values(term: Term, rows: Rows) -> bool:
-    """Whether a feature takes few enough values, each often enough, for effects of their own."""
-    count = len(values_of(term, rows))
-    return 2 < count <= min(MOST_VALUES, len(rows) // ROWS_A_VALUE)
+def has_values(term: Term, rows: Rows, weights: Tensor) -> bool:
+    """Whether a feature takes few enough values, each often enough, for effects of their own.
+
+    Args:
+        term: of the feature.
+        rows: the data.
+        weights: how often each row counts, shape (N,).
+    """
+    return 2 < len(values_of(term, rows)) <= min(MOST_VALUES, float(weights.sum()) / ROWS_A_VALUE)
