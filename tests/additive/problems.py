@@ -100,7 +100,7 @@ def flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Plain:
-    """f = offset + b + Σ_t (f_t(x) − Σ_n w_n f_t(x_n) / Σ w), one term after another, with all rows as they are."""
+    """f = offset + b + Σ_t f_t(x), each less its mean where it has a value, then less its mean over all rows."""
 
     families: tuple[Family, ...]
     rows: Rows
@@ -119,11 +119,17 @@ class Plain:
     def effects(self, theta: Tensor) -> Tensor:
         """Centred, shape (T, N, C)."""
         parts = iter(self.term_weights(theta))
-        effects = [
-            plain_effect(family, term, next(parts), self.rows) for family in self.families for term in family.terms
-        ]
         share = self.weights / self.weights.sum()
-        return torch.stack([effect - share @ effect for effect in effects])
+        effects = []
+        for family in self.families:
+            for term in family.terms:
+                effect = plain_effect(family, term, next(parts), self.rows)
+                if not isinstance(family, LevelEffects):
+                    there = ~torch.tensor(plain_inputs(term, self.rows)[1])
+                    own = self.weights[there] / self.weights[there].sum()
+                    effect = effect - torch.where(there[:, None], own @ effect[there], 0.0)
+                effects.append(effect - share @ effect)
+        return torch.stack(effects)
 
     def f(self, theta: Tensor) -> Tensor:
         f = theta[-self.outputs :] + self.effects(theta).sum(0)

@@ -183,7 +183,10 @@ def test_a_point_has_no_bands():
 
 def test_a_pair_without_a_term_can_be_told_neither_alone_nor_whole():
     for whole in (False, True):
-        with pytest.raises(OptionError, match="pair: expected one of 'age & dose', got 'age & kind'"):
+        with pytest.raises(
+            OptionError,
+            match=r"pair: expected one of 'age & dose', got 'age & kind', .*interactions=\[\('age', 'kind'\)\]",
+        ):
             surface(fitted(), ("age", "kind"), whole=whole)
 
 
@@ -202,6 +205,7 @@ def test_a_pair_without_a_term_can_be_told_neither_alone_nor_whole():
         (lambda a: effect(a, "kind", grid=5), InputTypeError, "expected a list of labels of column .kind., got 5"),
         (lambda a: effect(a, "kind", grid="red"), InputTypeError, "grid: expected a list of labels"),
         (lambda a: effect(a, "kind", grid=[1.0]), InputTypeError, "column 'kind'"),
+        (lambda a: surface(a, ("age", 0)), InputError, "pair: expected two different features, got 'age' twice"),
         (lambda a: surface(a, "age"), InputError, "pair: expected two features"),
         (lambda a: surface(a, ("age", "dose", "kind")), InputError, "pair: expected two features"),
         (lambda a: surface(a, ("age", "dose"), whole="yes"), InputTypeError, "whole"),
@@ -212,6 +216,11 @@ def test_a_pair_without_a_term_can_be_told_neither_alone_nor_whole():
 def test_what_cannot_be_told_is_refused(call, error, message):
     with pytest.raises(error, match=message):
         call(fitted())
+
+
+def test_without_any_pairs_a_surface_says_how_to_fit_one():
+    with pytest.raises(OptionError, match=r"a model with pairs, got 'age & dose'.*interactions=\[\('age', 'dose'\)\]"):
+        surface(fitted(pair=False), ("age", "dose"))
 
 
 def test_nothing_is_written():

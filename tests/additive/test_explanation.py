@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -102,6 +104,9 @@ def test_the_frame_names_several_outputs_and_leaves_out_an_offset_that_is_not_th
     assert "(offset)" not in set(told_as["term"])
     totals = told_as.groupby(["row", "output"])["contribution"].sum().to_numpy().reshape(4, 3)
     np.testing.assert_allclose(totals, shown.total, atol=1e-12)
+    known = dataclasses.replace(shown, outputs=("low", "middle", "high")).as_frame()
+    assert known["output"][:3].tolist() == ["low", "middle", "high"]
+    assert shown.as_frame()["output"][:3].tolist() == ["0", "1", "2"]
     with pytest.raises(InputError, match="outputs: expected 3 names, got 2"):
         shown.as_frame(["a", "b"])
 

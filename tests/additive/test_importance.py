@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -64,6 +65,8 @@ def test_order_and_frame_begin_with_the_most_important():
     assert len(told) == 4 * 3
     assert told["mean"].max() == told["mean"][:3].max()
     assert told["output"].tolist() == [0, 1, 2] * 4
+    known = dataclasses.replace(many, outputs=("low", "middle", "high")).as_frame()
+    assert known["output"].tolist() == ["low", "middle", "high"] * 4
 
 
 def test_seeds_are_repeated_and_told_apart():

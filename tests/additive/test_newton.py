@@ -75,7 +75,7 @@ def test_steps_end_at_a_mode(case: Case) -> None:
         slope = gradient(case, state, at)
         return float(0.5 * slope @ torch.linalg.solve(a, slope))
 
-    state, _ = climbed(case, at, 60)
+    state, _ = climbed(case, at, 120)
     assert left(start_of(case.problem, case.outputs)) > 2.0
     assert left(state) < 0.02
 

@@ -93,12 +93,13 @@ def _each(blocks: list[torch.Tensor], intercept: torch.Tensor) -> list[torch.Ten
     return [*[block for family in blocks for block in family], intercept]
 
 
-def test_means_are_those_of_the_jacobians_before_they_were_centred(case: Case, state: State) -> None:
+def test_what_is_added_back_gives_the_jacobians_before_they_were_centred(case: Case, state: State) -> None:
     linear = case.problem.linearized(state, case.likelihood)
-    share = case.problem.weights / case.problem.rows()
-    for family, theta, mean in zip(case.problem.families, state.thetas, linear.means, strict=True):
-        raw = family.jacobian(theta, family.points(case.rows))
-        torch.testing.assert_close(mean, torch.einsum("n,gncp->gcp", share, raw), **CLOSE)
+    parts = zip(case.problem.families, case.problem.designs, state.thetas, linear.jacobians, linear.means, strict=True)
+    for family, design, theta, jacobian, mean in parts:
+        raw = family.jacobian(theta, design.points)
+        there = (design.centred > 0)[..., None, None]
+        torch.testing.assert_close(jacobian + torch.where(there, mean[0][:, None], mean[1][:, None]), raw, **CLOSE)
 
 
 def test_another_likelihood_is_read_at_the_same_weights() -> None:

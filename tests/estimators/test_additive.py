@@ -295,6 +295,10 @@ def test_prior_precisions_are_told_by_term_and_layer():
     assert model.prior_precision_["ward"].keys() == {"levels"}
     of_nets = regressor(groups="net").prior_precision_
     assert all(isinstance(value, float) for value in of_nets.values())
+    fit = (of_net := regressor(groups="net")).additive_.fit
+    fit.at.precisions[0][0] = torch.tensor([3.0, 1e8], dtype=torch.float64)  # as where a net is switched off
+    told = of_net.prior_precision_[fit.problem.families[0].terms[0].name]
+    assert told == {"inner": 3.0, "outer": 1e8}
     given = regressor(prior_precision=2.0)
     assert given.prior_precision_["age"] == {"inner": 2.0, "outer": 2.0}
     assert given.noise_variance_ < 0.3 * NUMBERS.var()  # which is learnt all the same
@@ -361,6 +365,11 @@ DATES = pd.date_range("2020-01-01", periods=ROWS)
         ({"x": X.assign(thing=[{}] * ROWS)}, InputTypeError, r"in column 'thing', got \{\} \(dict\) in row 0"),
         ({"x": X.assign(dose=1e200)}, InputError, r"column 'dose': expected numbers whose squares are floats"),
         ({"y": np.where(TWO == 1, np.nan, 0.0)}, InputError, r"y: expected a label in each row"),
+        (
+            {"y": np.where([0, 0, 1], 1, SEVERAL)},
+            InputError,
+            r"y: expected both 0 and 1 .* got 1 in all rows of column 2\.",
+        ),
         ({"y": np.zeros(ROWS)}, InputError, r"y: expected at least two classes, got one class"),
         ({"weight": TWO}, InputError, r"y: expected at least two classes, got one class"),
         ({"weight": -np.ones(ROWS)}, InputError, r"sample_weight: expected no negative weights"),
@@ -372,10 +381,19 @@ DATES = pd.date_range("2020-01-01", periods=ROWS)
         ({"ranking": "gain"}, OptionError, r"ranking: expected one of 'evidence', 'mutual_information'"),
         ({"posterior": "lapace"}, OptionError, r"posterior: .*Did you mean 'laplace'\?"),
         ({"structure": "kfac"}, OptionError, r"structure: expected one of 'block', 'full'"),
-        ({"numeric_transform": "log"}, OptionError, r"transform: expected one of 'standard', 'quantile'"),
-        ({"numeric_transform": {"ward": "quantile"}}, UnsupportedError, r"got 'ward', which holds labels"),
+        ({"numeric_transform": "log"}, OptionError, r"^numeric_transform: expected one of 'standard', 'quantile'"),
+        (
+            {"numeric_transform": {"ward": "quantile"}},
+            UnsupportedError,
+            r"^numeric_transform: .*got 'ward', which holds labels",
+        ),
         ({"categorical": ["town"]}, OptionError, r"categorical: .*got 'town'"),
         ({"prior_precision": -1.0}, InputError, r"prior_precision: expected a positive number"),
+        (
+            {"prior_precision": {"age": 1.0}},
+            InputError,
+            r"a positive number for all weights or 'evidence', got \{'age'",
+        ),
         ({"groups": "scalar"}, OptionError, r"groups: expected one of 'net', 'layer'"),
         ({"hidden": 0}, InputError, r"hidden: expected a whole number of at least 1"),
         ({"progress": "yes"}, InputTypeError, r"progress: expected True or False"),
@@ -390,7 +408,11 @@ def test_what_cannot_be_fitted_is_refused_by_name(changes, error, message):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"y": np.where(TWO == 1, np.nan, 0.0)}, InputError, r"y: expected finite numbers, got nan"),
+        (
+            {"y": np.where(np.arange(ROWS) == 5, np.nan, 0.0)},
+            InputError,
+            r"y: expected finite numbers, got nan in row 5\.",
+        ),
         ({"y": X["ward"]}, InputTypeError, r"y: expected real numbers"),
         ({"likelihood": "poisson"}, OptionError, r"likelihood: expected one of 'gaussian'"),
         ({"noise_variance": 0.0}, InputError, r"noise_variance: expected positive numbers"),

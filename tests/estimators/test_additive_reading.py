@@ -18,10 +18,10 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError
 from bayescope.estimators import additive_reading
 from bayescope.estimators.additive import NeuralAdditiveClassifier, NeuralAdditiveRegressor
-from tests.estimators.test_additive import NEW, NUMBERS, SMALL, THREE, TWO, X, classifier, regressor
+from tests.estimators.test_additive import COLUMNS, NEW, NUMBERS, SEVERAL, SMALL, THREE, TWO, X, classifier, regressor
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
@@ -195,11 +195,82 @@ def test_effects_surfaces_and_importance_are_those_of_the_model():
     assert model.importance(level=0.9).names == ("age", "dose", "ward", "age & dose")
 
 
+@pytest.mark.parametrize(
+    ("make", "names", "unit"),
+    [
+        (lambda: classifier(y=np.where(TWO, "dead", "alive")), (), "logit of 'dead'"),
+        (lambda: classifier(y=THREE), ("0", "1", "2"), "logit less its mean over the classes"),
+        (lambda: classifier(y=pd.DataFrame(SEVERAL, columns=["ill", "a", "top"])), ("ill", "a", "top"), "logit"),
+        (lambda: regressor(y=pd.Series(NUMBERS, name="price")), (), "price"),
+        (lambda: regressor(y=COLUMNS), ("y0", "y1"), "y"),
+        (
+            lambda: regressor(likelihood="heteroscedastic_gaussian"),
+            ("mean of y", "log variance of y"),
+            "y, or its log variance",
+        ),
+    ],
+    ids=["two classes", "three", "several labels", "named", "columns", "heteroscedastic"],
+)
+def test_answers_tell_the_names_of_the_outputs_and_their_unit(make, names, unit):
+    model = make()
+    answers = [model.effects("age"), model.explain(NEW), model.importance()]
+    assert {(answer.outputs, answer.unit) for answer in answers} == {(names, unit)}
+    count = max(1, len(names))
+    assert (answers[0].mean.shape[1] if count > 1 else 1) == count
+    if names:
+        assert answers[1].as_frame()["output"][:count].tolist() == list(names)
+        assert set(answers[2].as_frame()["output"]) == set(names)
+
+
+def test_surfaces_tell_them_too():
+    model = classifier(y=THREE, interactions=[("age", "dose")])
+    assert model.surface("age", "dose").outputs == ("0", "1", "2")
+
+
+def test_log_variances_are_the_last_outputs():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1.0, 1.0, (400, 1))
+    y = 10.0 + np.where(x[:, 0] > 0, 1.0, 0.1) * rng.standard_normal(400)
+    told = regressor(x, y, likelihood="heteroscedastic_gaussian", epochs=60).effects(0, grid=[-0.5, 0.5])
+    rise = dict(zip(told.outputs, told.mean[1] - told.mean[0], strict=True))
+    assert rise["log variance of y"] > 2.0 > abs(rise["mean of y"])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_a_fit_that_does_not_end_leaves_the_model_as_it_was(monkeypatch, error):
+    model = classifier()
+    before, predicted = dict(vars(model)), model.predict_proba(NEW)
+
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(additive_reading, "fit_additive", broken)
+    with pytest.raises(error):
+        model.fit(X.to_numpy()[:, :2].astype(float), THREE)
+    assert vars(model) == before
+    np.testing.assert_array_equal(model.predict_proba(NEW), predicted)
+    fresh = NeuralAdditiveClassifier(**SMALL)
+    with pytest.raises(error):
+        fresh.fit(X, THREE)
+    assert not hasattr(fresh, "n_features_in_")
+
+
+def test_text_that_is_mostly_numbers_is_told_once_when_it_is_fitted():
+    text = [f"{age:.1f}" for age in X["age"]]
+    x = X.assign(bmi=[*text[:-1], "?"])
+    with pytest.warns(BayescopeWarning, match=r"column 'bmi': 98 % .* such as '.*', and '\?' is not") as told:
+        model = regressor(x)
+    assert len(told) == 1
+    assert told[0].filename.endswith("test_additive.py")
+    model.predict(x)
+    regressor(x, categorical=["bmi"])
+
+
 def test_what_the_model_has_no_term_for_is_refused():
     model = regressor()
     with pytest.raises(OptionError, match=r"feature: .*got 'town'"):
         model.effects("town")
-    with pytest.raises(OptionError, match=r"pair: .*got 'age & ward'"):
+    with pytest.raises(OptionError, match=r"pair: .*got 'age & ward', .*interactions=\[\('age', 'ward'\)\]"):
         model.surface("age", "ward")
 
 

@@ -2,14 +2,19 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from scipy import sparse
 
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.estimators.labels import Labels, numbers
+from bayescope.estimators.labels import Labels, column_names, numbers
 
 ONES = np.ones(4)
+
+
+def named(y: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame(y, columns=["ill", "old"])
 
 
 @pytest.mark.parametrize(
@@ -45,6 +50,56 @@ def test_labels_of_a_frame_have_names():
     assert Labels.of(pd.DataFrame({"ill": [0, 1, 1], "old": [1, 1, 0]}), np.ones(3)).classes.tolist() == ["ill", "old"]
 
 
+@pytest.mark.parametrize("value", [0, 1])
+@pytest.mark.parametrize(("form", "name"), [(np.array, "1"), (pd.DataFrame, "1"), (named, "'old'")])
+def test_a_label_that_all_rows_have_or_none_is_refused_by_name(value, form, name):
+    y = form(np.array([[0, value], [1, value], [0, value]]))
+    with pytest.raises(InputError, match=rf"y: .* got {value} in all rows of column {name}\. Leave the column out"):
+        Labels.of(y, np.ones(3))
+
+
+def test_rows_of_no_weight_do_not_tell_a_label_from_none():
+    y = [[0, 0], [1, 0], [1, 1]]
+    assert Labels.of(y, np.array([1.0, 1.0, 0.5])).outputs == 2
+    with pytest.raises(InputError, match=r"got 0 in all rows of column 1"):
+        Labels.of(y, np.array([1.0, 1.0, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("y", "names", "unit"),
+    [
+        (["dead", "alive"], (), "logit of 'dead'"),
+        (np.array([3, 1]), (), "logit of 3"),
+        ([True, False], (), "logit of True"),
+        (["b", "a", "c"], ("a", "b", "c"), "logit less its mean over the classes"),
+        (pd.DataFrame({"ill": [0, 1], "old": [1, 0]}), ("ill", "old"), "logit"),
+        ([[0, 1], [1, 0]], ("0", "1"), "logit"),
+    ],
+)
+def test_outputs_have_the_names_and_the_unit_of_the_classes(y, names, unit):
+    labels = Labels.of(y, np.ones(len(y)))
+    assert (labels.output_names, labels.unit) == (names, unit)
+
+
+@pytest.mark.parametrize(
+    ("y", "count", "names"),
+    [
+        (np.zeros(3), 1, ["y"]),
+        (np.zeros((3, 2)), 2, ["y0", "y1"]),
+        (pd.Series([1.0], name="price"), 1, ["price"]),
+        (pd.Series([1.0], name=0), 1, ["y"]),
+        (pd.DataFrame({"a": [1.0], "b": [2.0]}), 2, ["a", "b"]),
+        (pd.DataFrame([[1.0, 2.0]]), 2, ["y0", "y1"]),
+        (pl.DataFrame({"a": [1.0], "b": [2.0]}), 2, ["a", "b"]),
+        (pl.DataFrame({"a": [1.0], "b": [2.0]}).to_arrow(), 2, ["a", "b"]),
+        (pl.Series([1.0]), 1, ["y"]),
+        (torch.zeros(3), 1, ["y"]),
+    ],
+)
+def test_columns_of_y_have_its_own_names_where_it_has_some(y, count, names):
+    assert column_names(y, count) == names
+
+
 def test_a_class_that_no_weight_counts_is_none():
     labels = Labels.of(["a", "b", "c", "a"], np.array([1.0, 2.0, 0.0, 1.0]))
     assert labels.classes.tolist() == ["a", "b"]
@@ -74,7 +129,9 @@ def test_numbers_keep_their_shape():
     assert numbers(pd.Series([1.5, 2.5], dtype="Float64"), 2).tolist() == [1.5, 2.5]
     with pytest.raises(InputTypeError, match=r"y: expected real numbers"):
         numbers(["a", "b"], 2)
-    with pytest.raises(InputError, match=r"y: expected finite numbers, got inf at index \[1\]"):
+    with pytest.raises(InputError, match=r"y: expected finite numbers, got inf in row 1\."):
         numbers([1.0, np.inf], 2)
+    with pytest.raises(InputError, match=r"y: expected finite numbers, got nan in row 1 of column 'y0'"):
+        numbers([[1.0, 2.0], [np.nan, 1.0]], 2)
     with pytest.raises(InputError, match=r"expected 3 targets"):
         numbers([1.0, 2.0], 3)

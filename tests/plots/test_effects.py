@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from matplotlib.collections import PolyCollection, QuadMesh
 from bayescope.additive.effects import Effect, Missing, Surface, effect, surface
 from bayescope.additive.explanation import explain
 from bayescope.additive.importance import importance
-from bayescope.errors import InputError
+from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import style
 from bayescope.plots.contributions import bars, explanation
 from bayescope.plots.contributions import importance as importance_bars
@@ -111,6 +113,39 @@ def test_several_outputs_have_a_colour_and_a_name_each():
 )
 def test_corner_cases_are_drawn(shown):
     effect_curve(shown).draw_without_rendering()
+
+
+def test_pictures_take_names_and_units_from_what_they_show():
+    told = {"outputs": tuple(CLASSES), "unit": "logit"}
+    additive = fitted("categorical")
+    curves = effect_curve(replace(effect(additive, "age"), **told))
+    assert legend(curves)[:3] == CLASSES
+    assert curves.get_supylabel() == "logit"
+    many = importance_bars(replace(importance(additive), **told))
+    assert legend(many)[:3] == CLASSES
+    assert many.axes[0].get_xlabel() == "mean absolute contribution: logit"
+    one = explanation(replace(explain(additive, encoded(frame(3))), **told), output=1)
+    assert one.texts[0].get_text() == "One prediction and its reasons: middle"
+    assert one.axes[0].get_xlabel() == "logit"
+    both = effect_surface(replace(surface(additive, ("age", "dose")), **told), output=2)
+    assert both.texts[0].get_text() == "age and dose: high"
+    assert both.axes[-1].get_ylabel() == "logit"
+    assert effect_curve(replace(effect(fitted(), "age"), unit="mmHg"), unit="kPa").get_supylabel() == "kPa"
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (effect_curves, r"effects: expected a list of effects, got Additive\. Pass \[model\.effects\(name\)"),
+        (effect_curve, r"effects: expected Effect, got Additive\. Pass \[model\.effects\(name\)"),
+        (effect_surface, r"expected Surface, got Additive\. Pass model\.surface\(a, b\)"),
+        (explanation, r"expected Explanation, got Additive\. Pass model\.explain\(X\)"),
+        (importance_bars, r"expected Importance, got Additive\. Pass model\.importance\(\)"),
+    ],
+)
+def test_what_is_no_answer_of_a_model_is_refused(draw, message):
+    with pytest.raises(InputTypeError, match=message):
+        draw(fitted())
 
 
 def test_nothing_is_refused():

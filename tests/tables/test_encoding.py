@@ -69,7 +69,7 @@ def test_what_is_remembered_can_be_written_out() -> None:
 
     mixed = FRAME.assign(zip=[np.int64(8001), np.int64(3012), None, np.int64(8001)])
     columns = read_table(mixed, categorical=["zip"])
-    for feature in TableEncoding.fit(columns, transform={"age": "quantile"}).features:
+    for feature in TableEncoding.fit(columns, numeric_transform={"age": "quantile"}).features:
         fields = {field.name: getattr(feature, field.name) for field in dataclasses.fields(feature)}
         assert json.loads(json.dumps(fields, default=plain))["name"] == feature.name
 
@@ -199,14 +199,14 @@ def test_no_rows() -> None:
 @pytest.mark.parametrize("large", [1e300, -1e200, 1e308])
 def test_numbers_too_large_to_standardise(transform: str, large: float) -> None:
     with pytest.raises(InputError, match=r"column 'a': expected numbers whose squares are floats, got numbers from"):
-        only([0.0, large, large, 1.0], transform=transform)
+        only([0.0, large, large, 1.0], numeric_transform=transform)
 
 
 @pytest.mark.parametrize(
     ("transform", "error", "message"),
     [
-        ("robust", OptionError, "transform: expected one of 'standard', 'quantile', got 'robust'"),
-        ({"age": "robust"}, OptionError, "transform of column 'age'"),
+        ("robust", OptionError, "numeric_transform: expected one of 'standard', 'quantile', got 'robust'"),
+        ({"age": "robust"}, OptionError, r"numeric_transform\['age'\]"),
         ({"agee": "quantile"}, OptionError, "got 'agee'. Did you mean 'age'"),
         ({"ward": "quantile"}, UnsupportedError, "'ward', which holds labels"),
         (None, OptionError, "got None"),
@@ -214,11 +214,11 @@ def test_numbers_too_large_to_standardise(transform: str, large: float) -> None:
 )
 def test_transforms_are_checked(transform: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        fitted(FRAME, transform=transform)
+        fitted(FRAME, numeric_transform=transform)
 
 
 def test_a_transform_for_each_column() -> None:
-    encoding = fitted(FRAME, transform={"visits": "quantile"})
+    encoding = fitted(FRAME, numeric_transform={"visits": "quantile"})
     assert [feature.transform for feature in encoding.features if isinstance(feature, NumericEncoding)] == [
         "standard",
         "quantile",
@@ -285,7 +285,7 @@ def test_adult_is_read_and_encoded_in_no_time(reference_data: Path) -> None:
     adult.columns = [f"column {j}" for j in adult.columns]
     start = time.perf_counter()
     columns = read_table(adult)
-    encoding = TableEncoding.fit(columns, transform={"column 10": "quantile"})
+    encoding = TableEncoding.fit(columns, numeric_transform={"column 10": "quantile"})
     encoded = encoding.encode(columns)
     seconds = time.perf_counter() - start
     assert encoded.values.shape == (32_561, 14)

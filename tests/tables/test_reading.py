@@ -323,7 +323,7 @@ COLUMNS: dict[str, tuple[Any, type[BayescopeError], str]] = {
     "durations as objects": (frame_of([datetime.timedelta(1)]), InputTypeError, "days since"),
     "numpy's durations as objects": (frame_of([np.timedelta64(1, "D"), 1.5]), InputTypeError, "days since"),
     "lists": (frame_of([[1, 2], [3]]), InputTypeError, r"\[1, 2\] \(list\) in row 0"),
-    "dicts": (frame_of([1, {"a": 1}]), InputTypeError, "argument must be a string or a number.*row 1"),
+    "dicts": (frame_of([1, {"a": 1}]), InputTypeError, "row 1.*argument must be a string or a number"),
     "bytes": (frame_of([b"a"]), InputTypeError, "bytes"),
     "complex numbers": (frame_of([1j], complex), InputError, "Complex data not supported.*Split"),
     "complex objects": (frame_of([1, 1j]), InputError, "Complex data not supported.*row 1"),

@@ -89,8 +89,12 @@ def position_of(additive: Additive, features: Sequence[int]) -> int:
     for position, term in enumerate(terms):
         if sorted(term.features) == sorted(features):
             return position
-    asked = " & ".join(additive.encoding.names[feature] for feature in features)
-    raise OptionError.unknown("pair", asked, [term.name for term in terms if len(term.features) > 1])
+    names = [additive.encoding.names[feature] for feature in features]
+    pairs = [repr(term.name) for term in terms if len(term.features) > 1]
+    known = f"expected one of {', '.join(pairs)}" if pairs else "expected a model with pairs"
+    raise OptionError(
+        f"pair: {known}, got {' & '.join(names)!r}, for which there is no term. Fit with interactions=[{(*names,)}]."
+    )
 
 
 def contrasted(additive: Additive, values: Tensor, axis: int) -> Tensor:

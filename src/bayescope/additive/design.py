@@ -29,7 +29,7 @@ class Design:
         points: U for each term, those of a term with fewer filled up.
         place: the point of each row, int64 of shape (G, N).
         mass: the share of the data at each point, shape (G, U), sums of 1; 0 where filled up.
-        centred: 1 where the term's mean is taken and subtracted, else 0, shape (G, U).
+        centred: 1 where the term has a value to read, else 0, shape (G, U).
         grouped: the names of terms whose numbers were replaced by means of groups.
     """
 
@@ -80,15 +80,22 @@ class Design:
         return sums.unflatten(2, rows.shape[1:]) if rows.ndim > 2 else sums
 
     def mean(self, values: Tensor) -> Tensor:
-        """The mean of values (G, U, ...) over the data where the term is centred, shape (G, ...)."""
-        mass = self.mass * self.centred
-        share = mass / mass.sum(1, keepdim=True).clamp(min=torch.finfo(mass.dtype).tiny)  # no value at all: a mean of 0
-        return (share[:, None, :] @ values.flatten(2)).reshape(values.shape[0], *values.shape[2:])
+        """What values (G, U, ...) are centred by, shape (2, G, ...): first where the term has a value, then elsewhere.
+
+        First the mean over the data that have a value is subtracted there, so that a missing value's effect is told
+        from what values do on average; then the mean over all data everywhere.
+        """
+        flat = values.flatten(2)
+        present = self.mass * self.centred
+        share = present / present.sum(1, keepdim=True).clamp(min=torch.finfo(present.dtype).tiny)  # none: a mean of 0
+        of_values = share[:, None, :] @ flat
+        of_all = self.mass[:, None, :] @ flat - present.sum(1)[:, None, None] * of_values
+        return torch.stack([of_values + of_all, of_all]).reshape(2, values.shape[0], *values.shape[2:])
 
     def less(self, values: Tensor, mean: Tensor) -> Tensor:
-        """Values (G, U, ...) less a mean (G, ...) where the term is centred."""
-        shape = (*self.centred.shape, *[1] * (values.ndim - 2))
-        return values - mean[:, None] * self.centred.view(shape)
+        """Values (G, U, ...) less what they are centred by, shape (2, G, ...)."""
+        centred = self.centred.view(*self.centred.shape, *[1] * (values.ndim - 2))
+        return values - (mean[1][:, None] + centred * (mean[0] - mean[1])[:, None])
 
 
 def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:

@@ -24,6 +24,8 @@ from bayescope.errors import InputError
 
 POINTS = 100
 SURFACE_POINTS = 30
+# Of effects, until it is told what the outputs are of.
+UNIT = "linear predictor"
 
 
 @final
@@ -62,6 +64,8 @@ class Effect:
         level: the interval's probability.
         categorical: whether the grid has labels.
         missing: where the feature has no value; ``None`` if it has one in all rows of the data.
+        outputs: names of the outputs where there are several, such as the classes, if they are known.
+        unit: what the effect is measured in.
     """
 
     feature: str
@@ -74,6 +78,8 @@ class Effect:
     level: float
     categorical: bool
     missing: Missing | None
+    outputs: tuple[str, ...] = ()
+    unit: str = UNIT
 
 
 @final
@@ -92,6 +98,8 @@ class Surface:
         density: the share of the data that is nearest to each point, shape (n_a, n_b).
         level: the interval's probability.
         whole: whether the two features' own effects are part of it.
+        outputs: names of the outputs where there are several, such as the classes, if they are known.
+        unit: what the effect is measured in.
     """
 
     features: tuple[str, str]
@@ -104,6 +112,8 @@ class Surface:
     density: np.ndarray
     level: float
     whole: bool
+    outputs: tuple[str, ...] = ()
+    unit: str = UNIT
 
 
 def effect(additive: Additive, feature: int | str, *, grid: Grid = None, level: float = 0.95) -> Effect:
@@ -159,6 +169,8 @@ def surface(
     wide, whole = width_of(level), checks.flag("whole", whole)
     a, b = (Axis.of(additive, *each, SURFACE_POINTS) for each in zip(pair, grid, strict=True))
     shape = (len(a.values), len(b.values))
+    if a.feature == b.feature:
+        raise InputError(f"pair: expected two different features, got {a.described.name!r} twice. Ask for its effect.")
     features = [(a.feature, b.feature), *([(a.feature,), (b.feature,)] if whole else [])]
     mean, sd = (moment.reshape(*shape, *moment.shape[1:]) for moment in _moments(additive, [a, b], features))
     near_a, near_b = a.nearest(additive), b.nearest(additive)

@@ -12,7 +12,7 @@ import torch
 
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import contrasted, intercept, read, together, variance
-from bayescope.additive.effects import shown, width_of
+from bayescope.additive.effects import UNIT, shown, width_of
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError
 from bayescope.tables.columns import Column
@@ -43,6 +43,8 @@ class Explanation:
         total_low: the lower end of its interval.
         total_high: the upper end.
         level: the intervals' probability.
+        outputs: names of the outputs where there are several, such as the classes, if they are known.
+        unit: what all parts are measured in.
     """
 
     names: tuple[str, ...]
@@ -59,6 +61,8 @@ class Explanation:
     total_low: np.ndarray
     total_high: np.ndarray
     level: float
+    outputs: tuple[str, ...] = ()
+    unit: str = UNIT
 
     def __len__(self) -> int:
         return len(self.total)
@@ -67,7 +71,7 @@ class Explanation:
         """One line for each row, part and, where there are several, output: contributions of a row sum to its total.
 
         Args:
-            outputs: their names, 0, 1, … by default.
+            outputs: their names; by default those of the explanation, or 0, 1, ….
 
         Returns:
             Columns row, term, value, output (where there are several), contribution, sd, low, high. The intercept and,
@@ -78,7 +82,7 @@ class Explanation:
         """
         parts, sds, half = self._with_constants()
         rows, terms, count = parts.shape
-        names = [str(place) for place in range(count)] if outputs is None else list(outputs)
+        names = list(outputs or self.outputs) or [str(place) for place in range(count)]
         if len(names) != count:
             raise InputError(f"outputs: expected {count} names, got {len(names)}.")
         labels = [*self.names, INTERCEPT, OFFSET]

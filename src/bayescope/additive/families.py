@@ -63,7 +63,7 @@ class Family(Protocol):
         """What the terms read of each row: U = N."""
 
     def centred(self, points: Points) -> Tensor:
-        """Where a term's mean is taken and subtracted, bool of shape (G, U): not where a net has no value to read."""
+        """Where a term has a value to read, bool of shape (G, U): its mean there is what missing ones are told from."""
 
     def values(self, theta: Tensor, points: Points) -> Tensor:
         """f_g at the points, shape (..., G, U, C), for θ of shape (..., G, P)."""

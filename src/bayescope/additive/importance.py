@@ -12,7 +12,7 @@ import torch
 from bayescope import checks
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import data_rows, read
-from bayescope.additive.effects import shown
+from bayescope.additive.effects import UNIT, shown
 
 DRAWS = 1000
 # The mean is over at most so many rows, evenly among the data.
@@ -36,6 +36,8 @@ class Importance:
         high: the upper end.
         at_mean: that of the effects' means.
         level: the interval's probability.
+        outputs: names of the outputs where there are several, such as the classes, if they are known.
+        unit: what contributions are measured in.
     """
 
     names: tuple[str, ...]
@@ -45,6 +47,8 @@ class Importance:
     high: np.ndarray
     at_mean: np.ndarray
     level: float
+    outputs: tuple[str, ...] = ()
+    unit: str = UNIT
 
     @property
     def order(self) -> np.ndarray:
@@ -60,7 +64,7 @@ class Importance:
         frame = pd.DataFrame(
             {
                 "term": np.repeat(np.array(self.names, dtype=object)[order], outputs),
-                "output": np.tile(np.arange(outputs), len(order)),
+                "output": np.tile(np.array(self.outputs or range(outputs), dtype=object), len(order)),
                 **{name: values[order].ravel() for name, values in columns.items()},
             }
         )

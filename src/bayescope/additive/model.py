@@ -23,13 +23,14 @@ from bayescope.tape.tape import row_blocks
 class Centre:
     """What a family's terms are centred by, to first order about the weights θ* that were found.
 
-    c_g(θ) = f̄_g(θ*) + J̄_g (θ_g − θ*_g), with the means f̄ and J̄ over the data. As it is linear in θ, centring is a shear
-    of the weights: b ↦ b + Σ_g c_g(θ_g) changes the coordinates and not the model, its determinant is 1, and the blocks
-    of the curvature in the new coordinates no longer compete for one constant.
+    c_g(θ) = f̄_g(θ*) + J̄_g (θ_g − θ*_g), with the means f̄ and J̄ over the data (`Design.mean`): one where a term has a
+    value to read, and one elsewhere. As it is linear in θ, centring is a shear of the weights: b and the effects of
+    missing values move by sums of c_g(θ_g), which changes the coordinates and not the model; its determinant is 1, and
+    the blocks of the curvature in the new coordinates no longer compete for one constant.
 
     Attributes:
-        value: f̄_g(θ*), shape (G, C).
-        slope: J̄_g, shape (G, C, P).
+        value: f̄_g(θ*), shape (2, G, C): where there is a value, and elsewhere.
+        slope: J̄_g, shape (2, G, C, P).
         at: θ*, shape (G, P).
     """
 
@@ -37,18 +38,21 @@ class Centre:
     slope: Tensor
     at: Tensor
 
-    def of(self, theta: Tensor) -> Tensor:
-        """c_g(θ), shape (..., G, C), for θ of shape (..., G, P)."""
-        return self.value + (self.slope @ (theta - self.at)[..., None])[..., 0]
+    def of(self, theta: Tensor, centred: Tensor) -> Tensor:
+        """c_g(θ), shape (..., G, U, C), for θ of shape (..., G, P) and where there is a value, bool (G, U)."""
+        both = self.value + (self.slope @ (theta - self.at)[..., None, :, :, None])[..., 0]  # (..., 2, G, C)
+        there, elsewhere = both.unsqueeze(-2).unbind(-4)
+        return torch.where(centred[..., None], there, elsewhere)
+
+    def slopes(self, centred: Tensor) -> Tensor:
+        """∂c_g/∂θ_g, shape (G, U, C, P), where there is a value and elsewhere."""
+        return torch.where(centred[..., None, None], self.slope[0][:, None], self.slope[1][:, None])
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class AdditiveModel:
     """f(x) = shift + scale · (b + Σ_g (f_g(x) − c_g)) + offset, with flat weights θ = (terms in order, b).
-
-    Where a net has no value to read, c_g is not subtracted: the effect of a missing value is told from the mean of the
-    values that are there, and so is its prior.
 
     Attributes:
         families: of terms; the weights of a family are (G, P) row-major, one family after another.
@@ -116,7 +120,7 @@ class AdditiveModel:
     def contributions(self, x: Rows, theta: Tensor) -> Tensor:
         """scale · (f_g(x) − c_g) of each term, shape (..., T, N, C): they add up to f less the intercept and offset."""
         parts = [
-            family.values(weights, points) - centre.of(weights)[..., None, :] * family.centred(points)[..., None]
+            family.values(weights, points) - centre.of(weights, family.centred(points))
             for family, centre, weights in self._by_family(theta)
             for points in [family.points(x)]
         ]
@@ -154,8 +158,7 @@ class AdditiveModel:
         parts: list[Tensor] = []
         for family, centre, weights in self._by_family(theta):
             points = family.points(x)
-            centred = family.centred(points)[..., None, None]
-            slopes = family.jacobian(weights, points) - centre.slope[:, None] * centred
+            slopes = family.jacobian(weights, points) - centre.slopes(family.centred(points))
             parts.extend((self.scale[:, None] * slopes).unbind(0))
         return parts
 

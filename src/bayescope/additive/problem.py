@@ -25,7 +25,7 @@ class State:
 
     Attributes:
         thetas: of each family, shape (G, P).
-        intercept: b, shape (C,): the mean of f − offset over the data where no value is missing.
+        intercept: b, shape (C,): the mean of f − offset over the data, since terms are centred.
     """
 
     thetas: tuple[Tensor, ...]
@@ -135,7 +135,7 @@ class Linearized:
         likelihood: p(y∣f).
         f: the outputs, shape (N, C).
         jacobians: of the centred terms at their points, shape (G, U, C, P) for each family.
-        means: their means over the data before they were centred, shape (G, C, P).
+        means: what they were centred by, shape (2, G, C, P).
         slope: ∂ log p/∂f of each row, times its weight, shape (N, C).
         curvature: Λ of each row, times its weight, shape (N, C, C).
     """

@@ -13,9 +13,9 @@ from bayescope import checks
 from bayescope.additive.additive import Options
 from bayescope.additive.fit import Schedule
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.estimators.additive_reading import AdditiveEstimator
+from bayescope.estimators.additive_reading import AdditiveEstimator, whole_or_not_at_all
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset, row_weights
-from bayescope.estimators.labels import Labels, numbers
+from bayescope.estimators.labels import Labels, column_names, numbers
 from bayescope.estimators.reading import MissingAttributeError, log_probabilities
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
@@ -68,13 +68,14 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
     Attributes:
         classes_: the labels, sorted; of several labels a row, their names or 0…C−1.
         posterior_: over the weights, by term; it answers for encoded rows.
-        prior_precision_: of each term by its name: a number, or one for each of its layers.
+        prior_precision_: of each term by its name: a number, or one for each of its layers where these may differ.
         log_evidence_: Laplace's log p(y∣X): by blocks a lower bound on the full structure's.
         pairs_: names of the pairs that have a term.
         ranking_: all pairs with their scores, best first, where they were ranked.
         trace_: log evidence, epoch by epoch.
         n_iter_: epochs.
-        additive_: the encoding, the model and its fit: what `bayescope.additive` explains and `bayescope.plots` draws.
+        additive_: the encoding, the model and its fit: what `effects`, `surface`, `explain` and `importance` read;
+            `bayescope.plots` draws what these give.
         n_features_in_: columns of X.
         feature_names_in_: their names, if X had some.
 
@@ -131,6 +132,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         self.progress = progress
 
     @outside_inference_mode
+    @whole_or_not_at_all
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, offset: Any = None) -> NeuralAdditiveClassifier:
         """Fits the effects, their prior precisions and the posterior.
 
@@ -150,6 +152,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         labels = Labels.of(y, weights)
         self.classes_, self._multilabel = labels.classes, labels.multilabel
         self._offset_columns = labels.outputs
+        self._output_names, self._unit = labels.output_names, labels.unit
         offset = row_offset(offset, len(weights), labels.outputs)
         rows = DistinctRows.of(columns, labels.codes, offset, weights)
         targets = labels.likelihood.targets(rows.targets if labels.multilabel else rows.targets[:, 0], labels.outputs)
@@ -224,13 +227,14 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
     Attributes:
         noise_variance_: in y's unit squared: a number, or one for each column of y.
         posterior_: over the weights, by term; it answers for encoded rows.
-        prior_precision_: of each term by its name: a number, or one for each of its layers.
+        prior_precision_: of each term by its name: a number, or one for each of its layers where these may differ.
         log_evidence_: Laplace's log p(y∣X): by blocks a lower bound on the full structure's.
         pairs_: names of the pairs that have a term.
         ranking_: all pairs with their scores, best first, where they were ranked.
         trace_: log evidence and noise variance, of the standardised y, epoch by epoch.
         n_iter_: epochs.
-        additive_: the encoding, the model and its fit: what `bayescope.additive` explains and `bayescope.plots` draws.
+        additive_: the encoding, the model and its fit: what `effects`, `surface`, `explain` and `importance` read;
+            `bayescope.plots` draws what these give.
         n_features_in_: columns of X.
         feature_names_in_: their names, if X had some.
 
@@ -287,6 +291,7 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         self.progress = progress
 
     @outside_inference_mode
+    @whole_or_not_at_all
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, offset: Any = None) -> NeuralAdditiveRegressor:
         """Fits the effects, their prior precisions, the noise and the posterior.
 
@@ -307,6 +312,7 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         self._flat = targets.ndim == 1
         targets = targets[:, None] if self._flat else targets
         self._offset_columns = targets.shape[1]
+        self._output_names, self._unit = self._told_outputs(column_names(y, targets.shape[1]))
         distinct = DistinctRows.of(columns, targets, row_offset(offset, rows, targets.shape[1]), weights)
         shift, scale = _standardised(distinct)
         likelihood = self._likelihood(scale, rows)
@@ -347,6 +353,13 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
             )
         noise = likelihood.noise(self.additive_.model.scale).numpy()
         return float(noise[0]) if self._flat else noise.copy()
+
+    def _told_outputs(self, names: list[str]) -> tuple[tuple[str, ...], str]:
+        """The names of the outputs, where there are several, and their unit."""
+        if self.likelihood == "heteroscedastic_gaussian":
+            told = [f"{what} of {name}" for what in ("mean", "log variance") for name in names]
+            return tuple(told), f"{names[0] if len(names) == 1 else 'y'}, or its log variance"
+        return ((), names[0]) if len(names) == 1 else (tuple(names), "y")
 
     def _likelihood(self, scale: np.ndarray, rows: int) -> Likelihood:
         """p(y∣f) of the standardised y."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,12 +29,36 @@ from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.predictive import Predictive
 from bayescope.tables import Column, TableEncoding, read_table
+from bayescope.tables.suspicion import warn_of_numbers
 from bayescope.threads import threads_for
 
 # What a summary calls the numbers that a transform makes.
 UNITS = {"standard": "in standard deviations", "quantile": "as normal scores"}
 
 Precisions = float | dict[str, float]
+
+
+Shown = TypeVar("Shown", Effect, Surface, Explanation, Importance)
+_Arguments = ParamSpec("_Arguments")
+_Estimator = TypeVar("_Estimator", bound=BaseEstimator)
+
+
+def whole_or_not_at_all(
+    fit: Callable[Concatenate[_Estimator, _Arguments], _Estimator],
+) -> Callable[Concatenate[_Estimator, _Arguments], _Estimator]:
+    """Leaves the estimator as it was where its fit fails or is interrupted."""
+
+    @wraps(fit)
+    def safe(self: _Estimator, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Estimator:
+        before = dict(vars(self))
+        try:
+            return fit(self, *arguments, **options)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return safe
 
 
 class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
@@ -63,6 +88,8 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
     _categorical: list[int]
     _offset_columns: int
     _groups: str
+    _output_names: tuple[str, ...]
+    _unit: str
 
     def predict_distribution(
         self,
@@ -94,7 +121,8 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
     def effects(self, feature: int | str, *, grid: Grid = None, level: float = 0.95) -> Effect:
         """The effect of one feature with its band, in the unit of the linear predictor: the logit, or y's unit.
 
-        Effects are centred: their mean over the rows that were fitted is 0. Pairs are not part of it.
+        Effects are centred: their mean over the rows that were fitted is 0. What the feature's pairs say of it alone is
+        part of it, and `surface` has what they say beyond.
 
         Args:
             feature: by name or position.
@@ -103,10 +131,10 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
 
         Returns:
             ``grid``, ``mean``, ``sd``, ``low``, ``high``, the share of the data near each point as ``density``, and the
-            effect of a ``missing`` value.
+            effect of a ``missing`` value; the names of the ``outputs`` where there are several, and the ``unit``.
         """
         check_is_fitted(self)
-        return effect(self.additive_, feature, grid=grid, level=level)
+        return self._named_outputs(effect(self.additive_, feature, grid=grid, level=level))
 
     def surface(
         self,
@@ -127,7 +155,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
             whole: whether the two features' own effects are added.
         """
         check_is_fitted(self)
-        return surface(self.additive_, (a, b), grid=grid, level=level, whole=whole)
+        return self._named_outputs(surface(self.additive_, (a, b), grid=grid, level=level, whole=whole))
 
     def explain(self, X: Any, *, offset: Any = None, level: float = 0.95) -> Explanation:
         """What each term contributes to the prediction of each row, with intervals; the parts sum to the total.
@@ -138,12 +166,13 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
             level: the probability of the intervals.
         """
         columns = self._known(X)
-        return explain(self.additive_, self._encoded(columns, offset), columns=columns, level=level)
+        told = explain(self.additive_, self._encoded(columns, offset), columns=columns, level=level)
+        return self._named_outputs(told)
 
     def importance(self, *, level: float = 0.95) -> Importance:
         """How much each term moves the linear predictor over the rows that were fitted, with its uncertainty."""
         check_is_fitted(self)
-        return importance(self.additive_, level=level)
+        return self._named_outputs(importance(self.additive_, level=level))
 
     def summary(self) -> str:
         """How the model was fitted: its terms and their prior precisions, the noise, the units of the inputs."""
@@ -158,7 +187,10 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
 
     @property
     def prior_precision_(self) -> dict[str, Precisions]:
-        """The prior precision of each term by its name: a number, or by ``groups="layer"`` one for each layer."""
+        """The prior precision of each term by its name: a number, or one for each layer where these may differ.
+
+        They do by ``groups="layer"``, and by "net" where the evidence has switched off all layers but the first.
+        """
         check_is_fitted(self)
         fit = self.additive_.fit
         return {
@@ -197,6 +229,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
     def _columns(self, X: Any, y: Any) -> list[Column]:
         """The columns of the table to fit, whose names and kinds are learnt from it."""
         columns = read_table(X, categorical=self.categorical)
+        warn_of_numbers(columns)
         if len(columns[0].values) == 0:
             raise InputError(
                 f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
@@ -235,7 +268,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
         likelihood: Likelihood, *, learn_noise: bool = False,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
-        encoding = TableEncoding.fit(rows.columns, transform=self.numeric_transform, weights=rows.weights)
+        encoding = TableEncoding.fit(rows.columns, numeric_transform=self.numeric_transform, weights=rows.weights)
         data = Data(
             rows=Rows.of(encoding.encode(rows.columns), _padded(rows.offset, len(scale))),
             targets=targets,
@@ -259,7 +292,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
             ranking=checks.choice("ranking", self.ranking, ("evidence", "mutual_information")),
             posterior=self.posterior,
             structure=self.structure,
-            prior_precision=self.prior_precision,
+            prior_precision=_precision(self.prior_precision),
             intercept_prior_precision=self.intercept_prior_precision,
             schedule=Schedule(
                 epochs=self.epochs,
@@ -281,6 +314,10 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
             told.setdefault(how, []).append(feature.name)
         return {"inputs": "; ".join(f"{', '.join(which)}: {how}" for how, which in told.items())}
 
+    def _named_outputs(self, shown: Shown) -> Shown:
+        """With the names of the outputs and their unit."""
+        return replace(shown, outputs=self._output_names, unit=self._unit)
+
     def _named(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
         names = self.additive_.encoding.names
         return [(names[first], names[second]) for first, second in pairs]
@@ -293,7 +330,20 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _told(groups: str, layers: Sequence[str], values: Sequence[float]) -> Precisions:
-    return dict(zip(layers, values, strict=True)) if groups == "layer" else values[0]
+    alike = groups == "net" and len(set(values)) == 1
+    return values[0] if alike else dict(zip(layers, values, strict=True))
+
+
+def _precision(value: Any) -> float | str:
+    """Checks ``prior_precision=``."""
+    if isinstance(value, str):
+        return checks.choice("prior_precision", value, ["evidence"])
+    try:
+        return checks.positive_number("prior_precision", value)
+    except InputError:
+        raise InputError(
+            f"prior_precision: expected a positive number for all weights or 'evidence', got {value!r}."
+        ) from None
 
 
 def _padded(offset: np.ndarray | None, outputs: int) -> torch.Tensor | None:

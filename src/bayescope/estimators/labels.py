@@ -44,19 +44,18 @@ class Labels:
             weights: of the rows, shape (N,): classes that only rows of weight 0 have do not count.
 
         Raises:
-            InputError: if a label is missing, there is not one for each row, or there is one class alone.
+            InputError: if a label is missing, there is not one for each row, or there is one class alone: of several
+                labels a row, of any of them.
             UnsupportedError: if rows have several labels that are not 0 and 1.
         """
         labels = _array(y, len(weights))
-        strange = ~np.isfinite(labels) if labels.dtype.kind == "f" else pd.isna(labels)
-        if strange.any():
-            place = np.argwhere(strange)[0]
-            raise InputError(f"y: expected a label in each row, got {labels[tuple(place)]} in row {place[0]}.")
+        _refuse_gaps("a label in each row", labels, y)
         check_classification_targets(labels)
         kind = type_of_target(labels)
         if kind == "multilabel-indicator":
             names = np.asarray(getattr(y, "columns", np.arange(labels.shape[1])))
             codes = Bernoulli().targets(labels.astype(np.float64), labels.shape[1]).numpy()
+            _refuse_constant(codes[weights > 0], names)
             return cls(names, codes, True, Bernoulli(), labels.shape[1])
         if kind.endswith("multioutput"):
             raise UnsupportedError(f"y: expected one label a row, or several that are 0 and 1, got {kind} labels.")
@@ -70,6 +69,18 @@ class Labels:
         likelihood, outputs = (Bernoulli(), 1) if len(classes) == 2 else (Categorical(), len(classes))
         return cls(np.asarray(classes).astype(flat.dtype, copy=False), placed, False, likelihood, outputs)
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the outputs of f, where there are several: the classes."""
+        return () if self.outputs == 1 and not self.multilabel else tuple(map(str, self.classes.tolist()))
+
+    @property
+    def unit(self) -> str:
+        """What f is measured in, as effects tell it."""
+        if self.multilabel:
+            return "logit"
+        return f"logit of {self.classes.tolist()[1]!r}" if self.outputs == 1 else "logit less its mean over the classes"
+
 
 def numbers(y: Any, rows: int) -> np.ndarray:
     """The numbers of a regression, shape (N,) or (N, D).
@@ -78,7 +89,38 @@ def numbers(y: Any, rows: int) -> np.ndarray:
         InputError: if there is not one for each row, or one is not finite.
         InputTypeError: if they are no numbers.
     """
-    return checks.float64("y", _array(y, rows)).numpy()
+    array = _array(y, rows)
+    _refuse_gaps("finite numbers", array, y)
+    return checks.float64("y", array).numpy()
+
+
+def column_names(y: Any, count: int) -> list[str]:
+    """The names of the columns of y as it has them, else y, or y0, y1, … where there are several."""
+    told = getattr(y, "column_names", getattr(y, "columns", None))
+    names = [getattr(y, "name", None)] if told is None else list(told)
+    if len(names) == count and all(isinstance(name, str) and name for name in names):
+        return list(map(str, names))
+    return ["y"] if count == 1 else [f"y{place}" for place in range(count)]
+
+
+def _refuse_gaps(expected: str, array: np.ndarray, y: Any) -> None:
+    """Refuses what is missing or infinite, by its row and, where there are several, its column."""
+    strange = ~np.isfinite(array) if array.dtype.kind == "f" else pd.isna(array)
+    if strange.any():
+        row, *column = np.argwhere(strange)[0].tolist()
+        where = f" of column {column_names(y, array.shape[1])[column[0]]!r}" if column else ""
+        raise InputError(f"y: expected {expected}, got {array[(row, *column)]} in row {row}{where}.")
+
+
+def _refuse_constant(codes: np.ndarray, names: np.ndarray) -> None:
+    """Refuses a label that all rows have, or none: nothing tells it from the other."""
+    constant = (codes == codes[0]).all(axis=0)
+    if constant.any():
+        place = int(np.argmax(constant))
+        raise InputError(
+            f"y: expected both 0 and 1 in each column of labels, got {codes[0, place]:g} in all rows of column "
+            f"{names.tolist()[place]!r}. Leave the column out: no row tells 0 from 1."
+        )
 
 
 def _array(y: Any, rows: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from bayescope.additive.explanation import Explanation
 from bayescope.additive.importance import Importance
 from bayescope.errors import InputError
 from bayescope.plots import style
-from bayescope.plots.effects import colour, columns, output_names
+from bayescope.plots.effects import colour, columns, expect, output_names
 
 MOST = 12
 LINE = 0.26  # inches a bar
@@ -37,7 +37,7 @@ class Bar:
 
 
 def explanation(
-    shown: Explanation, row: int = 0, *, output: int = 0, most: int = MOST, unit: str = "contribution"
+    shown: Explanation, row: int = 0, *, output: int = 0, most: int = MOST, unit: str | None = None
 ) -> Figure:
     """One prediction: the terms that contribute most, the others together, the constants and the total.
 
@@ -46,11 +46,13 @@ def explanation(
         row: which.
         output: which, where there are several.
         most: how many terms have a bar of their own.
-        unit: what contributions are measured in, such as "log-odds" or y's unit.
+        unit: what contributions are measured in, by default what the explanation tells.
 
     Raises:
         InputError: if there is no such row or output.
+        InputTypeError: if it is no explanation.
     """
+    expect("explanation", shown, Explanation, "Pass model.explain(X)")
     _inside("row", row, len(shown))
     _inside("output", output, 1 if shown.total.ndim == 1 else shown.total.shape[1])
     told = bars(shown, row, output=output, most=most)
@@ -60,30 +62,32 @@ def explanation(
             1,
             width=6.2,
             height=0.75 + LINE * len(told),
-            title="One prediction and its reasons",
+            title="One prediction and its reasons" + (f": {shown.outputs[output]}" if shown.outputs else ""),
             subtitle=f"Contributions with {level} intervals; with the intercept, the mean over the data, they sum to "
             "the total.",
         )
         draw_bars(panel, told)
-        panel.set_xlabel(unit)
+        panel.set_xlabel(shown.unit if unit is None else unit)
     return figure
 
 
-def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MOST, unit: str = "effect") -> Figure:
+def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MOST, unit: str | None = None) -> Figure:
     """The most important terms: the mean absolute contribution over the data, with its interval.
 
     Args:
         shown: what.
-        outputs: names of the outputs where there are several, such as the classes.
+        outputs: names of the outputs where there are several; by default those that the importance tells.
         most: how many terms.
-        unit: what contributions are measured in, such as "log-odds" or y's unit.
+        unit: what contributions are measured in, by default what the importance tells.
 
     Raises:
         InputError: if there is not one name for each output.
+        InputTypeError: if it is no importance.
     """
+    expect("importance", shown, Importance, "Pass model.importance()")
     mean, low, high, point = (columns(part) for part in (shown.mean, shown.low, shown.high, shown.at_mean))
     count, order = mean.shape[1], shown.order[: checks.count("most", most)]
-    names = output_names(count, outputs)
+    names = output_names(count, outputs or shown.outputs)
     key = [Line2D([], [], color=colour(place, count), lw=5, label=name) for place, name in enumerate(names) if name]
     key.append(Line2D([], [], color=style.INK, marker="|", ls="", ms=8, label="of the mean effect"))
     with style.house():
@@ -105,7 +109,7 @@ def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MO
             panel.plot(point[order, output], y, "|", color=style.INK, ms=60 * height / count**0.5 / 6)
         _named(panel, [style.shorten(shown.names[place], 30) for place in order])
         panel.set_xlim(left=0)
-        panel.set_xlabel(f"mean absolute {unit}")
+        panel.set_xlabel(f"mean absolute contribution: {shown.unit if unit is None else unit}")
     return figure
 
 

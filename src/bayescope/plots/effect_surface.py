@@ -10,23 +10,26 @@ from matplotlib.figure import Figure
 from bayescope.additive.effects import Surface
 from bayescope.errors import InputError
 from bayescope.plots import style
+from bayescope.plots.effects import expect
 
 CONTOURS = 7
 # The largest dot, for the cell with the most data, in points².
 DOT = 14.0
 
 
-def effect_surface(shown: Surface, *, output: int = 0, unit: str = "effect") -> Figure:
+def effect_surface(shown: Surface, *, output: int = 0, unit: str | None = None) -> Figure:
     """The mean with contour lines, and the standard deviation beside it.
 
     Args:
         shown: the surface.
         output: which one, where there are several.
-        unit: what the effect is measured in, such as "log-odds" or y's unit.
+        unit: what the effect is measured in, by default what the surface tells.
 
     Raises:
         InputError: if there is no such output, or a grid is empty.
+        InputTypeError: if it is no surface.
     """
+    expect("effect_surface", shown, Surface, "Pass model.surface(a, b)")
     mean, sd = (part if part.ndim == 3 else part[..., None] for part in (shown.mean, shown.sd))
     if mean.size == 0 or not 0 <= output < mean.shape[2]:
         raise InputError(f"output: expected one of a surface of shape {mean.shape}, got {output}.")
@@ -42,14 +45,14 @@ def effect_surface(shown: Surface, *, output: int = 0, unit: str = "effect") -> 
             2,
             width=3.5,
             height=2.9,
-            title=f"{first} and {second}",
+            title=f"{first} and {second}" + (f": {shown.outputs[output]}" if shown.outputs else ""),
             subtitle=f"What both do together, {what}. Dots: where the data are, larger where there are more.",
         )
         for panel, values, name, colours, limits in (
             (axes[0], mean, "mean", signed, (-largest, largest)),
             (axes[1], sd, "standard deviation", doubt, (0.0, widest)),
         ):
-            _map(figure, panel, shown, values, colours, limits, unit)
+            _map(figure, panel, shown, values, colours, limits, shown.unit if unit is None else unit)
             panel.set_title(name)
             panel.set(xlabel=first, ylabel=second)
     return figure

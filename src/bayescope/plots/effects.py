@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bayescope.additive.effects import Effect
-from bayescope.errors import InputError
+from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import style
 
 # The density of the data takes this share of a panel's height.
@@ -26,27 +26,34 @@ BARS = 25
 # Labels that take more letters than this in a panel are turned.
 LETTERS = 26
 LONGEST_LABEL = 12
+# Where effects come from.
+HOW = "Pass [model.effects(name) for name in names]"
 
 
-def effect(shown: Effect, *, outputs: Sequence[str] = (), unit: str = "effect") -> Figure:
+def effect(shown: Effect, *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
     """The effect of one feature; see `effects`."""
     return effects([shown], outputs=outputs, unit=unit)
 
 
-def effects(shown: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str = "effect") -> Figure:
+def effects(shown: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
     """One panel a feature, on one scale: mean and band, and below them the density of the data.
 
     Args:
         shown: in the order of the panels, such as that of the features' importance.
-        outputs: names of the outputs where there are several, such as the classes.
-        unit: what the effects are measured in, such as "log-odds" or y's unit.
+        outputs: names of the outputs where there are several; by default those that the effects tell.
+        unit: what the effects are measured in, by default what they tell.
 
     Raises:
         InputError: if there is nothing to show, or not one name for each output.
+        InputTypeError: if it is no sequence of effects.
     """
+    if not isinstance(shown, Sequence):
+        raise InputTypeError(f"effects: expected a list of effects, got {type(shown).__name__}. {HOW}.")
+    for one in shown:
+        expect("effects", one, Effect, HOW)
     if not shown:
         raise InputError("effects: expected at least one effect, got none.")
-    names = output_names(columns(shown[0].mean).shape[1], outputs)
+    names = output_names(columns(shown[0].mean).shape[1], outputs or shown[0].outputs)
     key: list[Line2D | Patch] = [
         Line2D([], [], color=colour(place, len(names)), label=name) for place, name in enumerate(names) if name
     ]
@@ -67,7 +74,7 @@ def effects(shown: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str =
         make_room(axes[0])
         for panel, one in zip(axes, shown, strict=True):
             draw_density(panel, one)
-        figure.supylabel(unit, fontsize=9.5)
+        figure.supylabel(shown[0].unit if unit is None else unit, fontsize=9.5)
     return figure
 
 
@@ -130,6 +137,16 @@ def output_names(count: int, given: Sequence[str]) -> Sequence[str]:
     if given and len(given) != count:
         raise InputError(f"outputs: expected {count} names, got {len(given)}.")
     return given or ([""] if count == 1 else [f"output {place}" for place in range(count)])
+
+
+def expect(name: str, given: object, kind: type, how: str) -> None:
+    """Refuses what is not of the kind that a picture shows, and says ``how`` to make it.
+
+    Raises:
+        InputTypeError: if it is another.
+    """
+    if not isinstance(given, kind):
+        raise InputTypeError(f"{name}: expected {kind.__name__}, got {type(given).__name__}. {how}.")
 
 
 def columns(values: np.ndarray) -> np.ndarray:

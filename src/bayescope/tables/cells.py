@@ -16,7 +16,8 @@ from bayescope.errors import BayescopeError, InputError, InputTypeError
 from bayescope.tables.columns import Column
 
 MIXED = "Make it one or the other (text throughout: .astype(str)), or name it in categorical= to take all as labels"
-NUMBERS_OR_TEXT = "Turn it into numbers or text, or leave the column out"
+# Its last words are those that scikit-learn's check_estimator looks for.
+NUMBERS_OR_TEXT = "Turn it into numbers or text, or leave the column out: an argument must be a string or a number"
 DATES = "Turn it into numbers, such as days since a date, or into a column with the month, or leave it out"
 
 # From the special to the general, as the first row that fits a type names it: a bool is an int, a timedelta64 too.
@@ -59,7 +60,7 @@ def column_of_cells(
     if labels or families in ({"text"}, {"truth value"}):
         values = _labels(table, name, cells, missing)
         declared = (False, True) if families == {"truth value"} else _declared(table, name, categories)
-        return Column(name, "categorical", values, declared)
+        return Column(name, "categorical", values, declared, inferred=not labels)
     if len(families) > 1:
         examples = " and ".join(repr(_first(family, cells, missing)[1]) for family in sorted(families))
         raise InputTypeError(
@@ -124,11 +125,11 @@ def _family(kind: type) -> str:
 def _refusal(table: str, name: str, family: str, cells: np.ndarray, missing: np.ndarray) -> BayescopeError:
     row, value = _first(family, cells, missing)
     got = f"got {value!r} ({type(value).__name__}) in row {row}"
-    # The words of both messages are those that scikit-learn's check_estimator looks for.
+    # The first words are those that scikit-learn's check_estimator looks for.
     if family == "complex number":
         return InputError(f"{table}: Complex data not supported: in column {name!r}, {got}. Split it into two columns.")
     advice = DATES if family == "date" else NUMBERS_OR_TEXT
-    return InputTypeError(f"{table}: each argument must be a string or a number: in column {name!r}, {got}. {advice}.")
+    return InputTypeError(f"{table}: expected numbers or labels in column {name!r}, {got}. {advice}.")
 
 
 def _infinite(table: str, name: str, value: float, row: int) -> InputError:

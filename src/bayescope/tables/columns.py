@@ -21,12 +21,14 @@ class Column:
         values: shape (N,): numbers as float64, NaN where missing; or labels as objects, ``None`` where missing.
         categories: the labels in the order in which the table declares them, whether they occur or not; ``None`` where
             it declares none.
+        inferred: whether text or truth values alone made it one of labels, and neither its type nor the caller.
     """
 
     name: str
     kind: Kind
     values: np.ndarray
     categories: tuple[object, ...] | None = None
+    inferred: bool = False
 
     @property
     def empty(self) -> bool:

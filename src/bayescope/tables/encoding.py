@@ -230,14 +230,14 @@ class TableEncoding:
         cls,
         columns: Sequence[Column],
         *,
-        transform: Transform | Mapping[str, Transform] = "standard",
+        numeric_transform: Transform | Mapping[str, Transform] = "standard",
         weights: np.ndarray | None = None,
     ) -> TableEncoding:
         """Learns scales and categories.
 
         Args:
             columns: of a table of at least one row.
-            transform: of the numbers: "standard", less the mean and divided by the standard deviation; "quantile",
+            numeric_transform: "standard", less the mean and divided by the standard deviation; "quantile",
                 their normal scores; or one of these for each column named, "standard" for the others.
             weights: how often each row counts, shape (N,); once by default.
 
@@ -251,7 +251,7 @@ class TableEncoding:
             raise InputError(
                 f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
             )
-        transforms = _transforms(columns, transform)
+        transforms = _transforms(columns, numeric_transform)
         return cls(
             tuple(
                 NumericEncoding.fit(column, transforms[column.name], weights)
@@ -300,7 +300,7 @@ def _of_kind(feature: Feature, column: Column) -> np.ndarray:
         numeric = feature.kind == "numeric"
         return np.full(column.values.shape, np.nan) if numeric else np.full(column.values.shape, None)
     expected, got = ("numbers", "labels") if feature.kind == "numeric" else ("labels", "numbers")
-    example = next(value for value in column.values if value is not None and value == value)
+    example = next(value for value in column.values.tolist() if value is not None and value == value)
     raise InputTypeError(
         f"column {column.name!r}: expected {expected}, as fitted, got {got} such as {example!r}. "
         "Give it the type that it had then."
@@ -309,15 +309,17 @@ def _of_kind(feature: Feature, column: Column) -> np.ndarray:
 
 def _transforms(columns: Sequence[Column], transform: Transform | Mapping[str, Transform]) -> Mapping[str, Transform]:
     if not isinstance(transform, Mapping):
-        checks.choice("transform", transform, SCALINGS)
+        checks.choice("numeric_transform", transform, SCALINGS)
         return dict.fromkeys((column.name for column in columns), transform)
     kinds = {column.name: column.kind for column in columns}
     for name, choice in transform.items():
         if name not in kinds:
-            raise OptionError.unknown("transform", name, kinds)
+            raise OptionError.unknown("numeric_transform", name, kinds)
         if kinds[name] == "categorical":
-            raise UnsupportedError(f"transform: expected columns of numbers, got {name!r}, which holds labels.")
-        checks.choice(f"transform of column {name!r}", choice, SCALINGS)
+            raise UnsupportedError(
+                f"numeric_transform: expected columns of numbers, got {name!r}, which holds labels. Leave it out."
+            )
+        checks.choice(f"numeric_transform[{name!r}]", choice, SCALINGS)
     return {name: transform.get(name, "standard") for name in kinds}
 
 

@@ -1,0 +1,59 @@
+"""Text that is mostly numbers is told; codes, words and what is named are not."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bayescope.errors import BayescopeWarning
+from bayescope.tables import read_table
+from bayescope.tables.suspicion import warn_of_numbers
+
+MEASURED = [f"{value:.1f}" for value in np.linspace(18.0, 40.0, 49)]
+
+
+def silent(table: object, **options: object) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_numbers(read_table(table, **options))
+
+
+def test_numbers_with_a_word_among_them_are_told_with_the_word() -> None:
+    frame = pd.DataFrame({"bmi": [*MEASURED, "?", None], "sd": [*MEASURED, "30.0", "31"], "fine": range(51)})
+    with pytest.warns(BayescopeWarning) as told:
+        warn_of_numbers(read_table(frame))
+    [message] = [str(one.message) for one in told]
+    assert "column 'bmi': 98 % of its labels are numbers, such as '18.0', and '?' is not:" in message
+    assert "turns it into NaN" in message
+    assert "column 'sd': 100 % of its labels are numbers, such as '18.0'." in message
+    assert "fine" not in message
+
+
+@pytest.mark.parametrize(
+    ("cells", "warned"),
+    [
+        ([str(place) for place in range(10)], True),
+        ([str(place) for place in range(9)] * 5, False),
+        ([*map(str, range(18)), "a", "b"], True),
+        ([*map(str, range(17)), "a", "b"], False),
+        (["nan", "inf", "-inf", *"abcdefgh"], False),
+        ([*map(str, range(9)), "nan"], True),
+    ],
+    ids=["ten", "nine different", "nine in ten", "fewer", "words that floats read", "nine and nan"],
+)
+def test_nine_in_ten_of_ten_different_labels_are_told(cells: list[str], warned: bool) -> None:
+    if warned:
+        with pytest.warns(BayescopeWarning, match="column 'x0'"):
+            warn_of_numbers(read_table([[cell] for cell in cells]))
+    else:
+        silent([[cell] for cell in cells])
+
+
+def test_what_is_named_or_typed_is_meant() -> None:
+    silent(pd.DataFrame({"zip": MEASURED}), categorical=["zip"])
+    silent(pd.DataFrame({"zip": MEASURED}, dtype="category"))
+    polars = pytest.importorskip("polars")
+    silent(polars.DataFrame({"zip": MEASURED}, schema={"zip": polars.Categorical}))
