@@ -57,7 +57,7 @@ def test_values_of_many_weights_at_once(family: Family) -> None:
 
 def test_jacobian_is_autograds(family: Family) -> None:
     points, theta = family.points(table(11)), normal(len(family.terms), family.weights)
-    jacobian = family.jacobian(theta, points)
+    jacobian = family.jacobian(theta, points).dense()
     for term, expected in enumerate(torch.func.jacrev(lambda at: family.values(at, points))(theta)):
         torch.testing.assert_close(jacobian[term], expected[:, :, term], rtol=1e-12, atol=1e-12)
         others = [other for other in range(len(family.terms)) if other != term]
@@ -86,8 +86,8 @@ def test_a_missing_value_has_its_own_effect_which_numbers_do_not_touch() -> None
     far = Points(torch.tensor([[[0.0], [3.0], [-7.0]]], dtype=torch.float64), torch.tensor([[0, 0, -1]]))
     missing = family.values(theta, far)[0, :2, 0]
     assert missing.tolist() == pytest.approx([2.0 * float(theta[0, -1])] * 2)
-    assert not family.jacobian(theta, far)[0, :2, 0, :-1].any()
-    assert family.jacobian(theta, far)[0, 2, 0, -1] == 0.0
+    assert not family.jacobian(theta, far).dense()[0, :2, 0, :-1].any()
+    assert family.jacobian(theta, far).dense()[0, 2, 0, -1] == 0.0
 
 
 def test_under_the_prior_a_missing_values_effect_is_as_wide_as_a_values() -> None:

@@ -199,7 +199,7 @@ def test_effects_surfaces_and_importance_are_those_of_the_model():
     ("make", "names", "unit"),
     [
         (lambda: classifier(y=np.where(TWO, "dead", "alive")), (), "logit of 'dead'"),
-        (lambda: classifier(y=THREE), ("0", "1", "2"), "logit less its mean over the classes"),
+        (lambda: classifier(y=THREE), ("0", "1", "2"), "logit, classes centred"),
         (lambda: classifier(y=pd.DataFrame(SEVERAL, columns=["ill", "a", "top"])), ("ill", "a", "top"), "logit"),
         (lambda: regressor(y=pd.Series(NUMBERS, name="price")), (), "price"),
         (lambda: regressor(y=COLUMNS), ("y0", "y1"), "y"),

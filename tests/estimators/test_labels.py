@@ -71,7 +71,7 @@ def test_rows_of_no_weight_do_not_tell_a_label_from_none():
         (["dead", "alive"], (), "logit of 'dead'"),
         (np.array([3, 1]), (), "logit of 3"),
         ([True, False], (), "logit of True"),
-        (["b", "a", "c"], ("a", "b", "c"), "logit less its mean over the classes"),
+        (["b", "a", "c"], ("a", "b", "c"), "logit, classes centred"),
         (pd.DataFrame({"ill": [0, 1], "old": [1, 0]}), ("ill", "old"), "logit"),
         ([[0, 1], [1, 0]], ("0", "1"), "logit"),
     ],

@@ -95,6 +95,7 @@ def test_several_outputs_have_a_colour_and_a_name_each():
     for place, line in enumerate(curves):
         np.testing.assert_array_equal(line.get_ydata(), shown.mean[:, place])
     assert legend(figure) == [*CLASSES, "density of the data"]
+    assert legend(effect_curve(shown, outputs=np.arange(3)))[:3] == ["0", "1", "2"]
     assert legend(effect_curve(shown))[:3] == ["output 0", "output 1", "output 2"]
     with pytest.raises(InputError, match="outputs: expected 3 names, got 2"):
         effect_curve(shown, outputs=["a", "b"])
@@ -130,6 +131,9 @@ def test_pictures_take_names_and_units_from_what_they_show():
     both = effect_surface(replace(surface(additive, ("age", "dose")), **told), output=2)
     assert both.texts[0].get_text() == "age and dose: high"
     assert both.axes[-1].get_ylabel() == "logit"
+    long = effect_curve(effect(fitted(), "age"), unit="a unit " * 9).get_supylabel()
+    assert long.startswith("a unit a unit")
+    assert len(long) == 24
     assert effect_curve(replace(effect(fitted(), "age"), unit="mmHg"), unit="kPa").get_supylabel() == "kPa"
 
 

@@ -39,7 +39,7 @@ def test_numbers_with_a_word_among_them_are_told_with_the_word() -> None:
         ([str(place) for place in range(9)] * 5, False),
         ([*map(str, range(18)), "a", "b"], True),
         ([*map(str, range(17)), "a", "b"], False),
-        (["nan", "inf", "-inf", *"abcdefgh"], False),
+        ([*map(str, range(9)), "nan", "inf"], False),
         ([*map(str, range(9)), "nan"], True),
     ],
     ids=["ten", "nine different", "nine in ten", "fewer", "words that floats read", "nine and nan"],

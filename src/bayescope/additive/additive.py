@@ -17,7 +17,7 @@ from bayescope.additive.families import Family, HiddenNets, LevelEffects
 from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb, settled
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
-from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at
+from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.additive.pruning import pruned
 from bayescope.additive.terms import Rows, Term, feature_term, pair_term
@@ -177,15 +177,16 @@ def _with_pairs(
     # A pair is one of K, picked because it looked best: it has to gain more than the log of its prior odds 1/K.
     odds = math.log(max(1, len(ranking.pairs))) if options.ranking == "evidence" else 0.0
     pairs: tuple[Pair, ...] = ()
-    at_once = AT_ONCE
+    at_once, before = AT_ONCE, tightest_log_evidence(fitted)
     while at_once and len(pairs) < MOST_PAIRS:
         likely = [pair for pair, gain in zip(ranking.pairs, ranking.scores, strict=True) if gain > odds]
         new = tuple(pair for pair in likely if pair not in pairs)[:at_once]
         if not new:
             break
         trial = _extended(fitted, new, encoding, data, likelihood, options, generator)
-        if trial.log_evidence > fitted.log_evidence + odds * len(new):
-            fitted, pairs = trial, (*pairs, *new)
+        reached = tightest_log_evidence(trial)
+        if reached > before + odds:
+            fitted, pairs, before = trial, (*pairs, *new), reached
             ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
         else:
             at_once = 0 if pairs else len(new) // 2  # fewer of the best, until the first are found

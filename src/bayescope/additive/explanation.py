@@ -82,7 +82,7 @@ class Explanation:
         """
         parts, sds, half = self._with_constants()
         rows, terms, count = parts.shape
-        names = list(outputs or self.outputs) or [str(place) for place in range(count)]
+        names = list(self.outputs if outputs is None else outputs) or [str(place) for place in range(count)]
         if len(names) != count:
             raise InputError(f"outputs: expected {count} names, got {len(names)}.")
         labels = [*self.names, INTERCEPT, OFFSET]

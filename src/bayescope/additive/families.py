@@ -14,6 +14,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.terms import Rows, Term
 from bayescope.tables.encoding import NO_LEVEL
 
@@ -68,8 +69,8 @@ class Family(Protocol):
     def values(self, theta: Tensor, points: Points) -> Tensor:
         """f_g at the points, shape (..., G, U, C), for θ of shape (..., G, P)."""
 
-    def jacobian(self, theta: Tensor, points: Points) -> Tensor:
-        """∂f_g/∂θ_g at the points, shape (G, U, C, P), for θ of shape (G, P)."""
+    def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
+        """∂f_g/∂θ_g at the points, (G, U, C, P) when it is written out, for θ of shape (G, P)."""
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """First weights, shape (G, P), for points that have the given shares of the data, shape (G, U)."""
@@ -142,26 +143,17 @@ class HiddenNets:
         absent = (points.levels != NO_LEVEL)[..., None]
         return torch.where(absent, self.scale * missing[..., None, :], self.units(theta, points) @ outer.mT)
 
-    def jacobian(self, theta: Tensor, points: Points) -> Tensor:
+    def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
         """∂f_c/∂W = V_c tanh′ xᵀ, ∂f_c/∂c = V_c tanh′, ∂f_c/∂V_c = tanh, ∂f_c/∂m_c = √(H/2) where missing."""
         _, _, outer, _ = self._split(theta)
         present = (points.levels == NO_LEVEL).to(theta)[..., None]
         hidden = self.units(theta, points)
         slopes = (1.0 - hidden.square())[:, :, None, :] * outer[:, None] * present[..., None]  # (G, U, C, H)
-        groups, count = points.levels.shape
-        jacobian = theta.new_zeros(groups, count, self.outputs, self.weights)
-        edge = self.hidden * self.inputs
-        torch.mul(
-            slopes[..., None], points.inputs[:, :, None, None, :],
-            out=jacobian[..., :edge].unflatten(-1, (self.hidden, self.inputs)),
-        )  # fmt: skip
-        jacobian[..., edge : edge + self.hidden] = slopes
-        first = edge + self.hidden
-        for output in range(self.outputs):
-            own = slice(first + output * self.hidden, first + (output + 1) * self.hidden)
-            jacobian[:, :, output, own] = hidden * present
-            jacobian[:, :, output, self.weights - self.outputs + output] = self.scale * (1.0 - present[..., 0])
-        return jacobian
+        of_inner = (slopes[..., None] * points.inputs[:, :, None, None, :]).flatten(-2)
+        inner, outer_, missing = self._positions()
+        return Jacobian.of(
+            [of_inner, slopes], [hidden * present, self.scale * (1.0 - present)], inner, torch.cat([outer_, missing], 1)
+        )
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """Kinks at points drawn by their shares of the data, in directions drawn evenly; outer weights close to 0."""
@@ -182,6 +174,12 @@ class HiddenNets:
     def scale(self) -> float:
         """√(H/2): about the standard deviation of an effect whose outer weights have the standard deviation 1."""
         return math.sqrt(self.hidden / 2.0)
+
+    def _positions(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of W and c, of V, shape (C, H), and of m, shape (C, 1)."""
+        sizes = [self.hidden * (self.inputs + 1), self.outputs * self.hidden, self.outputs]
+        inner, outer, missing = torch.arange(self.weights).split(sizes)
+        return inner, outer.view(self.outputs, self.hidden), missing[:, None]
 
     def _split(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         sizes = [self.hidden * self.inputs, self.hidden, self.outputs * self.hidden, self.outputs]
@@ -238,11 +236,12 @@ class LevelEffects:
         places = points.levels[..., None].expand(*table.shape[:-2], points.levels.shape[-1], self.outputs)
         return torch.gather(table, -2, places)
 
-    def jacobian(self, theta: Tensor, points: Points) -> Tensor:
-        """1 at the level's own weight, shape (G, U, C, P)."""
+    def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
+        """1 at the level's own weight."""
         shown = torch.nn.functional.one_hot(points.levels, self.levels).to(theta)
-        identity = torch.eye(self.outputs, dtype=theta.dtype, device=theta.device)
-        return torch.einsum("guk,cd->guckd", shown, identity).flatten(-2)
+        none = theta.new_zeros(*points.levels.shape, self.outputs, 0)
+        places = torch.arange(self.weights)
+        return Jacobian.of([none], [shown], places[:0], places.view(self.levels, self.outputs).mT)
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """Zeros."""

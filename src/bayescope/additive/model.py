@@ -158,7 +158,7 @@ class AdditiveModel:
         parts: list[Tensor] = []
         for family, centre, weights in self._by_family(theta):
             points = family.points(x)
-            slopes = family.jacobian(weights, points) - centre.slopes(family.centred(points))
+            slopes = family.jacobian(weights, points).dense() - centre.slopes(family.centred(points))
             parts.extend((self.scale[:, None] * slopes).unbind(0))
         return parts
 

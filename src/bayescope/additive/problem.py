@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bayescope.additive.design import Design
 from bayescope.additive.families import Family
+from bayescope.additive.jacobian import Jacobian
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.threads import one_thread
@@ -102,9 +103,10 @@ class Problem:
         jacobians, means = [], []
         for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
             jacobian = family.jacobian(theta, design.points)
-            mean = design.mean(jacobian)
-            jacobians.append(design.less(jacobian, mean))
-            means.append(mean)
+            mean = replace(jacobian, shared=design.mean(jacobian.shared), own=design.mean(jacobian.own))
+            shared, own = design.less(jacobian.shared, mean.shared), design.less(jacobian.own, mean.own)
+            jacobians.append(replace(jacobian, shared=shared, own=own))
+            means.append(mean.dense())
         f = self.outputs(state)
         return Linearized(self, likelihood, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
 
@@ -134,7 +136,7 @@ class Linearized:
         problem: what is linearised.
         likelihood: p(y∣f).
         f: the outputs, shape (N, C).
-        jacobians: of the centred terms at their points, shape (G, U, C, P) for each family.
+        slopes: the Jacobians of the centred terms at their points, for each family.
         means: what they were centred by, shape (2, G, C, P).
         slope: ∂ log p/∂f of each row, times its weight, shape (N, C).
         curvature: Λ of each row, times its weight, shape (N, C, C).
@@ -143,7 +145,7 @@ class Linearized:
     problem: Problem
     likelihood: Likelihood
     f: Tensor
-    jacobians: tuple[Tensor, ...]
+    slopes: tuple[Jacobian, ...]
     means: tuple[Tensor, ...]
     slope: Tensor
     curvature: Tensor
@@ -155,6 +157,11 @@ class Linearized:
         slope, curvature = self.problem.expansion(self.f, likelihood)
         return replace(self, likelihood=likelihood, slope=slope, curvature=curvature)
 
+    @property
+    def jacobians(self) -> tuple[Tensor, ...]:
+        """The Jacobians written out, shape (G, U, C, P) for each family."""
+        return tuple(slopes.dense() for slopes in self.slopes)
+
     def gradient(self) -> tuple[list[Tensor], Tensor]:
         """Jᵀ ∂ log p/∂f: shape (G, P) for each family, and (C,) for the intercept."""
         return self.transposed(self.slope)
@@ -162,32 +169,20 @@ class Linearized:
     def forward(self, thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
         """J v, shape (N, C)."""
         total = intercept.expand(len(self.slope), -1)
-        for jacobian, design, v in zip(self.jacobians, self.problem.designs, thetas, strict=True):
-            moved = torch.bmm(jacobian.flatten(1, 2), v[..., None])
-            total = total + design.gathered(moved.reshape(jacobian.shape[:3]))
+        for slopes, design, v in zip(self.slopes, self.problem.designs, thetas, strict=True):
+            total = total + design.gathered(slopes.multiply(v))
         return total
 
     def transposed(self, rows: Tensor) -> tuple[list[Tensor], Tensor]:
         """Jᵀ u for u of shape (N, C)."""
-        parts = []
-        for jacobian, design in zip(self.jacobians, self.problem.designs, strict=True):
-            sums = design.scattered(rows).flatten(1)
-            parts.append(torch.bmm(sums[:, None, :], jacobian.flatten(1, 2))[:, 0])
-        return parts, rows.sum(0)
+        pairs = zip(self.slopes, self.problem.designs, strict=True)
+        return [slopes.transpose_multiply(design.scattered(rows)) for slopes, design in pairs], rows.sum(0)
 
     @cached_property
     def blocks(self) -> tuple[list[Tensor], Tensor]:
         """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
-        blocks = []
-        for jacobian, design in zip(self.jacobians, self.problem.designs, strict=True):
-            curvature = design.scattered(self.curvature)
-            if jacobian.shape[2] == 1:
-                scaled = jacobian[:, :, 0] * curvature[:, :, 0]
-                blocks.append(scaled.mT @ jacobian[:, :, 0])
-            else:
-                scaled = curvature @ jacobian
-                blocks.append(scaled.flatten(1, 2).mT @ jacobian.flatten(1, 2))
-        return blocks, self.curvature.sum(0)
+        pairs = zip(self.slopes, self.problem.designs, strict=True)
+        return [slopes.curvature(design.scattered(self.curvature)) for slopes, design in pairs], self.curvature.sum(0)
 
 
 @final

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.families import HiddenNets, Points
+from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.terms import Rows, Term
 from bayescope.tables.encoding import NO_LEVEL
 
@@ -84,12 +85,12 @@ class ValuedNets:
         own = self._present(points) * torch.gather(table, -2, place)
         return self.net.values(nets, points) + own
 
-    def jacobian(self, theta: Tensor, points: Points) -> Tensor:
+    def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
         """That of the nets, and √(H/2) at the effect of the point's own value."""
         of_net = self.net.jacobian(theta[..., : self.net.weights], points)
         shown = torch.nn.functional.one_hot(self._place(points), self.seen.shape[1] + 1) * self._present(points)
-        identity = torch.eye(self.outputs, dtype=theta.dtype, device=theta.device)
-        return torch.cat([of_net, torch.einsum("guk,cd->guckd", shown, identity).flatten(-2)], -1)
+        places = torch.arange(self.net.weights, self.weights).view(-1, self.outputs)
+        return of_net.extended(shown, places.mT)
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """The nets' first weights, and effects of 0."""

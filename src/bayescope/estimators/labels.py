@@ -79,7 +79,7 @@ class Labels:
         """What f is measured in, as effects tell it."""
         if self.multilabel:
             return "logit"
-        return f"logit of {self.classes.tolist()[1]!r}" if self.outputs == 1 else "logit less its mean over the classes"
+        return f"logit of {self.classes.tolist()[1]!r}" if self.outputs == 1 else "logit, classes centred"
 
 
 def numbers(y: Any, rows: int) -> np.ndarray:

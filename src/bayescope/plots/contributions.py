@@ -87,7 +87,7 @@ def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MO
     expect("importance", shown, Importance, "Pass model.importance()")
     mean, low, high, point = (columns(part) for part in (shown.mean, shown.low, shown.high, shown.at_mean))
     count, order = mean.shape[1], shown.order[: checks.count("most", most)]
-    names = output_names(count, outputs or shown.outputs)
+    names = output_names(count, outputs, shown.outputs)
     key = [Line2D([], [], color=colour(place, count), lw=5, label=name) for place, name in enumerate(names) if name]
     key.append(Line2D([], [], color=style.INK, marker="|", ls="", ms=8, label="of the mean effect"))
     with style.house():

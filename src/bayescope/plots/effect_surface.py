@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from bayescope.additive.effects import Surface
 from bayescope.errors import InputError
 from bayescope.plots import style
-from bayescope.plots.effects import expect
+from bayescope.plots.effects import LONGEST_UNIT, expect
 
 CONTOURS = 7
 # The largest dot, for the cell with the most data, in points².
@@ -76,7 +76,7 @@ def _map(
         panel.set_xticks(x, [style.shorten(str(label), 12) for label in shown.grid_a])
     if shown.grid_b.dtype == object:
         panel.set_yticks(y, [style.shorten(str(label), 12) for label in shown.grid_b])
-    figure.colorbar(image, ax=panel, label=unit, shrink=0.9, aspect=24)
+    figure.colorbar(image, ax=panel, label=style.shorten(unit, LONGEST_UNIT), shrink=0.9, aspect=24)
 
 
 def _places(grid: np.ndarray) -> np.ndarray:

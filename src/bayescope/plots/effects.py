@@ -26,6 +26,8 @@ BARS = 25
 # Labels that take more letters than this in a panel are turned.
 LETTERS = 26
 LONGEST_LABEL = 12
+# Beside a panel there is room for so many.
+LONGEST_UNIT = 24
 # Where effects come from.
 HOW = "Pass [model.effects(name) for name in names]"
 
@@ -53,7 +55,7 @@ def effects(shown: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str |
         expect("effects", one, Effect, HOW)
     if not shown:
         raise InputError("effects: expected at least one effect, got none.")
-    names = output_names(columns(shown[0].mean).shape[1], outputs or shown[0].outputs)
+    names = output_names(columns(shown[0].mean).shape[1], outputs, shown[0].outputs)
     key: list[Line2D | Patch] = [
         Line2D([], [], color=colour(place, len(names)), label=name) for place, name in enumerate(names) if name
     ]
@@ -74,7 +76,7 @@ def effects(shown: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str |
         make_room(axes[0])
         for panel, one in zip(axes, shown, strict=True):
             draw_density(panel, one)
-        figure.supylabel(shown[0].unit if unit is None else unit, fontsize=9.5)
+        figure.supylabel(style.shorten(shown[0].unit if unit is None else unit, LONGEST_UNIT), fontsize=9.5)
     return figure
 
 
@@ -128,15 +130,16 @@ def colour(output: int, count: int) -> str:
     return style.COLOURS["laplace"] if count == 1 else style.CLASS_COLOURS[output % len(style.CLASS_COLOURS)]
 
 
-def output_names(count: int, given: Sequence[str]) -> Sequence[str]:
-    """The names of the outputs; one alone needs none.
+def output_names(count: int, given: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The names of the outputs: those given, or those known, or numbers; one alone needs none.
 
     Raises:
         InputError: if there is not one for each.
     """
-    if given and len(given) != count:
-        raise InputError(f"outputs: expected {count} names, got {len(given)}.")
-    return given or ([""] if count == 1 else [f"output {place}" for place in range(count)])
+    names = [str(name) for name in (given if len(given) else known)]
+    if names and len(names) != count:
+        raise InputError(f"outputs: expected {count} names, got {len(names)}.")
+    return names or ([""] if count == 1 else [f"output {place}" for place in range(count)])
 
 
 def expect(name: str, given: object, kind: type, how: str) -> None:
