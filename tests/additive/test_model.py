@@ -66,7 +66,7 @@ def test_away_from_the_mode_its_jacobian_is_its_own(case: Case, state: State) ->
 
 
 def test_centring_is_linear_in_the_weights(case: Case, state: State) -> None:
-    """So that it is a shear, whose determinant is 1: the model is the sum of terms as they are, in other coordinates."""
+    """So it is a shear, whose determinant is 1: the model is the sum of terms as they are, in other coordinates."""
     model, theta = model_of(case, state), theta_of(state_of(case.problem, case.outputs, seed=20))
     for family, centre, weights in model._by_family(theta):
         there = family.centred(family.points(case.rows))

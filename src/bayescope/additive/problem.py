@@ -136,7 +136,7 @@ class Linearized:
         problem: what is linearised.
         likelihood: p(y∣f).
         f: the outputs, shape (N, C).
-        slopes: the Jacobians of the centred terms at their points, for each family.
+        structured: the Jacobians of the centred terms at their points, for each family.
         means: what they were centred by, shape (2, G, C, P).
         slope: ∂ log p/∂f of each row, times its weight, shape (N, C).
         curvature: Λ of each row, times its weight, shape (N, C, C).
@@ -145,7 +145,7 @@ class Linearized:
     problem: Problem
     likelihood: Likelihood
     f: Tensor
-    slopes: tuple[Jacobian, ...]
+    structured: tuple[Jacobian, ...]
     means: tuple[Tensor, ...]
     slope: Tensor
     curvature: Tensor
@@ -157,10 +157,10 @@ class Linearized:
         slope, curvature = self.problem.expansion(self.f, likelihood)
         return replace(self, likelihood=likelihood, slope=slope, curvature=curvature)
 
-    @property
+    @cached_property
     def jacobians(self) -> tuple[Tensor, ...]:
         """The Jacobians written out, shape (G, U, C, P) for each family."""
-        return tuple(slopes.dense() for slopes in self.slopes)
+        return tuple(jacobian.dense() for jacobian in self.structured)
 
     def gradient(self) -> tuple[list[Tensor], Tensor]:
         """Jᵀ ∂ log p/∂f: shape (G, P) for each family, and (C,) for the intercept."""
@@ -169,20 +169,20 @@ class Linearized:
     def forward(self, thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
         """J v, shape (N, C)."""
         total = intercept.expand(len(self.slope), -1)
-        for slopes, design, v in zip(self.slopes, self.problem.designs, thetas, strict=True):
-            total = total + design.gathered(slopes.multiply(v))
+        for jacobian, design, v in zip(self.structured, self.problem.designs, thetas, strict=True):
+            total = total + design.gathered(jacobian.multiply(v))
         return total
 
     def transposed(self, rows: Tensor) -> tuple[list[Tensor], Tensor]:
         """Jᵀ u for u of shape (N, C)."""
-        pairs = zip(self.slopes, self.problem.designs, strict=True)
-        return [slopes.transpose_multiply(design.scattered(rows)) for slopes, design in pairs], rows.sum(0)
+        pairs = zip(self.structured, self.problem.designs, strict=True)
+        return [jacobian.transpose_multiply(design.scattered(rows)) for jacobian, design in pairs], rows.sum(0)
 
     @cached_property
     def blocks(self) -> tuple[list[Tensor], Tensor]:
         """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
-        pairs = zip(self.slopes, self.problem.designs, strict=True)
-        return [slopes.curvature(design.scattered(self.curvature)) for slopes, design in pairs], self.curvature.sum(0)
+        pairs = zip(self.structured, self.problem.designs, strict=True)
+        return [jacobian.curvature(design.scattered(self.curvature)) for jacobian, design in pairs], self.curvature.sum(0)
 
 
 @final
