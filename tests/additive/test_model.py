@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -126,6 +128,19 @@ def test_covariances_are_those_of_the_dense_inverse(case: Case, state: State) ->
     v = normal(3, model.dim, seed=41)
     expected = torch.einsum("ncp,rp->rnc", jacobian, v)
     torch.testing.assert_close(model.jacobian_product(case.rows, theta, v), expected)
+
+
+def test_equal_rows_have_the_same_variance_and_each_its_own_derivative(case: Case, state: State) -> None:
+    model, theta = model_of(case, state), theta_of(state)
+    precision = precisions(model)[1][0]
+    alone = torch.cat([model.variance(case.rows[n : n + 1], theta, precision) for n in range(4)])
+    again = case.rows[torch.tensor([0, 1, 2, 3, 0, 2])]
+    torch.testing.assert_close(model.variance(again, theta, precision), alone[[0, 1, 2, 3, 0, 2]])
+    values = again.values.clone().requires_grad_()
+    model.variance(replace(again, values=values), theta, precision)[4:].sum().backward()
+    assert values.grad is not None
+    assert values.grad[4:].any()
+    assert not values.grad[:4].any()
 
 
 def test_draws_have_the_models_own_spread() -> None:

@@ -53,7 +53,7 @@ class Jacobian:
 
     def multiply(self, v: Tensor) -> Tensor:
         """J v at each point, shape (G, U, C), for v of shape (G, P)."""
-        groups, points, outputs, shared = self.shared.shape
+        groups, points, outputs, _ = self.shared.shape
         moved = torch.bmm(self.shared.flatten(1, 2), v[:, self.of_shared, None]).view(groups, points, outputs)
         return torch.baddbmm(moved, self.own, v[:, self.of_own].mT) if self.of_own.shape[1] else moved
 

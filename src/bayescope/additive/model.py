@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 import torch
 from torch import Tensor
 
-from bayescope.additive.families import Family
+from bayescope.additive.distinct import Distinct
+from bayescope.additive.families import Family, Points
 from bayescope.additive.terms import Rows, Term
 from bayescope.errors import InputTypeError
 from bayescope.models import at_draws
-from bayescope.precision import Precision
+from bayescope.precision import BlockPrecision, Precision
 from bayescope.tape import DenseTape, JoinedTape, Tape
 from bayescope.tape.tape import row_blocks
 
@@ -133,11 +134,15 @@ class AdditiveModel:
 
     def covariance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
+        if self._apart(precision, x):
+            return self._summed(x, theta, precision, lambda block, tape: block.covariance_of(tape))
         blocks = [precision.covariance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
         return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, self.outputs)
 
     def variance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
         """The diagonal of `covariance`, shape (N, C)."""
+        if self._apart(precision, x):
+            return self._summed(x, theta, precision, lambda block, tape: block.variance_of(tape))
         blocks = [precision.variance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
         return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs)
 
@@ -157,10 +162,43 @@ class AdditiveModel:
         """∂ (the contribution of a term) / ∂ (its weights), shape (N, C, P_g) for each term."""
         parts: list[Tensor] = []
         for family, centre, weights in self._by_family(theta):
-            points = family.points(x)
-            slopes = family.jacobian(weights, points).dense() - centre.slopes(family.centred(points))
-            parts.extend((self.scale[:, None] * slopes).unbind(0))
+            parts.extend(self._slopes(family, centre, weights, family.points(x)).unbind(0))
         return parts
+
+    def _slopes(self, family: Family, centre: Centre, weights: Tensor, points: Points) -> Tensor:
+        """Those of a family's terms at points, shape (G, U, C, P)."""
+        slopes = family.jacobian(weights, points).dense() - centre.slopes(family.centred(points))
+        return self.scale[:, None] * slopes
+
+    def _apart(self, precision: Precision, x: Rows) -> TypeGuard[BlockPrecision]:
+        """Whether terms are independent, and no derivative by the rows is asked for, which tells equal rows apart."""
+        return (
+            isinstance(precision, BlockPrecision)
+            and len(precision.indices) == len(self.indices)
+            and all(torch.equal(one, other) for one, other in zip(precision.indices, self.indices, strict=True))
+            and len(x) > 1
+            and not x.values.requires_grad
+        )
+
+    def _summed(
+        self, x: Rows, theta: Tensor, precision: BlockPrecision, verb: Callable[[Precision, Tape], Tensor]
+    ) -> Tensor:
+        """Σ of what the block of each term gives, computed once for each distinct point that a term reads."""
+        *blocks, last = precision.blocks
+        total = verb(last, DenseTape(torch.diag(self.scale)[None]))
+        for family, centre, weights in self._by_family(theta):
+            found = Distinct.of(family.points(x))
+            own, blocks = blocks[: len(family.terms)], blocks[len(family.terms) :]
+            parts: list[list[Tensor]] = [[] for _ in own]
+            for some in row_blocks(max(found.counts), 8 * self.outputs * len(own) * family.weights):
+                points = Points(found.points.inputs[:, some], found.points.levels[:, some])
+                slopes = self._slopes(family, centre, weights, points)
+                for part, block, slope, count in zip(parts, own, slopes, found.counts, strict=True):
+                    if some.start < count:
+                        part.append(verb(block, DenseTape(slope[: count - some.start])))
+            for part, place in zip(parts, found.place, strict=True):
+                total = total + torch.cat(part)[place]
+        return total.expand(len(x), *total.shape[1:])
 
     def _by_family(self, theta: Tensor) -> Sequence[tuple[Family, Centre, Tensor]]:
         sizes = [len(family.terms) * family.weights for family in self.families]

@@ -182,9 +182,8 @@ class Linearized:
     def blocks(self) -> tuple[list[Tensor], Tensor]:
         """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
         pairs = zip(self.structured, self.problem.designs, strict=True)
-        return [jacobian.curvature(design.scattered(self.curvature)) for jacobian, design in pairs], self.curvature.sum(
-            0
-        )
+        blocks = [jacobian.curvature(design.scattered(self.curvature)) for jacobian, design in pairs]
+        return blocks, self.curvature.sum(0)
 
 
 @final
