@@ -8,7 +8,7 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types layers format bench-env clean
+.PHONY: help demo test lint types layers docs format bench-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,8 @@ demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, 
 	@echo "The table and the pictures lie in demo/results"
 
 test: lint types layers  ## everything that has to pass: lint, types, layers, tests and doctests
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
+	  echo "NO BROWSER: the tests of reports in Chromium are skipped. apt-get install chromium brings one." >&2
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting
@@ -30,6 +32,11 @@ types: .venv/.installed-dev  ## mypy on the sources
 layers: .venv/.installed-dev  ## import-linter: imports run strictly downward
 	$(BIN)/lint-imports --no-logo
 
+docs: .venv/.installed-docs  ## the documentation site, in site/; pictures that are missing are drawn
+	$(BIN)/python docs/_site/pictures.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html"
+
 format: .venv/.installed-dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format --quiet
@@ -37,7 +44,7 @@ format: .venv/.installed-dev  ## let ruff mend what it can
 bench-env: .venv/.installed-bench .venv/.installed-peers  ## add the peers that bench/ runs beside bayescope
 
 clean:  ## remove what make made: .venv, demo, caches
-	rm -rf .venv demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv demo site build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	@mkdir -p demo

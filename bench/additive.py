@@ -163,9 +163,9 @@ def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
         nonlocal state, at, damping, linear
         taken = step(problem, state, at, damping, linear)
         state, damping = taken.state, taken.damping
-        linear = problem.linearized(state, at.likelihood)
-        evidence = Evidence.of(problem, state, at, linear.blocks)
-        at = evidence.raised(problem, state, at, "layer", learn=True, fixed=False)
+        linear = problem.linearized(state, at.likelihood, taken.f)
+        evidence = Evidence.of(problem, state, at, linear)
+        at = evidence.raised(problem, at, "layer", learn=True, fixed=False)
         linear = linear.under(at.likelihood)
 
     return run

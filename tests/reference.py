@@ -304,3 +304,35 @@ def regression(
     gain = torch.linalg.solve(joint, jacobian @ prior).mT
     marginal = torch.distributions.MultivariateNormal(jacobian @ mean, joint)
     return mean + gain @ (y - jacobian @ mean), prior - gain @ jacobian @ prior, float(marginal.log_prob(y))
+
+
+# --- information: entropies by mpmath, and by plain sums over wide grids ----------------------------------------------
+
+
+def bernoulli_information(link: Callable[[Any], Any], mean: float, sd: float) -> Any:
+    """I(y; f) = H[E p] − E H[p] of p = link(f), f ~ N(mean, sd²), by mpmath; link(−f) is 1 − link(f)."""
+    with mpmath.workdps(30):
+
+        def entropy(p: Any, q: Any) -> Any:
+            return -sum(part * mpmath.log(part) if part > 0 else 0 for part in (p, q))
+
+        average, rest = (gaussian_expectation(lambda a, s=s: link(s * a), mean, sd) for s in (1, -1))
+        return entropy(average, rest) - gaussian_expectation(lambda a: entropy(link(a), link(-a)), mean, sd)
+
+
+def softmax_information(mean: Tensor, cov: Tensor) -> float:
+    """I(y; f) = H[E p] − E H[p] of p = softmax(f), three outputs, by the trapezoidal rule in space."""
+    axis = torch.linspace(-7, 7, 81, dtype=torch.float64)
+    z = torch.cartesian_prod(axis, axis, axis)
+    weights = torch.softmax(-0.5 * z.square().sum(1), 0)
+    p = torch.softmax(mean + z @ torch.linalg.cholesky(cov).mT, 1)
+    inner = -torch.xlogy(p, p).sum(1) @ weights
+    average = weights @ p
+    return float(-torch.xlogy(average, average).sum() - inner)
+
+
+def density_entropy(log_density: Callable[[Tensor], Tensor], low: float, high: float, size: int) -> float:
+    """−∫ p log p by the trapezoidal rule."""
+    y = torch.linspace(low, high, size, dtype=torch.float64)
+    log_p = log_density(y)
+    return float(-(log_p.exp() * log_p).sum() * (y[1] - y[0]))

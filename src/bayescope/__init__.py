@@ -7,13 +7,17 @@ approximation, the answer is a `Posterior` whose `predict` gives a `Predictive`.
 from importlib.metadata import version
 
 from bayescope import density, errors, layers, metrics, precision
+from bayescope.active_learning import most_informative
 from bayescope.comparison import Comparison, compare
+from bayescope.conformal import Conformal, conformal
 from bayescope.curvature import Curvature, Plan, fit_curvature, plan
 from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles.ensemble import ensemble
 from bayescope.estimators import (
     BayesianLinearRegression,
     BayesianLogisticRegression,
+    BayesianMLPClassifier,
+    BayesianMLPRegressor,
     NeuralAdditiveClassifier,
     NeuralAdditiveRegressor,
 )
@@ -32,11 +36,14 @@ from bayescope.posterior import (
     PointPosterior,
     Posterior,
 )
+from bayescope.prediction_table import prediction_table
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
+from bayescope.report import report
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
 from bayescope.sampling.swag import swag
+from bayescope.storage import load, read_manifest
 from bayescope.training.fit_map import fit_map
 from bayescope.variational.variational import variational
 
@@ -45,10 +52,13 @@ __version__ = version("bayescope")
 __all__ = [
     "BayesianLinearRegression",
     "BayesianLogisticRegression",
+    "BayesianMLPClassifier",
+    "BayesianMLPRegressor",
     "Bernoulli",
     "BradleyTerry",
     "Categorical",
     "Comparison",
+    "Conformal",
     "Curvature",
     "DrawsPosterior",
     "Gaussian",
@@ -65,6 +75,7 @@ __all__ = [
     "Prior",
     "Selection",
     "compare",
+    "conformal",
     "density",
     "ensemble",
     "errors",
@@ -76,11 +87,16 @@ __all__ = [
     "largest_magnitude",
     "largest_variance",
     "layers",
+    "load",
     "mc_dropout",
     "metrics",
+    "most_informative",
     "nuts",
     "plan",
     "precision",
+    "prediction_table",
+    "read_manifest",
+    "report",
     "select",
     "sgmcmc",
     "swag",

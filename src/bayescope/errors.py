@@ -18,6 +18,7 @@ __all__ = [
     "ConvergenceError",
     "ConvergenceWarning",
     "DivergenceWarning",
+    "FileError",
     "InputError",
     "InputTypeError",
     "MemoryBudgetError",
@@ -64,6 +65,10 @@ class OptionError(InputError):
         close = [meant] if meant in names else close
         hint = f" Did you mean {close[0]!r}?" if close else ""
         return cls(f"{option}: expected one of {', '.join(map(repr, names))}, got {got!r}.{hint}")
+
+
+class FileError(InputError):
+    """A saved file is truncated, altered, of another version, or none of bayescope's; nothing of it was used."""
 
 
 class UnsupportedError(InputError):

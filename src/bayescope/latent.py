@@ -17,8 +17,10 @@ from torch import Tensor
 
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood, Moments
+from bayescope.likelihoods.information import information_of_draws, information_of_mixture
 from bayescope.likelihoods.quasi_monte_carlo import eigenroot
 from bayescope.quadrature import normal_nodes
+from bayescope.special import log_ndtr
 
 # Nodes for quantiles of class probabilities with more than two classes: their spacing bounds the error in level.
 QUANTILE_NODES = 4096
@@ -41,6 +43,9 @@ class Latent(Protocol):
 
     def moments(self, likelihood: Likelihood) -> Moments:
         """Mean, aleatoric and epistemic variance of y, each of shape (N, K)."""
+
+    def mutual_information(self, likelihood: Likelihood) -> Tensor:
+        """I(y; f) in nats, shape (N,), each label or output of a row for itself and summed."""
 
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log ∫ p(y∣f) q(f) df per row, shape (N,)."""
@@ -96,6 +101,12 @@ class GaussianLatent:
         if self.draws is not None:
             return self.draws.moments(likelihood)
         return likelihood.predictive(self.mean, self.cov, self.integral)
+
+    def mutual_information(self, likelihood: Likelihood) -> Tensor:
+        """I(y; f) by the latent's integral."""
+        if self.draws is not None:
+            return self.draws.mutual_information(likelihood)
+        return likelihood.mutual_information(self.mean, self.cov, self.integral)
 
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log predictive density or probability of y by the latent's integral."""
@@ -169,6 +180,10 @@ class MarginalLatent:
         """Moments of y by the latent's integral."""
         return likelihood.predictive(self.mean, self.variance, self.integral)
 
+    def mutual_information(self, likelihood: Likelihood) -> Tensor:
+        """I(y; f) by the latent's integral."""
+        return likelihood.mutual_information(self.mean, self.variance, self.integral)
+
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log predictive probability of y by the latent's integral."""
         return likelihood.predictive_log_prob(self.mean, self.variance, y, self.integral)
@@ -231,6 +246,14 @@ class DrawsLatent:
         mean, variance = likelihood.conditional(self.values)
         centre = mean.mean(0)
         return Moments(centre, variance.mean(0), (mean - centre).square().mean(0))
+
+    def mutual_information(self, likelihood: Likelihood) -> Tensor:
+        """Which of the draws y tells of: at most log S for each label or output."""
+        if not likelihood.discrete:
+            return information_of_mixture(*self.components(likelihood))
+        columns = likelihood.conditional(self.values)[0]
+        draws = likelihood.distributions(columns, self.values.shape[-1])
+        return information_of_draws(draws, draws.new_full((len(draws),), 1.0 / len(draws))).sum(-1)
 
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log S⁻¹ Σ_s p(y∣f_s)."""
@@ -299,6 +322,16 @@ class MixtureLatent:
         epistemic = self._average([m.epistemic + (m.mean - mean).square() for m in each])
         return Moments(mean, self._average([m.aleatoric for m in each]), epistemic)
 
+    def mutual_information(self, likelihood: Likelihood) -> Tensor:
+        """By the chain rule I(y; k) + Σ_k w_k I_k(y; f)."""
+        within = self._average([part.mutual_information(likelihood) for part in self.parts])
+        if not likelihood.discrete:
+            sizes = [len(part.components(likelihood)[0]) for part in self.parts]
+            return within + information_of_mixture(*self.components(likelihood), sizes)
+        outputs = self.parts[0].mean.shape[-1]
+        each = torch.stack([likelihood.distributions(part.moments(likelihood).mean, outputs) for part in self.parts])
+        return within + information_of_draws(each, self.log_weights.exp()).sum(-1)
+
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log Σ_k w_k p_k(y)."""
         each = torch.stack([part.log_prob(likelihood, y) for part in self.parts])
@@ -355,6 +388,34 @@ def mixture_quantile(log_weights: Tensor, means: Tensor, variances: Tensor, leve
         below = (weights * torch.special.ndtr(score)).sum(0) < level
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return 0.5 * (low + high)
+
+
+def mixture_interval(log_weights: Tensor, means: Tensor, variances: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """The ends below and above which Σ_k w_k N(m_k, v_k) has the mass Φ(−score) each, however little that is.
+
+    By bisection of the logarithm of the tails to working precision, elementwise over (N, K).
+
+    Args:
+        log_weights: shape (S,).
+        means: shape (S, N, K).
+        variances: positive, shape (S, N, K).
+        scores: not negative, shape (K,).
+    """
+    sds, log_tail = variances.sqrt(), log_ndtr(-scores)
+
+    def lower_end(centres: Tensor) -> Tensor:
+        each = centres - scores * sds
+        low, high = each.amin(0), each.amax(0)
+        for _ in range(60):
+            if torch.equal(low, high):
+                break
+            middle = 0.5 * (low + high)
+            terms = log_weights[:, None, None] + log_ndtr((middle - centres) / sds)
+            below = torch.logsumexp(terms, 0) < log_tail
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return 0.5 * (low + high)
+
+    return lower_end(means), -lower_end(-means)
 
 
 def _monotone_quantile(latent: Latent, likelihood: Likelihood, level: float) -> Tensor:

@@ -13,6 +13,7 @@ from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
+from bayescope.storage import stored
 from bayescope.tape import LinearTape
 
 
@@ -68,6 +69,7 @@ class Model(Protocol):
         """J v, shape (R, N, *positions, C), for v of shape (R, P), with J at θ of shape (P,)."""
 
 
+@stored("linear_model")
 @final
 @dataclass(frozen=True)
 class LinearModel:
@@ -154,6 +156,7 @@ class LinearModel:
         return weights, (theta[..., split:] if self.bias else None)
 
 
+@stored("linearized_model")
 @final
 @dataclass(frozen=True)
 class LinearizedModel:

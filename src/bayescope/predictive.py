@@ -15,6 +15,7 @@ from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.latent import Latent, mixture_quantile
 from bayescope.likelihoods import Likelihood, Moments
+from bayescope.likelihoods.information import entropy, entropy_of_mixture
 
 Array = Tensor | np.ndarray
 
@@ -72,6 +73,33 @@ class Predictive:
         return self._give(self._moments.aleatoric)
 
     @property
+    def entropy(self) -> Array:
+        """H[y] = −E log p(y∣x, data) in nats, shape (N,): all the uncertainty there is, whichever its kind.
+
+        Several labels or outputs of a row count each for itself and are summed. For a continuous y it is the
+        differential entropy, which may be negative and moves with the unit of y; that of a mixture of Gaussians (draws,
+        mixtures, a noise variance that is an output) by quadrature over y, right to 1e-8.
+        """
+        if self.likelihood.discrete:
+            return self._give(entropy(self._label_probabilities).sum(-1))
+        return self._give(entropy_of_mixture(*self.latent.components(self.likelihood)))
+
+    @property
+    def mutual_information(self) -> Array:
+        """I(y; f) = H[y] − E H[y∣f] ≥ 0 in nats, shape (N,): what seeing y would tell of the model.
+
+        It is the score of Bayesian active learning by disagreement (BALD; Houlsby, Huszár, Ghahramani & Lengyel 2011,
+        eq. 2) and the epistemic part of the entropy; `entropy` less this is the aleatoric part (Depeweg,
+        Hernández-Lobato, Doshi-Velez & Udluft 2018). It is 0 for a point, and at most log S for S draws.
+
+        A Gaussian f is integrated as for `mean`: classes by quadrature, right to 1e-10 for two and to about 1e-3 of the
+        answer for more; ½ log(1 + Var[f]/noise) for constant noise; quadrature over y, right to 1e-8, for a mixture of
+        Gaussians. The integrals "mackay" and "laplace_bridge" give that of the Dirichlet with their moments. Several
+        labels or outputs of a row count each for itself and are summed.
+        """
+        return self._give(self.latent.mutual_information(self.likelihood))
+
+    @property
     def latent_mean(self) -> Array:
         """E[f], shape (N, C)."""
         return self._give(self.latent.mean)
@@ -118,6 +146,37 @@ class Predictive:
             )
         low, high = (self._quantile(at, of) for at in (tail, 1.0 - tail))
         return self._give(low), self._give(high)
+
+    def abstains(self, *, probability: float | None = None, epistemic: float | None = None) -> Array:
+        """The rows that are better left undecided, a mask of shape (N,): those that fail either threshold.
+
+        Args:
+            probability: what the most probable class has to reach, in (0, 1): Chow's rule (1970) for the cost
+                1 − probability of no answer, an error having cost 1.
+            epistemic: what the epistemic standard deviation may be at most: of the most probable class's probability,
+                or of a regression's mean, in the unit of y.
+
+        Returns:
+            True where any of a row's labels or outputs fails.
+
+        Raises:
+            InputError: if neither is given, or one is out of range.
+            UnsupportedError: for the probability of a continuous outcome.
+        """
+        if probability is None and epistemic is None:
+            raise InputError("abstains: expected probability=, epistemic= or both, got neither. Give a threshold.")
+        sd, fails = self._moments.epistemic.sqrt(), torch.zeros(len(self._moments.mean), dtype=torch.bool)
+        fails = fails.to(sd.device)
+        if self.likelihood.discrete:
+            best = self._label_probabilities.max(-1)
+            sd = sd.gather(-1, best.indices) if best.values.shape[-1] == 1 else sd
+            if probability is not None:
+                fails |= (best.values < checks.fraction("probability", probability)).any(-1)
+        elif probability is not None:
+            self._need_classes("abstains(probability=...)")
+        if epistemic is not None:
+            fails |= (sd > checks.positive_number("epistemic", epistemic)).any(-1)
+        return self._give(fails)
 
     def log_prob(self, y: Any) -> Array:
         """log p(y∣x, data) per row, shape (N,).
@@ -166,6 +225,11 @@ class Predictive:
     @cached_property
     def _moments(self) -> Moments:
         return self.latent.moments(self.likelihood)
+
+    @property
+    def _label_probabilities(self) -> Tensor:
+        """The distribution of each label, shape (N, G, L)."""
+        return self.likelihood.distributions(self._moments.mean, self.latent.mean.shape[-1])
 
     def _quantile(self, level: float, of: str) -> Tensor:
         if of == "latent":

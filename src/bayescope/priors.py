@@ -12,8 +12,10 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.precision import DiagonalPrecision, Precision
+from bayescope.storage import stored
 
 
+@stored("prior")
 @final
 @dataclass(frozen=True, init=False, eq=False)
 class Prior:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-Report = Callable[[int, int, str], None]
+Report = Callable[[int, int | None, str], None]
 
 # A bar inside another one stays hidden: the outer one says what a person waits for.
 _drawn: ContextVar[bool] = ContextVar("a bar is drawn", default=False)
@@ -24,7 +24,8 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
         shown: whether to draw it; it stays hidden where the error stream is no terminal, and inside another bar.
 
     Yields:
-        A function to call before each step, with how many steps are done, how many there are, and the step's name.
+        A function to call before each step, with how many steps are done, how many there are (``None`` where
+        nobody knows), and the step's name.
     """
     console = Console(stderr=True)
     visible = shown and (console.is_terminal or console.is_jupyter) and not _drawn.get()
@@ -40,7 +41,7 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
         with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
             task = bar.add_task(doing, total=None)
 
-            def report(done: int, steps: int, name: str) -> None:
+            def report(done: int, steps: int | None, name: str) -> None:
                 bar.update(task, completed=done, total=steps, description=f"{doing} {name}")
 
             yield report

@@ -9,7 +9,7 @@ nodes crowd around a = 0 and are spread evenly on the scale of the Gaussian else
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bayescope import checks
-from bayescope.errors import InputError
+from bayescope.errors import ConvergenceError, InputError
 
 # Half the width of the trapezoidal rules in standard deviations: 6e-14 of a Gaussian's mass lies outside.
 _REACH = 7.5
@@ -37,6 +37,12 @@ _GRID_NODES = 129
 _DEPTH = 42.0
 _ZOOMS = 12
 _SETTLED = 0.5
+# Adaptive panels: nodes less one, how often they are halved, what they may be off by, and how many of the widths of the
+# finest structure they span: 17 nodes over 8 sds of a Gaussian cannot miss it.
+_PANEL = 16
+_HALVINGS = 60
+_PANEL_ERROR = 1e-9
+_FINEST = 8.0
 
 
 @cache
@@ -107,6 +113,76 @@ def log_integral(log_integrand: Callable[[Tensor], Tensor], low: Tensor, high: T
 def _on_grid(log_integrand: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, size: int) -> tuple[Tensor, Tensor]:
     z = low[..., None] + (high - low)[..., None] * _unit_grid(size, low)
     return z, log_integrand(z)
+
+
+@cache
+def clenshaw_curtis(n: int) -> tuple[Tensor, Tensor]:
+    """Nodes and weights, each (n + 1,), with Σ w h(t) = ∫₀¹ h(t) dt, exact for polynomials of degree n.
+
+    For n = 2m the nodes 0, 2, 4, … are those of m (Clenshaw & Curtis 1960).
+
+    Raises:
+        InputError: if n is odd.
+    """
+    if checks.count("n", n, least=2) % 2:
+        raise InputError(f"n: expected an even number, got {n}.")
+    angle = np.pi * np.arange(n + 1) / n
+    k = np.arange(1, n // 2 + 1)
+    halved = np.where(k == n // 2, 1.0, 2.0) / (4 * k**2 - 1)
+    weights = (1.0 - np.cos(2 * np.outer(angle, k)) @ halved) / n
+    weights[[0, -1]] /= 2
+    return torch.from_numpy(0.5 * (1.0 - np.cos(angle))), torch.from_numpy(weights)
+
+
+def adaptive_integral(
+    integrand: Callable[[Tensor, Tensor], Tensor],
+    low: Tensor,
+    high: Tensor,
+    *,
+    finest: Callable[[Tensor, Tensor, Tensor], Tensor],
+    block: int,
+) -> Tensor:
+    """∫ h_r(y) dy from low to high for each of R functions, by panels that are halved until they are right.
+
+    A panel counts when it is at most 8 times as wide as the finest structure in it, and two Clenshaw–Curtis rules, of
+    17 and 9 of the same nodes, differ by at most 1e-9; the error is then well below that.
+
+    Args:
+        integrand: h, from the rows r of panels, shape (P,), and nodes of shape (P, S) to its values there.
+        low: where the intervals begin, shape (R,).
+        high: where they end, the same shape.
+        finest: the width of the finest structure in panels, shape (P,), from their rows and ends, each (P,).
+        block: how many nodes are evaluated at once.
+
+    Raises:
+        ConvergenceError: if a panel that was halved 60 times is not right.
+    """
+    (nodes, fine), (_, coarse) = clenshaw_curtis(_PANEL), clenshaw_curtis(_PANEL // 2)
+    nodes, fine, coarse = nodes.to(low), fine.to(low), coarse.to(low)
+    total, rows = torch.zeros_like(low), torch.arange(len(low), device=low.device)
+    size = max(1, block // len(nodes))
+    for _ in range(_HALVINGS):
+        wide = torch.cat([h - s > _FINEST * finest(r, s, h) for r, s, h in _by(size, rows, low, high)])
+        split = [(rows[wide], low[wide], high[wide])]
+        for r, start, stop in _by(size, rows[~wide], low[~wide], high[~wide]):
+            values = integrand(r, start[:, None] + (stop - start)[:, None] * nodes)
+            sums = (values @ fine) * (stop - start)
+            right = (sums - (values[:, ::2] @ coarse) * (stop - start)).detach().abs() <= _PANEL_ERROR
+            total = total.index_add(0, r[right], sums[right])
+            split.append((r[~right], start[~right], stop[~right]))
+        rows, low, high = (torch.cat(parts) for parts in zip(*split, strict=True))
+        if not len(rows):
+            return total
+        middle = 0.5 * (low + high)
+        rows, low, high = rows.repeat(2), torch.cat([low, middle]), torch.cat([middle, high])
+    raise ConvergenceError(
+        f"adaptive_integral: expected panels to be right to {_PANEL_ERROR:g} nats after {_HALVINGS} halvings, got "
+        f"{len(rows)} that are not, first in row {int(rows[0])}. Look for outputs that are not finite."
+    )
+
+
+def _by(size: int, *parts: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    return zip(*(part.split(size) for part in parts), strict=True)
 
 
 def activation_nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
 from bayescope.quadrature import activation_nodes, normal_nodes
+from bayescope.storage import stored
 
 NAMES = ("positive", "unit_interval", "ordered")
 # Quasi-Monte-Carlo nodes for the moments of a transform that has no closed form.
@@ -44,6 +45,7 @@ class TransformWithMoments(Transform, Protocol):
         """Mean (P,) and covariance (P, P) of forward(u) for u ~ N(mean, covariance)."""
 
 
+@stored("named_transforms")
 @final
 @dataclass(frozen=True)
 class Blocks:

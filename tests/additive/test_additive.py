@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +13,14 @@ import torch
 
 from bayescope.additive.additive import Additive, Data, Options, fit_additive
 from bayescope.additive.fit import Schedule
+from bayescope.additive.posterior import laplace_at
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.posterior import PointPosterior
 from bayescope.tables import TableEncoding, read_table
 
-OPTIONS = Options(hidden=6, pair_hidden=6, schedule=Schedule(epochs=20))
+OPTIONS = Options(hidden=6, pair_hidden=6, schedule=Schedule(epochs=12))
 
 
 def frame(n: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -79,6 +81,12 @@ def fitted(
     return fit_additive(encoding, data, likelihood, options)
 
 
+@functools.cache
+def usual(name: str) -> Additive:
+    """The fit of the usual table with the usual options, which many tests read and none writes to."""
+    return fitted(name, frame())
+
+
 def encoded(additive: Additive, table: pd.DataFrame) -> Rows:
     return Rows.of(additive.encoding.encode(read_table(table)))
 
@@ -89,8 +97,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_a_fit_explains_the_table(name: str) -> None:
-    table = frame()
-    additive = fitted(name, table)
+    table, additive = frame(), usual(name)
     likelihood, outputs = LIKELIHOODS[name]
     posterior = additive.posterior
     rows, y = encoded(additive, table), targets(name, table)
@@ -112,13 +119,23 @@ def test_the_model_is_the_training_model_at_the_mode(name: str) -> None:
 
 
 def test_blocks_bound_the_full_ggns_evidence(name: str) -> None:
-    block, full = (fitted(name, frame(), replace(OPTIONS, structure=structure)) for structure in ("block", "full"))
-    assert float(full.posterior.log_evidence()) >= float(block.posterior.log_evidence())
+    block = usual(name)
+    full = laplace_at(block.fit, block.model, "full", 0.0)
+    assert float(full.log_evidence()) >= float(block.posterior.log_evidence())
+    assert torch.equal(full.location, block.posterior.location)
+
+
+def test_the_structure_changes_nothing_but_the_posterior() -> None:
+    block, full = usual("gaussian"), fitted("gaussian", frame(), replace(OPTIONS, structure="full"))
     assert torch.equal(full.posterior.location, block.posterior.location)
+    told = laplace_at(block.fit, block.model, "full", 0.0)
+    assert torch.equal(full.posterior.precision.to_dense(), told.precision.to_dense())
+    assert torch.equal(full.posterior.log_evidence(), told.log_evidence())
 
 
 def test_the_same_seed_is_the_same_fit_and_another_is_not() -> None:
-    here, again, other = (fitted("bernoulli", frame(), replace(OPTIONS, seed=seed)) for seed in (0, 0, 1))
+    here = usual("bernoulli")
+    again, other = (fitted("bernoulli", frame(), replace(OPTIONS, seed=seed)) for seed in (0, 1))
     assert torch.equal(here.posterior.location, again.posterior.location)
     assert torch.equal(here.posterior.log_evidence(), again.posterior.log_evidence())
     assert not torch.equal(here.posterior.location, other.posterior.location)
@@ -133,7 +150,7 @@ def test_the_rows_order_changes_nothing_but_rounding(name: str) -> None:
     table = frame()
     order = np.random.default_rng(3).permutation(len(table))
     moved = table.iloc[order].reset_index(drop=True)
-    here, there = fitted(name, table), fitted(name, moved, y=targets(name, table)[order])
+    here, there = usual(name), fitted(name, moved, y=targets(name, table)[order])
     assert apart(here, there, table) < 2e-3
 
 
@@ -159,7 +176,7 @@ def test_an_offset_in_fit_and_prediction() -> None:
     offset = 3.0 * noise(len(table), seed=5)
     y = targets("gaussian", table)
     beside = fitted("gaussian", table, y=y + torch.from_numpy(offset), offset=offset)
-    without = fitted("gaussian", table, y=y)
+    without = usual("gaussian")
     assert apart(beside, without, table) < 1e-3
     rows = replace(encoded(beside, table), offset=torch.from_numpy(offset))
     shifted = beside.posterior.predict(rows).mean - beside.posterior.predict(encoded(beside, table)).mean
@@ -186,8 +203,7 @@ def test_given_pairs_are_terms() -> None:
     assert additive.pairs == ((0, 1), (2, 0))
     assert [term.name for term in additive.model.terms][3:] == ["age & dose", "kind & age"]
     assert additive.ranking is None
-    alone = fitted("gaussian", frame())
-    assert additive.fit.log_evidence > alone.fit.log_evidence - 3.0
+    assert additive.fit.log_evidence > usual("gaussian").fit.log_evidence - 3.0
 
 
 def test_as_many_pairs_as_were_asked_for() -> None:
@@ -198,9 +214,9 @@ def test_as_many_pairs_as_were_asked_for() -> None:
 
 
 def test_map_is_the_same_mode_without_spread() -> None:
-    point, laplace = (fitted("bernoulli", frame(), replace(OPTIONS, posterior=kind)) for kind in ("map", "laplace"))
+    point = fitted("bernoulli", frame(), replace(OPTIONS, posterior="map"))
     assert isinstance(point.posterior, PointPosterior)
-    torch.testing.assert_close(point.posterior.mean, laplace.posterior.mean)
+    torch.testing.assert_close(point.posterior.mean, usual("bernoulli").posterior.mean)
 
 
 def test_a_fixed_precision_stays() -> None:
@@ -254,8 +270,7 @@ def test_columns_that_tell_nothing_have_no_effect() -> None:
 
 def test_what_was_not_seen_has_its_priors_spread() -> None:
     """A label that was not there, and a gap in a column without any: wider than anything that was seen."""
-    table = frame()
-    additive = fitted("gaussian", table)
+    additive = usual("gaussian")
     model, posterior = additive.model, additive.posterior
     new = pd.DataFrame({"age": [50.0, 50.0, 50.0], "dose": [1.0, 1.0, np.nan], "kind": ["red", "violet", "red"]})
     seen, unseen, gap = model.variance(encoded(additive, new), posterior.location, posterior.precision)[:, 0]

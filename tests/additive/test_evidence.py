@@ -38,7 +38,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def evidence_of(problem: Problem, state: State, at: Hyperparameters) -> Evidence:
-    return Evidence.of(problem, state, at, problem.linearized(state, at.likelihood).blocks)
+    return Evidence.of(problem, state, at, problem.linearized(state, at.likelihood))
 
 
 def diagonal_of(problem: Problem, at: Hyperparameters, outputs: int) -> torch.Tensor:
@@ -108,7 +108,7 @@ def rested(case: Case, state: State, groups: str, *, fixed: bool = False) -> Hyp
     at = hyperparameters(case.problem, case.likelihood)
     for _ in range(300):
         evidence = evidence_of(case.problem, state, at)
-        at = evidence.raised(case.problem, state, at, groups, learn=True, fixed=fixed)
+        at = evidence.raised(case.problem, at, groups, learn=True, fixed=fixed)
     return at
 
 
@@ -163,10 +163,10 @@ def test_what_is_not_learnt_stays() -> None:
     case, state = CASES[0], state_of(CASES[0].problem, 1)
     at = hyperparameters(case.problem, case.likelihood)
     evidence = evidence_of(case.problem, state, at)
-    noise = evidence.raised(case.problem, state, at, "layer", learn=False, fixed=False)
+    noise = evidence.raised(case.problem, at, "layer", learn=False, fixed=False)
     assert torch.equal(noise.precisions[0], at.precisions[0])
     assert float(noise.likelihood.noise_variance) != 0.3
-    precisions = evidence.raised(case.problem, state, at, "layer", learn=True, fixed=True)
+    precisions = evidence.raised(case.problem, at, "layer", learn=True, fixed=True)
     assert float(precisions.likelihood.noise_variance) == 0.3
     assert not torch.equal(precisions.precisions[0], at.precisions[0])
     assert precisions.intercept == at.intercept
@@ -175,7 +175,7 @@ def test_what_is_not_learnt_stays() -> None:
 def test_an_update_goes_only_so_far() -> None:
     case, state = CASES[0], state_of(CASES[0].problem, 1)
     at = replace(hyperparameters(case.problem, Gaussian(1e-6)), precisions=(torch.full((2, 2), 1e-5).double(),))
-    moved = evidence_of(case.problem, state, at).raised(case.problem, state, at, "layer", learn=True, fixed=False)
+    moved = evidence_of(case.problem, state, at).raised(case.problem, at, "layer", learn=True, fixed=False)
     factors = moved.precisions[0] / at.precisions[0]
     assert float(factors.max()) <= FARTHEST * (1 + 1e-12)
     assert float(factors.max()) == pytest.approx(FARTHEST)
@@ -193,7 +193,7 @@ def test_a_net_that_does_nothing_is_switched_off() -> None:
 def test_weights_at_the_priors_mean_tell_nothing_of_its_width() -> None:
     case = CASES[0]
     at, state = hyperparameters(case.problem, case.likelihood), start_of(case.problem, 1)
-    moved = evidence_of(case.problem, state, at).raised(case.problem, state, at, "layer", learn=True, fixed=True)
+    moved = evidence_of(case.problem, state, at).raised(case.problem, at, "layer", learn=True, fixed=True)
     assert torch.equal(moved.precisions[0], at.precisions[0])
 
 

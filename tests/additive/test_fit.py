@@ -72,7 +72,7 @@ def test_it_ends_at_a_mode_of_its_hyperparameters(fit: AdditiveFit) -> None:
 def test_its_evidence_and_curvature_are_those_of_the_end(fit: AdditiveFit) -> None:
     again = fit.problem.linearized(fit.state, fit.at.likelihood)
     assert torch.equal(again.f, fit.linear.f)
-    evidence = Evidence.of(fit.problem, fit.state, fit.at, again.blocks)
+    evidence = Evidence.of(fit.problem, fit.state, fit.at, again)
     assert float(evidence.value) == fit.log_evidence
     for here, there in zip(fit.curvature[0], again.blocks[0], strict=True):
         assert torch.equal(here, there)

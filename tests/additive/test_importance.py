@@ -77,14 +77,6 @@ def test_seeds_are_repeated_and_told_apart():
     assert (first.mean != other.mean).any()
 
 
-def test_rows_are_thinned_where_there_are_many(monkeypatch):
-    whole = importance(fitted())
-    monkeypatch.setattr(module, "MOST_ROWS", 80)
-    thinned = importance(fitted())
-    assert (thinned.mean != whole.mean).all()
-    np.testing.assert_allclose(thinned.mean, whole.mean, rtol=0.3, atol=0.02)
-
-
 @pytest.mark.parametrize(("option", "value"), [("level", 1.0), ("draws", 0), ("draws", 2.5)])
 def test_options_are_checked(option, value):
     with pytest.raises(InputError, match=option):

@@ -86,11 +86,14 @@ def test_a_step_solves_the_damped_system_of_the_full_ggn(case: Case, monkeypatch
     at, state = hyperparameters(case.problem, case.likelihood), state_of(case.problem, case.outputs)
     damping = 200.0
     taken = step(case.problem, state, at, damping)
-    assert taken.gain > 0.0
-    assert taken.damping == pytest.approx(damping * newton.FALL)  # the first try is taken
-    dense = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal_of(case, at) + damping)
-    expected = torch.linalg.solve(dense, gradient(case, state, at))
+    dense = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal_of(case, at))
+    slope = gradient(case, state, at)
+    expected = torch.linalg.solve(dense + damping * torch.eye(len(slope), dtype=torch.float64), slope)
     torch.testing.assert_close(theta_of(taken.state) - theta_of(state), expected, rtol=1e-6, atol=1e-8)
+    foretold = float(slope @ expected - 0.5 * expected @ dense @ expected)
+    factor = 1.0 - (2.0 * taken.gain / foretold - 1.0) ** 3
+    assert taken.damping == pytest.approx(damping * max(newton.FALL, factor))
+    assert taken.gain > 0.0
 
 
 def test_conjugate_gradients_need_no_more_iterations_than_there_are_weights(

@@ -102,14 +102,17 @@ def test_what_is_added_back_gives_the_jacobians_before_they_were_centred(case: C
         torch.testing.assert_close(jacobian + torch.where(there, mean[0][:, None], mean[1][:, None]), raw, **CLOSE)
 
 
-def test_another_likelihood_is_read_at_the_same_weights() -> None:
-    case = CASES[1]
+@pytest.mark.parametrize(
+    "case", [some for some in CASES if isinstance(some.likelihood, Gaussian)], ids=lambda some: some.name
+)
+def test_another_noise_is_read_at_the_same_weights(case: Case) -> None:
     state = state_of(case.problem, case.outputs)
     linear = case.problem.linearized(state, case.likelihood)
     changed = linear.under(Gaussian(0.9))
     expected = case.problem.linearized(state, Gaussian(0.9))
     torch.testing.assert_close(changed.slope, expected.slope)
     torch.testing.assert_close(changed.curvature, expected.curvature)
+    torch.testing.assert_close(changed.blocks, expected.blocks)
 
 
 def test_solves_and_determinants_are_those_of_the_dense_blocks(case: Case, state: State) -> None:

@@ -9,22 +9,16 @@ import torch
 
 from bayescope.additive import purification
 from bayescope.additive.additive import Data, Options, fit_additive
-from bayescope.additive.contributions import data_rows, position_of, read
+from bayescope.additive.contributions import position_of, read, read_pair
 from bayescope.additive.effects import effect, surface
 from bayescope.additive.explanation import explain
-from bayescope.additive.purification import Functions, shares_of
+from bayescope.additive.purification import Functions
 from bayescope.additive.terms import Rows
 from bayescope.likelihoods import Gaussian
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.fitted import DOUBLE, encoded, fitted, frame, weights
 
 PAIR = 3
-
-
-def test_the_data_are_read_back_from_the_points_of_the_terms():
-    rows, expected = data_rows(fitted()), encoded(frame())
-    assert torch.equal(rows.levels, expected.levels)
-    torch.testing.assert_close(rows.values, expected.values, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
@@ -92,17 +86,6 @@ def test_functions_are_centred_and_smooth_or_of_categories():
         assert values.shape == (len(rows), purification.STEPS + 1)
 
 
-def test_shares_of_many_rows_are_those_of_some_of_them(monkeypatch):
-    additive = fitted()
-    [whole] = shares_of(additive, [PAIR], data_rows(additive), weights())
-    monkeypatch.setattr(purification, "MOST_ROWS", 90)
-    [some] = shares_of(additive, [PAIR], data_rows(additive), weights())
-    assert not torch.equal(whole.values[0], some.values[0])
-    rows = encoded(frame())
-    far = max(float((a[1] - b[1]).abs().max()) for a, b in zip(whole.moved(rows), some.moved(rows), strict=True))
-    assert far < 0.5 * float(whole.moved(rows)[0][1].abs().max())
-
-
 def test_terms_are_found_in_either_order():
     assert position_of(fitted(), (1, 0)) == position_of(fitted(), (0, 1)) == PAIR
 
@@ -111,3 +94,11 @@ def test_blocks_come_in_the_order_of_the_rows():
     blocks = list(read(fitted(), encoded(frame(9)), [2]))
     assert [block.rows for block in blocks] == [slice(0, 9)]
     assert blocks[0].means.shape == (9, 1, 1)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "categorical"])
+def test_a_pair_by_itself_is_what_it_is_among_all_terms(kind):
+    additive, rows = fitted(kind), encoded(frame(15, seed=4))
+    [among], [alone] = (list(blocks) for blocks in (read(additive, rows, [PAIR]), read_pair(additive, PAIR, rows)))
+    torch.testing.assert_close(alone.means, among.means, rtol=0, atol=1e-12)
+    torch.testing.assert_close(alone.jacobians[0][PAIR], among.jacobians[0][PAIR], rtol=0, atol=1e-12)

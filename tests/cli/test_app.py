@@ -1,17 +1,18 @@
 """The command line: what it prints and writes, and how it ends."""
 
+import signal
 import subprocess
 import sys
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import bayescope.cli.comparing as comparing
-from bayescope.cli import app, main
+from bayescope.cli import main
 from bayescope.errors import ConvergenceError, ConvergenceWarning
 from bayescope.estimators import BayesianLogisticRegression
+from tests.cli.tables import refused, run
 
 pytest.importorskip("nutpie")
 
@@ -25,20 +26,6 @@ def table(tmp_path, classes=2, rows=60, **columns):
     path = tmp_path / "table.csv"
     frame.to_csv(path, index=False)
     return path
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def refused(result, message):
-    """Whether the command ended as bad input does: one line on the error stream, nothing printed, code 2."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1, result.stderr
-    assert result.stderr.startswith("bayescope: ")
-    assert message in result.stderr
-    return True
 
 
 @pytest.fixture
@@ -136,34 +123,6 @@ def test_out_is_a_file(tmp_path):
     path = table(tmp_path)
     assert refused(run("compare", path, "--target", "kind", "--out", path), "is a file. Name another folder")
     assert path.read_text().startswith("width")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "empty file"),
-        ("a,kind\n", "expected rows"),
-        (b"\x00\x01", "binary"),
-        ("a,kind\n1,x\n2,x\n3,x\n", "two classes"),
-        ("a,kind\n1,x\n,y\n", "missing"),
-        ("a,kind\nred,x\nblue,y\n", "Encode it as numbers"),
-        ("a,kind\ninf,x\n2,y\n", "finite"),
-        ("a,b,kind\n1,1,x\n1,2,y\n", "Drop the column"),
-        ("a,a,kind\n1,1,x\n1,2,y\n", "more than once"),
-        ("a,b,kind\n1,1,x\n2,2,y\n", "equal in every row"),
-        ("a,kind\n1,x\n2,y\n3,y\n", "split: expected at least 2 training rows and 1 test row of each class"),
-    ],
-)
-def test_tables_that_cannot_be_used(tmp_path, content, message):
-    path = tmp_path / "table.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert refused(run("compare", path, "--target", "kind", "--out", tmp_path / "out"), message)
-    assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]
-
-
-def test_a_missing_file_and_a_folder(tmp_path):
-    assert refused(run("compare", tmp_path / "none.csv", "--target", "kind"), "expected a file, got nothing there")
-    assert refused(run("compare", tmp_path, "--target", "kind"), "expected a file, got a folder")
 
 
 def raising(error):
@@ -274,6 +233,43 @@ def test_no_arguments_show_the_help(monkeypatch, capsys):
     assert "compare" in capsys.readouterr().out
 
 
-def test_help_loads_no_command():
-    code = "import sys, bayescope.cli; sys.exit('bayescope.cli.comparing' in sys.modules)"
+def test_help_loads_neither_the_library_nor_torch():
+    code = "import sys, bayescope_command; sys.exit(bool({'bayescope', 'torch', 'numpy'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_command_has_help_and_completion():
+    shown = run("--help").stdout
+    for command in ("fit", "predict", "compare", "report", "effects", "info", "gallery"):
+        assert f" {command} " in shown
+        assert run(command, "--help").exit_code == 0
+    assert "--install-completion" in shown
+
+
+SLEEPS = """
+import sys, time
+import bayescope.cli.fitting as fitting
+from bayescope_command import main
+
+def fit(*_):
+    print("fitting", flush=True)
+    time.sleep(60)
+
+fitting._fit = fit
+sys.argv = ["bayescope", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fit_that_is_stopped_leaves_what_was_there(tmp_path, number):
+    path, out = table(tmp_path), tmp_path / "m.bayes"
+    out.write_text("what was there")
+    command = [sys.executable, "-c", SLEEPS, "fit", str(path), "--target", "kind", "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fit:
+        assert fit.stdout.readline() == "fitting\n"
+        fit.send_signal(number)
+        _, err = fit.communicate(timeout=60)
+    assert (fit.returncode, err) == (128 + number, "bayescope: interrupted; no file is half-written.\n")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.bayes", "table.csv"]
+    assert out.read_text() == "what was there"

@@ -67,6 +67,11 @@ def test_refuses_labels_of_several_types():
         split(X, pd.Series([1, "a"] * 20, dtype=object), test_size=0.2, random_state=0)
 
 
-def test_refuses_text():
-    with pytest.raises(InputTypeError, match="X: expected real numbers"):
-        split(pd.DataFrame({"x": ["red"] * 40}), LABELS, test_size=0.2, random_state=0)
+def test_takes_labels_and_gaps():
+    table = pd.DataFrame({"x": ["red", "blue", None, "red"] * 10, "z": [1.0, np.nan] * 20})
+    assert len(split(table, LABELS, test_size=0.25, random_state=0).X_test) == 10
+
+
+def test_refuses_dates():
+    with pytest.raises(InputTypeError, match="X: expected numbers or labels in column 'x'"):
+        split(pd.DataFrame({"x": pd.date_range("2024-01-01", periods=40)}), LABELS, test_size=0.2, random_state=0)

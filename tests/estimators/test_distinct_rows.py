@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayescope.errors import InputError
-from bayescope.estimators.distinct_rows import DistinctRows, row_offset, row_weights
+from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.tables import Column
 
 NUMBER = st.sampled_from([0.0, -0.0, 1.5, -2.0, np.nan])
@@ -57,17 +57,6 @@ def test_weights_of_equal_rows_have_one_sum_in_whatever_order_they_come():
 def test_without_an_offset_there_is_none():
     assert distinct([(1.0, "a", 0.0, 0.0, 1), (1.0, "a", 0.0, 5.0, 2)], offset=False).offset is None
     assert distinct([(1.0, "a", 0.0, 0.0, 1), (1.0, "a", 0.0, 5.0, 2)], offset=False).weights.tolist() == [3.0]
-
-
-def test_weights_are_one_by_default_and_checked_otherwise():
-    np.testing.assert_array_equal(row_weights(None, 3), np.ones(3))
-    np.testing.assert_array_equal(row_weights([1, 0, 2], 3), [1.0, 0.0, 2.0])
-    with pytest.raises(InputError, match=r"sample_weight: expected no negative weights, got -1 in row 1"):
-        row_weights([1, -1, 2], 3)
-    with pytest.raises(InputError, match=r"each of the 3 rows, got shape \(3, 1\)"):
-        row_weights(np.ones((3, 1)), 3)
-    with pytest.raises(InputError, match=r"at least one non-zero"):
-        row_weights(np.zeros(3), 3)
 
 
 def test_an_offset_has_a_column_for_each_output():

@@ -14,8 +14,7 @@ def table() -> np.ndarray:
 
 
 def fit(X: np.ndarray, **options: object) -> tuple[InputMap, np.ndarray]:
-    names = [f"x{j}" for j in range(X.shape[1])]
-    return InputMap.fit(X, names, **{"standardize": False, "features": None, "random_state": 0, **options})
+    return InputMap.fit(X, **{"standardize": False, "features": None, "random_state": 0, **options})
 
 
 def test_a_table_that_needs_nothing_is_not_copied():

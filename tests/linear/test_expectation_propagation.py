@@ -15,9 +15,8 @@ from bayescope.linear.expectation_propagation import (
     Fit,
     expectation_propagation,
     fixed_point,
-    logit_tilted,
-    probit_tilted,
 )
+from bayescope.linear.tilted import logit_tilted, probit_tilted
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import DensePrecision

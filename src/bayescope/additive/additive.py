@@ -20,11 +20,13 @@ from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.additive.pruning import pruned
+from bayescope.additive.seen import Seen
 from bayescope.additive.terms import Rows, Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.storage import stored
 from bayescope.tables.encoding import CategoricalEncoding, TableEncoding
 
 # Where the precisions start: those of the hidden layers, which have slopes of up to 4 a standard deviation, and others.
@@ -105,6 +107,7 @@ class Data:
     log_unit: float = 0.0
 
 
+@stored("additive", without=("fit",))
 @final
 @dataclass(frozen=True, eq=False)
 class Additive:
@@ -114,17 +117,22 @@ class Additive:
         posterior: its function is the model.
         model: f(x, θ).
         encoding: of the table.
-        fit: the mode, the hyperparameters and the curvature, in the targets' unit.
+        seen: the values of features and pairs in the data, with their weights.
+        precisions: prior precisions of each family's terms and layers, shape (G, L).
         pairs: the pairs of features that have a term, in order.
         ranking: of all pairs, by the fit without any, or ``None`` where none was asked for.
+        fit: the mode, the hyperparameters and the curvature, in the targets' unit; it holds the data, so that files do
+            not keep it.
     """
 
     posterior: GaussianPosterior | PointPosterior
     model: AdditiveModel
     encoding: TableEncoding
-    fit: AdditiveFit
+    seen: Seen
+    precisions: tuple[Tensor, ...]
     pairs: tuple[Pair, ...]
     ranking: Ranking | None
+    fit: AdditiveFit | None = None
 
 
 def fit_additive(encoding: TableEncoding, data: Data, likelihood: Likelihood, options: Options) -> Additive:
@@ -156,7 +164,8 @@ def fit_additive(encoding: TableEncoding, data: Data, likelihood: Likelihood, op
         if options.posterior == "laplace"
         else point_at(fitted, model)
     )
-    return Additive(made, model, encoding, fitted, pairs, ranking)
+    seen = Seen.of(fitted.problem, len(encoding.features))
+    return Additive(made, model, encoding, seen, fitted.at.precisions, pairs, ranking, fitted)
 
 
 def _with_pairs(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.additive import Additive
-from bayescope.additive.purification import shares_of
+from bayescope.additive.purification import alone, shares_of
 from bayescope.additive.terms import Rows
 from bayescope.errors import OptionError
 from bayescope.posterior import GaussianPosterior, PointPosterior
@@ -49,7 +49,7 @@ def read(additive: Additive, rows: Rows, terms: Sequence[int]) -> Iterator[Contr
     model, theta = additive.model, additive.posterior.location
     touched = {feature for term in terms for feature in model.terms[term].features}
     pairs = [place for place, term in enumerate(model.terms) if len(term.features) > 1 and touched & {*term.features}]
-    shares = shares_of(additive, pairs, data_rows(additive), additive.fit.problem.weights)
+    shares = shares_of(additive, pairs)
     for block in row_blocks(len(rows), 8 * model.outputs * model.dim):
         some = rows[block]
         means = list(model.contributions(some, theta))
@@ -64,19 +64,16 @@ def read(additive: Additive, rows: Rows, terms: Sequence[int]) -> Iterator[Contr
         yield Contributions(block, contrasted(additive, torch.stack([means[term] for term in terms], 1), -1), (*told,))
 
 
-def data_rows(additive: Additive) -> Rows:
-    """The rows that were fitted, as the model was fitted to them."""
-    problem, features = additive.fit.problem, len(additive.encoding.features)
-    values = torch.zeros(len(problem.weights), features, dtype=torch.float64)
-    levels = torch.zeros(len(problem.weights), features, dtype=torch.int64)
-    for family, design in zip(problem.families, problem.designs, strict=True):
-        for place, term in enumerate(family.terms):
-            if len(term.features) == 1:
-                at, [feature] = design.place[place], term.features
-                levels[:, feature] = design.points.levels[place][at]
-                if design.points.inputs.shape[2]:
-                    values[:, feature] = design.points.inputs[place][at, 0]
-    return Rows(values, levels)
+def read_pair(additive: Additive, pair: int, rows: Rows) -> Iterator[Contributions]:
+    """The contributions of the term of a pair alone, without what its features do alone, a block at a time."""
+    [share] = shares_of(additive, [pair])
+    for block in row_blocks(len(rows), 8 * additive.model.outputs * len(additive.model.indices[pair])):
+        some = rows[block]
+        mean, jacobian = alone(additive, pair, some)
+        for _, moved, slope in share.moved(some):
+            mean, jacobian = mean - moved, jacobian - slope
+        told = {pair: contrasted(additive, jacobian, 1)}
+        yield Contributions(block, contrasted(additive, mean, -1)[:, None], (told,))
 
 
 def position_of(additive: Additive, features: Sequence[int]) -> int:

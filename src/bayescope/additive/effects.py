@@ -133,7 +133,8 @@ def effect(additive: Additive, feature: int | str, *, grid: Grid = None, level: 
     """
     axis, wide = Axis.of(additive, feature, grid, POINTS), width_of(level)
     mean, sd = _moments(additive, [axis], [(axis.feature,)])
-    density = shares(additive, axis.nearest(additive), len(axis.values))
+    seen = additive.seen.features[axis.feature]
+    density = shares(seen, axis.nearest(seen), len(axis.values))
     missing = _missing(additive, axis, wide)
     return Effect(
         axis.described.name, axis.values, mean, sd, mean - wide * sd, mean + wide * sd, density, level,
@@ -173,9 +174,10 @@ def surface(
         raise InputError(f"pair: expected two different features, got {a.described.name!r} twice. Ask for its effect.")
     features = [(a.feature, b.feature), *([(a.feature,), (b.feature,)] if whole else [])]
     mean, sd = (moment.reshape(*shape, *moment.shape[1:]) for moment in _moments(additive, [a, b], features))
-    near_a, near_b = a.nearest(additive), b.nearest(additive)
+    seen = additive.seen.pair((a.feature, b.feature))
+    near_a, near_b = a.nearest(seen), b.nearest(seen)
     places = np.where((near_a < 0) | (near_b < 0), -1, near_a * shape[1] + near_b)
-    density = shares(additive, places, shape[0] * shape[1]).reshape(shape)
+    density = shares(seen, places, shape[0] * shape[1]).reshape(shape)
     names = (a.described.name, b.described.name)
     return Surface(names, a.values, b.values, mean, sd, mean - wide * sd, mean + wide * sd, density, level, whole)
 

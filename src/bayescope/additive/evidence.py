@@ -14,7 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.additive.problem import Blocks, Hyperparameters, Problem, State
+from bayescope.additive.problem import Blocks, Hyperparameters, Linearized, Problem, State
 from bayescope.likelihoods import Gaussian
 
 # δ between these; at the upper end a term is switched off: in standardised units its effects are below 1e-4.
@@ -40,23 +40,23 @@ class Evidence:
         determined: γ of each family, shape (G, L): how many weights of a layer the data determine.
         squares: ‖θ − m‖² of each family, shape (G, L).
         total: γ of all weights, the intercepts among them.
+        f: the outputs, shape (N, C).
     """
 
     value: Tensor
     determined: tuple[Tensor, ...]
     squares: tuple[Tensor, ...]
     total: float
+    f: Tensor
 
     @classmethod
-    def of(
-        cls, problem: Problem, state: State, at: Hyperparameters, curvature: tuple[list[Tensor], Tensor]
-    ) -> Evidence:
-        """Computes log Z and γ from the curvature's blocks at the weights."""
-        blocks = Blocks.of(curvature, problem.families, at, 0.0)
+    def of(cls, problem: Problem, state: State, at: Hyperparameters, linear: Linearized) -> Evidence:
+        """Computes log Z and γ from the curvature's blocks at the weights, where the model is linearised."""
+        blocks = Blocks.of(linear.blocks, problem.families, at, 0.0)
         diagonals = at.diagonal(problem.families)
         constants = sum((diagonal.log().sum() for diagonal in diagonals), start=torch.zeros((), dtype=torch.float64))
         constants = constants + len(state.intercept) * math.log(at.intercept)
-        value = problem.log_joint(state, at) + 0.5 * (constants - blocks.logdet())
+        value = problem.log_joint(state, at, linear.f) + 0.5 * (constants - blocks.logdet())
         determined, squares = [], []
         for family, departure, diagonal, inverse, precision in zip(
             problem.families,
@@ -72,16 +72,15 @@ class Evidence:
             squares.append(empty.scatter_add(1, places, departure.square()))
         constant = len(state.intercept) - at.intercept * float(torch.cholesky_inverse(blocks.intercept).trace())
         total = sum(float(part.sum()) for part in determined) + constant
-        return cls(value, tuple(determined), tuple(squares), total)
+        return cls(value, tuple(determined), tuple(squares), total, linear.f)
 
     def raised(
-        self, problem: Problem, state: State, at: Hyperparameters, groups: str, *, learn: bool, fixed: bool
+        self, problem: Problem, at: Hyperparameters, groups: str, *, learn: bool, fixed: bool
     ) -> Hyperparameters:
         """Hyperparameters one fixed-point step on: δ = γ/‖θ − m‖² and σ² = RSS/(N − γ) (MacKay 1992, eqs. 4.12, 4.16).
 
         Args:
             problem: the rows.
-            state: the weights.
             at: the present hyperparameters.
             groups: "net" for one precision a term, "layer" for one for each of its layers.
             learn: whether precisions are learnt; else they stay.
@@ -90,7 +89,7 @@ class Evidence:
         precisions = self._precisions(at, groups) if learn else at.precisions
         likelihood = at.likelihood
         if isinstance(likelihood, Gaussian) and not fixed:
-            likelihood = likelihood.with_noise_variance(self._noise(problem, state, likelihood))
+            likelihood = likelihood.with_noise_variance(self._noise(problem, likelihood))
         return replace(at, precisions=precisions, likelihood=likelihood)
 
     def _precisions(self, at: Hyperparameters, groups: str) -> tuple[Tensor, ...]:
@@ -104,9 +103,9 @@ class Evidence:
             precisions.append((before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
         return tuple(precisions)
 
-    def _noise(self, problem: Problem, state: State, likelihood: Gaussian) -> Tensor:
+    def _noise(self, problem: Problem, likelihood: Gaussian) -> Tensor:
         """One for each output, shape (D,), which are taken to have used up as many degrees of freedom each."""
-        residuals = problem.weights @ (problem.targets - problem.outputs(state)).square()
+        residuals = problem.weights @ (problem.targets - self.f).square()
         count = problem.rows()
         told = residuals / max(count - self.total / problem.targets.shape[1], LEAST_FREEDOM * count)
         before = likelihood.noise(problem.targets)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.terms import Rows, Term
+from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL
 
 # Inputs are in standard deviations. The kinks of a net's hidden units lie at points that the data have, and are between
@@ -76,6 +77,7 @@ class Family(Protocol):
         """First weights, shape (G, P), for points that have the given shares of the data, shape (G, U)."""
 
 
+@stored("hidden_nets")
 @final
 @dataclass(frozen=True, eq=False)
 class HiddenNets:
@@ -188,6 +190,7 @@ class HiddenNets:
         return inner, bias, outer.unflatten(-1, (self.outputs, self.hidden)), missing
 
 
+@stored("level_effects")
 @final
 @dataclass(frozen=True, eq=False)
 class LevelEffects:

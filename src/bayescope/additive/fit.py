@@ -21,7 +21,9 @@ from bayescope.threads import threads_for
 AT_REST, PATIENCE = 0.05, 8
 # The weights are brought to the mode of the best hyperparameters by steps that gain more than this, in nats, in the end
 # and on the way there, and by at most so many.
-SETTLED, ROUGHLY, SETTLING = 1e-4, 0.02, 30
+SETTLED, ROUGHLY, SETTLING = 1e-3, 0.1, 30
+# A mode that is wanted for its evidence is given up where so many more steps like the last would not reach that.
+HOPE = 10.0
 
 
 @final
@@ -120,8 +122,8 @@ class _Climber:
         problem, schedule = self._problem, self._schedule
         taken = step(problem, self._state, self._at, self._damping, self._linear)
         self._state, self._damping = taken.state, taken.damping
-        self._linear = problem.linearized(self._state, self._at.likelihood)
-        evidence = Evidence.of(problem, self._state, self._at, self._linear.blocks)
+        self._linear = problem.linearized(self._state, self._at.likelihood, taken.f)
+        evidence = Evidence.of(problem, self._state, self._at, self._linear)
         _append(self.trace, evidence, taken.log_joint, self._at)
         if epoch < schedule.burn_in:
             self.best = (self._state, self._at)
@@ -148,17 +150,23 @@ def settled(
     trace: Mapping[str, Sequence[float]],
     ended: str,
     enough: float = SETTLED,
+    wanted: float | None = None,
 ) -> AdditiveFit:
-    """The mode of given hyperparameters, from weights close to it: steps while they gain ``enough`` nats."""
+    """The mode of given hyperparameters, from weights close to it: steps while they gain ``enough`` nats.
+
+    They end before where the evidence is farther from what is ``wanted`` of it than HOPE such steps would lead.
+    """
     damping, linear = FIRST_DAMPING, problem.linearized(state, at.likelihood)
     with threads_for(problem.numbers):
         for _ in range(SETTLING):
             taken = step(problem, state, at, damping, linear)
             state, damping = taken.state, taken.damping
-            linear = problem.linearized(state, at.likelihood)
+            linear = problem.linearized(state, at.likelihood, taken.f)
             if taken.gain < enough:
                 break
-        evidence = Evidence.of(problem, state, at, linear.blocks)
+            if wanted is not None and float(Evidence.of(problem, state, at, linear).value) + HOPE * taken.gain < wanted:
+                break
+        evidence = Evidence.of(problem, state, at, linear)
     return AdditiveFit(problem, state, at, linear, linear.blocks, evidence, trace, ended)
 
 
@@ -167,8 +175,8 @@ def _updated(
 ) -> Hyperparameters:
     for count in range(schedule.steps):
         if count:
-            evidence = Evidence.of(problem, state, at, linear.under(at.likelihood).blocks)
-        at = evidence.raised(problem, state, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise)
+            evidence = Evidence.of(problem, state, at, linear.under(at.likelihood))
+        at = evidence.raised(problem, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise)
     return at
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import data_rows
+from bayescope.additive.seen import Values, anywhere
 from bayescope.additive.terms import Rows, feature_term
 from bayescope.additive.valued import has_values, values_of
 from bayescope.errors import InputError, InputTypeError, OptionError
@@ -82,13 +82,12 @@ class Axis:
         numbers, levels = self.described.encode(values)
         return Axis(self.feature, self.described, values, torch.from_numpy(numbers), torch.from_numpy(levels))
 
-    def nearest(self, additive: Additive) -> np.ndarray:
-        """The position on the axis that is nearest to each row of the data, in the model's numbers; −1 where none is.
+    def nearest(self, seen: Values) -> np.ndarray:
+        """The position on the axis that is nearest to each point of the data, in the model's numbers; −1 where none is.
 
         A label is nearest to itself alone, and a missing value to one that is missing.
         """
-        rows = data_rows(additive)
-        numbers, levels = rows.values[:, self.feature].numpy(), rows.levels[:, self.feature].numpy()
+        numbers, levels = (part.numpy() for part in seen.of(self.feature))
         found = np.full(len(levels), -1)
         told = self.levels.numpy()
         for position in np.flatnonzero(told != NO_LEVEL):
@@ -122,27 +121,24 @@ def feature_position(additive: Additive, feature: int | str) -> int:
 def rows_over(additive: Additive, axes: Sequence[Axis]) -> Rows:
     """Rows at all combinations of the axes' values, the last running fastest; the other features are anywhere."""
     shape = [len(axis.values) for axis in axes]
-    features = additive.encoding.features
-    values = torch.zeros(int(np.prod(shape)), len(features), dtype=torch.float64)
-    anywhere = [0 if isinstance(described, CategoricalEncoding) else NO_LEVEL for described in features]
-    levels = torch.tensor(anywhere).repeat(len(values), 1)
+    rows = anywhere(additive.encoding, int(np.prod(shape)))
     for place, axis in enumerate(axes):
         along = [1] * len(axes)
         along[place] = shape[place]
-        values[:, axis.feature] = axis.numbers.reshape(along).expand(shape).flatten()
-        levels[:, axis.feature] = axis.levels.reshape(along).expand(shape).flatten()
-    return Rows(values, levels)
+        rows.values[:, axis.feature] = axis.numbers.reshape(along).expand(shape).flatten()
+        rows.levels[:, axis.feature] = axis.levels.reshape(along).expand(shape).flatten()
+    return rows
 
 
 def has_no_value(additive: Additive, axis: Axis) -> float:
     """The share of the data in which the axis's feature is missing."""
-    return float(shares(additive, axis.missing().nearest(additive), 1)[0])
+    seen = additive.seen.features[axis.feature]
+    return float(shares(seen, axis.missing().nearest(seen), 1)[0])
 
 
-def shares(additive: Additive, places: np.ndarray, count: int) -> np.ndarray:
-    """The weight of the rows at each of so many places in that of all, shape (count,); a place of −1 is none."""
-    weights = additive.fit.problem.weights.numpy()
-    inside = places >= 0
+def shares(seen: Values, places: np.ndarray, count: int) -> np.ndarray:
+    """The weight of the points at each of so many places in that of all, shape (count,); a place of −1 is none."""
+    weights, inside = seen.weights.numpy(), places >= 0
     return np.bincount(places[inside], weights[inside], minlength=count) / weights.sum()
 
 
@@ -161,8 +157,9 @@ def _numbers(described: NumericEncoding, grid: int | Sequence[Any] | np.ndarray,
 
 def _values_seen(additive: Additive, feature: int, described: NumericEncoding) -> np.ndarray | None:
     """The values of a feature in the column's unit, where they are few enough to have effects of their own."""
-    rows, term = data_rows(additive), feature_term(additive.encoding, feature)
-    if not has_values(term, rows, additive.fit.problem.weights):
+    seen, term = additive.seen.features[feature], feature_term(additive.encoding, feature)
+    rows = seen.rows(additive.encoding)
+    if not has_values(term, rows, seen.weights):
         return None
     numbers = values_of(term, rows).numpy()
     low, high = np.full(len(numbers), described.minimum), np.full(len(numbers), described.maximum)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import data_rows, read
+from bayescope.additive.contributions import Contributions, read, read_pair
 from bayescope.additive.effects import UNIT, shown
 
 DRAWS = 1000
-# The mean is over at most so many rows, evenly among the data.
-MOST_ROWS = 2048
 
 
 @final
@@ -89,16 +89,28 @@ def importance(
     location, model = additive.posterior.location, additive.model
     moves = additive.posterior.sample(checks.count("draws", draws), generator=generator) - location
     moves = torch.cat([torch.zeros_like(location)[None], moves]).mT
-    rows, weights = data_rows(additive), additive.fit.problem.weights
-    some = torch.arange(0, len(rows), -(-len(rows) // MOST_ROWS))
     total = torch.zeros(len(model.terms), model.outputs, moves.shape[1], dtype=torch.float64)
-    for block in read(additive, rows[some], range(len(model.terms))):
-        for term, jacobians in enumerate(block.jacobians):
-            moved = sum(jacobian @ moves[model.indices[by]] for by, jacobian in jacobians.items())
-            contributions = block.means[:, term, :, None] + moved
-            total[term] += torch.tensordot(weights[some][block.rows], contributions.abs(), 1)
-    point, over = (part := total.movedim(-1, 0) / weights[some].sum())[0], part[1:]
+    for term, weights, block in _contributions(additive):
+        moved = sum(jacobian @ moves[model.indices[by]] for by, jacobian in block.jacobians[0].items())
+        total[term] += torch.tensordot(weights, (block.means[:, 0, :, None] + moved).abs(), 1)
+    point, over = (part := total.movedim(-1, 0) / additive.seen.features[0].weights.sum())[0], part[1:]
     ends = torch.quantile(over, torch.tensor([tail, 1.0 - tail], dtype=torch.float64), dim=0)
     sd = over.std(0, correction=0)
     names = tuple(term.name for term in model.terms)
     return Importance(names, shown(over.mean(0)), shown(sd), shown(ends[0]), shown(ends[1]), shown(point), level)
+
+
+def _contributions(additive: Additive) -> Iterator[tuple[int, Tensor, Contributions]]:
+    """Each term at its own distinct points, a block at a time, with the weights that these have in the data."""
+    terms = additive.model.terms
+    of_features = {term.features[0]: place for place, term in enumerate(terms) if len(term.features) == 1}
+    rows, weights = additive.seen.side_by_side(additive.encoding)
+    for block in read(additive, rows, list(of_features.values())):
+        for at, feature in enumerate(of_features):
+            one = Contributions(block.rows, block.means[:, at, None], (block.jacobians[at],))
+            yield of_features[feature], weights[feature, block.rows], one
+    for place, term in enumerate(terms):
+        if len(term.features) > 1:
+            values = additive.seen.pair(term.features)
+            for block in read_pair(additive, place, values.rows(additive.encoding)):
+                yield place, values.weights[block.rows], block

@@ -24,6 +24,7 @@ from bayescope.additive.families import HiddenNets
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.margins import Grids, Margin
 from bayescope.additive.terms import Rows, Term, pair_term
+from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 from bayescope.threads import one_thread
 
@@ -39,6 +40,7 @@ BLOCK = 2_000_000
 Pair = tuple[int, int]
 
 
+@stored("ranking")
 @final
 @dataclass(frozen=True, eq=False)
 class Ranking:

@@ -54,7 +54,8 @@ class Jacobian:
     def multiply(self, v: Tensor) -> Tensor:
         """J v at each point, shape (G, U, C), for v of shape (G, P)."""
         groups, points, outputs, _ = self.shared.shape
-        moved = torch.bmm(self.shared.flatten(1, 2), v[:, self.of_shared, None]).view(groups, points, outputs)
+        # vᵀ Jᵀ, since MKL's batched J v takes several times as long.
+        moved = torch.bmm(v[:, None, self.of_shared], self.shared.flatten(1, 2).mT).view(groups, points, outputs)
         return torch.baddbmm(moved, self.own, v[:, self.of_own].mT) if self.of_own.shape[1] else moved
 
     def transpose_multiply(self, u: Tensor) -> Tensor:

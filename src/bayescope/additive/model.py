@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, final
 
 import torch
 from torch import Tensor
 
 from bayescope.additive.distinct import Distinct
-from bayescope.additive.families import Family, Points
+from bayescope.additive.families import Family, HiddenNets, Points
 from bayescope.additive.terms import Rows, Term
 from bayescope.errors import InputTypeError
 from bayescope.models import at_draws
 from bayescope.precision import BlockPrecision, Precision
+from bayescope.storage import stored
 from bayescope.tape import DenseTape, JoinedTape, Tape
 from bayescope.tape.tape import row_blocks
 
 
+@stored("additive_centre")
 @final
 @dataclass(frozen=True, eq=False)
 class Centre:
@@ -50,6 +52,7 @@ class Centre:
         return torch.where(centred[..., None, None], self.slope[0][:, None], self.slope[1][:, None])
 
 
+@stored("additive_model")
 @final
 @dataclass(frozen=True, eq=False)
 class AdditiveModel:
@@ -157,6 +160,15 @@ class AdditiveModel:
         constant = torch.diag(self.scale).expand(len(x), -1, -1)
         parts = [DenseTape(part) for part in [*self.jacobians(x, theta), constant]]
         return JoinedTape(tuple(parts), self.indices, self.dim)
+
+    def alone(self, term: int) -> AdditiveModel:
+        """The model whose one term is that of a pair, for a family of plain nets; its weights are theirs, then b."""
+        owners = [(at, own) for at, family in enumerate(self.families) for own in range(len(family.terms))]
+        at, own = owners[term]
+        family, centre, one = self.families[at], self.centres[at], slice(own, own + 1)
+        assert isinstance(family, HiddenNets)
+        of_term = Centre(centre.value[:, one], centre.slope[:, one], centre.at[one])
+        return AdditiveModel((replace(family, terms=family.terms[one]),), (of_term,), self.scale, self.shift)
 
     def jacobians(self, x: Rows, theta: Tensor) -> list[Tensor]:
         """∂ (the contribution of a term) / ∂ (its weights), shape (N, C, P_g) for each term."""

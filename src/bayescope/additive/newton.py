@@ -2,7 +2,8 @@
 
 A step solves (Jᵀ Λ J + diag(δ) + μ I) s = ∇ log p(y, θ) by conjugate gradients (Hestenes & Stiefel 1952) on the full
 GGN, of which products alone are taken, preconditioned by its block diagonal, which is factorised. μ rises where a step
-does not raise the log joint and falls where it does (Levenberg 1944; Marquardt 1963).
+does not raise the log joint (Levenberg 1944; Marquardt 1963), and after one that does it follows the ratio of the gain
+to what the quadratic model foretold (Nielsen 1999, eq. 2.8): hardly a step is tried in vain.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from bayescope.additive.problem import Blocks, Hyperparameters, Linearized, Prob
 
 FIRST_DAMPING = 1.0
 LEAST_DAMPING, MOST_DAMPING = 1e-8, 1e10
-FALL, RISE = 1.0 / 3.0, 4.0
+# By so much it falls at most, and rises at first; each rise in a row is so many times the last.
+FALL, RISE = 1.0 / 3.0, 2.0
 # The step's residual, in the preconditioner's norm, as a share of the gradient's; and the most iterations for it.
-RESIDUAL, ITERATIONS = 0.05, 40
+RESIDUAL, ITERATIONS = 0.1, 40
 
 
 @final
@@ -30,12 +32,14 @@ class Step:
 
     Attributes:
         state: the weights.
+        f: the outputs there.
         log_joint: there, but for the prior's constants.
         gain: by how much it rose; 0 where no step raises it.
         damping: for the next step.
     """
 
     state: State
+    f: Tensor
     log_joint: Tensor
     gain: float
     damping: float
@@ -45,25 +49,31 @@ def step(
     problem: Problem, state: State, at: Hyperparameters, damping: float, linearized: Linearized | None = None
 ) -> Step:
     """One step that raises the log joint, or none if none does."""
-    here = problem.log_joint(state, at)
     linear = linearized or problem.linearized(state, at.likelihood)
+    here = problem.log_joint(state, at, linear.f)
     curvature = linear.blocks
     diagonals = at.diagonal(problem.families)
     thetas, intercept = linear.gradient()
     departures = problem.departures(state)
     thetas = [part - diagonal * off for part, diagonal, off in zip(thetas, diagonals, departures, strict=True)]
     gradient = (thetas, intercept - at.intercept * state.intercept)
+    rise = RISE
     while damping < MOST_DAMPING:
         solver = _Solver(linear, Blocks.of(curvature, problem.families, at, damping), diagonals, at.intercept, damping)
         moves, shift = solver.solve(*gradient)
         moved = State(
             tuple(theta + move for theta, move in zip(state.thetas, moves, strict=True)), state.intercept + shift
         )
-        there = problem.log_joint(moved, at)
-        if bool(there >= here):
-            return Step(moved, there, float(there - here), max(LEAST_DAMPING, damping * FALL))
-        damping *= RISE
-    return Step(state, here, 0.0, FIRST_DAMPING)
+        f = problem.outputs(moved)
+        there = problem.log_joint(moved, at, f)
+        gain = float(there - here)
+        if gain >= 0.0:
+            told = _foretold(_flat(moves, shift), _flat(*gradient), damping)
+            factor = max(FALL, 1.0 - (2.0 * gain / told - 1.0) ** 3) if told > 0.0 else 1.0
+            return Step(moved, f, there, gain, max(LEAST_DAMPING, damping * factor))
+        damping *= rise
+        rise *= RISE
+    return Step(state, linear.f, here, 0.0, FIRST_DAMPING)
 
 
 @final
@@ -109,6 +119,11 @@ class _Solver:
         sizes = [diagonal.numel() for diagonal in self._diagonals]
         *parts, intercept = v.split([*sizes, len(v) - sum(sizes)])
         return [part.view_as(diagonal) for part, diagonal in zip(parts, self._diagonals, strict=True)], intercept
+
+
+def _foretold(move: Tensor, gradient: Tensor, damping: float) -> float:
+    """½ sᵀ(g + μ s), which is gᵀs − ½ sᵀA s for (A + μ I) s = g, and where conjugate gradients end early as well."""
+    return float(0.5 * move @ (gradient + damping * move))
 
 
 def _flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:

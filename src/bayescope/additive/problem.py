@@ -98,8 +98,14 @@ class Problem:
         """θ − m of each family, shape (G, P)."""
         return [theta - centre for theta, centre in zip(state.thetas, self.centres, strict=True)]
 
-    def linearized(self, state: State, likelihood: Likelihood) -> Linearized:
-        """The Jacobians of the centred terms, the slope of log p(y∣f) and the curvature −∂² log p(y∣f) of the GGN."""
+    def linearized(self, state: State, likelihood: Likelihood, f: Tensor | None = None) -> Linearized:
+        """The Jacobians of the centred terms, the slope of log p(y∣f) and the curvature −∂² log p(y∣f) of the GGN.
+
+        Args:
+            state: where.
+            likelihood: p(y∣f).
+            f: the outputs there, if they are known.
+        """
         jacobians, means = [], []
         for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
             jacobian = family.jacobian(theta, design.points)
@@ -107,7 +113,7 @@ class Problem:
             shared, own = design.less(jacobian.shared, mean.shared), design.less(jacobian.own, mean.own)
             jacobians.append(replace(jacobian, shared=shared, own=own))
             means.append(mean.dense())
-        f = self.outputs(state)
+        f = self.outputs(state) if f is None else f
         return Linearized(self, likelihood, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
 
     def expansion(self, f: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
@@ -140,6 +146,7 @@ class Linearized:
         means: what they were centred by, shape (2, G, C, P).
         slope: ∂ log p/∂f of each row, times its weight, shape (N, C).
         curvature: Λ of each row, times its weight, shape (N, C, C).
+        known: the `blocks`, if they are known.
     """
 
     problem: Problem
@@ -149,13 +156,22 @@ class Linearized:
     means: tuple[Tensor, ...]
     slope: Tensor
     curvature: Tensor
+    known: tuple[list[Tensor], Tensor] | None = None
 
     def under(self, likelihood: Likelihood) -> Linearized:
         """The same at the same weights, under another likelihood."""
         if likelihood is self.likelihood:
             return self
         slope, curvature = self.problem.expansion(self.f, likelihood)
-        return replace(self, likelihood=likelihood, slope=slope, curvature=curvature)
+        return replace(self, likelihood=likelihood, slope=slope, curvature=curvature, known=self._scaled(likelihood))
+
+    def _scaled(self, likelihood: Likelihood) -> tuple[list[Tensor], Tensor] | None:
+        """The blocks under another noise, where that is a number: Λ = 1/σ² is the same but for a factor."""
+        if not (isinstance(likelihood, Gaussian) and isinstance(self.likelihood, Gaussian) and self.f.shape[1] == 1):
+            return None
+        factor = self.likelihood.noise(self.f) / likelihood.noise(self.f)
+        blocks, intercept = self.blocks
+        return [factor * block for block in blocks], factor * intercept
 
     @cached_property
     def jacobians(self) -> tuple[Tensor, ...]:
@@ -181,6 +197,8 @@ class Linearized:
     @cached_property
     def blocks(self) -> tuple[list[Tensor], Tensor]:
         """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
+        if self.known is not None:
+            return self.known
         pairs = zip(self.structured, self.problem.designs, strict=True)
         blocks = [jacobian.curvature(design.scattered(self.curvature)) for jacobian, design in pairs]
         return blocks, self.curvature.sum(0)

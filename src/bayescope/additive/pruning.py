@@ -82,4 +82,4 @@ def _without(fit: AdditiveFit, family: int, term: int) -> AdditiveFit:
     thetas[family][term] = fit.problem.centres[family][term]
     at: Hyperparameters = replace(fit.at, precisions=tuple(precisions))
     state = State(tuple(thetas), fit.state.intercept)
-    return settled(fit.problem, state, at, fit.trace, fit.ended, ROUGHLY)
+    return settled(fit.problem, state, at, fit.trace, fit.ended, ROUGHLY, fit.log_evidence)

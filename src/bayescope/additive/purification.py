@@ -15,18 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bayescope.additive.additive import Additive
-from bayescope.additive.model import AdditiveModel
 from bayescope.additive.terms import Column, Rows
 
 STEPS = 4
 # The steps' slope, in distances between the first and the last of them.
 SLOPE = 4.0
-# The projection is over at most so many rows, evenly among the data.
-MOST_ROWS = 4096
 # Directions of the functions that the data tell apart by less than this share of the best told are left out.
 NEGLIGIBLE = 1e-5
 
@@ -50,11 +48,16 @@ class Functions:
 
     @classmethod
     def of(cls, column: Column, rows: Rows, weights: Tensor) -> Functions:
-        """Places the steps at quantiles of the data, and centres."""
+        """Places the steps at quantiles of the data, and centres.
+
+        Args:
+            column: how nets read the feature.
+            rows: its values.
+            weights: how often each counts.
+        """
         inputs, absent = column.read(rows)
-        seen = inputs[~absent]
-        at = torch.linspace(0.5 / STEPS, 1 - 0.5 / STEPS, STEPS, dtype=torch.float64)
-        steps = torch.quantile(seen[:, 0], at).unique() if len(seen) and column.slots is None else inputs.new_zeros(0)
+        numbers = bool((~absent).any()) and column.slots is None
+        steps = _quantiles(inputs[~absent, 0], weights[~absent]) if numbers else inputs.new_zeros(0)
         reach = float(steps[-1] - steps[0]) if len(steps) > 1 else 1.0
         loose = cls(column, steps, SLOPE / reach, inputs.new_zeros(()))
         return cls(column, steps, SLOPE / reach, weights @ loose.at(rows) / weights.sum())
@@ -94,32 +97,23 @@ class Share:
         ]
 
 
-def shares_of(additive: Additive, pairs: Sequence[int], rows: Rows, weights: Tensor) -> list[Share]:
-    """The shares of some pairs.
-
-    Args:
-        additive: a fitted model.
-        pairs: the positions of their terms.
-        rows: the data.
-        weights: of the rows, shape (N,).
-    """
-    if not pairs:
-        return []
-    model = additive.model
+def shares_of(additive: Additive, pairs: Sequence[int]) -> list[Share]:
+    """The shares of some pairs, by the positions of their terms."""
+    model, encoding, seen = additive.model, additive.encoding, additive.seen
     owners = {term.features: position for position, term in enumerate(model.terms)}
-    some = torch.arange(0, len(rows), -(-len(rows) // MOST_ROWS))
-    contributions, jacobians = _read(model, rows[some], additive.posterior.location, pairs)
     found = []
-    for pair, contribution, jacobian in zip(pairs, contributions, jacobians, strict=True):
-        columns = model.terms[pair].columns
-        functions = tuple(Functions.of(column, rows, weights) for column in columns)
-        design = torch.cat([each.at(rows[some]) for each in functions], 1)
+    for pair in pairs:
+        term = model.terms[pair]
+        functions = tuple(_functions(additive, column) for column in term.columns)
+        cells = seen.pair(term.features)
+        rows = cells.rows(encoding)
+        contribution, jacobian = alone(additive, pair, rows)
+        projection = _projection(torch.cat([each.at(rows) for each in functions], 1), cells.weights)
         sizes = [len(each.centre) for each in functions]
-        projection = _projection(design, weights[some])
         found.append(
             Share(
                 pair,
-                tuple(owners[column.feature,] for column in columns),
+                tuple(owners[column.feature,] for column in term.columns),
                 functions,
                 (projection @ contribution).split(sizes),
                 torch.tensordot(projection, jacobian, 1).split(sizes),
@@ -128,9 +122,25 @@ def shares_of(additive: Additive, pairs: Sequence[int], rows: Rows, weights: Ten
     return found
 
 
-def _read(model: AdditiveModel, rows: Rows, theta: Tensor, pairs: Sequence[int]) -> tuple[list[Tensor], list[Tensor]]:
-    contributions, jacobians = model.contributions(rows, theta), model.jacobians(rows, theta)
-    return [contributions[pair] for pair in pairs], [jacobians[pair] for pair in pairs]
+def alone(additive: Additive, pair: int, rows: Rows) -> tuple[Tensor, Tensor]:
+    """What the term of a pair gives, shape (N, C), and its Jacobian, shape (N, C, P), without all other terms."""
+    model, theta = additive.model.alone(pair), additive.posterior.location
+    weights = torch.cat([theta[additive.model.indices[pair]], theta[-model.outputs :]])
+    return model.contributions(rows, weights)[0], model.jacobians(rows, weights)[0]
+
+
+def _functions(additive: Additive, column: Column) -> Functions:
+    values = additive.seen.features[column.feature]
+    return Functions.of(column, values.rows(additive.encoding), values.weights)
+
+
+def _quantiles(numbers: Tensor, weights: Tensor) -> Tensor:
+    """Where the steps are: numbers with equal weight between them, interpolated."""
+    distinct, place = numbers.unique(return_inverse=True)
+    mass = torch.zeros_like(distinct).index_add_(0, place, weights)
+    shares = (mass.cumsum(0) - 0.5 * mass) / mass.sum()
+    at = np.linspace(0.5 / STEPS, 1 - 0.5 / STEPS, STEPS)
+    return torch.from_numpy(np.unique(np.interp(at, shares.numpy(), distinct.numpy())))
 
 
 def _projection(design: Tensor, weights: Tensor) -> Tensor:

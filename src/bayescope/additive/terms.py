@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Encoded, TableEncoding
 
 # In a pair, a categorical feature is told by so many indicators; the rarest categories share the last one.
 SLOTS = 8
 
 
+@stored("additive_column")
 @final
 @dataclass(frozen=True, eq=False)
 class Column:
@@ -42,6 +44,7 @@ class Column:
         return shown.to(rows.values), slot < 0
 
 
+@stored("additive_term")
 @final
 @dataclass(frozen=True, eq=False)
 class Term:

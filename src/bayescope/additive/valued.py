@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope.additive.families import HiddenNets, Points
 from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.terms import Rows, Term
+from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL
 
 # A feature has effects of its values if it takes at most so many, and each on average in so many rows.
@@ -20,6 +21,7 @@ MOST_VALUES, ROWS_A_VALUE = 256, 20
 SAME = 1e-9
 
 
+@stored("valued_nets")
 @final
 @dataclass(frozen=True, eq=False)
 class ValuedNets:

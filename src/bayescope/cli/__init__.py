@@ -1,5 +1,5 @@
-"""The command line: `bayescope compare`, `bayescope gallery`."""
+"""The command line: what `bayescope fit`, `predict`, `compare`, `report`, `effects`, `info` and `gallery` do."""
 
-from bayescope.cli.app import app, main
+from bayescope_command import app, main
 
 __all__ = ["app", "main"]

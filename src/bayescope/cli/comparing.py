@@ -3,35 +3,46 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, final
 
-from bayescope.cli.show import show, stdout
-from bayescope.cli.table import read_table
-from bayescope.comparison import compare
+from bayescope.cli.answer import answer, stdout
+from bayescope.cli.comparable import check_comparable
+from bayescope.cli.opening import open_source
+from bayescope.cli.show import show
+from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.comparison import Comparison, compare
 from bayescope.comparison.comparison import FILES
-from bayescope.errors import BayescopeWarning, InputError
+from bayescope.errors import BayescopeWarning, InputError, MissingDependencyError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.files import usable_folder
 
+REPORT = "report.html"
 
-class Settings(NamedTuple):
+
+@final
+@dataclass(frozen=True)
+class CompareSettings:
     """The options of the command, as typed."""
 
+    roles: Roles
+    missing: Sequence[str]
     posteriors: str | None
     test_size: float
     seed: int
     link: str
     prior_precision: str
     features: str | None
+    as_json: bool
 
 
-def compare_table(path: Path, target: str, out: Path | None, settings: Settings) -> None:
+def compare_table(path: Path, out: Path | None, settings: CompareSettings) -> None:
     """Compares the posteriors on a table, prints the result, and writes it where a folder is named.
 
     Args:
-        path: the table.
-        target: its column to predict.
+        path: the table, or "-".
         out: the folder, or ``None`` to print only.
         settings: all else.
 
@@ -40,7 +51,7 @@ def compare_table(path: Path, target: str, out: Path | None, settings: Settings)
             written.
     """
     if out is not None:
-        usable_folder("--out", out, FILES)
+        usable_folder("--out", out, (*FILES, REPORT))
     template = BayesianLogisticRegression(
         link=settings.link,
         prior_precision=_prior_precision(settings.prior_precision),
@@ -48,24 +59,49 @@ def compare_table(path: Path, target: str, out: Path | None, settings: Settings)
         standardize=True,
     )
     names = None if settings.posteriors is None else [name.strip() for name in settings.posteriors.split(",")]
-    table = read_table(path, target)
+    source = open_source(path, missing=settings.missing, again=True)
+    table = read_training_table(source, settings.roles, task="classification")
+    check_comparable(table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BayescopeWarning)  # they stand in the footnotes
         comparison = compare(
             template,
             table.features,
-            table.target,
+            table.target.series(),
             posteriors=names,
             test_size=settings.test_size,
             random_state=settings.seed,
             progress=True,
         )
-    console = stdout()
-    show(comparison, console)
-    if out is None:
-        console.print("Pictures and files: add --out DIR.")
-    for file in comparison.save(out) if out is not None else []:
-        console.print(f"wrote {file}", soft_wrap=True)
+    if not settings.as_json:
+        show(comparison, stdout())
+    files, notes = ([], ["Pictures and files: add --out DIR."]) if out is None else _save(comparison, out)
+    if table.without_target:
+        notes.append(f"{table.without_target} rows without a target were left out.")
+    facts = _facts(comparison, files, notes)
+    answer(facts, *notes, *(f"wrote {file}" for file in files), as_json=settings.as_json)
+
+
+def _save(comparison: Comparison, out: Path) -> tuple[list[Path], list[str]]:
+    """Writes the files, and the report where what it needs is installed."""
+    from bayescope.report import write_comparison
+
+    files = comparison.save(out)
+    try:
+        return [*files, write_comparison(comparison, out / REPORT)], []
+    except MissingDependencyError as error:
+        return files, [f"No {REPORT}: {error}"]
+
+
+def _facts(comparison: Comparison, files: Sequence[Path], notes: Sequence[str]) -> dict[str, Any]:
+    return {
+        "title": comparison.title,
+        "reference": comparison.reference,
+        "posteriors": comparison.table.reset_index().to_dict(orient="records"),
+        "footnotes": list(comparison.footnotes),
+        "files": [str(file) for file in files],
+        "notes": list(notes),
+    }
 
 
 def _prior_precision(text: str) -> float | str:

@@ -10,21 +10,15 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from bayescope.cli.answer import PIPED_WIDTH
 from bayescope.comparison.columns import Column, best_cells, columns, written
 from bayescope.comparison.comparison import Comparison
 from bayescope.plots import style
 
 BEST = "bold green"
-PIPED_WIDTH = 160  # a pipe has no width of its own; the whole table fits
 
 # Columns of the upper part where the terminal is narrow: scores and distances, which fit 80 letters.
 FIRST_PART = 6
-
-
-def stdout() -> Console:
-    """The console for results; where the output is no terminal, lines are as long as the table needs."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
 def show(comparison: Comparison, console: Console) -> None:

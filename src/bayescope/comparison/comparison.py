@@ -19,6 +19,7 @@ from bayescope.comparison.outcome import Outcome
 from bayescope.comparison.split import Split
 from bayescope.files import staged
 from bayescope.plots import style
+from bayescope.tables import read_table
 
 # What a comparison may write, so that a folder can be checked before the fits.
 FILES = (
@@ -75,14 +76,14 @@ class Comparison:
         return f"# {self.title}\n\n{text}\n\n{notes}\n"
 
     def figures(self) -> dict[str, Figure]:
-        """The pictures by name: reliability, agreement, marginals, and for two features decision_surface."""
+        """The pictures by name: reliability, agreement, marginals, and for two features of numbers decision_surface."""
         split, log_probs = self.split, {name: outcome.log_probs for name, outcome in self.outcomes.items()}
         probs = {name: outcome.probs for name, outcome in self.outcomes.items()}
         drawn = {"reliability": plots.reliability_curves(probs, split.y_test)}
         if len(self.outcomes) > 1:
             drawn["agreement"] = plots.agreement(log_probs, reference=self.reference, classes=split.classes)
             drawn["marginals"] = self._marginals()
-        if split.X_train.shape[1] == 2:
+        if split.X_train.shape[1] == 2 and _complete_numbers(split.X_train):
             drawn["decision_surface"] = plots.decision_surfaces(
                 {name: partial(self._surface, outcome.fitted) for name, outcome in self.outcomes.items()},
                 split.X_train.to_numpy(dtype=np.float64),
@@ -127,3 +128,8 @@ class Comparison:
 
     def _surface(self, fitted: Fitted, at: np.ndarray) -> np.ndarray:
         return fitted.probs(pd.DataFrame(at, columns=self.split.X_train.columns))
+
+
+def _complete_numbers(table: pd.DataFrame) -> bool:
+    """Whether all columns are of numbers, without gaps."""
+    return all(column.kind == "numeric" and not np.isnan(column.values).any() for column in read_table(table))

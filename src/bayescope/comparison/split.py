@@ -11,6 +11,7 @@ from sklearn.model_selection import train_test_split
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
+from bayescope.tables import read_table
 
 # The temperature baseline fits on folds of the training rows, each of which needs every class.
 LEAST_TRAINING_ROWS = 2
@@ -42,16 +43,18 @@ def split(X: Any, y: Any, *, test_size: float, random_state: int) -> Split:
     """Splits a table into training and test rows with the classes in proportion.
 
     Args:
-        X: features, shape (N, D): a DataFrame, an array or a tensor.
+        X: features, shape (N, D): a DataFrame, whose columns may be numbers or labels with gaps, an array or a tensor.
         y: N class labels of any sortable type.
         test_size: the share of the rows to test on, in (0, 1).
         random_state: the seed of the split.
 
     Raises:
-        InputError: if X is not a finite table, y has not one label a row, or a class has too few rows for both parts.
+        InputError: if X is no table or has infinite numbers, y has not one label a row, or a class has too few rows for
+            both parts.
+        InputTypeError: if a column holds what is neither a number nor a label, such as dates.
     """
     table = X if isinstance(X, pd.DataFrame) else _named(checks.float64("X", X).numpy())
-    checks.float64("X", table)
+    read_table(table)
     labels = np.asarray(y)
     if labels.ndim != 1 or len(labels) != len(table):
         raise InputError(f"y: expected one label for each of the {len(table)} rows of X, got shape {labels.shape}.")

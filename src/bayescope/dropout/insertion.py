@@ -15,6 +15,7 @@ from bayescope.errors import InputTypeError, OptionError, UnsupportedError
 from bayescope.network.dropout_calls import recurrent_refused
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call
+from bayescope.storage.modules import stored_hook
 
 WeightLayer = (
     nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
@@ -187,6 +188,9 @@ def _drop_inputs(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     if args:
         return (dropout(args[0]), *args[1:]), kwargs
     return args, {**kwargs, "input": dropout(kwargs["input"])}
+
+
+stored_hook(NAME, _drop_inputs)
 
 
 def _weight_layers(module: nn.Module) -> dict[str, WeightLayer]:

@@ -16,12 +16,14 @@ from bayescope.network.dropout import random_outputs
 from bayescope.network.dropout_switches import switched_on, switches_of
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, described, explained
+from bayescope.storage import stored
 from bayescope.training.minibatches import Minibatches
 
 # Points of log σ² that are looked at before the best of them is refined.
 GRID = 64
 
 
+@stored("dropout_passes")
 @final
 @dataclass(frozen=True, eq=False)
 class DropoutPasses:

@@ -12,13 +12,15 @@ from sklearn.utils.validation import check_is_fitted
 from bayescope import checks
 from bayescope.additive.additive import Options
 from bayescope.additive.fit import Schedule
-from bayescope.errors import InputError, NotPositiveDefiniteError
+from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators.additive_reading import AdditiveEstimator, whole_or_not_at_all
-from bayescope.estimators.distinct_rows import DistinctRows, row_offset, row_weights
-from bayescope.estimators.labels import Labels, column_names, numbers
+from bayescope.estimators.distinct_rows import DistinctRows, row_offset
+from bayescope.estimators.labels import Labels, column_names, decided, numbers
 from bayescope.estimators.reading import MissingAttributeError, log_probabilities
+from bayescope.estimators.weights import class_factors, class_notes, row_weights
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
+from bayescope.storage import stored
 from bayescope.tables.scaling import Standard
 
 LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
@@ -26,6 +28,7 @@ LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
 FIRST_NOISE = 0.3
 
 
+@stored("NeuralAdditiveClassifier")
 @final
 class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ignore[misc]
     """A neural additive model of labels whose every effect has a band (LA-NAM; Bouchiat et al. 2024).
@@ -62,6 +65,9 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         burn_in: epochs before the first update of the precisions.
         evidence_every: epochs from one update to the next.
         evidence_steps: fixed-point steps of an update.
+        class_weight: how much more each row counts by its class: "balanced" for as much in sum for each class, a dict
+            from classes to positive numbers (1 for those left out), or ``None``. Probabilities are then those of the
+            data reweighted so, not of the data as they are. Not for several labels a row.
         random_state: of the first weights, and of draws from the predictive: an int for the same model at every call.
         progress: whether to draw a bar while fitting, where a person can see it.
 
@@ -110,6 +116,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         burn_in: int = Schedule.burn_in,
         evidence_every: int = Schedule.every,
         evidence_steps: int = Schedule.steps,
+        class_weight: Any = None,
         random_state: Any = None,
         progress: bool = False,
     ) -> None:
@@ -128,6 +135,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         self.burn_in = burn_in
         self.evidence_every = evidence_every
         self.evidence_steps = evidence_steps
+        self.class_weight = class_weight
         self.random_state = random_state
         self.progress = progress
 
@@ -139,7 +147,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         Args:
             X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
             y: N labels, or N rows of 0 and 1.
-            sample_weight: how often each row counts, shape (N,).
+            sample_weight: how often each row counts, shape (N,), times ``class_weight``.
             offset: added to f as it is, in logits, shape (N,) for one f, else (N, C).
 
         Raises:
@@ -151,21 +159,26 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         weights = row_weights(sample_weight, len(columns[0].values))
         labels = Labels.of(y, weights)
         self.classes_, self._multilabel = labels.classes, labels.multilabel
+        weights, told = self._class_weighted(labels, weights)
         self._offset_columns = labels.outputs
         self._output_names, self._unit = labels.output_names, labels.unit
         offset = row_offset(offset, len(weights), labels.outputs)
         rows = DistinctRows.of(columns, labels.codes, offset, weights)
         targets = labels.likelihood.targets(rows.targets if labels.multilabel else rows.targets[:, 0], labels.outputs)
-        self._learn(rows, targets, np.ones(labels.outputs), np.zeros(labels.outputs), 0.0, labels.likelihood)
+        unit, shift = np.ones(labels.outputs), np.zeros(labels.outputs)
+        self._learn(rows, targets, unit, shift, 0.0, labels.likelihood, told=told)
         return self
 
-    def predict(self, X: Any, *, offset: Any = None) -> np.ndarray:
-        """The most probable class of each row, shape (N,); of several labels those that are probable, 0/1, (N, C)."""
-        probs = self.predict_proba(X, offset=offset)
-        if self._multilabel:
-            return np.asarray(probs > 0.5, dtype=np.int64)
-        best: np.ndarray = self.classes_[probs.argmax(axis=1)]
-        return best
+    def predict(self, X: Any, *, offset: Any = None, abstain: float | None = None) -> np.ndarray:
+        """The most probable class of each row, shape (N,); of several labels those that are probable, 0/1, (N, C).
+
+        Args:
+            X: a table of the columns that were fitted.
+            offset: added to f, as for `fit`.
+            abstain: a probability between 0 and 1: ``None`` stands for a class, or for one of several labels, that is
+                less probable than that, in an array of objects.
+        """
+        return decided(self.predict_proba(X, offset=offset), None if self._multilabel else self.classes_, abstain)
 
     def predict_proba(self, X: Any, *, offset: Any = None) -> np.ndarray:
         """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``."""
@@ -178,12 +191,26 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
             return np.log(self.predict_proba(X, offset=offset))
         return self._read(X, offset, lambda predictive: log_probabilities(predictive, len(self.classes_)))
 
+    def _class_weighted(self, labels: Labels, weights: np.ndarray) -> tuple[np.ndarray, dict[str, str]]:
+        """The rows' weights times their classes', and what a summary says of these."""
+        if self.class_weight is None:
+            return weights, {}
+        if labels.multilabel:
+            raise UnsupportedError(
+                f"class_weight: expected None for several labels a row, which have no one class, got "
+                f"{self.class_weight!r}. Use sample_weight."
+            )
+        codes, classes = labels.class_codes, labels.classes.tolist()
+        factors = class_factors(self.class_weight, classes, codes, weights)
+        return weights * factors[codes], class_notes(self.class_weight, classes, factors)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags
 
 
+@stored("NeuralAdditiveRegressor")
 @final
 class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignore[misc]
     """A neural additive model of numbers whose every effect has a band (LA-NAM; Bouchiat et al. 2024).

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.additive.additive import Additive, Data, Options, fit_additive
@@ -23,13 +24,14 @@ from bayescope.additive.importance import Importance, importance
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
+from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.pairs import feature_pairs
 from bayescope.estimators.reading import BLOCK_NUMBERS, defined, generator_from, noted
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.predictive import Predictive
-from bayescope.tables import Column, TableEncoding, read_table
-from bayescope.tables.suspicion import warn_of_numbers
+from bayescope.storage import save
+from bayescope.tables import Column, TableEncoding
 from bayescope.threads import threads_for
 
 # What a summary calls the numbers that a transform makes.
@@ -85,7 +87,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
     additive_: Additive
     posterior_: GaussianPosterior | PointPosterior
     n_features_in_: int
-    _categorical: list[int]
+    _reader: FrameReader
     _offset_columns: int
     _groups: str
     _output_names: tuple[str, ...]
@@ -174,6 +176,26 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._named_outputs(importance(self.additive_, level=level))
 
+    def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
+        """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
+
+        The file has the parameters, the encoding of the columns, the terms and the posterior, and the values that each
+        feature and each pair with a term took, with their weights: no row of the table, and no code.
+
+        Args:
+            path: the file, by custom with the suffix ".bayes"; one of that name is replaced in a single step.
+            metadata: what is to stand beside it: text, numbers, truth values, ``None``, lists and mappings of these.
+
+        Returns:
+            The path.
+
+        Raises:
+            NotFittedError: if it has not been fitted.
+            InputError: if the file cannot be written.
+        """
+        check_is_fitted(self)
+        return save(self, path, summary=self.summary(), metadata=metadata)
+
     def summary(self) -> str:
         """How the model was fitted: its terms and their prior precisions, the noise, the units of the inputs."""
         check_is_fitted(self)
@@ -192,10 +214,10 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
         They do by ``groups="layer"``, and by "net" where the evidence has switched off all layers but the first.
         """
         check_is_fitted(self)
-        fit = self.additive_.fit
+        fitted = self.additive_
         return {
             term.name: _told(self._groups, family.layers, values.tolist())
-            for family, precisions in zip(fit.problem.families, fit.at.precisions, strict=True)
+            for family, precisions in zip(fitted.model.families, fitted.precisions, strict=True)
             for term, values in zip(family.terms, precisions, strict=True)
         }
 
@@ -228,25 +250,13 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _columns(self, X: Any, y: Any) -> list[Column]:
         """The columns of the table to fit, whose names and kinds are learnt from it."""
-        columns = read_table(X, categorical=self.categorical)
-        warn_of_numbers(columns)
-        if len(columns[0].values) == 0:
-            raise InputError(
-                f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
-            )
-        validate_data(self, _sized(X, columns), y, skip_check_array=True)
-        names, given = [column.name for column in columns], () if self.categorical is None else self.categorical
-        self._categorical = [names.index(at) if isinstance(at, str) else int(at) for at in given]
+        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
         return columns
 
     def _known(self, X: Any) -> list[Column]:
         """A table of the columns that were fitted."""
         check_is_fitted(self)
-        columns = read_table(X, categorical=[at for at in self._categorical if at < _width(X)])
-        validate_data(self, _sized(X, columns), reset=False, skip_check_array=True)
-        # Without names, or with names that were not there to be learnt, columns are told by their positions.
-        names = self.additive_.encoding.names
-        return [replace(column, name=name) for column, name in zip(columns, names, strict=True)]
+        return self._reader.columns(self, X)
 
     def _encoded(self, columns: Sequence[Column], offset: Any) -> Rows:
         """Those columns as the model takes them."""
@@ -265,7 +275,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _learn(
         self, rows: DistinctRows, targets: torch.Tensor, scale: np.ndarray, shift: np.ndarray, log_unit: float,
-        likelihood: Likelihood, *, learn_noise: bool = False,
+        likelihood: Likelihood, *, learn_noise: bool = False, told: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
         encoding = TableEncoding.fit(rows.columns, numeric_transform=self.numeric_transform, weights=rows.weights)
@@ -281,7 +291,7 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
         with threads_for(targets.shape[0] * len(encoding.names)):
             additive = fit_additive(encoding, data, likelihood, options)
         self._groups = self.groups
-        self.posterior_ = noted(additive.posterior, self._notes(encoding))
+        self.posterior_ = noted(additive.posterior, {**self._notes(encoding), **(told or {})})
         self.additive_ = replace(additive, posterior=self.posterior_)
 
     def _options(self, names: Sequence[str], learn_noise: bool) -> Options:
@@ -349,16 +359,3 @@ def _precision(value: Any) -> float | str:
 def _padded(offset: np.ndarray | None, outputs: int) -> torch.Tensor | None:
     """An offset for each of C outputs, shape (N, C): 0 for those beyond its columns, such as log variances."""
     return None if offset is None else torch.from_numpy(np.pad(offset, ((0, 0), (0, outputs - offset.shape[1]))))
-
-
-def _width(X: Any) -> float:
-    """Columns of a table that tells, else infinity."""
-    shape = getattr(X, "shape", None)
-    return float(shape[1]) if shape is not None and len(shape) == 2 else np.inf
-
-
-def _sized(X: Any, columns: Sequence[Column]) -> Any:
-    """The table as scikit-learn can tell its width and names: it knows nothing of frames without a shape."""
-    if hasattr(X, "shape") or not hasattr(X, "__dataframe__"):
-        return X
-    return pd.DataFrame(columns=[column.name for column in columns])

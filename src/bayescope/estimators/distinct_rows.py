@@ -63,26 +63,6 @@ class DistinctRows:
         )
 
 
-def row_weights(sample_weight: Any, rows: int) -> np.ndarray:
-    """Weights of the rows, shape (N,), 1 by default.
-
-    Raises:
-        InputError: if there is not one for each row, one is negative or not finite, or all are 0.
-    """
-    if sample_weight is None:
-        return np.ones(rows)
-    weights = checks.float64("sample_weight", sample_weight).numpy()
-    if weights.shape != (rows,):
-        raise InputError(f"sample_weight: expected one number for each of the {rows} rows, got shape {weights.shape}.")
-    if (weights < 0).any():
-        row = int(np.argmax(weights < 0))
-        raise InputError(f"sample_weight: expected no negative weights, got {weights[row]:g} in row {row}.")
-    if not weights.any():
-        # In words that scikit-learn's check_estimator looks for.
-        raise InputError("sample_weight: Sample weights must contain at least one non-zero number, got zeros alone.")
-    return weights
-
-
 def row_offset(offset: Any, rows: int, outputs: int) -> np.ndarray | None:
     """The offset of each row and output, shape (N, C), or ``None``.
 

@@ -13,10 +13,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bayescope import checks
 from bayescope.errors import InputTypeError, OptionError
+from bayescope.storage import stored
 
 CENTRES = 50
 
 
+@stored("RadialBasis")
 @final
 class RadialBasis(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """φ_j(x) = exp(−‖x − c_j‖²/(2 s²)), Gaussian bumps on rows of the table (Bishop 2006, eq. 3.4).

@@ -94,7 +94,8 @@ def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: st
     table = task.table
     prior = _mode(task)[0].density.prior if task.tune else table.prior
     tuned = task.weights if task.tune else None
-    posterior = infer(table.model, table.likelihood, prior, table.features, table.targets, tuned=tuned)
+    data = table.features, table.targets
+    posterior = infer(table.model, table.likelihood, prior, *data, weights=table.weights, tuned=tuned)
     if task.tune:
         learnt = posterior.trace["prior_precision"][-1]
         prior = weight_prior(table.model, learnt, task.intercept_prior_precision)
@@ -106,9 +107,8 @@ def _sampled(task: Task, sample: Callable[..., DrawsPosterior]) -> Fitted:
     """A sampler, under the precision that Laplace's evidence has: draws have no evidence of their own."""
     table = task.table
     prior = _mode(task)[0].density.prior if task.tune else table.prior
-    posterior = sample(
-        table.model, table.likelihood, prior, table.features, table.targets, generator=task.generator, **task.chains
-    )
+    options = {"weights": table.weights, "generator": task.generator, **task.chains}
+    posterior = sample(table.model, table.likelihood, prior, table.features, table.targets, **options)
     return Fitted(posterior, prior, None, "Laplace's evidence" if task.tune else None)
 
 

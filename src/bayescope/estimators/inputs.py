@@ -1,4 +1,4 @@
-"""From a caller's table to the numbers that a linear model sees: standardised if asked for, then mapped to features."""
+"""From a caller's table to the numbers that a linear model sees: encoded and scaled, then mapped to features."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from sklearn.preprocessing import StandardScaler
 
 from bayescope.errors import InputError
 from bayescope.estimators.features import feature_map, feature_names
+from bayescope.storage import stored
+from bayescope.tables.preprocessing import Preprocessing, Table
 
 # So many rows tell the features' scales well enough for a remark.
 SCALE_ROWS = 10_000
@@ -17,48 +18,70 @@ SCALE_ROWS = 10_000
 WIDE_SPAN = 10.0
 
 
+@stored("input_map")
 @final
 @dataclass(frozen=True)
 class InputMap:
     """A fitted map from tables to the model's inputs.
 
     Attributes:
-        scaler: centres and scales the columns, or ``None``.
+        preprocessing: makes numbers of the columns.
         transformer: a fitted scikit-learn transformer, or ``None``.
         names: of the model's inputs.
         scales: the smallest and largest standard deviation among the model's inputs, constant ones left out.
     """
 
-    scaler: StandardScaler | None
+    preprocessing: Preprocessing
     transformer: Any | None
     names: tuple[str, ...]
     scales: tuple[float, float]
 
     @classmethod
     def fit(
-        cls, X: np.ndarray, names: list[str], *, standardize: bool, features: Any, random_state: Any
+        cls,
+        table: Table,
+        targets: np.ndarray | None = None,
+        *,
+        standardize: bool,
+        features: Any,
+        random_state: Any,
+        encoding: Any = "one_hot",
+        weights: np.ndarray | None = None,
     ) -> tuple[InputMap, np.ndarray]:
-        """Fits the map to a checked table and returns it with the mapped table."""
-        scaler = StandardScaler().fit(X) if standardize else None
-        table = X if scaler is None else scaler.transform(X)
+        """Fits the map to a table as it was read, and returns it with the mapped table.
+
+        Args:
+            table: columns, or finite numbers, which are not copied if nothing is to be done to them.
+            targets: class codes or numbers, for labels that are encoded by these.
+            standardize: whether columns of numbers are centred and scaled.
+            features: the transformer, as `feature_map` takes it.
+            random_state: of a named transformer.
+            encoding: of labels, as `Preprocessing` takes it.
+            weights: how often each row counts.
+        """
+        preprocessing, mapped = Preprocessing.fit(
+            table, targets, scaling="standard" if standardize else None, encoding=encoding, weights=weights
+        )
         transformer = feature_map(features, random_state)
         if transformer is not None:
-            table = _dense(transformer.fit(table).transform(table))
-        some = table[:: max(1, table.shape[0] // SCALE_ROWS)]
+            mapped = _dense(transformer.fit(mapped).transform(mapped))
+        some = mapped[:: max(1, mapped.shape[0] // SCALE_ROWS)]
         sds = some.std(axis=0)
         varying = sds[sds > 0]
         scales = (float(varying.min()), float(varying.max())) if varying.size else (0.0, 0.0)
-        return cls(scaler, transformer, feature_names(transformer, names, table.shape[1]), scales), table
+        names = feature_names(transformer, preprocessing.names, mapped.shape[1])
+        return cls(preprocessing, transformer, names, scales), mapped
 
-    def __call__(self, X: np.ndarray) -> np.ndarray:
-        """The model's inputs of a checked table, shape (N, D)."""
-        table = X if self.scaler is None else self.scaler.transform(X)
-        return table if self.transformer is None else _dense(self.transformer.transform(table))
+    def __call__(self, table: Table) -> np.ndarray:
+        """The model's inputs of a table as it was read, shape (N, D)."""
+        numbers = self.preprocessing(table)
+        return numbers if self.transformer is None else _dense(self.transformer.transform(numbers))
 
     def notes(self) -> dict[str, str]:
         """What the inputs' units are, for a summary: a prior has units."""
-        kind = "as given" if self.scaler is None else "centred and divided by their standard deviations"
-        notes = {"inputs": kind + ("" if self.transformer is None else f", then mapped by {self.transformer}")}
+        notes = self.preprocessing.notes()
+        if self.transformer is not None:
+            notes["inputs"] = f"{notes.get('inputs', 'labels alone')}, then mapped by {self.transformer}"
         low, high = self.scales
         if low > 0 and high / low > WIDE_SPAN:
             notes["scales"] = (

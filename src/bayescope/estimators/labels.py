@@ -70,6 +70,11 @@ class Labels:
         return cls(np.asarray(classes).astype(flat.dtype, copy=False), placed, False, likelihood, outputs)
 
     @property
+    def class_codes(self) -> np.ndarray:
+        """The class of each row, shape (N,), where it has one: 0…K−1, and 0 for rows of weight 0."""
+        return self.codes[:, 0].astype(np.int64)
+
+    @property
     def output_names(self) -> tuple[str, ...]:
         """Of the outputs of f, where there are several: the classes."""
         return () if self.outputs == 1 and not self.multilabel else tuple(map(str, self.classes.tolist()))
@@ -92,6 +97,62 @@ def numbers(y: Any, rows: int) -> np.ndarray:
     array = _array(y, rows)
     _refuse_gaps("finite numbers", array, y)
     return checks.float64("y", array).numpy()
+
+
+def one_number(y: Any, rows: int) -> np.ndarray:
+    """The numbers of a regression with one output, shape (N,).
+
+    Raises:
+        InputError: if there is not one for each row, or one is not finite.
+        InputTypeError: if they are no numbers.
+    """
+    return np.asarray(column_or_1d(numbers(y, rows), warn=True))
+
+
+def one_class(y: Any, rows: int) -> np.ndarray:
+    """The class label of each row, shape (N,).
+
+    Raises:
+        InputError: if there is not one for each row, or one is missing.
+    """
+    labels = _array(y, rows)
+    _refuse_gaps("a label in each row", labels, y)
+    flat = column_or_1d(labels, warn=True)
+    check_classification_targets(flat)
+    return np.asarray(flat)
+
+
+def factorized(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The classes that occur, sorted, and the code of each row's, shape (N,)."""
+    codes, classes = pd.factorize(labels, sort=True)
+    return np.asarray(classes).astype(labels.dtype, copy=False), codes
+
+
+def decided(probs: np.ndarray, classes: np.ndarray | None, abstain: float | None) -> np.ndarray:
+    """What a classifier says of each row.
+
+    Args:
+        probs: p(y = k∣x, data), shape (N, K), or that of each of C labels, shape (N, C).
+        classes: the K classes; ``None`` for labels that a row may have together.
+        abstain: a probability: ``None`` stands for a decision that is less probable than that.
+
+    Returns:
+        Classes, shape (N,), or labels of 0 and 1, shape (N, C); an array of objects where it may abstain.
+
+    Raises:
+        InputError: if ``abstain`` is not between 0 and 1.
+    """
+    if classes is None:
+        best, certainty = np.asarray(probs > 0.5, dtype=np.int64), np.maximum(probs, 1.0 - probs)
+    else:
+        best, certainty = classes[probs.argmax(axis=1)], probs.max(axis=1)
+    if abstain is None:
+        return best
+    least = checks.fraction("abstain", abstain)
+    answer = np.empty(best.shape, dtype=object)
+    answer[:] = best.tolist()
+    answer[certainty < least] = None
+    return answer
 
 
 def column_names(y: Any, count: int) -> list[str]:

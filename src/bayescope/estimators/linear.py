@@ -7,13 +7,16 @@ from typing import Any, final
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.errors import InputError
+from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
+from bayescope.estimators.labels import one_number
 from bayescope.estimators.priors import USELESS, positive_number, prior_notes, warn_of_far_intercept, weight_precision
-from bayescope.estimators.reading import PosteriorReader, as_tensor, detached, noted
+from bayescope.estimators.reading import PosteriorReader, as_tensor, noted
+from bayescope.estimators.weights import counted, row_count, row_weights, weight_notes
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate, tune_scales
@@ -21,15 +24,18 @@ from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
+from bayescope.storage import stored
 from bayescope.threads import threads_for
 
 
 @final
+@stored("BayesianLinearRegression")
 class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore[misc]
     """y = w·x + b + noise, with the exact posterior of w and b and the exact evidence.
 
     The prior is w ~ N(0, 1/prior_precision) and b ~ N(0, 1/intercept_prior_precision), independent of the noise. It has
-    units: x and y are used as given unless ``standardize=True``, which scales x alone.
+    units: x and y are used as given unless ``standardize=True``, which scales x alone. Labels are encoded; where
+    numbers are missing, the column's mean takes their place, and a further column says 1.
 
     Args:
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
@@ -39,12 +45,16 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn
             transformer, which is cloned and fitted.
         fit_intercept: whether there is b.
-        standardize: whether to centre and scale the inputs first; they are then in standard deviations.
+        standardize: whether to centre and scale columns of numbers first; they are then in standard deviations.
+        categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
+            categorical are labels anyway.
+        encoding: of labels: "one_hot", a column of 0 and 1 for each (one column for truth values); "ordinal", their
+            position; or "target", the mean of y among the rows that have them.
         random_state: of the "rbf" centres and of draws from the predictive.
 
     Attributes:
         posterior_: over the flat weights (w, then b).
-        coef_: the posterior mean of w, shape (D,).
+        coef_: the posterior mean of w, shape (D,), of the model's inputs, in the order of ``weight_names_``.
         intercept_: the posterior mean of b, a number.
         prior_precision_: the prior precision of the weights, a number or one a feature.
         noise_variance_: the noise variance.
@@ -70,6 +80,8 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         features: Any = None,
         fit_intercept: bool = True,
         standardize: bool = False,
+        categorical: Any = None,
+        encoding: str = "one_hot",
         random_state: Any = None,
     ) -> None:
         self.prior_precision = prior_precision
@@ -78,38 +90,56 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         self.features = features
         self.fit_intercept = fit_intercept
         self.standardize = standardize
+        self.categorical = categorical
+        self.encoding = encoding
         self.random_state = random_state
 
     @outside_inference_mode
-    def fit(self, X: Any, y: Any) -> BayesianLinearRegression:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianLinearRegression:
         """Finds the posterior of the weights, after the scales that are to be learnt.
 
         Args:
-            X: a table of numbers, shape (N, D).
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
             y: N numbers.
+            sample_weight: how often each row counts, shape (N,): 2 is the same as the row twice.
 
         Raises:
-            InputError: if an input or an option cannot be used.
+            InputError: if an input or an option cannot be used; the message names the column.
+            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
 
         Warns:
             ConvergenceWarning: if the evidence has no maximum.
             BayescopeWarning: if the intercept's prior holds it back.
         """
-        rows = 2 if isinstance(self.noise_variance, str) else 1
-        X, y = validate_data(self, detached(X), detached(y), dtype=np.float64, y_numeric=True, ensure_min_samples=rows)
-        self._inputs, table = InputMap.fit(
-            X,
-            self._names_in(),
+        self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
+        rows = row_count(table)
+        table, targets, row_weight = counted(table, one_number(y, rows), row_weights(sample_weight, rows))
+        if isinstance(self.noise_variance, str) and len(targets) < 2:
+            raise InputError(
+                "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a "
+                "noise_variance."
+            )
+        self._inputs, mapped = InputMap.fit(
+            table,
+            targets,
             standardize=checks.flag("standardize", self.standardize),
             features=self.features,
             random_state=self.random_state,
+            encoding=self.encoding,
+            weights=row_weight,
         )
+        self._infer(mapped, targets, row_weight)
+        return self
+
+    def _infer(self, table: np.ndarray, y: np.ndarray, row_weight: np.ndarray | None) -> None:
+        """Finds the posterior and sets the learned attributes."""
         model = LinearModel(table.shape[1], 1, checks.flag("fit_intercept", self.fit_intercept))
         inputs, intercept = as_tensor(table), self._intercept_precision()
         with threads_for(table.size):
-            precision, noise, tuned_by = self._scales(model, inputs, y, intercept)
+            each = None if row_weight is None else torch.from_numpy(row_weight)
+            precision, noise, tuned_by = self._scales(model, inputs, y, intercept, each)
             prior = weight_prior(model, precision, intercept)
-            posterior = conjugate(model, Gaussian(noise), prior, inputs, y)
+            posterior = conjugate(model, Gaussian(noise), prior, inputs, y, weights=each)
         self.effective_parameters_ = effective_parameters(model, prior, posterior.precision)
         self.prior_precision_ = float(precision) if precision.ndim == 0 else precision.numpy().copy()
         self.noise_variance_ = noise
@@ -123,10 +153,10 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             **prior_notes(prior, model, tuned_by),
             "noise variance": f"{noise:.6g}{learnt}",
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
+            **weight_notes(row_weight, len(y)),
         }
         self.posterior_ = noted(posterior, notes)
         warn_of_far_intercept(self.intercept_, intercept)
-        return self
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """E[y∣x, data] of each row, shape (N,), and on request the standard deviation of y, noise included."""
@@ -137,7 +167,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         return positive_number("intercept_prior_precision", self.intercept_prior_precision)
 
     def _scales(
-        self, model: LinearModel, inputs: Tensor, y: np.ndarray, intercept: float
+        self, model: LinearModel, inputs: Tensor, y: np.ndarray, intercept: float, row_weight: Tensor | None
     ) -> tuple[Tensor, float, str | None]:
         """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
         precision = weight_precision(self.prior_precision, model.features)
@@ -152,7 +182,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         scaled = inputs if precision is None else inputs * precision.rsqrt()
         likelihood = Gaussian()
         scales = tune_scales(
-            LinearDensity(model, likelihood, Prior(), scaled, likelihood.targets(y, 1)),
+            LinearDensity(model, likelihood, Prior(), scaled, likelihood.targets(y, 1), row_weight),
             intercept_prior_precision=intercept,
             prior_precision=None if precision is None else 1.0,
             noise_variance=noise,

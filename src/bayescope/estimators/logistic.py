@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any, final
 
 import numpy as np
-import pandas as pd
+import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.estimators.fitting import FIRST_PRECISION, POSTERIORS, SAMPLERS, Task
+from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
+from bayescope.estimators.labels import decided, factorized, one_class
 from bayescope.estimators.priors import (
     per_feature,
     positive_number,
@@ -25,20 +26,22 @@ from bayescope.estimators.reading import (
     MissingAttributeError,
     PosteriorReader,
     as_tensor,
-    detached,
     generator_from,
     log_probabilities,
     noted,
 )
+from bayescope.estimators.weights import class_factors, class_notes, counted, row_count, row_weights, weight_notes
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
+from bayescope.storage import stored
 from bayescope.threads import threads_for
 
 
 @final
+@stored("BayesianLogisticRegression")
 class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ignore[misc]
     """Logistic or probit regression with a posterior over its weights.
 
@@ -47,6 +50,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
 
     The prior is w ~ N(0, 1/prior_precision) and b ~ N(0, 1/intercept_prior_precision), independent. It has units: x is
     used as given unless ``standardize=True``, so that multiplying a feature by 10 asks for 100 times its precision.
+    Labels are encoded; where numbers are missing, the column's mean takes their place, and a further column says 1.
 
     Args:
         link: "logit" or "probit" (two classes only).
@@ -59,7 +63,14 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn
             transformer, which is cloned and fitted.
         fit_intercept: whether there is b.
-        standardize: whether to centre and scale the inputs first; they are then in standard deviations.
+        standardize: whether to centre and scale columns of numbers first; they are then in standard deviations.
+        categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
+            categorical are labels anyway.
+        encoding: of labels: "one_hot", a column of 0 and 1 for each (one column for truth values); "ordinal", their
+            position; or "target", the share of each class among the rows that have them.
+        class_weight: how much more each row counts by its class: "balanced" for as much in sum for each class, a dict
+            from classes to positive numbers (1 for those left out), or ``None``. Probabilities are then those of the
+            data reweighted so, not of the data as they are.
         random_state: of the samplers and of the "rbf" centres: an int for the same answer at every call.
         draws: kept draws a chain; like the next two it is for "nuts" and "metropolis", ``None`` for their defaults.
         tune: warm-up draws a chain.
@@ -68,7 +79,8 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
     Attributes:
         classes_: the labels, sorted.
         posterior_: over the flat weights (W row-major, then b).
-        coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D).
+        coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D), of the model's inputs, in the order
+            of ``weight_names_``.
         intercept_: the posterior mean of b, shape (1,) or (K,).
         prior_precision_: the prior precision of the weights, a number or one a feature.
         log_evidence_: log p(y∣X), where the posterior defines it.
@@ -97,6 +109,9 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         features: Any = None,
         fit_intercept: bool = True,
         standardize: bool = False,
+        categorical: Any = None,
+        encoding: str = "one_hot",
+        class_weight: Any = None,
         random_state: Any = None,
         draws: int | None = None,
         tune: int | None = None,
@@ -109,45 +124,63 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         self.features = features
         self.fit_intercept = fit_intercept
         self.standardize = standardize
+        self.categorical = categorical
+        self.encoding = encoding
+        self.class_weight = class_weight
         self.random_state = random_state
         self.draws = draws
         self.tune = tune
         self.chains = chains
 
     @outside_inference_mode
-    def fit(self, X: Any, y: Any) -> BayesianLogisticRegression:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianLogisticRegression:
         """Finds the posterior of the weights.
 
         Args:
-            X: a table of numbers, shape (N, D).
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
             y: N class labels.
+            sample_weight: how often each row counts, shape (N,), times ``class_weight``: 2 is the same as the row
+                twice, under any posterior.
 
         Raises:
-            InputError: if an input or an option cannot be used.
+            InputError: if an input or an option cannot be used; the message names the column.
+            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
             UnsupportedError: if the link or the posterior does not go with the number of classes.
             ConvergenceError: if the inference does not reach its tolerance.
         """
         checks.choice("posterior", self.posterior, POSTERIORS)
-        X, y = validate_data(self, detached(X), detached(y), dtype=np.float64)
-        check_classification_targets(y)
-        codes, classes = pd.factorize(y, sort=True)
-        self.classes_ = np.asarray(classes).astype(y.dtype, copy=False)
+        self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
+        rows = row_count(table)
+        table, labels, each = counted(table, one_class(y, rows), row_weights(sample_weight, rows))
+        self.classes_, codes = factorized(labels)
         likelihood, outputs = self._likelihood(len(self.classes_))
-        self._inputs, table = InputMap.fit(
-            X,
-            self._names_in(),
+        classes = self.classes_.tolist()
+        factors = class_factors(self.class_weight, classes, codes, each)
+        if self.class_weight is not None:
+            each = factors[codes] if each is None else each * factors[codes]
+        self._inputs, mapped = InputMap.fit(
+            table,
+            codes,
             standardize=checks.flag("standardize", self.standardize),
             features=self.features,
             random_state=self.random_state,
+            encoding=self.encoding,
+            weights=each,
         )
-        model = LinearModel(table.shape[1], outputs, checks.flag("fit_intercept", self.fit_intercept))
-        self._infer(table, codes, model, likelihood)
+        model = LinearModel(mapped.shape[1], outputs, checks.flag("fit_intercept", self.fit_intercept))
+        notes = {**weight_notes(each, len(codes)), **class_notes(self.class_weight, classes, factors)}
+        self._infer(mapped, codes, each, model, likelihood, notes)
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row, shape (N,)."""
-        best = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[best]
+    def predict(self, X: Any, *, abstain: float | None = None) -> np.ndarray:
+        """The most probable class of each row, shape (N,).
+
+        Args:
+            X: a table of the columns that were fitted.
+            abstain: a probability between 0 and 1: ``None`` stands for a class that is less probable than that, in an
+                array of objects.
+        """
+        return decided(self.predict_proba(X), self.classes_, abstain)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``.
@@ -197,24 +230,33 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
             )
         return Categorical(), classes
 
-    def _infer(self, table: np.ndarray, codes: np.ndarray, model: LinearModel, likelihood: Likelihood) -> None:
+    def _infer(
+        self,
+        table: np.ndarray,
+        codes: np.ndarray,
+        row_weight: np.ndarray | None,
+        model: LinearModel,
+        likelihood: Likelihood,
+        told: dict[str, str],
+    ) -> None:
         """Fits the named posterior and sets the learned attributes."""
         precision = weight_precision(self.prior_precision, model.features)
         intercept = positive_number("intercept_prior_precision", self.intercept_prior_precision)
         prior = weight_prior(model, FIRST_PRECISION if precision is None else precision, intercept)
         targets = likelihood.targets(codes, model.outputs)
-        density = LinearDensity(model, likelihood, prior, as_tensor(table), targets)
+        each = None if row_weight is None else torch.from_numpy(row_weight)
+        density = LinearDensity(model, likelihood, prior, as_tensor(table), targets, each)
         given = self._chain_options()
         task = Task(density, precision is None, intercept, generator_from(self.random_state), given)
         with threads_for(table.size):
             fitted = POSTERIORS[self.posterior](task)
-        notes = {**self._inputs.notes(), **prior_notes(fitted.prior, model, fitted.tuned_by)}
+        notes = {**self._inputs.notes(), **prior_notes(fitted.prior, model, fitted.tuned_by), **told}
         self._effective_parameters = fitted.effective_parameters
         if fitted.effective_parameters is not None:
             notes["well-determined weights"] = f"{fitted.effective_parameters:.2f} of {model.outputs * model.features}"
-        each = per_feature(fitted.prior, model)
+        learnt = per_feature(fitted.prior, model)
         one = precision is None or precision.ndim == 0
-        self.prior_precision_ = float(each[0]) if one else each.numpy().copy()
+        self.prior_precision_ = float(learnt[0]) if one else learnt.numpy().copy()
         self.posterior_ = noted(fitted.posterior, notes)
         self.n_iter_ = max([1, *(len(steps) for steps in fitted.posterior.trace.values())])
         weights, bias = model.unflat(self.posterior_.mean)

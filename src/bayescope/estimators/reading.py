@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import UndefinedQuantityError
+from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
 from bayescope.predictive import Predictive
+from bayescope.storage import save
 from bayescope.threads import threads_for
 
 # Below this a probability of three classes and more is integrated on nodes of its own.
@@ -38,6 +41,7 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
     posterior_: Posterior
     random_state: Any
     n_features_in_: int
+    _reader: FrameReader
     _inputs: InputMap
 
     def predict_distribution(
@@ -54,7 +58,7 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
         The labels of a classifier are the codes 0…K−1 of ``classes_``.
 
         Args:
-            X: a table of numbers, shape (N, D).
+            X: a table of the columns that were fitted, of N rows.
             integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
                 the most accurate one. Where there is a closed form it is used.
             method: "linearized" or "sampled".
@@ -66,9 +70,29 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
         return self.posterior_.predict(inputs, integral=integral, method=method, samples=samples, generator=source)
 
     def transform_inputs(self, X: Any) -> np.ndarray:
-        """The inputs of the posterior's model: X standardised and mapped to features, shape (N, D)."""
+        """The inputs of the posterior's model: X encoded, standardised and mapped to features, shape (N, D)."""
         check_is_fitted(self)
-        return self._inputs(validate_data(self, detached(X), dtype=np.float64, reset=False))
+        return self._inputs(self._reader.table(self, X))
+
+    def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
+        """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
+
+        The file has the parameters, what was learnt of the inputs, and the posterior; no row of the table, and no code.
+
+        Args:
+            path: the file, by custom with the suffix ".bayes"; one of that name is replaced in a single step.
+            metadata: what is to stand beside it: text, numbers, truth values, ``None``, lists and mappings of these.
+
+        Returns:
+            The path.
+
+        Raises:
+            NotFittedError: if it has not been fitted.
+            UnsupportedError: if a part is the caller's own code, such as a transformer of features.
+            InputError: if the file cannot be written.
+        """
+        check_is_fitted(self)
+        return save(self, path, summary=self.summary(), metadata=metadata)
 
     def summary(self) -> str:
         """How the posterior was made, with the prior and its units."""
@@ -96,8 +120,10 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
         with threads_for(inputs.size):
             return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])
 
-    def _names_in(self) -> list[str]:
-        return list(getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)]))
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
 
 
 def generator_from(random_state: Any) -> torch.Generator:

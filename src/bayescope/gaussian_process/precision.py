@@ -13,10 +13,16 @@ from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, Rows
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 from bayescope.tape.tape import row_blocks
 
 
+@stored(
+    "kernel_precision",
+    parts={"_rows": Rows, "_base": Precision | None, "_constant": Tensor | None, "_factor": Tensor | float},
+    kept=("_lower",),
+)
 @final
 class KernelPrecision:
     """The posterior precision of a linear model as its Gaussian process has it.

@@ -14,6 +14,7 @@ from bayescope.curvature.kinds import Observations
 from bayescope.likelihoods import Likelihood
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
 from bayescope.network.network import Network
+from bayescope.storage import stored
 from bayescope.tape.tape import BLOCK_BYTES, row_blocks
 
 FLOAT64 = 8
@@ -42,6 +43,7 @@ class Source(Protocol):
         """The rows in order, blocks of shape (n, P), float64."""
 
 
+@stored("held_rows")
 @final
 @dataclass(frozen=True, eq=False)
 class Held:
@@ -154,6 +156,7 @@ def pieces_of(
     return tuple(pieces)
 
 
+@stored("rows", parts={"_source": Source})
 @final
 class Rows:
     """U of shape (m, P) as the questions that are asked of it.

@@ -16,6 +16,7 @@ from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.likelihoods import Gaussian
+from bayescope.likelihoods.weighted import unweighted
 
 MAX_ITERATIONS = 500
 # At most so many hyperparameters get Newton steps after L-BFGS, whose line search ends where log Z is rounded.
@@ -154,7 +155,7 @@ class Evidence:
     def sizes(self) -> Tensor:
         """The numbers that each entry of x stands for: the weights of a group, the targets for the noise."""
         sizes = [groups.counts for groups in self.groups]
-        targets = sum(fit.observations * fit.function.outputs for fit in self.fits)
+        targets = sum(fit.numbers for fit in self.fits)
         return torch.cat([*sizes, sizes[0].new_tensor([targets])] if self.noise else sizes)
 
     def without_optimum(self, x: Tensor, slope: Tensor) -> Tensor:
@@ -269,7 +270,7 @@ def has_noise(fit: LaplaceFit) -> bool:
     Raises:
         UnsupportedError: if there is one for each output.
     """
-    return isinstance(fit.likelihood, Gaussian) and fit.noise_variance.numel() == 1  # else it raises
+    return isinstance(unweighted(fit.likelihood), Gaussian) and fit.noise_variance.numel() == 1  # else it raises
 
 
 def require_diagonal(fit: LaplaceFit) -> None:
@@ -291,6 +292,6 @@ def _centre(fit: LaplaceFit) -> Tensor:
 
 def _mean_square(fit: LaplaceFit) -> Tensor:
     """The mean square of the residuals, from Σ log p(y∣f) = −½ RSS/σ² − ½ n log(2π σ²)."""
-    noise, numbers = fit.noise_variance, fit.observations * fit.function.outputs
+    noise, numbers = fit.noise_variance, fit.numbers
     constant = 0.5 * numbers * (2.0 * math.pi * noise).log()
     return (-2.0 * (fit.curvature.log_likelihood.to(noise) + constant) * noise / numbers).clamp_min(0.0)

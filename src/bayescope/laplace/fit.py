@@ -17,6 +17,7 @@ from bayescope.errors import UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.distance import Distance
 from bayescope.laplace.hyperparameters import hyperparameters
 from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods.weighted import observations_per_row, unweighted
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, owners, prior_diagonal
 from bayescope.posterior import GaussianPosterior, Posterior, Record
@@ -77,7 +78,7 @@ class LaplaceFit:
         new = noise_variance if isinstance(noise_variance, Tensor) else checked
         new = new.to(old).reshape(())
         factor = old / new
-        numbers = self.observations * self.function.outputs
+        numbers = self.numbers
         constant = 0.5 * numbers * math.log(2.0 * math.pi)
         squares = -2.0 * (self.curvature.log_likelihood.to(old) + constant + 0.5 * numbers * old.log())  # RSS/σ₀²
         log_likelihood = -0.5 * factor * squares - 0.5 * numbers * new.log() - constant
@@ -85,8 +86,8 @@ class LaplaceFit:
             self.curvature, precision=self.curvature.precision.scaled(factor), log_likelihood=log_likelihood
         )
         gradient = None if self.gradient is None else self.gradient * factor
-        assert isinstance(self.likelihood, Gaussian)
-        likelihood = self.likelihood.with_noise_variance(new.detach())
+        gaussian: Any = self.likelihood
+        likelihood = gaussian.with_noise_variance(new.detach())
         return replace(self, curvature=curvature, gradient=gradient, likelihood=likelihood)
 
     @property
@@ -96,17 +97,23 @@ class LaplaceFit:
         Raises:
             UnsupportedError: if the likelihood is no Gaussian with one noise variance for all outputs.
         """
-        if not isinstance(self.likelihood, Gaussian):
+        gaussian = unweighted(self.likelihood)
+        if not isinstance(gaussian, Gaussian):
             raise UnsupportedError(
                 f"noise_variance: expected a Gaussian likelihood, got {self.likelihood.name!r}, which has none."
             )
-        noise = self.likelihood.noise_variance
+        noise = gaussian.noise_variance
         if isinstance(noise, str) or noise.numel() != 1:
             raise UnsupportedError(
                 "noise_variance: expected one number for all outputs, got one for each. Only a single one is a factor "
                 "of the curvature: fit again with other values, and tune the prior alone by noise=False."
             )
         return noise.reshape(()).to(self.mode.device)
+
+    @property
+    def numbers(self) -> float:
+        """How many outcomes the likelihood is of: outputs of observations, by their weights."""
+        return self.observations * self.function.outputs * observations_per_row(self.likelihood)
 
     def tempered(self) -> Precision:
         """H/T, the curvature of the data as it enters A."""
@@ -277,8 +284,9 @@ class LaplaceFit:
 
 
 def _noise_of(likelihood: Likelihood) -> Tensor | str:
-    if not isinstance(likelihood, Gaussian):
+    gaussian = unweighted(likelihood)
+    if not isinstance(gaussian, Gaussian):
         raise UnsupportedError(
             f"likelihood: expected a Gaussian with another noise, got {likelihood.name!r}. Fit again."
         )
-    return likelihood.noise_variance
+    return gaussian.noise_variance

@@ -21,6 +21,7 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import conditioned, own
 from bayescope.laplace.recipe import Recipe
 from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods.weighted import unweighted
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
@@ -44,6 +45,7 @@ def fit_evidence(
     curvature: str = "ggn",
     groups: Any = "layer",
     prior_precision: Any = 1.0,
+    prior: bool = True,
     noise: bool = True,
     weights: Any = "all",
     epochs: int = 100,
@@ -83,6 +85,7 @@ def fit_evidence(
         curvature: its kind, as in `laplace`.
         groups: which weights share a prior precision: "scalar", "layer", "tensor", "weight" or "feature".
         prior_precision: where the precisions start, in any form that `fit_map` takes.
+        prior: whether they are learnt; with False they stay there, and the noise alone is.
         noise: whether the noise variance of a Gaussian likelihood is learnt; with False it stays at the one given.
         weights: which weights are random; see `fit_map` for the others.
         epochs: how many times the data are read in training.
@@ -127,11 +130,11 @@ def fit_evidence(
     )  # fmt: skip
     check_structure(structure, STRUCTURES)
     inplace = checks.flag("inplace", inplace)
-    noise = checks.flag("noise", noise)
+    noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
     with settings.prepared(model, data, weights, inplace=inplace) as training:
         start = network_prior(prior_precision, training.weights)
         recipe = Recipe(_starting(settings.likelihood, training), training.weights, curvature, structure)
-        climber = Climber(recipe, data, training, start, groups, pace, noise=noise)
+        climber = Climber(recipe, data, training, start, groups, pace, prior=prior, noise=noise)
         outcome = training.run(climber.objective, climber, {"fit": "evidence"})
         fit = climber.final(own(training.module) if inplace else training.module)
     if fit.distance is not None:
@@ -185,6 +188,7 @@ class Climber:
         start: the prior that it begins with.
         groups: which weights share a precision, as `PriorGroups.of` takes it.
         pace: when and how far.
+        prior: whether the precisions are climbed.
         noise: whether a Gaussian's noise variance is climbed too, where there is one.
 
     Attributes:
@@ -197,15 +201,22 @@ class Climber:
     """
 
     def __init__(
-        self, recipe: Recipe, data: Any, training: Training, start: Prior, groups: str, pace: _Pace, *, noise: bool
-    ) -> None:
+        self, recipe: Recipe, data: Any, training: Training, start: Prior, groups: str, pace: _Pace, *,
+        prior: bool = True, noise: bool,
+    ) -> None:  # fmt: skip
         if not isinstance(start.precision, Tensor):
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
         self._recipe, self._data, self._training, self._pace = recipe, data, training, pace
+        if not prior and not (noise and isinstance(unweighted(recipe.likelihood), Gaussian)):
+            raise UnsupportedError(
+                "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
+            )
         # A few rows tell whether the options go together, before any training.
         trial = Evidence([recipe.fit(training.module, training.rows.few, start, gradient=False)], groups, noise=noise)
         (self._groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
         self._point = trial.start()
+        self._climbed = torch.ones_like(self._point)
+        self._climbed[: len(self._groups)] = float(prior)
         self._adam = torch.optim.Adam([self._point], lr=pace.step_size, maximize=True)
         self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
         self._spared = 0  # the last epoch, where a climb would have followed
@@ -245,7 +256,7 @@ class Climber:
 
     def _climb(self, evidence: Evidence) -> None:
         for _ in range(self._pace.steps):
-            self._point.grad = evidence.value_and_gradient(self._point)[1]
+            self._point.grad = evidence.value_and_gradient(self._point)[1] * self._climbed
             self._adam.step()
         self.objective.move(self._likelihood(self._point), self._prior(self._point))
 
@@ -256,6 +267,7 @@ class Climber:
             "curvature": recipe.curvature,
             "structure": recipe.structure,
             "groups": self._groups.kind,
+            "climbed": self._climbed.tolist(),
             "noise": self._noise,
             "every": pace.every,
             "burn_in": pace.burn_in,
@@ -315,11 +327,8 @@ class Climber:
 
     def _likelihood(self, point: Tensor) -> Likelihood:
         noise = self._split(point)[1]
-        likelihood = self._recipe.likelihood
-        if noise is None:
-            return likelihood
-        assert isinstance(likelihood, Gaussian)
-        return likelihood.with_noise_variance(noise)
+        likelihood: Any = self._recipe.likelihood
+        return likelihood if noise is None else likelihood.with_noise_variance(noise)
 
     def _entries(self, epoch: int, value: float) -> dict[str, Any]:
         precisions, noise = self._split(self._point)

@@ -122,6 +122,11 @@ def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
         raise InputTypeError(f"q: expected a posterior of `laplace`, got {type(q).__name__}.")
     parts: Sequence[Posterior] = q.components if isinstance(q, MixturePosterior) else [q]
     fits = [part.fit for part in parts if isinstance(part.fit, LaplaceFit)]
+    if any("fit" in part.lost for part in parts):
+        raise UndefinedQuantityError(
+            f"q: expected a posterior with its curvature, got one by {q.record.method} that was loaded from a file, "
+            "which keeps none. Tune before saving, or fit again."
+        )
     if len(fits) != len(parts):
         raise UndefinedQuantityError(
             f"q: expected a posterior whose evidence is a function of the prior, got one by {q.record.method}. Take "

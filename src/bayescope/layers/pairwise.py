@@ -7,8 +7,10 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
+from bayescope.storage.modules import stored_layer
 
 
+@stored_layer("Pairwise", lambda _: {}, children=("reward",))
 @final
 class Pairwise(nn.Module):
     """The rewards of both items of a pair, by one reward model: what the `BradleyTerry` likelihood asks for.

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from bayescope import checks
 from bayescope.errors import UnsupportedError
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, gaussian_kl, linear
+from bayescope.storage.modules import stored_layer
 
 Plain = TypeVar("Plain", bound=nn.Module)
 
@@ -115,6 +116,12 @@ class _Variational(nn.Module):
             f"{tuple(self.weight_mean.shape)}, bias={self.bias is not None}, prior_precision={self.prior_precision:g}"
         )
 
+    def _arguments(self, sizes: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Those that make another layer like it; the sizes of its weight by the names that they have."""
+        biased = {} if isinstance(self, EmbeddingVariational) else {"bias": self.bias_mean is not None}
+        options = {name: getattr(self, name) for name in ("prior_precision", "initial_sd", "estimator")}
+        return {**dict(zip(sizes, self.weight_mean.shape, strict=False)), **biased, **options}
+
     def _start(self, plain: nn.Module) -> None:
         """Takes the weights of a plain layer for means, and one σ for all."""
         rho = math.log(math.expm1(self.initial_sd))
@@ -134,6 +141,7 @@ class _Variational(nn.Module):
         return plain.train(self.training)
 
 
+@stored_layer("LinearVariational", lambda layer: layer._arguments(("out_features", "in_features")))
 @final
 class LinearVariational(_Variational):
     """x Wᵀ + b with Gaussian W and b: ``nn.Linear`` drawn in every pass, in training and in eval mode.
@@ -230,7 +238,7 @@ class _ConvolutionVariational(_Variational):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(prior_precision, initial_sd, estimator)
-        self._make: Callable[..., Any] = partial(
+        self._make = partial(
             self._plain, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
         )
         plain = self._make(device=device, dtype=dtype)
@@ -264,6 +272,11 @@ class _ConvolutionVariational(_Variational):
         layer._start(plain)
         return layer.train(plain.training)
 
+    def _geometry(self) -> dict[str, Any]:
+        """The arguments of the plain layer, but for its channels and bias."""
+        names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
+        return {**dict(zip(names, self._make.args, strict=False)), "padding_mode": self._make.args[-1]}
+
     def forward(self, x: Tensor) -> Tensor:
         """A draw of the convolution."""
         if self._around is not None:
@@ -277,6 +290,7 @@ class _ConvolutionVariational(_Variational):
         return self._stopped(self._make(device="meta"))
 
 
+@stored_layer("Conv1dVariational", lambda layer: {**layer._arguments(), **layer._geometry()})
 @final
 class Conv1dVariational(_ConvolutionVariational):
     """``nn.Conv1d`` with a Gaussian kernel and bias, drawn in every pass: each row of a batch by itself, by flipout.
@@ -307,6 +321,7 @@ class Conv1dVariational(_ConvolutionVariational):
     _plain, _function = nn.Conv1d, F.conv1d
 
 
+@stored_layer("Conv2dVariational", lambda layer: {**layer._arguments(), **layer._geometry()})
 @final
 class Conv2dVariational(_ConvolutionVariational):
     """``nn.Conv2d`` with a Gaussian kernel and bias, drawn in every pass: each row of a batch by itself, by flipout.
@@ -337,6 +352,7 @@ class Conv2dVariational(_ConvolutionVariational):
     _plain, _function = nn.Conv2d, F.conv2d
 
 
+@stored_layer("Conv3dVariational", lambda layer: {**layer._arguments(), **layer._geometry()})
 @final
 class Conv3dVariational(_ConvolutionVariational):
     """``nn.Conv3d`` with a Gaussian kernel and bias, drawn in every pass: each row of a batch by itself, by flipout.
@@ -367,6 +383,10 @@ class Conv3dVariational(_ConvolutionVariational):
     _plain, _function = nn.Conv3d, F.conv3d
 
 
+@stored_layer(
+    "EmbeddingVariational",
+    lambda layer: {**layer._arguments(("num_embeddings", "embedding_dim")), "padding_idx": layer.padding_idx},
+)
 @final
 class EmbeddingVariational(_Variational):
     """Rows of a Gaussian table: ``nn.Embedding`` drawn in every pass, a token once for each observation.

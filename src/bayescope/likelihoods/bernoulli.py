@@ -12,17 +12,20 @@ from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
+from bayescope.likelihoods.information import divergence, information_of_dirichlet
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
 from bayescope.likelihoods.quasi_monte_carlo import log_expected, principal_root
 from bayescope.likelihoods.targets import LabelError
 from bayescope.quadrature import activation_nodes, gauss_legendre, log_expected_sigmoid
 from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
+from bayescope.storage import stored
 
 _LINKS = ("logit", "probit")
 _ROW_BLOCK = 4096
 _ANGLES = 48
 
 
+@stored("bernoulli")
 @final
 @dataclass(frozen=True)
 class Bernoulli:
@@ -182,6 +185,27 @@ class Bernoulli:
             log_prob = log_prob.index_put((correlated,), joint)
         return log_prob
 
+    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
+        """One distribution over the classes 0 and 1 for each label, shape (..., N, C, 2)."""
+        return columns[..., None, :] if outputs == 1 else torch.stack([1.0 - columns, columns], -1)
+
+    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """Σ_c I(y_c; f_c), shape (N,): one-dimensional integrals, right to 1e-10, by "quadrature" and "exact".
+
+        By "mackay" and "laplace_bridge" it is that of the Beta with the moments that they give.
+
+        Raises:
+            OptionError: if the integral is not a deterministic one of this link.
+        """
+        mean, variance = mean.to(torch.float64), variances(cov)
+        moments = self._rule(integral, _MOMENTS)
+        if integral in ("quadrature", "exact"):
+            blocks = zip(mean.split(_ROW_BLOCK), variance.split(_ROW_BLOCK), strict=True)
+            return torch.cat([self._information(*block) for block in blocks]).sum(-1)
+        p, q, aleatoric, epistemic = moments(mean, variance)
+        both = (torch.stack(pair, -1) for pair in ((q, p), (aleatoric, aleatoric), (epistemic, epistemic)))
+        return information_of_dirichlet(Moments(*both)).sum(-1)
+
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """Zero, shape (N, K): the means are one-dimensional integrals, right to 1e-10.
 
@@ -205,6 +229,13 @@ class Bernoulli:
 
     def _link(self, f: Tensor) -> Tensor:
         return torch.sigmoid(f) if self.link == "logit" else torch.special.ndtr(f)
+
+    def _information(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """I(y; f) of each label, of the mean's shape."""
+        nodes, log_weights = activation_nodes(mean, variance)
+        weights, p = log_weights.exp()[..., None], torch.stack([self._link(-nodes), self._link(nodes)], -1)
+        average = (weights * p).sum(-2, keepdim=True)
+        return (weights[..., 0] * divergence(p, average)).sum(-1)
 
     def _log_link(self, s: Tensor) -> Tensor:
         return logsigmoid(s) if self.link == "logit" else log_ndtr(s)

@@ -12,11 +12,14 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
+from bayescope.likelihoods.information import divergence, information_of_dirichlet
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, log_expected, nodes, principal_root, row_blocks
 from bayescope.likelihoods.targets import LabelError
+from bayescope.storage import stored
 
 
+@stored("categorical")
 @final
 @dataclass(frozen=True)
 class Categorical:
@@ -176,6 +179,25 @@ class Categorical:
             return Bernoulli().predictive_log_prob(*_difference(mean, root), y[:, None], "quadrature")
         return log_expected(self, mean, root, y)
 
+    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
+        """The one distribution over the classes, shape (..., N, 1, C)."""
+        return columns[..., None, :]
+
+    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """I(y; f), shape (N,): at the nodes of `predictive` by "quadrature"; else of the Dirichlet with its moments.
+
+        Raises:
+            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
+        """
+        mean, cov = mean.to(torch.float64), cov.to(torch.float64)
+        if integral != "quadrature":
+            return information_of_dirichlet(_rule(integral, _MOMENTS)(mean, cov))
+        mean, root = _centred(mean, cov)
+        if mean.shape[-1] == 2:
+            return Bernoulli().mutual_information(*_difference(mean, root), "quadrature")
+        blocks = [_information(mean[rows], root[rows]) for rows in row_blocks(*mean.shape)]
+        return torch.cat([mean[:0, 0], *blocks])
+
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str = "quadrature") -> Tensor:
         """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
 
@@ -255,6 +277,11 @@ def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tenso
     p = _at_nodes(mean, root)
     average = p.mean((0, 1))
     return average, (p * (1.0 - p)).mean((0, 1)), (p - average).square().mean((0, 1))
+
+
+def _information(mean: Tensor, root: Tensor) -> Tensor:
+    p = _at_nodes(mean, root)
+    return divergence(p, p.mean((0, 1))).mean((0, 1))
 
 
 def _mackay_logits(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:

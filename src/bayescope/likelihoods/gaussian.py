@@ -11,11 +11,13 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
-from bayescope.likelihoods.likelihood import INTEGRALS, Moments
+from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_distributions
+from bayescope.storage import stored
 
 _LEARNT = "evidence"
 
 
+@stored("gaussian")
 @final
 @dataclass(frozen=True, init=False, eq=False)
 class Gaussian:
@@ -174,6 +176,16 @@ class Gaussian:
         residual = torch.linalg.solve_triangular(factor, (y.to(mean) - mean)[..., None], upper=False)[..., 0]
         constant = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) + 0.5 * mean.shape[-1] * math.log(2 * math.pi)
         return -0.5 * residual.square().sum(-1) - constant
+
+    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
+        """Refused: a number has no class probabilities."""
+        refuse_distributions(self.name)
+
+    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """Σ_d ½ log(1 + Var[f_d]/noise_d), shape (N,)."""
+        _check_exact(integral)
+        variance = cov.diagonal(dim1=-2, dim2=-1).to(torch.float64)
+        return 0.5 * torch.log1p(variance / self.noise(variance)).sum(-1)
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """Zero, shape (N, D): the integrals are closed forms."""

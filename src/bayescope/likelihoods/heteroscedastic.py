@@ -11,9 +11,11 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
-from bayescope.likelihoods.likelihood import INTEGRALS, Moments
+from bayescope.likelihoods.information import information_of_mixture
+from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_distributions
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, nodes, principal_root, row_blocks
 from bayescope.quadrature import log_integral
+from bayescope.storage import stored
 
 _PARAMETRIZATIONS = ("mean_log_variance", "natural")
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
@@ -27,6 +29,7 @@ _LARGEST = 300.0
 _ROW_BLOCK = 1024
 
 
+@stored("heteroscedastic_gaussian")
 @final
 @dataclass(frozen=True)
 class HeteroscedasticGaussian:
@@ -188,6 +191,23 @@ class HeteroscedasticGaussian:
         spread = (pair.a + 2.0 * c).square() * torch.expm1(v) + c * (2.0 * pair.a + 3.0 * c) + pair.a_variance * v.exp()
         return Moments((pair.a + c) * aleatoric, aleatoric, aleatoric.square() * spread)
 
+    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
+        """Refused: a number has no class probabilities."""
+        refuse_distributions(self.name)
+
+    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """Σ_d I(y_d; t) + E[I(y_d; m∣t)] for t = log σ², shape (N,).
+
+        Given t, y is Gaussian with some variance v(t), and the second term is E[½ log(v(t)/eᵗ)]. Both are taken over
+        the t of `components`.
+        """
+        _check(integral)
+        pair = self._pairs(mean, cov)
+        weights, centres, spread = self._components(pair)
+        noise = pair.t + pair.t_variance.sqrt() * self._scores(mean)[:, None, None]
+        within = torch.tensordot(weights.exp(), 0.5 * (spread - noise), dims=1).sum(-1)
+        return within + information_of_mixture(weights, centres, spread.exp())
+
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """Zero, shape (N, D): the moments are closed forms."""
         _check(integral)
@@ -199,10 +219,8 @@ class HeteroscedasticGaussian:
         Given t, the other output is Gaussian, and so is y. S is 129, or 257 in natural parameters: quantiles are right
         to 1e-9 standard deviations for outputs with sds up to 1.
         """
-        pair = self._pairs(mean, cov)
-        z = torch.linspace(-_REACH, _REACH, _COMPONENTS[self.parametrization], dtype=torch.float64, device=mean.device)
-        centre, log_variance = pair.outcome(z, natural=self._natural)
-        return torch.log_softmax(-0.5 * z.square(), 0), centre.movedim(-1, 0), log_variance.exp().movedim(-1, 0)
+        weights, centres, log_variances = self._components(self._pairs(mean, cov))
+        return weights, centres, log_variances.exp()
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log E[p(y∣f)] per row, shape (N,)."""
@@ -217,6 +235,18 @@ class HeteroscedasticGaussian:
             joint = self._joint_log_density(mean[correlated], cov[correlated], y[correlated])
             log_prob = log_prob.index_put((correlated,), joint)
         return log_prob
+
+    def _components(self, pair: _Pair) -> tuple[Tensor, Tensor, Tensor]:
+        """Log weights (S,), and means and log variances of y, each (S, N, D)."""
+        z = self._scores(pair.t)
+        centres, log_variances = pair.outcome(z, natural=self._natural)
+        return torch.log_softmax(-0.5 * z.square(), 0), centres.movedim(-1, 0), log_variances.movedim(-1, 0)
+
+    def _scores(self, like: Tensor) -> Tensor:
+        """Where the components are, in sds of the log variance from its mean, shape (S,)."""
+        return torch.linspace(
+            -_REACH, _REACH, _COMPONENTS[self.parametrization], dtype=torch.float64, device=like.device
+        )
 
     @property
     def _natural(self) -> bool:

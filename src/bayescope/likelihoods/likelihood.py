@@ -104,6 +104,19 @@ class Likelihood(Protocol):
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""
 
+    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
+        """Probabilities in outcome columns (..., N, K) as the distributions of G labels a row, shape (..., N, G, L).
+
+        Raises:
+            UnsupportedError: if y is continuous.
+        """
+
+    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """I(y; f) = H[y] − E H[y∣f] for f ~ N(mean, cov), in nats, shape (N,): a sum over labels or over outputs.
+
+        Labels or outputs of a row count each for itself, as if told apart from the others.
+        """
+
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The standard error of the means that `predictive` gives, shape (N, K); 0 for rules that are right to 1e-10.
 
@@ -135,6 +148,15 @@ def refuse_unknown_error(integral: str) -> None:
             f"integration_error: {integral!r} is an approximation whose error nothing tells. Ask for 'quadrature', "
             "whose error is known, and compare."
         )
+
+
+def refuse_distributions(name: str) -> NoReturn:
+    """Refuses to take a number for a class label.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(f"distributions: expected labels, got the continuous outcome of a {name} likelihood.")
 
 
 def refuse_components(name: str) -> NoReturn:

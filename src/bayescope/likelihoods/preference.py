@@ -13,10 +13,12 @@ from bayescope.errors import InputError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.likelihood import Moments
 from bayescope.likelihoods.quasi_monte_carlo import principal_root
+from bayescope.storage import stored
 
 _LOGIT = Bernoulli("logit")
 
 
+@stored("bradley_terry")
 @final
 @dataclass(frozen=True)
 class BradleyTerry:
@@ -130,6 +132,18 @@ class BradleyTerry:
             OptionError: if the integral is not a deterministic one.
         """
         return _LOGIT.predictive_log_prob(_difference(mean), _variance(cov), y[..., None], integral)
+
+    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
+        """The one distribution over the two items, shape (..., N, 1, 2)."""
+        return columns[..., None, :]
+
+    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The Bernoulli's, shape (N,).
+
+        Raises:
+            OptionError: if the integral is not a deterministic one.
+        """
+        return _LOGIT.mutual_information(_difference(mean), _variance(cov), integral)
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The Bernoulli's, shape (N, 2)."""

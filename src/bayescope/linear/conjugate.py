@@ -29,7 +29,9 @@ NOISE_BOUNDS = (1e-12, 1e2)
 POLISH_STEPS = 3
 
 
-def conjugate(model: LinearModel, likelihood: Gaussian, prior: Prior, X: Any, y: Any) -> GaussianPosterior:
+def conjugate(
+    model: LinearModel, likelihood: Gaussian, prior: Prior, X: Any, y: Any, *, weights: Any = None
+) -> GaussianPosterior:
     """p(θ∣y) = N(m, A⁻¹), A = P₀ + Σ JᵀΛJ, with the exact log evidence (Bishop 2006, eqs. 3.49–3.51 and 3.86).
 
     The log joint is quadratic, so that Newton's method lands on m in one step and Laplace's formula is exact; a second
@@ -41,6 +43,7 @@ def conjugate(model: LinearModel, likelihood: Gaussian, prior: Prior, X: Any, y:
         prior: p(θ).
         X: shape (N, D).
         y: shape (N,) or (N, C).
+        weights: how often each row counts, shape (N,); once by default.
 
     Returns:
         A posterior with `log_evidence` and `condition`: data in two parts, one after the other, give the posterior of
@@ -49,7 +52,7 @@ def conjugate(model: LinearModel, likelihood: Gaussian, prior: Prior, X: Any, y:
     Raises:
         InputError: if X or y cannot be used, or the noise is still to be learnt.
     """
-    density = compile_density(model, likelihood, prior, X, y)
+    density = compile_density(model, likelihood, prior, X, y, weights)
     infer = partial(conjugate, model, likelihood)
     return laplace_at(find_mode(density, density.prior_mean), method="conjugate", infer=infer)
 
@@ -89,7 +92,7 @@ def tune_scales(
         ρ = β Xᵀ(y − ȳ) + c N ȳ x̄.
 
     Args:
-        density: the table; its prior and noise are not used.
+        density: the table, whose N is the sum of its rows' weights; its prior and noise are not used.
         intercept_prior_precision: τ.
         prior_precision: α, if it is known; else it is learnt.
         noise_variance: 1/β, if it is known; else it is learnt.
@@ -124,7 +127,7 @@ class _Spectrum:
     """What the evidence needs of the table, in the eigenbasis of the centred XᵀX.
 
     Attributes:
-        rows: N.
+        rows: N, the sum of the weights.
         values: λ, shape (D,).
         projected: Vᵀ Xᵀ(y − ȳ), shape (D,).
         centre: √N Vᵀx̄, shape (D,); zero without an intercept.
@@ -133,7 +136,7 @@ class _Spectrum:
         intercept: τ; 0 without an intercept.
     """
 
-    rows: int
+    rows: float
     values: Tensor
     projected: Tensor
     centre: Tensor
@@ -145,16 +148,18 @@ class _Spectrum:
     def of(cls, density: LinearDensity, intercept: float) -> _Spectrum:
         """Reads the table once."""
         x, y, bias = density.features, density.targets[:, 0], density.model.bias
-        rows, columns = x.shape
+        rows, columns, weights = density.total, x.shape[1], density.weights
         root = math.sqrt(rows)
-        mean = y.mean() if bias else y.new_zeros(())
-        centre = x.sum(0) / rows if bias else x.new_zeros(columns)
+        mean = density.weighed(y).sum() / rows if bias else y.new_zeros(())
+        centre = (x.sum(0) if weights is None else weights @ x) / rows if bias else x.new_zeros(columns)
         deviation = y - mean
+        weighed = density.weighed(deviation)
 
         def block(part: slice) -> tuple[Tensor, ...]:
             # Centred before it is squared: XᵀX − N x̄x̄ᵀ cancels where the columns lie far from 0.
             centred = x[part] - centre
-            return centred.mT @ centred, deviation[part] @ centred
+            rooted = centred if weights is None else centred * weights[part].sqrt()[:, None]
+            return rooted.mT @ rooted, weighed[part] @ centred
 
         gram, projected = density.rows.sum(block, size=columns**2)
         values, vectors = torch.linalg.eigh(gram)
@@ -163,7 +168,7 @@ class _Spectrum:
             values.clamp(min=0.0),  # eigenvalues of a Gram matrix: below zero by rounding alone
             vectors.mT @ projected,
             vectors.mT @ (centre * root),
-            float(deviation @ deviation),
+            float(weighed @ deviation),
             float(mean) * root,
             intercept if bias else 0.0,
         )

@@ -81,6 +81,15 @@ class LinearDensity:
         """The prior's mean, shape (P,)."""
         return self.prior.centre(self.dim)
 
+    @property
+    def total(self) -> float:
+        """How many rows there are, by their weights."""
+        return float(self.features.shape[0] if self.weights is None else self.weights.sum())
+
+    def weighed(self, each: Tensor) -> Tensor:
+        """What each row has, shape (N, ...), times the row's weight."""
+        return each if self.weights is None else each * self.weights.view(-1, *[1] * (each.ndim - 1))
+
     def with_prior(self, prior: Prior) -> LinearDensity:
         """The same table under another prior."""
         return LinearDensity(self.model, self.likelihood, prior, self.features, self.targets, self.weights)

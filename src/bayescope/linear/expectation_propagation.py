@@ -7,18 +7,21 @@ Each row's likelihood p(y_n∣a_n), a_n = J_n θ, is replaced by a Gaussian site
 Taking site n out leaves the cavity; the cavity times the row's own likelihood is the tilted distribution. At the fixed
 point q has the tilted mean and variance of every a_n (Minka 2001; Rasmussen & Williams 2006, Gaussian Processes for
 Machine Learning, §3.6, here in weight space). The sites are updated all at once.
+
+A row that counts w times has k = max(1, w) copies of one site, each for the power e = w/k of its likelihood: for whole
+w that is what w equal rows have, as their sites are equal, and for others power expectation propagation (Minka 2004,
+"Power EP"), with the power 1/w of p^w for w > 1. Then A and A m have k τ and k ν, the cavity is without one copy, the
+tilted distribution has p^e, and each of the k copies adds to log Z.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, UnsupportedError
@@ -26,91 +29,12 @@ from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.laplace import compile_density
 from bayescope.linear.mode import find_mode
+from bayescope.linear.tilted import TILTED
 from bayescope.linear.tuning import tune_precision
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
-from bayescope.quadrature import activation_nodes
-from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
-
-# Rows whose quadrature is worked on at once: what is computed from it stays in a core's cache.
-BLOCK_ROWS = 1024
-
-
-class Tilted(NamedTuple):
-    """The tilted distribution p(s) N(s; μ, v)/Ẑ of a margin s = (2y − 1) a, all of shape (N,).
-
-    Attributes:
-        log_normaliser: log Ẑ.
-        slope: ∂ log Ẑ/∂μ; the tilted mean is μ + v slope.
-        bend: −∂² log Ẑ/∂μ²; the tilted variance is v (1 − v bend).
-        shrinkage: tilted variance / v = 1 − v bend, without its cancellation.
-    """
-
-    log_normaliser: Tensor
-    slope: Tensor
-    bend: Tensor
-    shrinkage: Tensor
-
-
-def probit_tilted(mean: Tensor, variance: Tensor) -> Tilted:
-    """Moments of Φ(s) N(s; μ, v) in closed form (Rasmussen & Williams 2006, eqs. 3.58, 3.82–3.85)."""
-    root = torch.rsqrt(1.0 + variance)
-    z = mean * root
-    bend = inverse_mills_slope(z) * root.square()
-    # 1 − v/(1 + v) w = 1/(1 + v) + v/(1 + v) (1 − w)
-    shrinkage = root.square() * (1.0 + variance * (1.0 - inverse_mills_slope(z)))
-    return Tilted(log_ndtr(z), inverse_mills(z) * root, bend, shrinkage)
-
-
-def logit_tilted(mean: Tensor, variance: Tensor) -> Tilted:
-    """Moments of σ(s) N(s; μ, v) by quadrature, at any distance in the tails."""
-    blocks = zip(mean.split(BLOCK_ROWS), variance.split(BLOCK_ROWS), strict=True)
-    return Tilted(*(torch.cat(parts) for parts in zip(*(_logit_tilted(*block) for block in blocks), strict=True)))
-
-
-def _logit_tilted(mean: Tensor, variance: Tensor) -> Tilted:
-    """The rule for N(s; c, v), with c near the tilted mode, integrates the rest of the integrand.
-
-    As N(s; μ, v) = N(s; c, v) exp(−k (s − c) − k (c − μ)/2) with k = (c − μ)/v, the rest is σ(s) exp(−k (s − c)). At
-    the mode k = σ(−c) is between 0 and 1, so that its structure is of unit size around s = 0, which the rule resolves.
-    """
-    centre = _logit_mode(mean, variance)
-    pull = (centre - mean) / variance
-    nodes, log_weights = activation_nodes(centre, variance)
-    terms = log_weights + logsigmoid(nodes) - pull[:, None] * (nodes - centre[:, None])
-    log_sum = torch.logsumexp(terms, -1)
-    weights = (terms - log_sum[:, None]).exp()
-    falling = torch.sigmoid(-nodes)  # ∂ log σ(s)/∂s
-    slope = (weights * falling).sum(-1)
-    tilted_mean = (weights * nodes).sum(-1)
-    shrinkage = (weights * (nodes - tilted_mean[:, None]).square()).sum(-1) / variance
-    # −∂² log Ẑ/∂μ² = E[Λ] − Var[∂ log σ]: two terms that cancel for a wide cavity, as 1 − shrinkage does for a narrow.
-    narrow = (weights * (falling * (1.0 - falling) - (falling - slope[:, None]).square())).sum(-1)
-    bend = torch.where(variance < 1.0, narrow, (1.0 - shrinkage) / variance)
-    return Tilted(log_sum - 0.5 * pull * (centre - mean), slope, bend, shrinkage)
-
-
-def _logit_mode(mean: Tensor, variance: Tensor) -> Tensor:
-    """The mode of σ(s) N(s; μ, v), to well within the tilted sd.
-
-    It solves (s − μ)/v = σ(−s). For μ ≥ −v/2 it is between max(0, μ) and log(1 + v) above that; otherwise
-    σ(s) = eˢ σ(−s) makes it the mode of σ(−s) N(s; μ + v, v), a mirror image of the first case.
-    """
-    mirrored = mean < -0.5 * variance
-    centre = torch.where(mirrored, -mean - variance, mean)
-    low = centre.clamp_min(0.0)
-    high = low + torch.log1p(variance)
-    s = low
-    for _ in range(6):
-        falling = torch.sigmoid(-s)
-        excess = (s - centre) / variance - falling
-        s = torch.minimum(high, torch.maximum(low, s - excess / (1.0 / variance + falling * (1.0 - falling))))
-    return torch.where(mirrored, -s, s)
-
-
-TILTED: dict[str, Callable[[Tensor, Tensor], Tilted]] = {"bernoulli": logit_tilted, "probit": probit_tilted}
 
 
 @final
@@ -160,6 +84,7 @@ def expectation_propagation(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     tuned: Tensor | None = None,
     damping: float = 0.0,
     tolerance: float = 1e-8,
@@ -173,6 +98,7 @@ def expectation_propagation(
         prior: p(θ); a dense precision and a mean other than zero are fine.
         X: shape (N, D).
         y: N labels, 0 or 1.
+        weights: how often each row counts, shape (N,), more than 0; once by default.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising log Z.
         damping: how much of the old sites every update keeps, at least; it is raised where the sweeps do not converge.
         tolerance: the largest difference left between q's moments of a row's activation and the tilted ones: of the
@@ -184,7 +110,7 @@ def expectation_propagation(
 
     Raises:
         UnsupportedError: for another likelihood or more than one output.
-        InputError: if the damping is not in [0, 1).
+        InputError: if the damping is not in [0, 1), or a weight is 0.
         ConvergenceError: if the tolerance is not reached.
     """
     if likelihood.name not in TILTED or model.outputs != 1:
@@ -193,8 +119,10 @@ def expectation_propagation(
             f"got {likelihood.name} with {model.outputs} output(s). More classes have posterior='variational' and "
             "'laplace'."
         )
+    if weights is not None:
+        checks.positive("weights", weights)
     least = checks.fraction("damping", damping) if damping != 0 else 0.0
-    density = compile_density(model, likelihood, prior, X, y)
+    density = compile_density(model, likelihood, prior, X, y, weights)
     solve = partial(fixed_point, damping=least, tolerance=tolerance, max_sweeps=max_sweeps)
     trace: dict[str, list[float]] = {}
     notes: dict[str, str] = {}
@@ -246,33 +174,40 @@ def fixed_point(
 
 
 def _laplace_sites(density: LinearDensity) -> Sites:
-    """The sites that make q Laplace's approximation: log p(y∣a) to second order at the mode.
+    """The sites that make q Laplace's approximation: log p(y∣a), or its power, to second order at the mode.
 
     From no sites at all, many rows updated at once overshoot, and the sweeps may never recover.
     """
     f = density.outputs(find_mode(density).theta)
     precision = density.likelihood.hessian(f, density.targets)[:, 0, 0]
-    return Sites(precision, density.likelihood.gradient(f, density.targets)[:, 0] + precision * f[:, 0])
+    slope = density.likelihood.gradient(f, density.targets)[:, 0]
+    if density.weights is not None:
+        power = density.weights.clamp(max=1.0)
+        precision, slope = power * precision, power * slope
+    return Sites(precision, slope + precision * f[:, 0])
 
 
 def _sweep(density: LinearDensity, sites: Sites) -> Fit:
     """q from its sites, and the tilted moments of all rows.
 
-    With a_n and σ_n² the mean and variance of an activation under q, μ_n and v_n those of its cavity, the sites drop
-    out of log Z (Rasmussen & Williams 2006, eq. 3.65, here in weight space), because each Gaussian integral over a site
-    is the integrand's value at its mean times a volume:
+    With k_n the copies of a site, a_n and σ_n² the mean and variance of an activation under q, μ_n and v_n those of its
+    cavity, the sites drop out of log Z (Rasmussen & Williams 2006, eq. 3.65, here in weight space), because each
+    Gaussian integral over a site is the integrand's value at its mean times a volume:
 
-        Σ_n [log Ẑ_n + (a_n − μ_n)²/(2 v_n) − ½ log(σ_n²/v_n)] − ½ (m − m₀)ᵀP₀(m − m₀) + ½ log∣P₀∣ − ½ log∣A∣.
+        Σ_n k_n [log Ẑ_n + (a_n − μ_n)²/(2 v_n) − ½ log(σ_n²/v_n)] − ½ (m − m₀)ᵀP₀(m − m₀) + ½ log∣P₀∣ − ½ log∣A∣.
     """
-    prior = density.prior_precision
-    precision = DensePrecision(prior.to_dense() + density.weighted_gram(sites.precision), name="the precision of q")
-    mean = precision.solve(prior.multiply(density.prior_mean) + density.pull_back(sites.shift[:, None]))
+    prior, weights = density.prior_precision, density.weights
+    copies, power = (None, None) if weights is None else (weights.clamp(min=1.0), weights.clamp(max=1.0))
+    gram = density.weighted_gram(_times(copies, sites.precision))
+    precision = DensePrecision(prior.to_dense() + gram, name="the precision of q")
+    pull = density.pull_back(_times(copies, sites.shift)[:, None])
+    mean = precision.solve(prior.multiply(density.prior_mean) + pull)
     activation, variance = density.outputs(mean)[:, 0], density.latent_variance(precision)[:, 0, 0]
     rest = 1.0 - sites.precision * variance  # σ²/v: above 0, as no site is stronger than q
     cavity_variance = variance / rest
     cavity_mean = (activation - sites.shift * variance) / rest
     sign = 2.0 * density.targets[:, 0] - 1.0
-    tilted = TILTED[density.likelihood.name](sign * cavity_mean, cavity_variance)
+    tilted = TILTED[density.likelihood.name](sign * cavity_mean, cavity_variance, power)
     slope = sign * tilted.slope
     matched = Sites(tilted.bend / tilted.shrinkage, (slope + cavity_mean * tilted.bend) / tilted.shrinkage)
     offset = cavity_mean + cavity_variance * slope - activation
@@ -280,4 +215,8 @@ def _sweep(density: LinearDensity, sites: Sites) -> Fit:
     rows = tilted.log_normaliser + 0.5 * (activation - cavity_mean).square() / cavity_variance - 0.5 * rest.log()
     shift = mean - density.prior_mean
     gaussian = prior.logdet() - precision.logdet() - shift @ prior.multiply(shift)
-    return Fit(mean, precision, sites, matched, float(residual), rows.sum() + 0.5 * gaussian)
+    return Fit(mean, precision, sites, matched, float(residual), _times(copies, rows).sum() + 0.5 * gaussian)
+
+
+def _times(copies: Tensor | None, each: Tensor) -> Tensor:
+    return each if copies is None else copies * each

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
+from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
@@ -18,7 +21,9 @@ from bayescope.priors import Prior
 Infer = Callable[[Prior, Any, Any], GaussianPosterior]
 
 
-def laplace(model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any) -> GaussianPosterior:
+def laplace(
+    model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any, *, weights: Any = None
+) -> GaussianPosterior:
     """q(θ) = N(θ̂, A⁻¹) with θ̂ the mode and A = −∂² log p(y, θ̂), exact; log Z by Laplace.
 
     log p(y) ≈ log p(y, θ̂) + ½ P log 2π − ½ log∣A∣ (Bishop 2006, eq. 4.137).
@@ -29,6 +34,7 @@ def laplace(model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y:
         prior: p(θ).
         X: shape (N, D).
         y: labels or numbers, as the likelihood takes them.
+        weights: how often each row counts, shape (N,); once by default.
 
     Returns:
         A posterior with `log_evidence` and `condition`.
@@ -37,20 +43,35 @@ def laplace(model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y:
         InputError: if X or y cannot be used.
         ConvergenceError: if the mode is not reached.
     """
-    return laplace_at(find_mode(compile_density(model, likelihood, prior, X, y)))
+    return laplace_at(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
 
 
-def map_estimate(model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any) -> PointPosterior:
+def map_estimate(
+    model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any, *, weights: Any = None
+) -> PointPosterior:
     """All mass on the mode of the log joint; arguments as for `laplace`."""
-    return map_at(find_mode(compile_density(model, likelihood, prior, X, y)))
+    return map_at(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
 
 
-def compile_density(model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any) -> LinearDensity:
-    """Checks a table and its labels and joins them with the model and the prior to a log joint density."""
+def compile_density(
+    model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any, weights: Any = None
+) -> LinearDensity:
+    """Checks a table, its labels and its weights and joins them with the model and the prior to a log joint density."""
     inputs = model.inputs(X)
     if inputs.shape[0] == 0:
         raise InputError("X: expected at least one row, got none.")
-    return LinearDensity(model, likelihood, prior, inputs, likelihood.targets(y, model.outputs))
+    targets = likelihood.targets(y, model.outputs)
+    return LinearDensity(model, likelihood, prior, inputs, targets, _row_weights(weights, inputs.shape[0]))
+
+
+def _row_weights(weights: Any, rows: int) -> Tensor | None:
+    """Weights that are not negative, shape (N,), or ``None``."""
+    if weights is None:
+        return None
+    each = checks.float64("weights", weights)
+    if each.shape != (rows,) or bool((each < 0).any()):
+        raise InputError(f"weights: expected {rows} numbers, one for each row, none of them negative.")
+    return each
 
 
 def laplace_at(mode: Mode, *, method: str = "laplace", infer: Infer | None = None) -> GaussianPosterior:

@@ -33,6 +33,7 @@ def nuts(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     draws: int = 1000,
     tune: int = 1000,
     chains: int = 4,
@@ -48,6 +49,7 @@ def nuts(
         prior: p(θ).
         X: shape (N, D).
         y: labels or numbers, as the likelihood takes them.
+        weights: how often each row counts, shape (N,); once by default.
         draws: kept draws a chain.
         tune: warm-up draws a chain.
         chains: how many.
@@ -64,7 +66,7 @@ def nuts(
         DivergenceWarning: if trajectories diverged.
     """
     source = checks.generator(generator)
-    whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y)))
+    whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
     sampled, divergences = nuts_draws(
         whitened,
         start=whitened.starts(checks.count("chains", chains), source),
@@ -87,6 +89,7 @@ def metropolis(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     draws: int = 2000,
     tune: int | None = None,
     chains: int = 8,
@@ -101,6 +104,7 @@ def metropolis(
         prior: p(θ).
         X: shape (N, D).
         y: labels or numbers, as the likelihood takes them.
+        weights: how often each row counts, shape (N,); once by default.
         draws: kept draws a chain.
         tune: warm-up steps a chain; by default half as many as follow.
         chains: how many.
@@ -117,7 +121,7 @@ def metropolis(
     steps = thin * checks.count("draws", draws)
     tune = max(1, steps // 2) if tune is None else checks.count("tune", tune)
     source = checks.generator(generator)
-    whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y)))
+    whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
     starts = whitened.starts(checks.count("chains", chains), source)
     with one_thread():
         sampled, acceptance = metropolis_draws(

@@ -52,6 +52,11 @@ USABLE = 1e-3
 NEAR = 0.3
 MEMORY = 6
 ASCENT = 0.1
+# Where as many steps have not come near, as where rows of very different weights leave q wide and far from Laplace's,
+# the mean follows each step of the covariance by up to FOLLOW of Newton's, each worth more than WORTH nats.
+PATIENCE = 40
+FOLLOW = 2
+WORTH = 1e-4
 
 
 @final
@@ -133,6 +138,7 @@ def variational(
     X: Any,
     y: Any,
     *,
+    weights: Any = None,
     family: str = "full",
     tuned: Tensor | None = None,
     nodes: int = 512,
@@ -148,6 +154,7 @@ def variational(
         prior: p(θ); a dense precision and a mean other than zero are fine.
         X: shape (N, D).
         y: N targets, as the likelihood takes them.
+        weights: how often each row counts, shape (N,); once by default.
         family: "full" covariance, or "mean_field" for a diagonal one.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising the bound.
         nodes: quasi-Monte-Carlo points for more than two classes, a power of two.
@@ -168,7 +175,7 @@ def variational(
         ConvergenceWarning: if it is longer than the tolerance.
     """
     kind = FAMILIES[checks.choice("family", family, FAMILIES)]
-    density = compile_density(model, likelihood, prior, X, y)
+    density = compile_density(model, likelihood, prior, X, y, weights)
     solve = partial(_maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
     notes = {"covariance": "full" if family == "full" else "diagonal (mean field)"}
     trace: dict[str, list[float]] = {}
@@ -197,13 +204,14 @@ def _maximise(
         fit = evaluate(start.mean, start.precision)
     history: list[tuple[Fit, Step]] = []
     trace, length = [fit.elbo], math.inf
-    for _ in range(max_iterations):
+    for iteration in range(max_iterations):
         step = _natural(fit)
         length = math.sqrt(max(step.slope, 0.0))
         if length <= tolerance:
             return replace(fit, trace=tuple(trace))
         history = [*history[-MEMORY:], (fit, step)]
-        fit = _climb(fit, _extrapolated(history) if length <= NEAR else step, family, evaluate)
+        chosen = _extrapolated(history) if length <= NEAR else step
+        fit = _climb(fit, chosen, family, evaluate, follow=length > NEAR and iteration >= PATIENCE)
         trace.append(fit.elbo)
     message = (
         f"variational: expected a natural gradient of at most {tolerance:g} sd, got {length:.3g} after "
@@ -221,13 +229,13 @@ def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, 
     expected = expected_log_likelihood(
         density.likelihood, density.outputs(mean), density.latent_variance(precision), density.targets, nodes=nodes
     )
-    newton = density.weighted_gram(expected.curvature) + prior.to_dense()
+    newton = density.weighted_gram(density.weighed(expected.curvature)) + prior.to_dense()
     terms = {
-        "expected log likelihood": expected.log_prob.sum(),
+        "expected log likelihood": density.weighed(expected.log_prob).sum(),
         "expected log prior": density.prior.log_prob(mean) - 0.5 * precision.solve(prior.to_dense()).trace(),
         "entropy": 0.5 * (density.dim * (1.0 + math.log(2 * math.pi)) - precision.logdet()),
     }
-    gradient = density.pull_back(expected.gradient) - prior.multiply(mean - density.prior_mean)
+    gradient = density.pull_back(density.weighed(expected.gradient)) - prior.multiply(mean - density.prior_mean)
     return Fit(mean, precision, terms, gradient, family.project(newton), newton)
 
 
@@ -267,19 +275,22 @@ def _flat(mean: Tensor, precision: Tensor, scale: Tensor) -> Tensor:
     return torch.cat([mean * scale, (precision / scale / scale[:, None]).flatten()])
 
 
-def _climb(fit: Fit, step: Step, family: Family, evaluate: Callable[[Tensor, Precision], Fit]) -> Fit:
-    """The first of ever shorter steps that raises the bound and does not overshoot."""
+def _climb(
+    fit: Fit, step: Step, family: Family, evaluate: Callable[[Tensor, Precision], Fit], *, follow: bool = False
+) -> Fit:
+    """The first of ever shorter steps that raises the bound and, where the mean does not follow, does not overshoot."""
     floor = fit.elbo - SLACK * (1.0 + abs(fit.elbo))
     length, current = 1.0, fit.precision.to_dense()
     for _ in range(MAX_SHORTER):
         shorter = 0.5
         try:
             trial = evaluate(fit.mean + length * step.mean, family.structure(current + length * step.precision))
+            trial = _followed(trial, evaluate) if follow else trial
         except NotPositiveDefiniteError:
             length *= shorter
             continue
         slope = trial.slope(step.mean, step.precision)
-        if trial.elbo >= floor and slope >= -OVERSHOOT * step.slope:
+        if trial.elbo >= floor and (follow or slope >= -OVERSHOOT * step.slope):
             return trial
         if slope < 0:  # where it would vanish if it were linear
             shorter = min(0.5, max(0.25, step.slope / (step.slope - slope)))
@@ -288,3 +299,16 @@ def _climb(fit: Fit, step: Step, family: Family, evaluate: Callable[[Tensor, Pre
         f"variational: no step raises the bound from {fit.elbo:.6g} (slope {step.slope:.3g}). Rescale the inputs or "
         "raise the prior precision."
     )
+
+
+def _followed(fit: Fit, evaluate: Callable[[Tensor, Precision], Fit]) -> Fit:
+    """The mean moved towards the best one for the covariance that it has."""
+    for _ in range(FOLLOW):
+        step = DensePrecision(fit.newton).solve(fit.gradient)
+        if float(step @ fit.gradient) <= WORTH:
+            return fit
+        moved = evaluate(fit.mean + step, fit.precision)
+        if moved.elbo < fit.elbo:
+            return fit
+        fit = moved
+    return fit

@@ -16,18 +16,20 @@ from bayescope.network.batches import map_arrays
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call, count_rows, described, explained, placed, some_rows, take_rows
+from bayescope.network.inputs import call, count_rows, described, explained, placed, some_rows, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.shared_noise import outputs_under
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.precision.draws import weight_draws
+from bayescope.storage import stored
 from bayescope.tape.tape import row_blocks
 
 # Rows that a module is traced on where it has not been before.
 TRACED_ROWS = 8
 
 
+@stored("network_model", without=("network",))
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkModel:
@@ -40,7 +42,8 @@ class NetworkModel:
         module: the network, with the weights at which it is linearised.
         weights: which of its parameters θ are.
         outputs: C; 0 where the network has not been run yet.
-        network: how the module is read where J is asked for; ``None`` where that is seldom.
+        network: how the module is read where J is asked for; ``None`` where it has not been found out. It then is when
+            J is first asked for, on those inputs, and again for rows of another shape.
     """
 
     module: nn.Module
@@ -86,6 +89,11 @@ class NetworkModel:
         """The random weights of the module, shape (P,), float64."""
         return self.weights.flat(self.module).to(torch.float64)
 
+    @cached_property
+    def _found(self) -> dict[Hashable, Network]:
+        """The network as it was traced last, by the shapes of the rows."""
+        return {}
+
     def at(self, theta: Tensor) -> NetworkModel:
         """The model whose module has other weights, shape (P,); itself where they are its own."""
         if self._is_own(theta):
@@ -93,6 +101,7 @@ class NetworkModel:
         moved = copy.deepcopy(self)
         moved.__dict__.pop("flat", None)
         moved.__dict__.pop("source", None)
+        moved.__dict__.pop("_found", None)
         values = self.weights.unflat(theta.detach(), self.module)
         with torch.no_grad():
             for name, parameter in self.weights.parameters(moved.module).items():
@@ -150,6 +159,18 @@ class NetworkModel:
         with torch.no_grad():
             return self._traced(x, theta).jacobian_product(x, v)
 
+    def _check_stored(self) -> None:
+        """Checks that the weights of a file are those of its module.
+
+        Raises:
+            InputError: if they are not.
+        """
+        found = [(name, parameter.shape) for name, parameter in self.weights.parameters(self.module).items()]
+        shapes = dict(zip(self.weights.names, self.weights.shapes, strict=True))
+        masks = self.weights.masks.items()
+        if found != list(shapes.items()) or not all(mask.shape == shapes[name] for name, mask in masks):
+            raise InputError("weights: expected those of the module, got others.")
+
     @property
     def _copied(self) -> bool:
         """Whether the network may write over its inputs."""
@@ -170,7 +191,12 @@ class NetworkModel:
         moved = self.at(theta)
         if moved.network is not None:
             return moved.network
-        return Network.trace(moved.module, owned(take_rows(x, slice(0, TRACED_ROWS)), copy=True), self.weights)
+        shapes = tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors(x))
+        if shapes not in moved._found:
+            moved._found.clear()  # one at a time: lengths of texts may be many
+            few = owned(take_rows(x, slice(0, TRACED_ROWS)), copy=True)
+            moved._found[shapes] = Network.trace(moved.module, few, self.weights)
+        return moved._found[shapes]
 
     def _is_own(self, theta: Tensor) -> bool:
         """Whether θ is the module's, up to the rounding of its parameters."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.storage import stored
 
 
 @final
@@ -74,6 +75,7 @@ def largest_variance(k: int | float) -> LargestVariance:
     return LargestVariance(k)
 
 
+@stored("weights")
 @final
 @dataclass(frozen=True, eq=False)
 class Weights:

@@ -15,8 +15,10 @@ from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
+from bayescope.storage import stored
 
 
+@stored("draws_posterior")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class DrawsPosterior(Posterior):

@@ -21,6 +21,7 @@ from bayescope.posterior.record import Record
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
+from bayescope.storage import stored
 from bayescope.transforms import Transform, pushforward_moments
 
 DEFAULT_SAMPLES = 1000
@@ -28,6 +29,7 @@ DEFAULT_SAMPLES = 1000
 COVARIANCE_BYTES = 256 * 2**20
 
 
+@stored("gaussian_posterior", without=("infer", "fit"), told="lost")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class GaussianPosterior(Posterior):
@@ -44,6 +46,7 @@ class GaussianPosterior(Posterior):
         fit: what the evidence is computed from, as a function of the prior precision and the noise.
         method: how f is read unless `predict` is told: "linearized", which Laplace's expansion is made for, or
             "sampled", for a q(θ) that was fitted to f itself.
+        lost: which of ``infer`` and ``fit`` a file did not keep.
     """
 
     location: Tensor
@@ -55,6 +58,7 @@ class GaussianPosterior(Posterior):
     infer: Callable[..., Posterior] | None = None
     fit: Evidence | None = None
     method: str = "linearized"
+    lost: tuple[str, ...] = ()
 
     @property
     def mean(self) -> Tensor:

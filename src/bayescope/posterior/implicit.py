@@ -15,6 +15,7 @@ from bayescope.models import Model
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
+from bayescope.storage import stored
 
 DEFAULT_PASSES = 100
 
@@ -29,6 +30,7 @@ class Passes(Protocol):
         """
 
 
+@stored("implicit_posterior")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class ImplicitPosterior(Posterior):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import UndefinedQuantityError
+from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
@@ -18,8 +18,10 @@ from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.posterior import Answer, Options, Posterior, as_points
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
+from bayescope.storage import stored
 
 
+@stored("mixture_posterior")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class MixturePosterior(Posterior):
@@ -118,6 +120,10 @@ class MixturePosterior(Posterior):
                 f"{quantity}: the components of this mixture are of models with unlike weights, which have none in "
                 "common. Ask for predictions or for functions, or each component."
             )
+
+    def _check_stored(self) -> None:
+        if self.log_weights.shape != (len(self.components),) or not self.components:
+            raise InputError(f"mixture: expected a weight for each component, got {tuple(self.log_weights.shape)}.")
 
     def _as_prior(self) -> Prior:
         raise UndefinedQuantityError("condition: a mixture cannot be a prior; each of its components can.")

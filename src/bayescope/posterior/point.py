@@ -16,8 +16,10 @@ from bayescope.models import Model
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
+from bayescope.storage import stored
 
 
+@stored("point_posterior")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class PointPosterior(Posterior):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -18,6 +19,7 @@ from bayescope.models import Model
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
+from bayescope.storage import save
 
 
 class Options(NamedTuple):
@@ -110,6 +112,7 @@ class Posterior(ABC):
         likelihood: p(y∣f); ``None`` for a bare log density.
         infer: the inference that made it, as a function of the prior and the data, where it is one.
         fit: the evidence as a function of the prior precision and the noise, where it is known as one.
+        lost: which of the two a posterior that was loaded had before it was saved: files keep neither.
     """
 
     record: Record
@@ -117,6 +120,7 @@ class Posterior(ABC):
     likelihood: Likelihood | None
     infer: Callable[..., Posterior] | None = None
     fit: Evidence | None = None
+    lost: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -249,6 +253,7 @@ class Posterior(ABC):
         """
         prior = self._as_prior()
         if self.infer is None:
+            self._refuse_lost("condition", "infer")
             raise self.record.undefined("condition", "cannot be updated with data.")
         return self.infer(prior, *(data if isinstance(data, tuple) else (data,)))
 
@@ -268,6 +273,7 @@ class Posterior(ABC):
             return self.record.log_evidence()
         if self.fit is None:
             self.record.log_evidence()
+            self._refuse_lost("log_evidence", "fit")
             raise self.record.undefined(
                 "log_evidence", "knows it at its own prior and noise alone. Fit again with other ones."
             )
@@ -311,6 +317,47 @@ class Posterior(ABC):
 
     def __repr__(self) -> str:
         return self.summary()
+
+    def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
+        """Writes the posterior into one file, from which `bayescope.load` has it again: predictions to the last bit.
+
+        The file has no data, no curvature beside the precision, and no code. A network of torch's own layers is
+        described in it; for one of another class, `load` asks for the module. Equal posteriors give equal bytes.
+
+        Args:
+            path: the file, by custom with the suffix ".bayes"; one of that name is replaced in a single step.
+            metadata: what is to stand beside it: text, numbers, truth values, ``None``, lists and mappings of these.
+
+        Returns:
+            The path.
+
+        Raises:
+            UnsupportedError: if a part is the caller's own code: a likelihood, a transform.
+            InputError: if the file cannot be written.
+        """
+        return save(self, path, summary=self.summary(), metadata=metadata)
+
+    def _check_stored(self) -> None:
+        """Checks that what a file has is over the same weights.
+
+        Raises:
+            InputError: if it is not.
+        """
+        shapes: set[tuple[int, ...]] = {(size,) for size in self.sizes}
+        if isinstance(location := getattr(self, "location", None), Tensor):
+            shapes.add(tuple(location.shape))
+        if self.function is not None and len(self.sizes) == 1:
+            shapes.add((self.function.dim,))
+        if len(shapes) > len(set(self.sizes)):
+            raise InputError(f"posterior: expected parts over the same weights, got shapes {sorted(shapes)}.")
+
+    def _refuse_lost(self, quantity: str, part: str) -> None:
+        """Refuses what takes more than a file keeps."""
+        if part in self.lost:
+            raise UndefinedQuantityError(
+                f"{quantity}: this posterior by {self.record.method} was loaded from a file, which keeps neither data "
+                "nor curvature. Ask for it before saving, or fit again."
+            )
 
     def to_arviz(
         self, *, data: tuple[Any, Any] | None = None, draws: int = 1000, generator: torch.Generator | int | None = None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 from torch import Tensor
 
 from bayescope.errors import UndefinedQuantityError
+from bayescope.storage import stored
 
 
+@stored("record")
 @final
 @dataclass(frozen=True)
 class Record:
@@ -21,7 +23,7 @@ class Record:
         evidence: log p(data) as the approximation defines it, a float64 scalar, or ``None``.
         elbo_terms: the terms whose sum is a lower bound on log p(data), or ``None``.
         notes: lines for the summary: the prior, the units of the inputs, what an option resolved to.
-        trace: numbers per iteration, such as the objective.
+        trace: numbers per iteration, such as the objective; of several members also lists of them.
         instead: what to do for a quantity that the approximation does not define, as a sentence of its refusal.
     """
 
@@ -29,7 +31,7 @@ class Record:
     evidence: Tensor | None = None
     elbo_terms: Mapping[str, Tensor] | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
-    trace: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    trace: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     instead: str = ""
 
     def log_evidence(self) -> Tensor:

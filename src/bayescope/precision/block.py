@@ -13,9 +13,11 @@ from torch import Tensor
 from bayescope.errors import InputError
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
+@stored("block_precision", parts={"_blocks": tuple[Precision, ...], "_indices": tuple[Tensor, ...], "_name": str})
 @final
 class BlockPrecision:
     """A = Σ_i E_i A_i E_iᵀ, where E_i puts the weights of block i, in its own order, at their flat positions.
@@ -128,6 +130,9 @@ class BlockPrecision:
         """The blocks' states, and their positions, which have to be the same."""
         shared = {f"indices {i}": index for i, index in enumerate(self._indices)}
         return State("block", self._name, shared=shared, parts=tuple(block.state() for block in self._blocks))
+
+    def _check_stored(self) -> None:
+        BlockPrecision(self._blocks, self._indices, self.dim)
 
     def _with(self, blocks: list[Precision]) -> BlockPrecision:
         precision = BlockPrecision.__new__(BlockPrecision)

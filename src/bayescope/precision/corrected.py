@@ -14,9 +14,15 @@ from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectrum
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
+@stored(
+    "corrected_precision",
+    parts={"_basis": KroneckerProduct, "_eigenvalues": Tensor, "_ridge": Ridge, "_name": str},
+    kept=("_spectrum",),
+)
 @final
 class EigenvalueCorrectedPrecision:
     """A = Q diag(s) Qᵀ + δ I with Q = Q_out ⊗ Q_in, per group, in float64 (George et al. 2018, section 3).

@@ -11,9 +11,11 @@ from torch import Tensor
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
+@stored("whitened_covariance")
 class Whitened(NamedTuple):
     """Σ = S^{½} (I + W Wᵀ) S^{½} and I + Wᵀ W = C Cᵀ, with C lower triangular.
 
@@ -26,6 +28,7 @@ class Whitened(NamedTuple):
     lower: Tensor
 
 
+@stored("low_rank_covariance", parts={"_variances": Tensor, "_factor": Tensor, "_name": str}, kept=("_whitened",))
 @final
 class LowRankCovariance:
     """The precision A = Σ⁻¹ of a covariance Σ = diag(s) + L Lᵀ, in float64; nothing of shape P×P is built.
@@ -95,6 +98,9 @@ class LowRankCovariance:
             )
         factor = torch.linalg.solve_triangular(lower, turned.mT, upper=False).mT
         return LowRankCovariance(self._variances / shrunk, factor, name=self._name)
+
+    def _check_stored(self) -> None:
+        LowRankCovariance(self._variances, self._factor)
 
     def scaled(self, factor: Tensor | float) -> LowRankCovariance:
         """c A for a positive number c: the covariance is Σ / c, and W stays as it is."""

@@ -9,9 +9,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from bayescope.errors import NotPositiveDefiniteError
+from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
@@ -31,6 +32,7 @@ class _LogDeterminant(torch.autograd.Function):
         return gradient * torch.cholesky_inverse(factor), None
 
 
+@stored("dense_precision", parts={"_matrix": Tensor, "_name": str, "_semidefinite": bool}, kept=("_cholesky",))
 @final
 class DensePrecision:
     """A dense symmetric positive definite matrix A = L Lᵀ in float64.
@@ -105,6 +107,11 @@ class DensePrecision:
         """A + diag(d) for d a scalar or of shape (P,)."""
         values = torch.as_tensor(diagonal, dtype=torch.float64, device=self._matrix.device).expand(self.dim)
         return DensePrecision(self._matrix + torch.diag(values), name=self._name)
+
+    def _check_stored(self) -> None:
+        shapes = {tuple(matrix.shape) for matrix in (self._matrix, vars(self).get("_cholesky", self._matrix))}
+        if shapes != {(self.dim, self.dim)}:
+            raise InputError(f"{self._name}: expected square matrices, got shapes {sorted(shapes)}.")
 
     def scaled(self, factor: Tensor | float) -> DensePrecision:
         """c A for a positive number c: its Cholesky factor is √c L."""

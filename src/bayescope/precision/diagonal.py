@@ -11,9 +11,11 @@ from torch import Tensor
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
+@stored("diagonal_precision", parts={"_values": Tensor, "_name": str, "_semidefinite": bool}, kept=("_positive",))
 @final
 class DiagonalPrecision:
     """The matrix A = diag(a) with a > 0, in float64.

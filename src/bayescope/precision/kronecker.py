@@ -16,12 +16,14 @@ from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectrum
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 # The share of a factor's largest eigenvalue that a sum of products in float32 resolves.
 RESOLVED = 1e-5
 
 
+@stored("kronecker_factors", kept=("_output_eigen", "_input_eigen"))
 @final
 @dataclass(frozen=True, eq=False)
 class KroneckerFactors:
@@ -67,6 +69,9 @@ class KroneckerFactors:
         outputs, inputs = self._output_eigen[0] * self.scale, self._input_eigen[0]
         return outputs[:, :, None] * inputs[:, None]
 
+    def _check_stored(self) -> None:
+        KroneckerPrecision(self.input, self.output, self.normaliser, name=self.name)
+
     def rescaled(self, output: Tensor, inputs: Tensor) -> KroneckerFactors:
         """S K S for S = output ⊗ inputs, the diagonals of shape (G, O) and (G, D)."""
         return KroneckerFactors(
@@ -82,6 +87,11 @@ class KroneckerFactors:
         return _eigen(self.input, self.name)
 
 
+@stored(
+    "kronecker_precision",
+    parts={"_factors": KroneckerFactors, "_factor": Tensor | float, "_ridge": Ridge},
+    kept=("_spectrum",),
+)
 @final
 class KroneckerPrecision:
     """A = output ⊗ input / normaliser + diag(d), per group, in float64 (Martens and Grosse 2015, section 3).

@@ -13,6 +13,7 @@ from torch import Tensor
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 # A variance is the prior's less what the data determine. Where less than this share of it is left, the difference of
@@ -20,6 +21,7 @@ from bayescope.tape import Tape
 SHARE = {torch.float64: 1e-8, torch.float32: 1e-4}
 
 
+@stored("whitened_precision")
 @final
 @dataclass(frozen=True, eq=False)
 class Whitened:
@@ -36,6 +38,11 @@ class Whitened:
     diagonal: Tensor
 
 
+@stored(
+    "low_rank_precision",
+    parts={"_vectors": Tensor, "_values": Tensor, "_diagonal": Tensor, "_name": str},
+    kept=("_eigen", "_whitened"),
+)
 @final
 class LowRankPrecision:
     """A = V diag(λ) Vᵀ + diag(d), in float64; nothing of shape P×P is built.
@@ -83,6 +90,9 @@ class LowRankPrecision:
         precision = LowRankPrecision(self._vectors, self._values, added, name=self._name)
         precision._eigen = self._eigen  # of the part that does not change
         return precision
+
+    def _check_stored(self) -> None:
+        LowRankPrecision(self._vectors, self._values, self._diagonal)
 
     def scaled(self, factor: Tensor | float) -> LowRankPrecision:
         """c A for a positive number c: c λ and c d."""

@@ -9,10 +9,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.errors import UnsupportedError
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.storage import stored
 from bayescope.tape import FactoredTape, Tape
 
 
+@stored("kronecker_product")
 @final
 @dataclass(frozen=True, eq=False)
 class KroneckerProduct:
@@ -34,6 +36,12 @@ class KroneckerProduct:
         """P = G O D."""
         groups, outputs, inputs = self.shape
         return groups * outputs * inputs
+
+    def _check_stored(self) -> None:
+        groups, outputs, inputs = self.shape
+        for factor, size in ((self.left, outputs), (self.right, inputs)):
+            if factor is not None and tuple(factor.shape) not in {(groups, size), (groups, size, size)}:
+                raise InputError(f"product: expected factors for {self.shape}, got {tuple(factor.shape)}.")
 
     @cached_property
     def mT(self) -> KroneckerProduct:

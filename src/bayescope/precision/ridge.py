@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.storage import stored
 
 # A diagonal counts as constant or separable up to the rounding of the dtype that it was given in.
 ROUNDINGS = 64
 
 
+@stored("ridge")
 @final
 @dataclass(frozen=True, eq=False)
 class Ridge:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
+from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
 from bayescope.precision.product import KroneckerProduct
+from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
+@stored("spectrum")
 @final
 @dataclass(frozen=True, eq=False)
 class Spectrum:
@@ -48,6 +50,10 @@ class Spectrum:
         if not (smallest > 0 and largest < torch.inf):  # NaN fails both
             raise _not_positive(name, basis, values.detach().flatten())
         return cls(basis, values, log_scale, residual)
+
+    def _check_stored(self) -> None:
+        if tuple(self.values.shape) != self.basis.shape or self.log_scale.ndim:
+            raise InputError(f"spectrum: expected values of shape {self.basis.shape}, got {tuple(self.values.shape)}.")
 
     def logdet(self) -> Tensor:
         """Σ log s + log_scale, a float64 scalar."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
+
+from bayescope.errors import InputError, InputTypeError
 
 Kind = Literal["numeric", "categorical"]
 
@@ -36,3 +39,38 @@ class Column:
         if self.kind == "numeric":
             return bool(np.isnan(self.values).all())
         return all(value is None for value in self.values)
+
+
+def in_order_of(names: Sequence[str], columns: Sequence[Column]) -> list[Column]:
+    """The columns of these names, in their order.
+
+    Raises:
+        InputError: if one is missing or has another name.
+    """
+    given = {column.name: column for column in columns}
+    absent = [name for name in names if name not in given]
+    extra = [name for name in given if name not in names]
+    if absent or extra:
+        problems = [f"no column {name!r}" for name in absent] + [f"the unknown column {name!r}" for name in extra]
+        raise InputError(
+            f"X: expected the columns that were fitted, got {', '.join(problems)}. Rename, add or drop columns."
+        )
+    return [given[name] for name in names]
+
+
+def values_of_kind(column: Column, kind: Kind) -> np.ndarray:
+    """The column's values as those of a kind: a column without any is of both.
+
+    Raises:
+        InputTypeError: if there are numbers where labels were fitted, or labels where numbers were.
+    """
+    if column.kind == kind:
+        return column.values
+    if column.empty:
+        return np.full(column.values.shape, np.nan if kind == "numeric" else None)
+    expected, got = ("numbers", "labels") if kind == "numeric" else ("labels", "numbers")
+    example = next(value for value in column.values.tolist() if value is not None and value == value)
+    raise InputTypeError(
+        f"column {column.name!r}: expected {expected}, as fitted, got {got} such as {example!r}. "
+        "Give it the type that it had then."
+    )

@@ -11,7 +11,8 @@ import numpy as np
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
-from bayescope.tables.columns import Column
+from bayescope.storage import stored
+from bayescope.tables.columns import Column, in_order_of, values_of_kind
 from bayescope.tables.scaling import SCALINGS, Scaling
 
 Transform = Literal["standard", "quantile"]
@@ -41,6 +42,7 @@ class Encoded:
     levels: np.ndarray
 
 
+@stored("numeric_encoding")
 @final
 @dataclass(frozen=True, eq=False)
 class NumericEncoding:
@@ -142,6 +144,7 @@ class NumericEncoding:
         return self.edges, self.counts
 
 
+@stored("categorical_encoding")
 @final
 @dataclass(frozen=True, eq=False)
 class CategoricalEncoding:
@@ -214,6 +217,7 @@ class CategoricalEncoding:
 Feature = NumericEncoding | CategoricalEncoding
 
 
+@stored("table_encoding")
 @final
 @dataclass(frozen=True, eq=False)
 class TableEncoding:
@@ -273,38 +277,13 @@ class TableEncoding:
             InputError: if a column is missing, is not known or holds a number too far out.
             InputTypeError: if there are numbers where labels were, or labels where numbers were.
         """
-        given = {column.name: column for column in columns}
-        self._check_names(given)
+        known = in_order_of(self.names, columns)
         rows = len(columns[0].values)
         # Column by column in memory, as they are written.
         values, levels = np.empty((len(self.features), rows)), np.empty((len(self.features), rows), dtype=np.int64)
-        for j, feature in enumerate(self.features):
-            values[j], levels[j] = feature.encode(_of_kind(feature, given[feature.name]))
+        for j, (feature, column) in enumerate(zip(self.features, known, strict=True)):
+            values[j], levels[j] = feature.encode(values_of_kind(column, feature.kind))
         return Encoded(values.T, levels.T)
-
-    def _check_names(self, given: Mapping[str, Column]) -> None:
-        absent = [name for name in self.names if name not in given]
-        extra = [name for name in given if name not in self.names]
-        if absent or extra:
-            problems = [f"no column {name!r}" for name in absent] + [f"the unknown column {name!r}" for name in extra]
-            raise InputError(
-                f"X: expected the columns that were fitted, got {', '.join(problems)}. Rename, add or drop columns."
-            )
-
-
-def _of_kind(feature: Feature, column: Column) -> np.ndarray:
-    """The column's values, as the feature's kind where there are none to tell."""
-    if column.kind == feature.kind:
-        return column.values
-    if column.empty:
-        numeric = feature.kind == "numeric"
-        return np.full(column.values.shape, np.nan) if numeric else np.full(column.values.shape, None)
-    expected, got = ("numbers", "labels") if feature.kind == "numeric" else ("labels", "numbers")
-    example = next(value for value in column.values.tolist() if value is not None and value == value)
-    raise InputTypeError(
-        f"column {column.name!r}: expected {expected}, as fitted, got {got} such as {example!r}. "
-        "Give it the type that it had then."
-    )
 
 
 def _transforms(columns: Sequence[Column], transform: Transform | Mapping[str, Transform]) -> Mapping[str, Transform]:

@@ -8,12 +8,15 @@ from typing import final
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from bayescope.storage import stored
+
 # Knots of a `Quantiles`; half as many steps of the score, each with the value before and after it.
 KNOTS = 1000
 # Beyond the seen range the score goes on as it did over the outer twentieth of the values.
 OUTER = 0.05
 
 
+@stored("standard_scaling")
 @final
 @dataclass(frozen=True, eq=False)
 class Standard:
@@ -44,6 +47,7 @@ class Standard:
         return (x - self.mean) / self.scale
 
 
+@stored("quantile_scaling")
 @final
 @dataclass(frozen=True, eq=False)
 class Quantiles:

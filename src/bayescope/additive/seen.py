@@ -1,0 +1,137 @@
+"""What a fitted model remembers of its data: the values of each feature, and of each pair that has a term.
+
+Effects, their centres and their importance are sums over the data in which each term reads one feature or two. So the
+distinct points of single features and pairs are enough, with their weights, and no row is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.problem import Problem
+from bayescope.additive.terms import Rows
+from bayescope.errors import InputError
+from bayescope.storage import stored
+from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, TableEncoding
+
+# A pair that has more different points is told by those of so many rows, evenly among the data.
+MOST_CELLS = 4096
+
+
+@stored("additive_values")
+@final
+@dataclass(frozen=True, eq=False)
+class Values:
+    """Distinct points of one feature or of two, as the model was fitted to them.
+
+    Attributes:
+        features: positions in the table, one or two.
+        numbers: as the model takes them, shape (U, k) for k features.
+        levels: as the model takes them, int64, shape (U, k).
+        weights: how often each counts, shape (U,), above 0.
+    """
+
+    features: tuple[int, ...]
+    numbers: Tensor
+    levels: Tensor
+    weights: Tensor
+
+    def __post_init__(self) -> None:
+        shape = (self.weights.shape[0], len(self.features))
+        if self.numbers.shape != shape or self.levels.shape != shape or self.weights.ndim != 1:
+            raise InputError(f"values: expected numbers and levels of shape {shape}, got others.")
+
+    def of(self, feature: int) -> tuple[Tensor, Tensor]:
+        """The numbers and levels of one of the features, shape (U,)."""
+        place = self.features.index(feature)
+        return self.numbers[:, place], self.levels[:, place]
+
+    def rows(self, encoding: TableEncoding) -> Rows:
+        """U rows with these values; the other features are anywhere."""
+        rows = anywhere(encoding, len(self.weights))
+        rows.values[:, self.features], rows.levels[:, self.features] = self.numbers, self.levels
+        return rows
+
+
+@stored("additive_seen")
+@final
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The values of all features and pairs.
+
+    Attributes:
+        features: of each feature, in the order of the table.
+        pairs: of each pair that has a term.
+    """
+
+    features: tuple[Values, ...]
+    pairs: tuple[Values, ...]
+
+    @classmethod
+    def of(cls, problem: Problem, features: int) -> Seen:
+        """From the rows and terms of a fit.
+
+        Args:
+            problem: the rows, as each term reads them.
+            features: how many the table has.
+        """
+        points: dict[int, tuple[Values, Tensor]] = {}
+        pairs: list[tuple[int, ...]] = []
+        for family, design in zip(problem.families, problem.designs, strict=True):
+            for place, term in enumerate(family.terms):
+                if len(term.features) > 1:
+                    pairs.append(term.features)
+                    continue
+                found, point = design.place[place].unique(return_inverse=True)
+                levels = design.points.levels[place, found]
+                inputs = design.points.inputs[place, found]
+                numbers = inputs[:, 0] if inputs.shape[1] else torch.zeros(len(found), dtype=torch.float64)
+                mass = torch.zeros(len(found), dtype=torch.float64).index_add_(0, point, problem.weights)
+                points[term.features[0]] = Values(term.features, numbers[:, None], levels[:, None], mass), point
+        return cls(
+            tuple(points[feature][0] for feature in range(features)),
+            tuple(_together(pair, points, problem.weights) for pair in pairs),
+        )
+
+    def pair(self, features: Sequence[int]) -> Values:
+        """The values of a pair that has a term, in either order."""
+        return next(values for values in self.pairs if sorted(values.features) == sorted(features))
+
+    def side_by_side(self, encoding: TableEncoding) -> tuple[Rows, Tensor]:
+        """Rows in which each feature has its values, whatever the others have, and their weights, shape (D, U)."""
+        most = max(len(values.weights) for values in self.features)
+        rows, weights = anywhere(encoding, most), torch.zeros(len(self.features), most, dtype=torch.float64)
+        for feature, values in enumerate(self.features):
+            count = len(values.weights)
+            rows.values[:count, feature], rows.levels[:count, feature] = values.of(feature)
+            weights[feature, :count] = values.weights
+        return rows, weights
+
+
+def anywhere(encoding: TableEncoding, count: int) -> Rows:
+    """Rows of a table in which no feature has a value that matters."""
+    levels = [0 if isinstance(described, CategoricalEncoding) else NO_LEVEL for described in encoding.features]
+    values = torch.zeros(count, len(levels), dtype=torch.float64)
+    return Rows(values, torch.tensor(levels).repeat(count, 1))
+
+
+def _together(features: tuple[int, ...], points: dict[int, tuple[Values, Tensor]], row_weights: Tensor) -> Values:
+    """The points of two features that occur in one row."""
+    (first, at_first), (second, at_second) = (points[feature] for feature in features)
+    count = len(second.weights)
+    cells, rows = at_first * count + at_second, row_weights
+    if len(cells.unique()) > MOST_CELLS:
+        some = torch.arange(0, len(cells), -(-len(cells) // MOST_CELLS))
+        cells, rows = cells[some], rows[some]
+    found, place = cells.unique(return_inverse=True)
+    mass = torch.zeros(len(found), dtype=torch.float64).index_add_(0, place, rows)
+    if len(rows) < len(row_weights):
+        mass *= row_weights.sum() / rows.sum()
+    a, b = found // count, found % count
+    numbers = torch.cat([first.numbers[a], second.numbers[b]], 1)
+    return Values(features, numbers, torch.cat([first.levels[a], second.levels[b]], 1), mass)

@@ -1,0 +1,72 @@
+"""What a command answers: lines for people, or one JSON object for programs, on the standard output."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import typer
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from bayescope.errors import BayescopeWarning
+
+PIPED_WIDTH = 160  # a pipe has no width of its own; the whole table fits
+
+
+def stdout(*, aside: bool = False) -> Console:
+    """The console for results; where the output is no terminal, lines are as long as the table needs.
+
+    Args:
+        aside: whether results go to the error stream, since the standard output carries data.
+    """
+    console = Console(highlight=False, stderr=aside)
+    return console if console.is_terminal else Console(highlight=False, stderr=aside, width=PIPED_WIDTH)
+
+
+def answer(facts: Mapping[str, Any], *shown: RenderableType | str, as_json: bool, aside: bool = False) -> None:
+    """Prints what a command found.
+
+    Args:
+        facts: all of it, for programs; what is not finite becomes null.
+        shown: the lines and tables for people; plain text is not cut into lines where it is piped.
+        as_json: whether to print the facts.
+        aside: whether the lines go to the error stream.
+    """
+    if as_json:
+        typer.echo(json.dumps(_plain(facts), ensure_ascii=False, indent=2))
+        return
+    console = stdout(aside=aside)
+    for each in shown:
+        console.print(Text(each) if isinstance(each, str) else each, soft_wrap=not console.is_terminal)
+
+
+@contextmanager
+def noted_warnings() -> Iterator[list[str]]:
+    """Collects bayescope's warnings in the block, each once, for the answer to tell; others go their way."""
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BayescopeWarning)
+        yield told
+    for warning in caught:
+        if not issubclass(warning.category, BayescopeWarning):
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    told += dict.fromkeys(str(warning.message) for warning in caught if issubclass(warning.category, BayescopeWarning))
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

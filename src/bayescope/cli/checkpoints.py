@@ -1,0 +1,68 @@
+"""Where long fits are kept while they run, so that an interrupted one can be carried on."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from bayescope.errors import InputError
+from bayescope.estimators.mlp_posteriors import POSTERIORS
+
+ENDING = ".checkpoint"
+# Of the fit to the rows that are not held out.
+FIRST = ".held-out"
+# Of a network's training before its posterior's own, as its estimator names it.
+BEFORE = "-prior"
+
+
+@final
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one command.
+
+    Attributes:
+        first: of the fit to the rows that are not held out; ``None`` where fits keep none.
+        last: of the fit whose model is saved.
+    """
+
+    first: Path | None = None
+    last: Path | None = None
+
+    @classmethod
+    def beside(cls, out: Path, estimator: Any, *, resume: bool) -> Checkpoints:
+        """Those of a fit: beside the model's file, where the estimator takes long enough to have some.
+
+        Args:
+            out: the model's file.
+            estimator: not fitted.
+            resume: whether to go on from those that lie there.
+
+        Raises:
+            InputError: if one lies there that nobody said to carry on.
+        """
+        kind = POSTERIORS.get(getattr(estimator, "posterior", ""))
+        if "checkpoint" not in inspect.signature(type(estimator)).parameters or kind is None:
+            return cls()
+        if not (kind.trains or kind.expands):
+            return cls()
+        places = cls(out.with_name(f"{out.name}{FIRST}{ENDING}"), out.with_name(f"{out.name}{ENDING}"))
+        left = places._files()
+        if left and not resume:
+            raise InputError(
+                f"{left[0]}: expected no checkpoint, got that of an earlier fit. Carry it on with --resume, or remove "
+                "it."
+            )
+        return places
+
+    def remove(self) -> None:
+        """Takes the files away, once the model is saved."""
+        for file in self._files():
+            file.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        """Those that are there."""
+        places = [place for place in (self.first, self.last) if place is not None]
+        every = [*places, *(place.with_stem(f"{place.stem}{BEFORE}") for place in places)]
+        return [place for place in every if place.exists()]

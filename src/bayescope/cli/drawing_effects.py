@@ -1,0 +1,173 @@
+"""`bayescope effects`: what an additive model learnt of each feature, as pictures and as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bayescope import checks, plots
+from bayescope.additive.effects import Effect, Surface
+from bayescope.cli.answer import answer
+from bayescope.cli.header import hint, split_names
+from bayescope.cli.loading import load_model
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.files import staged, usable_folder
+from bayescope.plots import style
+from bayescope.progress import progress_bar
+
+# Panels of one picture; a model of more features has several.
+PANELS = 12
+SHOWN_TERMS = 15
+FILES = ("effects.csv", "importance.csv", "importance.png", "pairs.csv")
+
+
+@final
+@dataclass(frozen=True)
+class EffectSettings:
+    """The options of the command, as typed.
+
+    Attributes:
+        features: whose effects; all by default, those that matter most first.
+        level: the probability of the bands.
+        as_json: whether to answer in JSON.
+    """
+
+    features: Sequence[str]
+    level: float
+    as_json: bool
+
+
+def draw_effects(model: Path, out: Path, settings: EffectSettings) -> None:
+    """Writes the effects of an additive model into a folder: all files, or none.
+
+    Args:
+        model: the model's file.
+        out: the folder.
+        settings: all else.
+
+    Raises:
+        UnsupportedError: if the model is none whose effects add up.
+        InputError: if there is no such feature, or the folder cannot be written to.
+    """
+    usable_folder("--out", out, FILES)
+    checks.fraction("--level", settings.level)
+    estimator, table = load_model(model)
+    if not hasattr(estimator, "effects"):
+        raise UnsupportedError(
+            f"{model}: expected an additive model, whose effects add up, got {type(estimator).__name__}. Fit one with "
+            "bayescope fit --model additive; what moves the predictions of this one stands in bayescope report."
+        )
+    names = _features(settings.features, list(table.kinds), estimator)
+    importance = estimator.importance(level=settings.level)
+    with progress_bar("computing") as report:
+        effects = []
+        for done, name in enumerate(names):
+            report(done, len(names), name)
+            effects.append(estimator.effects(name, level=settings.level))
+        pairs = [pair for pair in estimator.pairs_ if set(pair) & set(names)]
+        surfaces = [estimator.surface(*pair, level=settings.level) for pair in pairs]
+    with staged(out) as stage:
+        pd.concat(map(_effect_rows, effects)).to_csv(stage / "effects.csv", index=False)
+        importance.as_frame().to_csv(stage / "importance.csv", index=False)
+        style.save(plots.importance(importance), stage / "importance.png")
+        for name, figure in _pictures(effects, surfaces):
+            style.save(figure, stage / f"{name}.png")
+        if surfaces:
+            pd.concat(map(_surface_rows, surfaces)).to_csv(stage / "pairs.csv", index=False)
+        files = sorted(file.name for file in stage.iterdir())
+    facts = {
+        "folder": str(out),
+        "files": files,
+        "features": names,
+        "pairs": [list(pair) for pair in pairs],
+        "unit": effects[0].unit,
+        "level": settings.level,
+        "importance": importance.as_frame().to_dict(orient="records"),
+    }
+    answer(facts, *_lines(facts), *(f"wrote {out / name}" for name in files), as_json=settings.as_json)
+
+
+def _features(given: Sequence[str], known: list[str], estimator: Any) -> list[str]:
+    """Those that were asked for, or all, those that matter most first."""
+    names = split_names(given, known)
+    for name in names:
+        if name not in known:
+            raise InputError(f"--feature: expected a feature of the model, got {name!r}; {hint(name, known)}")
+    if names:
+        return names
+    found = estimator.importance()
+    ranked = [found.names[term] for term in found.order]
+    return sorted(known, key=lambda name: ranked.index(name) if name in ranked else len(ranked))
+
+
+def _pictures(effects: Sequence[Effect], surfaces: Sequence[Surface]) -> Iterator[tuple[str, Any]]:
+    """Pictures by the names of their files."""
+    parts = [effects[start : start + PANELS] for start in range(0, len(effects), PANELS)]
+    for place, part in enumerate(parts, 1):
+        yield "effects" if len(parts) == 1 else f"effects-{place}", plots.effects(part)
+    for place, surface in enumerate(surfaces, 1):
+        for output in range(max(1, len(surface.outputs))):
+            several = f"-{output + 1}" if surface.outputs else ""
+            yield f"pair-{place}{several}", plots.effect_surface(surface, output=output)
+
+
+def _effect_rows(shown: Effect) -> pd.DataFrame:
+    """One row a grid point and output; a missing value's is last, with an empty value."""
+    values, parts = list(shown.grid), [shown.mean, shown.sd, shown.low, shown.high]
+    density = shown.density
+    if shown.missing is not None:
+        gone = shown.missing
+        values.append(None)
+        ends = (gone.mean, gone.sd, gone.low, gone.high)
+        parts = [np.append(part, np.asarray(at)[None], axis=0) for part, at in zip(parts, ends, strict=True)]
+        density = np.append(density, gone.density)
+    return _rows({"feature": shown.feature, "value": values, "density": density}, parts, shown.outputs)
+
+
+def _surface_rows(shown: Surface) -> pd.DataFrame:
+    """One row a pair of grid points and output."""
+    first, second = (grid.ravel() for grid in np.meshgrid(shown.grid_a, shown.grid_b, indexing="ij"))
+    parts = [part.reshape(len(first), *part.shape[2:]) for part in (shown.mean, shown.sd, shown.low, shown.high)]
+    a, b = shown.features
+    keys = {"first": a, "second": b, "first_value": first, "second_value": second, "density": shown.density.ravel()}
+    return _rows(keys, parts, shown.outputs)
+
+
+def _rows(keys: dict[str, Any], parts: Sequence[np.ndarray], outputs: Sequence[str]) -> pd.DataFrame:
+    """The four parts (n,) or (n, C) as columns, output after output."""
+    names = ("mean", "sd", "low", "high")
+    if parts[0].ndim == 1:
+        return pd.DataFrame({**keys, **dict(zip(names, parts, strict=True))})
+    told = outputs or [str(place) for place in range(parts[0].shape[1])]
+    each = (
+        pd.DataFrame({**keys, "output": name, **{n: part[:, k] for n, part in zip(names, parts, strict=True)}})
+        for k, name in enumerate(told)
+    )
+    return pd.concat(each)
+
+
+def _lines(facts: dict[str, Any]) -> list[RenderableType]:
+    """The importance of the terms, as a table."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(Text("term", style="dim"))
+    several = bool(facts["importance"]) and "output" in facts["importance"][0]
+    for heading in [*(["of"] if several else []), "mean effect", f"{100 * facts['level']:g} % interval"]:
+        table.add_column(Text(heading, style="dim"), justify="right", no_wrap=True)
+    for term in facts["importance"][:SHOWN_TERMS]:
+        cells = [str(term["term"]), *([str(term["output"])] if several else [])]
+        table.add_row(*cells, f"{term['mean']:.3g}", f"{term['low']:.3g} to {term['high']:.3g}")
+    more = len(facts["importance"]) - SHOWN_TERMS
+    return [
+        Text("How much each term moves a prediction, on average over the data", style="bold"),
+        f"in the unit of the linear predictor: {facts['unit']}",
+        table,
+        *([f"and {more} more in importance.csv"] if more > 0 else []),
+    ]

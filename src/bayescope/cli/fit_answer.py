@@ -1,0 +1,142 @@
+"""What `bayescope fit` answers: what was fitted, how well it predicts, what to run next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any, final
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bayescope.cli.header import listed
+from bayescope.cli.held_out import HeldOut
+from bayescope.cli.training_table import TrainingTable
+
+Facts = dict[str, Any]
+
+SCORES = {
+    "accuracy": "accuracy", "auroc": "AUROC", "nll": "NLL", "brier": "Brier", "ece": "calibration error",
+    "rmse": "RMSE", "crps": "CRPS", "coverage": "coverage of 95 % intervals",
+}  # fmt: skip
+TERMS = 5
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a fit left behind.
+
+    Attributes:
+        estimator: that was saved.
+        rows: that it was fitted to, as positions.
+        held_out: what the held-out rows say, if there were some.
+        seconds: that it took.
+        notes: remarks and warnings.
+        refitted: whether the held-out rows were fitted too, after they had judged another fit.
+    """
+
+    estimator: Any
+    rows: np.ndarray
+    held_out: HeldOut | None
+    seconds: float
+    notes: tuple[str, ...]
+    refitted: bool
+
+
+def facts_of_fit(table: TrainingTable, outcome: Outcome, out: Path) -> Facts:
+    """All that is told, for programs."""
+    model, target, kinds = outcome.estimator, table.target, list(table.kinds.values())
+    facts: Facts = {
+        "model": str(out),
+        "bytes": out.stat().st_size,
+        "estimator": type(model).__name__,
+        "table": table.source,
+        "target": target.name,
+        "task": target.task,
+        "task_because": target.reason or None,
+        "rows": len(outcome.rows),
+        "rows_without_target": table.without_target,
+        "features": len(kinds),
+        "numeric": kinds.count("numeric"),
+        "labels": kinds.count("labels"),
+        "seconds": round(outcome.seconds, 3),
+        "log_evidence": getattr(model, "log_evidence_", None),
+        "elbo": getattr(model, "elbo_", None),
+        "held_out": _told_scores(outcome),
+        "notes": list(outcome.notes),
+    }
+    if target.task == "classification":
+        facts["classes"] = target.classes
+    if hasattr(model, "importance"):
+        found = model.importance()
+        facts["terms"] = [found.names[term] for term in found.order]
+        facts["pairs"] = [list(pair) for pair in model.pairs_]
+    return facts
+
+
+def lines_of_fit(facts: Facts) -> list[RenderableType]:
+    """The same in a few lines, for people."""
+    classes = facts.get("classes", [])
+    what = f"{facts['task']}, {len(classes)} classes: {listed(classes)}" if classes else str(facts["task"])
+    because = f" (since {facts['task_because']}; --task decides otherwise)" if facts["task_because"] else ""
+    columns = f"{facts['features']} features: {facts['numeric']} of numbers, {facts['labels']} of labels"
+    lines: list[RenderableType] = [
+        Text(f"{facts['estimator']} of {facts['target']}", style="bold"),
+        f"  {what}{because}",
+        f"  {facts['rows']} rows, {columns}",
+    ]
+    if facts["rows_without_target"]:
+        lines.append(f"  {facts['rows_without_target']} rows without a target were left out")
+    if facts["held_out"]:
+        lines += _lines_of_scores(facts["held_out"])
+    if facts["log_evidence"] is not None:
+        lines.append(f"  log evidence {facts['log_evidence']:.2f}")
+    elif facts["elbo"] is not None:
+        lines.append(f"  evidence lower bound {facts['elbo']:.2f}")
+    if "terms" in facts:
+        lines.append(f"  what matters most: {', '.join(facts['terms'][:TERMS])}")
+    lines += [Text(f"  note: {note}", style="yellow") for note in facts["notes"]]
+    return [*lines, f"wrote {facts['model']} ({facts['bytes'] / 1e3:.0f} kB, {facts['seconds']:.1f} s)", *_next(facts)]
+
+
+def _told_scores(outcome: Outcome) -> Facts | None:
+    held_out = outcome.held_out
+    if held_out is None:
+        return None
+    scores = {
+        score.name: {"value": score.value, "low": score.low, "high": score.high, "baseline": score.baseline}
+        for score in held_out.scores
+    }
+    return {"rows": held_out.rows, "then_fitted_to_all_rows": outcome.refitted, "scores": scores}
+
+
+def _lines_of_scores(held_out: Facts) -> list[RenderableType]:
+    """The scores as a table, and which model they are of."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(Text("  held out", style="dim"), no_wrap=True)
+    for heading in ("value", "95 % interval", "without features"):
+        table.add_column(Text(heading, style="dim"), justify="right", no_wrap=True)
+    for name, score in held_out["scores"].items():
+        baseline = "" if score["baseline"] is None or np.isnan(score["baseline"]) else f"{score['baseline']:.4g}"
+        ends = f"{score['low']:.4g} to {score['high']:.4g}"
+        table.add_row(f"  {SCORES[name]}", f"{score['value']:.4g}", ends, baseline)
+    whose = (
+        "a model that has not seen them; the one in the file was then fitted to all rows"
+        if held_out["then_fitted_to_all_rows"]
+        else "the model in the file, which has not seen them"
+    )
+    return [f"  judged on {held_out['rows']} held-out rows: the scores of {whose}", table]
+
+
+def _next(facts: Facts) -> list[RenderableType]:
+    """What to run next."""
+    model = quote(facts["model"])
+    lines = ["next:", f"  bayescope predict {model} NEW.csv --out predictions.csv"]
+    if "terms" in facts:
+        lines.append(f"  bayescope effects {model} --out effects")
+    judged = quote(facts["table"]) if facts["held_out"] and not facts["held_out"]["then_fitted_to_all_rows"] else None
+    return [*lines, f"  bayescope report {model} {judged or 'OTHER_ROWS.csv'} --out report.html"]

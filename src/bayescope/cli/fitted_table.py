@@ -1,0 +1,181 @@
+"""What a model's file says of the table that it was fitted to, so that other tables can be read alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+
+from bayescope.cli.header import SHOWN, find, hint, listed
+from bayescope.cli.source import ROWS, Block, Kind, Source, place_of
+from bayescope.cli.target import Target, Task
+from bayescope.cli.training_table import Roles, TrainingTable
+from bayescope.errors import InputError
+
+# Of a file's metadata, where this is kept.
+KEY = "table"
+
+
+@final
+@dataclass(frozen=True)
+class FittedTable:
+    """A table after a fit.
+
+    Attributes:
+        kinds: of the features by name, in order.
+        labels: of the features that have some, all that occurred.
+        target: the column that is predicted.
+        task: "classification" or "regression".
+        classes: of a classification.
+        missing: what stood for a missing value beside the usual spellings.
+        file: the table's name.
+        rows: that were fitted.
+        digest: of these rows, so that they are known again.
+        dropped: columns that were left out.
+        weight: the column with the rows' weights.
+        test_size: the share of the table that was held out for scores.
+        seed: of that.
+        scores: of the held-out rows: name, value, low, high.
+    """
+
+    kinds: dict[str, Kind]
+    labels: dict[str, list[str]]
+    target: str
+    task: Task
+    classes: list[str | int | float] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    file: str = ""
+    rows: int = 0
+    digest: str = ""
+    dropped: list[str] = field(default_factory=list)
+    weight: str | None = None
+    test_size: float = 0.0
+    seed: int = 0
+    scores: list[list[Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, table: TrainingTable, roles: Roles, missing: Sequence[str], rows: np.ndarray) -> FittedTable:
+        """Of a table of whose rows some were fitted, told by their positions."""
+        return cls(
+            kinds=table.kinds,
+            labels=table.labels(),
+            target=table.target.name,
+            task=table.target.task,
+            classes=table.target.classes if table.target.task == "classification" else [],
+            missing=list(missing),
+            file=Path(table.source).name,
+            rows=len(rows),
+            digest=digest(table, rows),
+            dropped=list(roles.drop),
+            weight=roles.weight,
+        )
+
+    @classmethod
+    def read(cls, model: str, metadata: Mapping[str, Any]) -> FittedTable | None:
+        """As it stands in a file's metadata; ``None`` where the file was saved in Python, and says nothing of a table.
+
+        Raises:
+            InputError: if what stands there is something else.
+        """
+        told = metadata.get(KEY)
+        if told is None:
+            return None
+        try:
+            return cls(**told)
+        except TypeError:
+            raise InputError(
+                f"{model}: expected the description of a table in its metadata, got {told!r}. Fit the model again."
+            ) from None
+
+    def metadata(self) -> dict[str, Any]:
+        """For `save`."""
+        return {KEY: asdict(self)}
+
+    def check(self, source: Source) -> None:
+        """Refuses a table that lacks columns.
+
+        Raises:
+            InputError: if one of the features is not there.
+        """
+        lacking = [name for name in self.kinds if name not in source.header]
+        if lacking:
+            raise InputError(
+                f"{source.name}: expected the {len(self.kinds)} columns that the model was fitted to, got none named "
+                f"{listed(lacking)}; {hint(lacking[0], source.header)}"
+            )
+
+    def unseen(self, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
+        """Labels that the model never saw, by column, each with how many rows have it."""
+        found: dict[str, dict[str, int]] = {}
+        for name, known in self.labels.items():
+            new = set(frame[name]).difference(known, [None])
+            if new:
+                counts = frame[name][frame[name].isin(new)].value_counts()
+                found[name] = {str(label): int(count) for label, count in counts.items()}
+        return found
+
+
+def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
+    """Reads a table that has the target beside the features of a model.
+
+    Args:
+        source: to be read more than once.
+        fitted: the table that the model was fitted to.
+
+    Raises:
+        InputError: if a column is missing, a cell cannot be used, or a class was not fitted; the message has the place.
+    """
+    fitted.check(source)
+    find("TABLE", source.name, fitted.target, source.header)
+    text = any(isinstance(label, str) for label in fitted.classes)
+    kinds: dict[str, Kind] = {**fitted.kinds, fitted.target: "labels" if text else "numeric"}
+    parts = [frame_of(block, kinds) for block in source.blocks(ROWS, list(kinds))]
+    if not parts:
+        raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
+    frame = pd.concat(parts, ignore_index=True)
+    known = frame[fitted.target].notna().to_numpy()
+    if not known.any():
+        raise InputError(f"{source.name}: expected rows with a target {fitted.target!r}, got none of {len(frame)}.")
+    places = np.flatnonzero(known)
+    values = frame[fitted.target].to_numpy()[places]
+    if fitted.task == "classification":
+        values = _classes(source, fitted, values, places)
+    target = Target(fitted.target, values, fitted.task, "")
+    features = frame.loc[places, list(fitted.kinds)].reset_index(drop=True)
+    return TrainingTable(source.name, features, fitted.kinds, target, None, len(frame) - len(places))
+
+
+def _classes(source: Source, fitted: FittedTable, values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The target's labels, of the type that they were fitted with."""
+    strange = ~np.isin(values.astype(str) if values.dtype == object else values, fitted.classes)
+    if strange.any():
+        row = int(np.argmax(strange))
+        raise InputError(
+            f"{source.name}: {place_of(source, int(places[row]))}, column {fitted.target!r}: expected one of the "
+            f"fitted classes {listed(fitted.classes)}, got {values[row]!r}. Leave the row out."
+        )
+    return values.astype(np.asarray(fitted.classes).dtype)
+
+
+def digest(table: TrainingTable, rows: np.ndarray) -> str:
+    """What tells one set of rows from another, whatever their order."""
+    frame = table.features.assign(**{"": table.target.values}).iloc[rows]
+    return f"{int(pd.util.hash_pandas_object(frame, index=False).to_numpy().sum()):016x}"
+
+
+def told_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Notes on labels that the model never saw."""
+    return [
+        f"column {name!r}: {sum(counts.values())} rows hold labels that the model never saw, such as "
+        f"{listed(list(counts)[:SHOWN])}: their effect is the prior's, with a wide band"
+        for name, counts in unseen.items()
+    ]
+
+
+def frame_of(block: Block, kinds: Mapping[str, Kind]) -> pd.DataFrame:
+    """A block's columns as a frame that estimators take."""
+    return pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in block.read(kinds).items()})

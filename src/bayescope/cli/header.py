@@ -1,0 +1,93 @@
+"""The header of a table, and names that are looked up in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+
+import pandas as pd
+
+from bayescope.errors import InputError
+
+SHOWN = 8  # names or labels listed in a message
+
+
+def check_header(name: str, header: Sequence[str], separator: str | None = None) -> None:
+    """Refuses a header that names no columns, or not each by a name of its own.
+
+    Args:
+        name: of the table, for messages.
+        header: the names.
+        separator: what stands between them in text.
+
+    Raises:
+        InputError: if a name is missing or occurs twice, the names look like data, or all of them like one.
+    """
+    other = [mark for mark in ",;\t|" if mark != separator and mark in header[0]] if separator else []
+    if len(header) == 1 and other:
+        raise InputError(
+            f"{name}: expected columns separated by {separator!r}, got one column whose name holds {other[0]!r}. "
+            "Save it with commas as .csv or with tabs as .tsv."
+        )
+    if _looks_like_data(header):
+        raise InputError(
+            f"{name}: expected a header of column names, got numbers such as {listed(header)}: the first row looks "
+            "like data. Put a line of names above it."
+        )
+    unnamed = [str(place) for place, title in enumerate(header, 1) if not title.strip()]
+    if unnamed:
+        raise InputError(
+            f"{name}: expected a name for every column, got none for column {', '.join(unnamed[:SHOWN])}. "
+            "Name it, or drop it if it is a row index (pandas: to_csv(index=False))."
+        )
+    twice = sorted({title for title in header if header.count(title) > 1})
+    if twice:
+        raise InputError(f"{name}: expected each column name once, got {listed(twice)} more than once. Rename or drop.")
+
+
+def find(option: str, name: str, wanted: str, header: Sequence[str]) -> str:
+    """The name of a column that an option asks for.
+
+    Args:
+        option: as typed, such as "--target".
+        name: of the table.
+        wanted: the column.
+        header: those that there are.
+
+    Raises:
+        InputError: if there is no such column; the message has the closest name.
+    """
+    if wanted not in header:
+        raise InputError(f"{option}: expected a column of {name}, got {wanted!r}; {hint(wanted, header)}")
+    return wanted
+
+
+def split_names(given: Sequence[str] | None, header: Sequence[str]) -> list[str]:
+    """Names typed as a,b or one by one; what is a column as it stands, comma and all, is one name."""
+    names: list[str] = []
+    for text in given or ():
+        names += [text] if text in header else [part.strip() for part in text.split(",") if part.strip()]
+    return list(dict.fromkeys(names))
+
+
+def hint(wanted: str, header: Iterable[str]) -> str:
+    """The columns there are, and the one that was probably meant."""
+    names = [str(name) for name in header]
+    folded: Callable[[str], str] = str.casefold
+    close = get_close_matches(folded(wanted), [folded(name) for name in names], n=1)
+    meant = f" Did you mean {next(name for name in names if folded(name) == close[0])!r}?" if close else ""
+    return f"its columns are {listed(names)}.{meant}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """The first few of some names or labels, and how many more there are."""
+    shown = [repr(name) if isinstance(name, str) else str(name) for name in names]
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    return ", ".join(shown[:SHOWN]) + more
+
+
+def _looks_like_data(header: Sequence[str]) -> bool:
+    """Whether most names are numbers, and not the running numbers that pandas gives to nameless columns."""
+    numbers = pd.to_numeric(pd.Series(header, dtype=object), errors="coerce").dropna()
+    running = bool((numbers.diff().dropna() == 1).all())
+    return len(numbers) > len(header) / 2 and not running

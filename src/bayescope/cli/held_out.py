@@ -1,0 +1,103 @@
+"""Rows that a model is judged on, since it has not seen them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from sklearn.model_selection import train_test_split
+
+from bayescope.cli.target import Target
+from bayescope.cli.training_table import TrainingTable
+from bayescope.errors import InputError
+from bayescope.report.facts.judged import Judged
+from bayescope.report.facts.predictions import predictions
+from bayescope.report.facts.scores import Score, class_scores, number_scores
+
+# Of a class, so that one can be held out and one learnt from; and of the rows of a regression.
+LEAST = 2
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows to learn from and rows to judge by, as positions, ascending.
+
+    Attributes:
+        train: to learn from.
+        test: to judge by; there may be none.
+    """
+
+    train: np.ndarray
+    test: np.ndarray
+
+
+@final
+@dataclass(frozen=True)
+class HeldOut:
+    """What held-out rows say of a model.
+
+    Attributes:
+        rows: how many they are.
+        scores: with their intervals.
+    """
+
+    rows: int
+    scores: tuple[Score, ...]
+
+
+def held_out_rows(target: Target, share: float, seed: int) -> Split:
+    """Draws the rows that are held out; of classes in proportion.
+
+    Args:
+        target: of all rows.
+        share: how many of them, from 0 to below 1.
+        seed: of the draw: the same rows at every call.
+
+    Raises:
+        InputError: if the share is none, or too few rows are left on either side.
+    """
+    rows = len(target.values)
+    every = np.arange(rows)
+    if not 0 <= share < 1:
+        raise InputError(f"--test-size: expected a number from 0 to below 1, got {share:g}. 0 holds nothing out.")
+    if share == 0:
+        return Split(every, every[:0])
+    labels = target.values if target.task == "classification" else None
+    if labels is not None:
+        classes, counts = np.unique(labels, return_counts=True)
+        _check(rows, share, len(classes))
+        if counts.min() < LEAST:
+            raise InputError(
+                f"--test-size: expected at least {LEAST} rows of each class, one to learn from and one to judge by, "
+                f"got {counts.min()} of {classes[counts.argmin()]}. Hold nothing out with --test-size 0, or merge "
+                "classes."
+            )
+    else:
+        _check(rows, share, LEAST)
+    train, test = train_test_split(every, test_size=share, stratify=labels, random_state=seed)
+    return Split(np.sort(train), np.sort(test))
+
+
+def judge(model: Any, table: TrainingTable, rows: np.ndarray, seed: int) -> HeldOut:
+    """Scores of a model on rows of a table.
+
+    Args:
+        model: fitted to others.
+        table: with these rows.
+        rows: their positions.
+        seed: of the scores' intervals.
+    """
+    judged = Judged.of(model, table.features.iloc[rows], table.target.series().iloc[rows], seed)
+    score = class_scores if judged.classes else number_scores
+    return HeldOut(len(rows), score(judged, predictions(model, judged), seed))
+
+
+def _check(rows: int, share: float, least: int) -> None:
+    tested = int(np.ceil(share * rows))
+    if min(tested, rows - tested) < least:
+        raise InputError(
+            f"--test-size: expected at least {least} rows on either side, got {tested} of {rows} to judge by. Change "
+            "the share, or hold nothing out with --test-size 0."
+        )

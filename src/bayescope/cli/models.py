@@ -1,0 +1,104 @@
+"""The models by the names that are typed: an estimator for each task, with options checked against its parameters."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from bayescope import checks, estimators
+from bayescope.cli.target import Task
+from bayescope.errors import InputError, OptionError, UnsupportedError
+
+MODELS: Mapping[str, Mapping[Task, str]] = {
+    "additive": {"classification": "NeuralAdditiveClassifier", "regression": "NeuralAdditiveRegressor"},
+    "linear": {"classification": "BayesianLogisticRegression", "regression": "BayesianLinearRegression"},
+    "mlp": {"classification": "BayesianMLPClassifier", "regression": "BayesianMLPRegressor"},
+}
+# What the command line sets by options of its own.
+OWN = {
+    "random_state": "--seed",
+    "categorical": "--categorical",
+    "progress": "the terminal: it shows a bar, a pipe none",
+    "checkpoint": "--out and --resume",
+}
+# A prior has units: inputs are in standard deviations, and its precision is learnt unless one is given.
+DEFAULTS = {"standardize": True, "prior_precision": "evidence"}
+WORDS = {"true": True, "false": False, "none": None}
+
+
+@final
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and what was said of it; ``None`` leaves an option to the estimator.
+
+    Attributes:
+        model: "additive", "linear" or "mlp".
+        posterior: the approximation.
+        prior_precision: a number, "evidence", or Python's notation of what else the estimator takes.
+        interactions: of an additive model: how many pairs, or "auto".
+        given: parameters of the estimator as name=value.
+        seed: of everything random.
+    """
+
+    model: str = "additive"
+    posterior: str | None = None
+    prior_precision: str | None = None
+    interactions: str | None = None
+    given: Sequence[str] = field(default_factory=tuple)
+    seed: int = 0
+
+
+def build(options: ModelOptions, task: Task) -> Any:
+    """The estimator, not fitted.
+
+    Args:
+        options: of the model.
+        task: what it is to do.
+
+    Raises:
+        OptionError: if there is no such model or parameter.
+        UnsupportedError: if an option is none of this estimator's.
+        InputError: if a parameter is no name=value, or the command line sets it by another option.
+    """
+    kind: Any = getattr(estimators, MODELS[checks.choice("--model", options.model, MODELS)][task])
+    known = inspect.signature(kind).parameters
+    chosen = {name: value for name, value in DEFAULTS.items() if name in known}
+    chosen |= {"random_state": options.seed} | ({"progress": True} if "progress" in known else {})
+    for name in ("posterior", "prior_precision", "interactions"):
+        text = getattr(options, name)
+        if text is not None:
+            if name not in known:
+                raise UnsupportedError(_not_its_own(name, kind.__name__, options.model))
+            chosen[name] = text if name == "posterior" else value_of(text)
+    for text in options.given:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise InputError(f"--set: expected name=value, got {text!r}. Write for example --set hidden=16.")
+        if name in OWN:
+            raise InputError(
+                f"--set: expected a parameter that no option sets, got {name!r}. It is set by {OWN[name]}."
+            )
+        if name not in known:
+            raise OptionError.unknown(f"--set, a parameter of {kind.__name__}", name, sorted(known.keys() - OWN.keys()))
+        chosen[name] = value_of(value)
+    return kind(**chosen)
+
+
+def value_of(text: str) -> Any:
+    """A value in Python's notation: 16, 1e-3, (50, 50), {"age": "quantile"}, true, none; anything else is text."""
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _not_its_own(name: str, kind: str, model: str) -> str:
+    option = f"--{name.replace('_', '-')}"
+    if name == "posterior":
+        return f"{option}: expected none for {kind}, whose posterior is exact. Leave it out."
+    return f"{option}: expected none for --model {model}; it is for --model additive. Leave it out."

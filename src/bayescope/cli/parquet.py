@@ -1,0 +1,168 @@
+"""Parquet files as blocks of rows, whose columns have types of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+
+from bayescope import checks
+from bayescope.cli.header import check_header
+from bayescope.cli.source import Kind
+from bayescope.cli.text import labels
+from bayescope.errors import InputError
+
+
+@final
+class ParquetSource:
+    """A table in a Parquet file.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        name: for messages.
+        header: the names of the columns.
+
+    Raises:
+        InputError: if it is no Parquet file, or its columns cannot be told apart.
+        MissingDependencyError: if pyarrow is not installed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        arrow, parquet = (checks.optional_package(name, extra="parquet") for name in ("pyarrow", "pyarrow.parquet"))
+        self.name = str(path)
+        self._broken: tuple[type[Exception], ...] = (arrow.ArrowException, OSError)
+        try:
+            self._file = parquet.ParquetFile(path)
+        except self._broken as error:
+            raise self._refusal(error) from None
+        self._types = arrow.types
+        self._schema = self._file.schema_arrow
+        self.header: tuple[str, ...] = tuple(self._schema.names)
+        if not self.header:
+            raise InputError(f"{self.name}: expected columns, got none. Give a table with data.")
+        check_header(self.name, self.header)
+
+    def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
+        """By the types of the columns: numbers are numeric, text and truth values are labels."""
+        return {name: self._kind(name) for name in names}
+
+    def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[ParquetBlock]:
+        """The rows in order; all but the last block have as many as asked for."""
+        start = 0
+        wanted = list(self.header if names is None else names)
+        try:
+            for batch in self._batches(rows, wanted):
+                yield ParquetBlock(self.name, self._types, batch, start)
+                start += batch.num_rows
+        except self._broken as error:
+            raise self._refusal(error) from None
+
+    def _batches(self, rows: int, names: list[str]) -> Iterator[Any]:
+        """Record batches of exactly so many rows: the file's own batches may end with its row groups."""
+        arrow = checks.optional_package("pyarrow", extra="parquet")
+        left: list[Any] = []
+        held = 0
+        for batch in self._file.iter_batches(batch_size=rows, columns=names, use_threads=False):
+            left.append(batch)
+            held += batch.num_rows
+            while held >= rows:
+                table = arrow.Table.from_batches(left)
+                yield _as_batch(table.slice(0, rows))
+                left, held = table.slice(rows).to_batches(), held - rows
+        if held:
+            yield _as_batch(arrow.Table.from_batches(left))
+
+    def _kind(self, name: str) -> Kind:
+        types, found = self._types, self._schema.field(name).type
+        value = found.value_type if types.is_dictionary(found) else found
+        if types.is_temporal(value):
+            raise InputError(
+                f"{self.name}: column {name!r}: expected numbers or labels, got dates or times ({found}). Turn it into "
+                f"numbers, such as days since a date, or leave it out: --drop {name}."
+            )
+        if types.is_integer(found) or types.is_floating(found) or types.is_decimal(found) or types.is_null(found):
+            return "numeric"
+        if types.is_boolean(value) or types.is_string(value) or types.is_large_string(value) or types.is_integer(value):
+            return "labels"
+        raise InputError(
+            f"{self.name}: column {name!r}: expected numbers or labels, got {found}. Leave it out: --drop {name}."
+        )
+
+    def _refusal(self, error: Exception) -> InputError:
+        reason = " ".join(str(error).split())
+        return InputError(f"{self.name}: expected a Parquet file, got: {reason}. Write the file again.")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ParquetBlock:
+    """Rows of a Parquet file.
+
+    Attributes:
+        source: the file's name, for messages.
+        types: pyarrow's questions about types.
+        batch: the rows.
+        start: how many rows come before them.
+    """
+
+    source: str
+    types: Any
+    batch: Any
+    start: int
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return int(self.batch.num_rows)
+
+    def read(self, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
+        """The columns named, as numbers or as labels.
+
+        Raises:
+            InputError: if a cell is no finite number in a column of numbers.
+        """
+        return {name: self._numbers(name) if kind == "numeric" else self._labels(name) for name, kind in kinds.items()}
+
+    def copied(self, names: Sequence[str]) -> pd.DataFrame:
+        """Columns of the types that they have in the file."""
+        return self.batch.select(list(names)).to_pandas(types_mapper=pd.ArrowDtype)
+
+    def place(self, row: int) -> str:
+        """The row, counted from 1."""
+        return f"row {self.start + row + 1}"
+
+    def _labels(self, name: str) -> np.ndarray:
+        column = self.batch.column(name)
+        if self.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        return labels(column.to_pandas())
+
+    def _numbers(self, name: str) -> np.ndarray:
+        column = self.batch.column(name)
+        typed = self.types.is_integer(column.type) or self.types.is_floating(column.type)
+        if typed or self.types.is_decimal(column.type) or self.types.is_null(column.type):
+            numbers = column.cast("float64").to_numpy(zero_copy_only=False)
+            self._refuse(name, np.isinf(numbers), numbers, "a finite number")
+            return np.ascontiguousarray(numbers)
+        cells = self._labels(name)
+        parsed = np.asarray(pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce"), dtype=np.float64)
+        self._refuse(name, np.isnan(parsed) & (cells != None), cells, "a number")  # noqa: E711
+        return parsed
+
+    def _refuse(self, name: str, strange: np.ndarray, cells: np.ndarray, expected: str) -> None:
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise InputError(
+                f"{self.source}: {self.place(row)}, column {name!r}: expected {expected}, got {cells[row]!r}. Mend the "
+                "cell, or leave it empty where there is no value."
+            )
+
+
+def _as_batch(table: Any) -> Any:
+    return table.combine_chunks().to_batches()[0]

@@ -1,0 +1,95 @@
+"""`bayescope report`: how far a model's answers can be trusted, as one page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from bayescope import checks
+from bayescope.cli.answer import answer, noted_warnings
+from bayescope.cli.fitted_table import FittedTable, digest, read_known_table
+from bayescope.cli.held_out import held_out_rows
+from bayescope.cli.loading import load_model
+from bayescope.cli.opening import open_source
+from bayescope.cli.training_table import TrainingTable
+from bayescope.cli.writing import check_file
+from bayescope.errors import InputError
+from bayescope.report import report
+
+SUFFIXES = (".html", ".htm")
+REFERENCES = ("auto", "nuts", "none")
+FITTED = "the rows that the model was fitted to: the page's scores flatter it. Give rows that it has not seen"
+
+
+@final
+@dataclass(frozen=True)
+class ReportSettings:
+    """The options of the command, as typed.
+
+    Attributes:
+        title: of the page.
+        reference: "auto", "nuts" or "none": whether the posterior is compared with others.
+        held_out: whether the caller says that the rows were kept from the fit.
+        seed: of all that is drawn for the page.
+        as_json: whether to answer in JSON.
+    """
+
+    title: str | None
+    reference: str
+    held_out: bool
+    seed: int
+    as_json: bool
+
+
+def report_table(model: Path, path: Path, out: Path, settings: ReportSettings) -> None:
+    """Writes the report on a model and the rows of a table that has the target.
+
+    Args:
+        model: the model's file.
+        path: the table, or "-".
+        out: the page.
+        settings: all else.
+
+    Raises:
+        InputError: if the model, the table, an option or the page's place cannot be used.
+    """
+    checks.choice("--reference", settings.reference, REFERENCES)
+    if out.suffix.lower() not in SUFFIXES:
+        raise InputError(f"--out: expected a file name that ends in .html, got {str(out)!r}.")
+    check_file(out, model, path)
+    estimator, fitted = load_model(model)
+    table = read_known_table(open_source(path, missing=fitted.missing, again=True), fitted)
+    rows, held_out, note = _judged_rows(table, fitted, settings.held_out)
+    with noted_warnings() as warned:
+        report(
+            estimator,
+            table.features.iloc[rows],
+            table.target.series().iloc[rows],
+            out=out,
+            title=settings.title,
+            reference=None if settings.reference == "none" else settings.reference,
+            held_out=held_out,
+            random_state=settings.seed,
+        )
+    notes = [*note, *warned]
+    if table.without_target:
+        notes.append(f"{table.without_target} rows without a target were left out")
+    size = out.stat().st_size
+    facts = {"report": str(out), "bytes": size, "rows": len(rows), "held_out": held_out, "notes": notes}
+    lines = [f"note: {each}" for each in notes]
+    answer(facts, *lines, f"wrote {out} ({size / 1e6:.1f} MB)", as_json=settings.as_json)
+
+
+def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple[np.ndarray, bool | None, list[str]]:
+    """The rows to judge by, whether they were kept from the fit, and what to say of that."""
+    every = np.arange(len(table))
+    if digest(table, every) == fitted.digest:
+        return every, False, [FITTED]
+    if fitted.test_size > 0:
+        split = held_out_rows(table.target, fitted.test_size, fitted.seed)
+        if digest(table, split.train) == fitted.digest:
+            return split.test, True, [f"{len(split.train)} rows were fitted; the {len(split.test)} others are judged"]
+    return every, True if said else None, []

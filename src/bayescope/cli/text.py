@@ -1,0 +1,329 @@
+"""Delimited text as blocks of whole records: every record has the header's width, and a line that messages name."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import IO, Any, NoReturn, final
+
+import numpy as np
+import pandas as pd
+
+from bayescope.cli.header import check_header
+from bayescope.cli.source import ROWS, Kind
+from bayescope.errors import InputError
+
+# A whole number as it reads after a detour through floating point.
+DETOUR = re.compile(r"(-?\d+)\.0+")
+
+
+@final
+class TextSource:
+    """A table of delimited text.
+
+    Args:
+        name: for messages.
+        separator: between cells.
+        begin: opens the bytes from their beginning.
+        missing: what stands for a missing value beside pandas' usual spellings.
+        once: whether the bytes come but once, as those of a pipe do.
+
+    Attributes:
+        name: for messages.
+        header: the names of the columns.
+
+    Raises:
+        InputError: if the bytes are no text, or the header cannot be used.
+    """
+
+    def __init__(
+        self, name: str, separator: str, begin: Callable[[], IO[bytes]], missing: Sequence[str], *, once: bool
+    ) -> None:
+        self.name = name
+        self._separator, self._begin, self._missing = separator, begin, tuple(missing)
+        first = self._records()
+        try:
+            self.header = tuple(first.header)
+            check_header(name, self.header, separator)
+        except BaseException:
+            first.close()
+            raise
+        self._left = [first] if once else []
+        if not once:
+            first.close()
+
+    def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
+        """Columns whose cells are all numbers or missing are numeric, all others hold labels."""
+        numeric = list(names)
+        for block in self._text_blocks(ROWS):
+            numeric = [name for name in numeric if name in block.numeric(numeric)]
+        return {name: "numeric" if name in numeric else "labels" for name in names}
+
+    def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[TextBlock]:
+        """The rows in order; all but the last block have as many as asked for."""
+        return self._text_blocks(rows)
+
+    def _text_blocks(self, rows: int) -> Iterator[TextBlock]:
+        with closing(self._left.pop() if self._left else self._records()) as records:
+            while (block := records.take(rows)) is not None:
+                yield block
+
+    def _records(self) -> Records:
+        return Records(self.name, self._separator, self._missing, self._begin())
+
+
+@final
+class Records:
+    """The records of a stream, taken block by block.
+
+    Args:
+        name: of the table, for messages.
+        separator: between cells.
+        missing: further spellings of a missing value.
+        stream: the bytes.
+
+    Attributes:
+        header: the first record.
+
+    Raises:
+        InputError: if there is no header.
+    """
+
+    def __init__(self, name: str, separator: str, missing: tuple[str, ...], stream: IO[bytes]) -> None:
+        self._name, self._separator, self._missing = name, separator, missing
+        # Bytes that are no UTF-8 come through, marked, so that the line they stand in can be told.
+        self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
+        self._line = 0
+        self.header: list[str] = []
+        try:
+            self.header = self._first()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the stream."""
+        self._text.close()
+
+    def take(self, rows: int) -> TextBlock | None:
+        """The next records, as many as asked for where there are so many; ``None`` at the end."""
+        first = self._line + 1
+        lines, records = self._cut(rows)
+        if not records:
+            return None
+        return TextBlock(self._name, tuple(self.header), self._separator, self._missing, lines, first, records)
+
+    def _first(self) -> list[str]:
+        lines, _ = self._cut(1)
+        header = next(filter(_filled, csv.reader(lines, delimiter=self._separator, skipinitialspace=True)), None)
+        if header is None:
+            raise InputError(f"{self._name}: expected a header and rows, got an empty file. Give a table with data.")
+        return header
+
+    def _cut(self, rows: int) -> tuple[list[str], int]:
+        """The lines of the next records, and how many records these are."""
+        lines: list[str] = []
+        records, quoted = 0, False
+        while records < rows and not quoted:
+            more = self._lines(rows - records)
+            if not more:
+                break
+            lines += more
+            quoted = any('"' in line for line in more)
+            records += sum(not self._blank(line) for line in more)
+        if quoted:
+            lines, records = self._whole(lines, rows)
+        self._check_characters(lines)
+        if self.header and not quoted:
+            self._check_widths(lines)
+        self._line += len(lines)
+        return lines, records
+
+    def _lines(self, count: int) -> list[str]:
+        try:
+            return list(islice(self._text, count))
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(
+                f"{self._name}: expected a file that can be read to its end, got: {error}. Mend or unpack the file."
+            ) from None
+
+    def _whole(self, lines: list[str], rows: int) -> tuple[list[str], int]:
+        """The lines of whole records where cells are quoted: a quoted cell may hold line breaks."""
+        taken: list[str] = []
+
+        def told() -> Iterator[str]:
+            for line in chain(lines, self._text):
+                taken.append(line)
+                yield line
+
+        records = 0
+        try:
+            for record in csv.reader(told(), delimiter=self._separator, skipinitialspace=True):
+                if _filled(record):
+                    records += 1
+                    if self.header and len(record) != len(self.header):
+                        self._refuse_width(len(taken), len(record))
+                if records >= rows and len(taken) >= len(lines):
+                    break
+        except csv.Error as error:
+            raise InputError(
+                f"{self._name}: line {self._line + 1} or below: expected a quoted cell to end, got: {error}. "
+                "Close the quotation mark."
+            ) from None
+        return taken, records
+
+    def _check_widths(self, lines: Sequence[str]) -> None:
+        expected = len(self.header) - 1
+        for place, line in enumerate(lines, 1):
+            found = line.count(self._separator)
+            if found != expected and not self._blank(line):
+                self._refuse_width(place, found + 1)
+
+    def _refuse_width(self, place: int, found: int) -> NoReturn:
+        raise InputError(
+            f"{self._name}: line {self._line + place}: expected {len(self.header)} cells, as in the header, got "
+            f"{found}. Mend the line; a cell that holds the separator stands in quotation marks."
+        )
+
+    def _check_characters(self, lines: Sequence[str]) -> None:
+        text = "".join(lines)
+        if "\0" in text:
+            line = self._line + 1 + text.count("\n", 0, text.index("\0"))
+            raise InputError(
+                f"{self._name}: line {line}: expected text, got binary data. Save the table as comma-separated text "
+                "in UTF-8."
+            )
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                line, byte = self._line + 1 + text.count("\n", 0, error.start), ord(text[error.start]) - 0xDC00
+                raise InputError(
+                    f"{self._name}: line {line}: expected text in UTF-8, got the byte {byte:#x}, which is none. "
+                    "Save the table as UTF-8 text."
+                ) from None
+
+    def _blank(self, line: str) -> bool:
+        return not line.strip(" \n" if self._separator == "\t" else " \t\n")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TextBlock:
+    """Records of one table as text.
+
+    Attributes:
+        source: the table's name, for messages.
+        header: the names of the columns.
+        separator: between cells.
+        missing: further spellings of a missing value.
+        lines: of the records, blank ones among them.
+        first: the number of the first line.
+        rows: how many records.
+    """
+
+    source: str
+    header: tuple[str, ...]
+    separator: str
+    missing: tuple[str, ...]
+    lines: Sequence[str]
+    first: int
+    rows: int
+
+    def read(self, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
+        """The columns named, as numbers or as labels.
+
+        Raises:
+            InputError: if a cell is no finite number in a column of numbers.
+        """
+        # Numbers are parsed as pandas finds them: asked for them, it would also make 1 of a column of True.
+        text = {name: str for name, kind in kinds.items() if kind == "labels"}
+        frame = self._parsed(list(kinds), dtype=text)
+        return {
+            name: labels(frame[name]) if kind == "labels" else self._numbers(name, frame[name])
+            for name, kind in kinds.items()
+        }
+
+    def copied(self, names: Sequence[str]) -> pd.DataFrame:
+        """Columns as text, cell by cell as they stand."""
+        return self._parsed(list(names), dtype=str, keep_default_na=False, na_values=[])
+
+    def numeric(self, names: Sequence[str]) -> set[str]:
+        """Those of the columns whose cells are all numbers or missing."""
+        frame = self._parsed(list(names))
+        return {name for name in names if not _no_number(frame[name]).any()}
+
+    def place(self, row: int) -> str:
+        """The line that a record ends in."""
+        reader = csv.reader(self.lines, delimiter=self.separator, skipinitialspace=True)
+        places = (reader.line_num for record in reader if _filled(record))
+        return f"line {self.first - 1 + next(islice(places, row, None))}"
+
+    def _parsed(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
+        if not names:
+            return pd.DataFrame(index=range(self.rows))
+        given = {"na_values": list(self.missing), **options}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                return pd.read_csv(
+                    io.StringIO("".join(self.lines)), sep=self.separator, header=None, names=list(self.header),
+                    usecols=list(names), index_col=False, skipinitialspace=True, low_memory=False, **given,
+                )  # fmt: skip
+        except pd.errors.ParserError as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"{self.source}: from line {self.first}: expected a table that can be read, got: {reason}. Mend it."
+            ) from None
+
+    def _numbers(self, name: str, column: pd.Series) -> np.ndarray:
+        """The cells of a column as float64, if they are finite numbers or missing."""
+        strange = _no_number(column)
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise InputError(
+                f"{self.source}: {self.place(row)}, column {name!r}: expected a number, got "
+                f"{self.copied([name])[name].iloc[row]!r}. Mend the cell, or leave it empty where there is no value."
+            )
+        numbers = np.asarray(pd.to_numeric(column), dtype=np.float64)
+        infinite = np.isinf(numbers)
+        if infinite.any():
+            row = int(np.argmax(infinite))
+            raise InputError(
+                f"{self.source}: {self.place(row)}, column {name!r}: expected a finite number, got {numbers[row]}. "
+                "Where it stands for a missing value, leave the cell empty or name it in --missing."
+            )
+        return numbers
+
+
+def labels(column: pd.Series) -> np.ndarray:
+    """Cells as labels: text, ``None`` where missing; 3.0 reads 3, since gaps make whole numbers floating ones."""
+    codes, found = pd.factorize(column)
+    kept = np.empty(len(found) + 1, dtype=object)
+    for place, label in enumerate(found):
+        text = str(label)
+        detour = DETOUR.fullmatch(text)
+        kept[place] = detour.group(1) if detour else text
+    return kept[codes]  # the code of what is missing is −1: the last place, which holds None
+
+
+def _filled(record: Sequence[str]) -> bool:
+    """Whether a record is no blank line."""
+    return len(record) > 1 or bool(record and record[0].strip())
+
+
+def _no_number(column: pd.Series) -> np.ndarray:
+    """Whether a cell is there and is no number: truth values are none."""
+    present = column.notna().to_numpy()
+    if pd.api.types.infer_dtype(column, skipna=True) == "boolean":
+        return present
+    if pd.api.types.is_numeric_dtype(column):
+        return np.zeros(len(column), dtype=bool)
+    return present & pd.to_numeric(column, errors="coerce").isna().to_numpy()

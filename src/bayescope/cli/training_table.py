@@ -1,0 +1,221 @@
+"""The table that a model is fitted to: its features by kind, its target, its weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import pandas as pd
+
+from bayescope.cli.header import SHOWN, find, hint, listed, split_names
+from bayescope.cli.source import ROWS, Kind, Source, place_of
+from bayescope.cli.target import Target
+from bayescope.errors import InputError
+
+# A column probably has misspelt numbers, and no labels, where so large a share of so many different cells are numbers.
+NUMBERS, DIFFERENT = 0.9, 10
+# Labels that hardly ever recur tell rows apart, and nothing of the target: a share of different ones, among so many.
+UNIQUE, ENOUGH = 0.5, 30
+DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+
+
+@final
+@dataclass(frozen=True)
+class Roles:
+    """What the columns of a table are for, by their names.
+
+    Attributes:
+        target: the column to predict.
+        drop: columns to leave out.
+        categorical: columns of numbers that are labels.
+        weight: the column with each row's weight, if there is one.
+    """
+
+    target: str
+    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    weight: str | None = None
+
+    def within(self, source: Source) -> Roles:
+        """The roles with names that are columns.
+
+        Raises:
+            InputError: if one is none, or has two roles that exclude each other.
+        """
+        header, name = source.header, source.name
+        if self.target not in header:
+            raise InputError(f"{name}: expected a target column {self.target!r}, but {hint(self.target, header)}")
+        drop, categorical = split_names(self.drop, header), split_names(self.categorical, header)
+        for option, names in (("--drop", drop), ("--categorical", categorical)):
+            for wanted in names:
+                find(option, name, wanted, header)
+        if self.weight is not None:
+            find("--weight", name, self.weight, header)
+        _refuse_overlap(self.target, self.weight, drop, categorical)
+        return replace(self, drop=drop, categorical=categorical)
+
+    def features(self, header: Sequence[str]) -> list[str]:
+        """The columns left to predict from."""
+        return [name for name in header if name not in {self.target, self.weight, *self.drop}]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingTable:
+    """A table that an estimator can be fitted to.
+
+    Attributes:
+        source: its name.
+        features: numbers as float64, labels as text objects.
+        kinds: of the features.
+        target: what is predicted.
+        weights: how often each row counts, shape (N,), or ``None`` for once.
+        without_target: how many rows were left out since they have no target.
+    """
+
+    source: str
+    features: pd.DataFrame
+    kinds: dict[str, Kind]
+    target: Target
+    weights: np.ndarray | None = None
+    without_target: int = 0
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def labels(self) -> dict[str, list[str]]:
+        """The labels of each column of labels that occur, sorted."""
+        return {
+            name: sorted(set(self.features[name]) - {None}) for name, kind in self.kinds.items() if kind == "labels"
+        }
+
+
+def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> TrainingTable:
+    """Reads a table, finds out what its columns hold, and checks them.
+
+    Args:
+        source: to be read more than once.
+        roles: of the columns.
+        task: "classification", "regression", or "auto" by what the target holds.
+
+    Raises:
+        InputError: if the table cannot be used; the message names line or column, what was expected and what was got.
+    """
+    roles = roles.within(source)
+    names = roles.features(source.header)
+    if not names:
+        raise InputError(f"{source.name}: expected features beside the target, got none. Add columns, or drop fewer.")
+    columns, kinds = _read(source, roles, names)
+    rows = len(columns[roles.target])
+    if rows == 0:
+        raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
+    known = ~pd.isna(columns[roles.target])
+    if not known.any():
+        raise InputError(
+            f"{source.name}: column {roles.target!r}: expected a target in some rows, got none in {rows} rows. Name "
+            "another --target."
+        )
+    places = np.flatnonzero(known)
+    columns = {name: values[places] for name, values in columns.items()}
+    weights = None if roles.weight is None else _weights(source, roles.weight, columns[roles.weight], places)
+    target = Target.of(source, roles.target, columns[roles.target], kinds[roles.target], places, task)
+    for name in names:
+        _check_feature(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
+    return TrainingTable(
+        source=source.name,
+        features=pd.DataFrame({name: pd.Series(columns[name], dtype=columns[name].dtype) for name in names}),
+        kinds={name: kinds[name] for name in names},
+        target=target,
+        weights=weights,
+        without_target=rows - len(places),
+    )
+
+
+def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, Kind]]:
+    """All columns that have a role, in full, and their kinds."""
+    wanted = [*names, roles.target, *([] if roles.weight is None else [roles.weight])]
+    inferred = source.kinds([name for name in wanted if name not in roles.categorical])
+    kinds: dict[str, Kind] = {name: inferred.get(name, "labels") for name in wanted}
+    if roles.weight is not None:
+        kinds[roles.weight] = "numeric"
+    parts = [block.read(kinds) for block in source.blocks(ROWS, wanted)]
+    empty = {name: np.empty(0, dtype=np.float64 if kind == "numeric" else object) for name, kind in kinds.items()}
+    return {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in wanted}, kinds
+
+
+def _refuse_overlap(target: str, weight: str | None, drop: Sequence[str], categorical: Sequence[str]) -> None:
+    roles = [("--target", [target]), ("--weight", [] if weight is None else [weight]), ("--drop", drop)]
+    for place, (option, names) in enumerate(roles):
+        for other, others in [*roles[place + 1 :], *([("--categorical", categorical)] if option != "--target" else [])]:
+            both = [name for name in names if name in others]
+            if both:
+                raise InputError(
+                    f"{other}: expected a column with no other role, got {both[0]!r}, which {option} names too. "
+                    "Name it once."
+                )
+
+
+def _weights(source: Source, name: str, weights: np.ndarray, places: np.ndarray) -> np.ndarray:
+    for strange, got in ((np.isnan(weights), "no value"), (weights < 0, "a negative one")):
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise InputError(
+                f"{source.name}: {place_of(source, places[row])}, column {name!r}: expected a weight of at least 0, "
+                f"got {got}. Mend the cell, or drop the row."
+            )
+    if not (weights > 0).any():
+        raise InputError(f"{source.name}: column {name!r}: expected some weights above 0, got none. Mend the column.")
+    return weights
+
+
+def _check_feature(
+    source: Source, name: str, values: np.ndarray, kind: Kind, places: np.ndarray, *, named: bool
+) -> None:
+    """Refuses columns that are there by mistake; those that the caller named as labels are meant."""
+    where, present = f"{source.name}: column {name!r}", values[~pd.isna(values)]
+    if len(present) == 0:
+        raise InputError(f"{where}: expected values, got none in {len(values)} rows. Leave it out: --drop {name}.")
+    if kind == "numeric" or named:
+        return
+    found = pd.unique(present)
+    dates = [label for label in found if DATE.fullmatch(label)]
+    if len(dates) >= NUMBERS * len(found):
+        raise InputError(
+            f"{where}: expected numbers or labels, got dates such as {dates[0]!r} in "
+            f"{_place(source, values, dates[0], places)}. Turn it into numbers, such as days since a date, or leave it "
+            f"out: --drop {name}."
+        )
+    words = [label for label in found if not _is_number(label)]
+    if words and len(found) >= DIFFERENT and len(found) - len(words) >= NUMBERS * len(found):
+        raise InputError(
+            f"{where}: expected numbers, got {words[0]!r} in {_place(source, values, words[0], places)} ({len(words)} "
+            f"of {len(found)} different cells are no numbers). Mend it; if it stands for a missing value: --missing "
+            f"{words[0]!r}; if all are labels: --categorical {name}."
+        )
+    commas = [label for label in found if DECIMAL_COMMA.fullmatch(label)]
+    if len(found) >= DIFFERENT and len(commas) >= NUMBERS * len(found):
+        raise InputError(
+            f"{where}: expected numbers with a decimal point, got {commas[0]!r} in "
+            f"{_place(source, values, commas[0], places)}. Write 1.5 in the place of 1,5."
+        )
+    if len(found) >= ENOUGH and len(found) > UNIQUE * len(present):
+        raise InputError(
+            f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
+            f"{listed(found[:SHOWN])}. Leave it out: --drop {name}; or keep it with --categorical {name}."
+        )
+
+
+def _place(source: Source, values: np.ndarray, label: str, places: np.ndarray) -> str:
+    return place_of(source, int(places[int(np.argmax(values == label))]))
+
+
+def _is_number(label: str) -> bool:
+    try:
+        float(label)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,143 @@
+"""Where predictions go: a file that is there in one step when all of it is written, or the standard output."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Protocol, final
+
+import pandas as pd
+
+from bayescope import checks
+from bayescope.cli.opening import COMPRESSED, STANDARD, separator_of
+from bayescope.errors import InputError
+from bayescope.files import staged, usable_folder
+
+
+class Sink(Protocol):
+    """Takes rows, block by block."""
+
+    def write(self, rows: pd.DataFrame) -> None:
+        """Adds rows of the same columns as those before."""
+        ...
+
+
+def check_file(out: Path, *inputs: Path) -> None:
+    """Refuses a file that cannot be written, or is one of those that are read.
+
+    Args:
+        out: the file.
+        inputs: what is read.
+
+    Raises:
+        InputError: if it is one of the inputs or a folder, or lies in none that can be written to.
+    """
+    usable_folder("--out", out.absolute().parent, [out.name])
+    for given in inputs:
+        if out.exists() and given.exists() and out.samefile(given):
+            raise InputError(f"--out: expected another file, got the one that is read, {given}. Name a new one.")
+
+
+def check_out(out: Path, *inputs: Path) -> None:
+    """Refuses a place that predictions cannot be written to, before the work begins.
+
+    Args:
+        out: the place.
+        inputs: what is read, which is not to be written over.
+
+    Raises:
+        InputError: if it is one of the inputs or a folder, lies in none that can be written to, or its name ends in
+            something else.
+        MissingDependencyError: if it is Parquet, and pyarrow is not installed.
+    """
+    if str(out) == STANDARD:
+        return
+    check_file(out, *inputs)
+    if separator_of(out) is None:
+        checks.optional_package("pyarrow.parquet", extra="parquet")
+
+
+@contextmanager
+def sink(out: Path) -> Iterator[Sink]:
+    """A place for rows: "-" is written to as they come, a file is there when the block ends, and not where it fails.
+
+    Args:
+        out: "-", or a file that ends in .csv, .tsv, .csv.gz, .tsv.gz or .parquet.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
+    if str(out) == STANDARD:
+        yield Text(sys.stdout, ",")
+        sys.stdout.flush()
+        return
+    separator = separator_of(out)
+    with staged(out.absolute().parent) as stage:
+        place = stage / out.name
+        if separator is None:
+            with Parquet(place) as parquet:
+                yield parquet
+        else:
+            with _opened(place) as file:
+                yield Text(file, separator)
+
+
+@final
+class Text:
+    """Delimited text with a header.
+
+    Args:
+        file: to write to.
+        separator: between cells.
+    """
+
+    def __init__(self, file: IO[str], separator: str) -> None:
+        self._file, self._separator, self._begun = file, separator, False
+
+    def write(self, rows: pd.DataFrame) -> None:
+        """Adds rows; numbers are written so that reading them gives the same number again."""
+        rows.to_csv(self._file, sep=self._separator, index=False, header=not self._begun, lineterminator="\n")
+        self._begun = True
+
+
+@final
+class Parquet:
+    """A Parquet file, of a row group a block; the types of the first block are those of all.
+
+    Args:
+        place: the file.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._arrow = checks.optional_package("pyarrow", extra="parquet")
+        self._parquet = checks.optional_package("pyarrow.parquet", extra="parquet")
+        self._place = place
+        self._writer: Any = None
+
+    def __enter__(self) -> Parquet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, rows: pd.DataFrame) -> None:
+        """Adds rows."""
+        schema = None if self._writer is None else self._writer.schema
+        table: Any = self._arrow.Table.from_pandas(rows, schema=schema, preserve_index=False)
+        if self._writer is None:
+            self._writer = self._parquet.ParquetWriter(self._place, table.schema)
+        self._writer.write_table(table)
+
+
+@contextmanager
+def _opened(place: Path) -> Iterator[IO[str]]:
+    if place.suffix.lower() != COMPRESSED:
+        with place.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        return
+    with gzip.open(place, "wt", encoding="utf-8", newline="", compresslevel=6) as packed:
+        yield packed

@@ -1,0 +1,119 @@
+"""How estimators read their tables: of any library, with columns of numbers and labels, known again when predicting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+from torch import Tensor
+
+from bayescope.storage import stored
+from bayescope.tables import Column, read_table
+from bayescope.tables.preprocessing import Table, refuse_empty
+from bayescope.tables.suspicion import warn_of_numbers
+
+
+@stored("frame_reader")
+@final
+@dataclass(frozen=True)
+class FrameReader:
+    """What an estimator remembers of the table that it was fitted to, to read others like it.
+
+    scikit-learn's rules hold: a table has as many columns as that one, and where both have names, the same in the same
+    order. A table without names has its columns told by their positions.
+
+    Attributes:
+        names: of the columns: x0, x1, … where the table had none.
+        categorical: positions of the columns whose numbers are labels, as the caller said.
+    """
+
+    names: tuple[str, ...]
+    categorical: tuple[int, ...]
+
+    @classmethod
+    def fit(
+        cls, estimator: BaseEstimator, X: Any, y: Any, *, categorical: Sequence[str | int] | None = None
+    ) -> tuple[FrameReader, list[Column]]:
+        """Reads the table to fit; sets ``n_features_in_`` and, where the columns have names, ``feature_names_in_``.
+
+        Args:
+            estimator: that is being fitted.
+            X: a table of any kind that `read_table` knows, of N ≥ 1 rows.
+            y: is not looked at: its absence is told by scikit-learn.
+            categorical: columns, by name or position, whose numbers are labels.
+
+        Raises:
+            InputError: if X cannot be used; the message names the column.
+            InputTypeError: if X is no table, or a column holds what is neither a number nor a label, such as dates.
+
+        Warns:
+            BayescopeWarning: if text is mostly numbers.
+        """
+        columns = read_table(X, categorical=categorical)
+        warn_of_numbers(columns)
+        refuse_empty(columns)
+        validate_data(estimator, _sized(X, columns), y, skip_check_array=True)
+        names = [column.name for column in columns]
+        given = () if categorical is None else categorical
+        places = tuple(names.index(at) if isinstance(at, str) else int(at) for at in given)
+        return cls(tuple(names), places), columns
+
+    @classmethod
+    def fit_table(
+        cls, estimator: BaseEstimator, X: Any, y: Any, *, categorical: Sequence[str | int] | None = None
+    ) -> tuple[FrameReader, Table]:
+        """The same, but an array or a tensor of finite numbers is taken as it is: no column of it is copied."""
+        numbers = finite_numbers(X) if categorical is None else None
+        if numbers is None:
+            return cls.fit(estimator, X, y, categorical=categorical)
+        validate_data(estimator, numbers, y, skip_check_array=True)
+        return cls(tuple(f"x{j}" for j in range(numbers.shape[1])), ()), numbers
+
+    def columns(self, estimator: BaseEstimator, X: Any) -> list[Column]:
+        """The columns of a table like the one that was fitted, by the names that they had there.
+
+        Raises:
+            ValueError: if the table has more, fewer or other columns, in scikit-learn's words.
+            InputError: if X cannot be used; the message names the column.
+            InputTypeError: if X is no table, or a column holds what is neither a number nor a label.
+        """
+        columns = read_table(X, categorical=[at for at in self.categorical if at < _width(X)])
+        validate_data(estimator, _sized(X, columns), reset=False, skip_check_array=True)
+        # Without names, or with names that were not there to be learnt, columns are told by their positions.
+        return [replace(column, name=name) for column, name in zip(columns, self.names, strict=True)]
+
+    def table(self, estimator: BaseEstimator, X: Any) -> Table:
+        """The same, but an array or a tensor of finite numbers is taken as it is."""
+        numbers = None if self.categorical else finite_numbers(X)
+        if numbers is None:
+            return self.columns(estimator, X)
+        validate_data(estimator, numbers, reset=False, skip_check_array=True)
+        return numbers
+
+
+def finite_numbers(X: Any) -> np.ndarray | None:
+    """X as float64, shape (N, D), where it is an array or a tensor of finite numbers; else ``None``."""
+    array = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+    if type(array) is not np.ndarray or array.ndim != 2 or array.dtype.kind not in "iuf" or 0 in array.shape:
+        return None
+    table = array.astype(np.float64, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):  # the sum is finite only if all numbers are
+        return table if np.isfinite(table.sum()) or np.isfinite(table).all() else None
+
+
+def _width(X: Any) -> float:
+    """Columns of a table that tells, else infinity."""
+    shape = getattr(X, "shape", None)
+    return float(shape[1]) if shape is not None and len(shape) == 2 else np.inf
+
+
+def _sized(X: Any, columns: Sequence[Column]) -> Any:
+    """The table as scikit-learn can tell its width and names: it knows nothing of frames without a shape."""
+    if hasattr(X, "shape") or not hasattr(X, "__dataframe__"):
+        return X
+    return pd.DataFrame(columns=[column.name for column in columns])

@@ -1,0 +1,350 @@
+"""Bayesian multilayer perceptrons for tables, with any posterior of the library."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from bayescope.errors import InputError
+from bayescope.estimators.additive_reading import whole_or_not_at_all
+from bayescope.estimators.distinct_rows import DistinctRows
+from bayescope.estimators.labels import Labels, decided, numbers
+from bayescope.estimators.mlp_network import Units
+from bayescope.estimators.mlp_reading import MLPEstimator, Targets, first_noise
+from bayescope.estimators.reading import log_probabilities
+from bayescope.estimators.weights import class_weighted, row_weights
+from bayescope.inference_mode import outside_inference_mode
+from bayescope.likelihoods import Gaussian
+from bayescope.storage import stored
+
+
+@final
+@stored("BayesianMLPClassifier")
+class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc]
+    """A multilayer perceptron of labels with a posterior over its weights.
+
+    Two classes have one output f, the logit of ``classes_[1]``. More have one each, p(y = k∣f) = softmax(f)_k. Labels
+    that a row may have together are given as a matrix of 0 and 1, shape (N, C), and have one logit each.
+
+    By default the network is trained while Laplace's evidence learns one prior precision a layer (Immer et al. 2021b),
+    which needs no held-out rows; then the posterior is found by the function of the library that has its name, with
+    those precisions: "laplace", "last_layer" and "function_space" expand at the trained network, "swag" and "sgmcmc" go
+    on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts" begin anew.
+
+    Rows of equal X and y are one row with their summed weight, in an order of their own: the order of the rows does not
+    matter, and a weight of 2 is the same as the row twice.
+
+    Args:
+        posterior: "laplace" (Kronecker-factored GGN, linearised), "last_layer" (the same over the last layer alone),
+            "map" (a point), "variational", "mc_dropout", "ensemble", "swag", "sgmcmc", "nuts" (small networks; minutes)
+            or "function_space" (Laplace as a Gaussian process).
+        hidden: units of each hidden layer; ``()`` for a linear model.
+        activation: "tanh", "relu", "sigmoid", "softplus", "silu" or "gelu".
+        prior_precision: of weights and biases: "evidence" for one a layer, learnt by Laplace's evidence whichever the
+            posterior, or a positive number for all. Its unit is that of the scaled inputs.
+        scaling: of numbers: "standard" (less their mean, in standard deviations), "quantile" (their normal scores), or
+            ``None`` to take them as they are.
+        encoding: of labels: "one_hot", "ordinal" or "target".
+        categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
+            categorical are labels anyway.
+        class_weight: how much more each row counts by its class: "balanced" for as much in sum for each class, a dict
+            from classes to positive numbers (1 for those left out), or ``None``. Probabilities are then those of the
+            data reweighted so, not of the data as they are. Not for several labels a row.
+        epochs: how often each training reads the rows; ``None`` for as many as their number asks for.
+        lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
+        batch_size: the most rows of a minibatch; ``None`` for 32, and 128 in tables of over 4,000 rows.
+        members: of the posterior "ensemble".
+        rate: of dropout before hidden layers, for the posterior "mc_dropout".
+        draws: of the weights: those that "sgmcmc" and "nuts" keep a chain, and those that predictions by "variational",
+            "mc_dropout" and "swag" average over; ``None`` for 200, and 1000 of "nuts".
+        posterior_options: further arguments of the function that has the posterior's name, such as
+            ``{"structure": "full"}`` or ``{"temperature": 0.1}`` of `laplace`.
+        random_state: of the first weights, the order of the rows and all draws: an int for the same model at every fit.
+        progress: whether to draw a bar while training, where a person can see it.
+        checkpoint: a file that trainings are saved to and that an interrupted fit, called again, goes on from; where
+            the posterior has a training of its own, that before it is saved beside it under the name with "-prior".
+
+    Attributes:
+        classes_: the labels, sorted; of several labels a row, their names or 0…C−1.
+        posterior_: over the weights; it answers for `transform_inputs(X)`.
+        module_: the network, a copy.
+        prior_precision_: a number, or that of each layer by its name in ``module_``.
+        log_evidence_: log p(y∣X) as Laplace's posteriors have it.
+        elbo_: a lower bound on it, for "variational".
+        preprocessing_: from columns to the network's inputs.
+        trace_: numbers per epoch of the last training.
+        n_iter_: its epochs.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, if X had some.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.linspace(-2.0, 2.0, 60)[:, None]
+        >>> model = BayesianMLPClassifier(hidden=(10,), random_state=0).fit(X, np.abs(X[:, 0]) > 1.0)
+        >>> model.predict([[-1.8], [0.0], [1.8]])
+        array([ True, False,  True])
+    """
+
+    classes_: np.ndarray
+    _multilabel: bool
+
+    def __init__(
+        self,
+        *,
+        posterior: str = "laplace",
+        hidden: Any = (50, 50),
+        activation: str = "tanh",
+        prior_precision: Any = "evidence",
+        scaling: str | None = "standard",
+        encoding: str = "one_hot",
+        categorical: Any = None,
+        class_weight: Any = None,
+        epochs: int | None = None,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        members: int = 5,
+        rate: Any = 0.1,
+        draws: int | None = None,
+        posterior_options: Any = None,
+        random_state: Any = None,
+        progress: bool = False,
+        checkpoint: Any = None,
+    ) -> None:
+        self.posterior = posterior
+        self.hidden = hidden
+        self.activation = activation
+        self.prior_precision = prior_precision
+        self.scaling = scaling
+        self.encoding = encoding
+        self.categorical = categorical
+        self.class_weight = class_weight
+        self.epochs = epochs
+        self.lr = lr
+        self.batch_size = batch_size
+        self.members = members
+        self.rate = rate
+        self.draws = draws
+        self.posterior_options = posterior_options
+        self.random_state = random_state
+        self.progress = progress
+        self.checkpoint = checkpoint
+
+    @outside_inference_mode
+    @whole_or_not_at_all
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPClassifier:
+        """Trains the network and finds the posterior of its weights.
+
+        Args:
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
+            y: N labels, or N rows of 0 and 1.
+            sample_weight: how often each row counts, shape (N,).
+
+        Raises:
+            InputError: if an input or an option cannot be used; the message names the column.
+            OptionError: if a name is unknown.
+            UnsupportedError: if two options do not go together.
+            ConvergenceError: if the loss stops being a finite number.
+        """
+        columns, rows = self._columns(X, y)
+        weights = row_weights(sample_weight, rows)
+        labels = Labels.of(y, weights)
+        weights, told = class_weighted(self.class_weight, labels, weights)
+        self.classes_, self._multilabel = labels.classes, labels.multilabel
+        distinct = DistinctRows.of(columns, labels.codes, None, weights)
+        codes = distinct.targets if labels.multilabel else distinct.targets[:, 0].astype(np.int64)
+        values = labels.likelihood.targets(codes, labels.outputs)
+        self._learn(distinct, Targets(codes, values, labels.likelihood, labels.outputs, told))
+        return self
+
+    def predict(self, X: Any, *, abstain: float | None = None) -> np.ndarray:
+        """The most probable class of each row, shape (N,); of several labels those that are probable, 0/1, (N, C).
+
+        Args:
+            X: a table of the columns that were fitted.
+            abstain: a probability between 0 and 1: ``None`` stands for a class, or for one of several labels, that is
+                less probable than that, in an array of objects.
+        """
+        return decided(self.predict_proba(X), None if self._multilabel else self.classes_, abstain)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``."""
+        return self._read(X, lambda predictive: np.asarray(predictive.probs))
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """log p(y = k∣x, data), shape (N, K), without underflow where a row has one label."""
+        check_is_fitted(self)
+        if self._multilabel:
+            return np.log(self.predict_proba(X))
+        return self._read(X, lambda predictive: log_probabilities(predictive, len(self.classes_)))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+@final
+@stored("BayesianMLPRegressor")
+class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
+    """A multilayer perceptron of numbers with a posterior over its weights: y = f(x) + Gaussian noise.
+
+    By default the network is trained while Laplace's evidence learns one prior precision a layer and the noise variance
+    (Immer et al. 2021b), which needs no held-out rows; then the posterior is found by the function of the library that
+    has its name, with those precisions and that noise: "laplace", "last_layer" and "function_space" expand at the trained
+    network, "swag" and "sgmcmc" go on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts" begin anew.
+
+    y is standardised inside; all answers are in its own unit. It may have several columns, shape (N, D), which share
+    the hidden layers and have independent noise. Rows of equal X and y are one row with their summed weight, in an
+    order of their own: the order of the rows does not matter, and a weight of 2 is the same as the row twice.
+
+    Args:
+        posterior: "laplace" (Kronecker-factored GGN, linearised), "last_layer" (the same over the last layer alone),
+            "map" (a point), "variational", "mc_dropout", "ensemble", "swag", "sgmcmc", "nuts" (small networks; minutes)
+            or "function_space" (Laplace as a Gaussian process).
+        hidden: units of each hidden layer; ``()`` for a linear model.
+        activation: "tanh", "relu", "sigmoid", "softplus", "silu" or "gelu".
+        prior_precision: of weights and biases: "evidence" for one a layer, learnt by Laplace's evidence whichever the
+            posterior, or a positive number for all. Its unit is that of the scaled inputs and the standardised y.
+        noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y. Of several
+            columns the evidence learns one for the standardised y, shared out as their squared residuals are.
+        scaling: of numbers: "standard" (less their mean, in standard deviations), "quantile" (their normal scores), or
+            ``None`` to take them as they are.
+        encoding: of labels: "one_hot", "ordinal" or "target".
+        categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
+            categorical are labels anyway.
+        epochs: how often each training reads the rows; ``None`` for as many as their number asks for.
+        lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
+        batch_size: the most rows of a minibatch; ``None`` for 32, and 128 in tables of over 4,000 rows.
+        members: of the posterior "ensemble".
+        rate: of dropout before hidden layers, for the posterior "mc_dropout".
+        draws: of the weights: those that "sgmcmc" and "nuts" keep a chain, and those that predictions by "variational",
+            "mc_dropout" and "swag" average over; ``None`` for 200, and 1000 of "nuts".
+        posterior_options: further arguments of the function that has the posterior's name, such as
+            ``{"structure": "full"}`` of `laplace`.
+        random_state: of the first weights, the order of the rows and all draws: an int for the same model at every fit.
+        progress: whether to draw a bar while training, where a person can see it.
+        checkpoint: a file that trainings are saved to and that an interrupted fit, called again, goes on from; where
+            the posterior has a training of its own, that before it is saved beside it under the name with "-prior".
+
+    Attributes:
+        posterior_: over the weights; it answers for `transform_inputs(X)`.
+        module_: the network, a copy, with outputs in y's unit.
+        noise_variance_: in y's unit squared: a number, or one for each column of y.
+        prior_precision_: a number, or that of each layer by its name in ``module_``.
+        log_evidence_: log p(y∣X) as Laplace's posteriors have it, y in its own unit.
+        elbo_: a lower bound on it, for "variational".
+        preprocessing_: from columns to the network's inputs.
+        trace_: numbers per epoch of the last training; that of "laplace" is of the standardised y.
+        n_iter_: its epochs.
+        n_features_in_: columns of X.
+        feature_names_in_: their names, if X had some.
+
+    Examples:
+        >>> import numpy as np
+        >>> X = np.linspace(-2.0, 2.0, 60)[:, None]
+        >>> model = BayesianMLPRegressor(hidden=(10,), random_state=0).fit(X, X[:, 0] ** 2)
+        >>> mean, sd = model.predict([[1.5]], return_std=True)
+        >>> bool(abs(mean[0] - 2.25) < 0.2)
+        True
+    """
+
+    _flat: bool
+    _outputs: int
+
+    def __init__(
+        self,
+        *,
+        posterior: str = "laplace",
+        hidden: Any = (50, 50),
+        activation: str = "tanh",
+        prior_precision: Any = "evidence",
+        noise_variance: Any = "evidence",
+        scaling: str | None = "standard",
+        encoding: str = "one_hot",
+        categorical: Any = None,
+        epochs: int | None = None,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        members: int = 5,
+        rate: Any = 0.1,
+        draws: int | None = None,
+        posterior_options: Any = None,
+        random_state: Any = None,
+        progress: bool = False,
+        checkpoint: Any = None,
+    ) -> None:
+        self.posterior = posterior
+        self.hidden = hidden
+        self.activation = activation
+        self.prior_precision = prior_precision
+        self.noise_variance = noise_variance
+        self.scaling = scaling
+        self.encoding = encoding
+        self.categorical = categorical
+        self.epochs = epochs
+        self.lr = lr
+        self.batch_size = batch_size
+        self.members = members
+        self.rate = rate
+        self.draws = draws
+        self.posterior_options = posterior_options
+        self.random_state = random_state
+        self.progress = progress
+        self.checkpoint = checkpoint
+
+    @outside_inference_mode
+    @whole_or_not_at_all
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
+        """Trains the network, learns the noise, and finds the posterior of the weights.
+
+        Args:
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
+            y: N numbers, or N rows of D.
+            sample_weight: how often each row counts, shape (N,).
+
+        Raises:
+            InputError: if an input or an option cannot be used; the message names the column.
+            OptionError: if a name is unknown.
+            UnsupportedError: if two options do not go together.
+            ConvergenceError: if the loss stops being a finite number.
+        """
+        columns, rows = self._columns(X, y)
+        weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
+        self._flat = targets.ndim == 1
+        distinct = DistinctRows.of(columns, targets[:, None] if self._flat else targets, None, weights)
+        units, self._outputs = Units.of(distinct.targets, distinct.weights), distinct.targets.shape[1]
+        likelihood, learns_noise = first_noise(self.noise_variance, units.scale)
+        if learns_noise and rows < 2:
+            raise InputError(
+                "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. "
+                "Give a noise_variance."
+            )
+        values = torch.from_numpy(units.standardised(distinct.targets))
+        codes = distinct.targets[:, 0] if self._flat else distinct.targets
+        self._learn(distinct, Targets(codes, values, likelihood, len(units.scale), units.notes(), units, learns_noise))
+        return self
+
+    def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the standard deviation of y, noise included."""
+        read = self._read(X, lambda predictive: np.stack([predictive.mean, predictive.variance], axis=1))
+        mean, sd = read[:, 0], np.sqrt(read[:, 1])
+        mean, sd = (mean[:, 0], sd[:, 0]) if self._flat else (mean, sd)
+        return (mean, sd) if return_std else mean
+
+    @property
+    def noise_variance_(self) -> float | np.ndarray:
+        """The noise variance in y's unit squared, a number or one for each column of y."""
+        check_is_fitted(self)
+        likelihood = self.posterior_.likelihood
+        assert isinstance(likelihood, Gaussian)
+        noise: np.ndarray = likelihood.noise(torch.zeros(self._outputs, dtype=torch.float64)).numpy()
+        return float(noise[0]) if self._flat else noise.copy()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

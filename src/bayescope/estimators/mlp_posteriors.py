@@ -1,0 +1,220 @@
+"""Each posterior of a network by its name: the function of the library, and how it is called for a table."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast, final
+
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.dropout.mc_dropout import mc_dropout
+from bayescope.ensembles.ensemble import ensemble
+from bayescope.errors import ConvergenceWarning, InputTypeError, OptionError, UnsupportedError
+from bayescope.estimators.mlp_learning import Schedule
+from bayescope.gaussian_process.function_space import function_space
+from bayescope.laplace.laplace import laplace
+from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.weighted import unweighted
+from bayescope.posterior import GaussianPosterior, Posterior
+from bayescope.sampling.nuts import nuts
+from bayescope.sampling.sgmcmc import sgmcmc
+from bayescope.sampling.swag import swag
+from bayescope.training.fit_map import fit_map
+from bayescope.variational.variational import variational
+
+# What the estimators say themselves; the rest is for posterior_options.
+_OWN = (
+    "model", "make_model", "data", "likelihood", "prior_precision", "generator", "progress", "checkpoint", "inplace",
+    "members", "rate", "draws",
+)  # fmt: skip
+# Draws of the weights that a prediction averages over.
+DRAWS = 200
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a posterior is found from.
+
+    Attributes:
+        network: trained, with outputs in the targets' unit; belongs to nobody else.
+        make: a new network, by its seed.
+        data: inputs and targets.
+        likelihood: p(y∣f).
+        precisions: of the prior, by layer.
+        schedule: how networks are trained.
+        members: of an ensemble.
+        rate: of dropout.
+        draws: of the weights, that were asked for.
+        seed: of everything.
+        checkpoint: where a training is saved to.
+        progress: whether a bar is drawn.
+        noise: the noise variance of standardised targets, 1 for classes: steps along plain gradients are scaled by it.
+    """
+
+    network: nn.Sequential
+    make: Callable[[int], nn.Sequential]
+    data: tuple[Tensor, Tensor]
+    likelihood: Likelihood
+    precisions: Mapping[str, float]
+    schedule: Schedule
+    members: Any
+    rate: Any
+    draws: int | None
+    seed: int
+    checkpoint: Path | None
+    progress: bool
+    noise: float
+
+
+@final
+@dataclass(frozen=True)
+class Kind:
+    """A posterior.
+
+    Attributes:
+        infer: the function of the library.
+        model: what it is given: a network, or a list of them.
+        options: those that it is called with, unless the caller says otherwise.
+        trains: whether it trains a network, and can go on from a checkpoint.
+        sampled: whether predictions draw weights, as many as are asked for.
+        drawn: whether it is made of draws, as many as are asked for.
+    """
+
+    infer: Callable[..., Posterior]
+    model: Callable[[Setting], Any]
+    options: Callable[[Setting], dict[str, Any]]
+    trains: bool = True
+    sampled: bool = False
+    drawn: bool = False
+
+    @property
+    def continues(self) -> bool:
+        """Whether it begins at the trained network."""
+        return self.model is _trained
+
+    @property
+    def expands(self) -> bool:
+        """Whether it is an expansion at the trained network, which stays as it is."""
+        return self.continues and not self.trains
+
+    def supported(self) -> list[str]:
+        """The names of the options that a caller may give."""
+        return [name for name in inspect.signature(self.infer).parameters if name not in _OWN]
+
+
+def _trained(setting: Setting) -> nn.Sequential:
+    return setting.network
+
+
+def _new(setting: Setting) -> nn.Sequential:
+    return setting.make(setting.seed)
+
+
+def _several(setting: Setting) -> list[nn.Sequential]:
+    return [setting.make(setting.seed + member) for member in range(checks.count("members", setting.members))]
+
+
+def _nothing(setting: Setting) -> dict[str, Any]:  # noqa: ARG001
+    return {}
+
+
+def _last_layer(setting: Setting) -> dict[str, Any]:
+    name = list(setting.precisions)[-1]
+    return {"weights": f"{name}.*", "prior_precision": setting.precisions[name]}
+
+
+def _schedule(setting: Setting) -> dict[str, Any]:
+    return setting.schedule.options
+
+
+def _dropout(setting: Setting) -> dict[str, Any]:
+    return {**setting.schedule.options, "rate": setting.rate, "before": "hidden"}
+
+
+def _swag(setting: Setting) -> dict[str, Any]:
+    return {"epochs": 40, "burn_in": 0, "lr": 1e-2 * setting.noise, "batch_size": setting.schedule.batch_size}
+
+
+def _sgmcmc(setting: Setting) -> dict[str, Any]:
+    draws = DRAWS if setting.draws is None else setting.draws
+    return {"draws": draws, "lr": 1e-2 * setting.noise, "batch_size": setting.schedule.batch_size}
+
+
+def _nuts(setting: Setting) -> dict[str, Any]:
+    return {} if setting.draws is None else {"draws": setting.draws}
+
+
+POSTERIORS: dict[str, Kind] = {
+    "map": Kind(fit_map, _new, _schedule),
+    "laplace": Kind(laplace, _trained, _nothing, trains=False),
+    "last_layer": Kind(laplace, _trained, _last_layer, trains=False),
+    "function_space": Kind(function_space, _trained, _nothing, trains=False),
+    "variational": Kind(variational, _new, _schedule, sampled=True),
+    "mc_dropout": Kind(mc_dropout, _new, _dropout, sampled=True),
+    "ensemble": Kind(ensemble, _several, _schedule),
+    "swag": Kind(swag, _trained, _swag, sampled=True),
+    "sgmcmc": Kind(sgmcmc, _trained, _sgmcmc, drawn=True),
+    "nuts": Kind(nuts, _new, _nuts, trains=False, drawn=True),
+}
+
+
+def chosen(posterior: Any, options: Any, draws: Any) -> tuple[Kind, dict[str, Any]]:
+    """The posterior of a name, and the options for it.
+
+    Raises:
+        OptionError: if the posterior, or an option, is unknown.
+        InputTypeError: if the options are no dictionary.
+        UnsupportedError: if draws are asked for where there are none.
+    """
+    kind = POSTERIORS[checks.choice("posterior", posterior, POSTERIORS)]
+    if options is not None and not isinstance(options, Mapping):
+        raise InputTypeError(f"posterior_options: expected a dictionary or None, got {options!r}.")
+    given = dict(options or {})
+    for name in given:
+        if name not in (supported := kind.supported()):
+            raise OptionError.unknown("posterior_options", name, supported)
+    if draws is not None:
+        checks.count("draws", draws)
+        if not (kind.drawn or kind.sampled):
+            drawing = ", ".join(repr(name) for name, each in POSTERIORS.items() if each.drawn or each.sampled)
+            raise UnsupportedError(
+                f"draws: expected None for posterior={posterior!r}, which draws no weights, got {draws!r}. It is for "
+                f"{drawing}."
+            )
+    return kind, given
+
+
+def infer(kind: Kind, setting: Setting, given: Mapping[str, Any]) -> Posterior:
+    """The posterior, with the likelihood of a row that counts once.
+
+    Args:
+        kind: the entry in `POSTERIORS`.
+        setting: what it is found from.
+        given: the caller's options.
+
+    Raises:
+        BayescopeError: what the function of the library raises.
+    """
+    options = {"prior_precision": dict(setting.precisions), **kind.options(setting)}
+    if kind.trains:
+        options["checkpoint"] = setting.checkpoint
+    call = {
+        **options, "likelihood": setting.likelihood, "generator": setting.seed, "progress": setting.progress, **given,
+    }  # fmt: skip
+    with warnings.catch_warnings():
+        if kind.expands:
+            # At what distance from the mode the network is: the summary says so.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+        q = kind.infer(kind.model(setting), setting.data, **call)
+    plain = unweighted(setting.likelihood)
+    if plain is setting.likelihood:
+        return q
+    # Weights are for the fit: rows to come count once, also those of `condition`.
+    gaussian = {"infer": None} if isinstance(q, GaussianPosterior) else {}
+    return replace(cast(Any, q), likelihood=plain, **gaussian)

@@ -1,0 +1,142 @@
+"""The rows that a report is about: the caller's table with its truths, or a random part of a long one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pandas as pd
+from sklearn.base import is_classifier
+
+from bayescope import checks
+from bayescope.errors import InputError, UnsupportedError
+from bayescope.tables import Column, read_table
+
+# Scores of more rows would say the same with one digit more.
+MOST_ROWS = 20_000
+LEAST_ROWS = 2
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """N rows of a table with what happened.
+
+    Attributes:
+        X: the N rows, in the caller's own kind of table.
+        y: the codes 0…K−1 of the classes, or the numbers of a regression, shape (N,).
+        index: the rows' positions in the caller's table, shape (N,), ascending.
+        columns: the N rows as named columns.
+        every: the columns of all rows that were given.
+        every_y: what happened in all of them.
+        classes: the names of the K classes; empty for a regression.
+        target: what y is called.
+    """
+
+    X: Any
+    y: np.ndarray
+    index: np.ndarray
+    columns: tuple[Column, ...]
+    every: tuple[Column, ...]
+    every_y: np.ndarray
+    classes: tuple[str, ...]
+    target: str
+
+    @classmethod
+    def of(cls, estimator: Any, X: Any, y: Any, random_state: int) -> Judged:
+        """Checks a table and its truths against the estimator that is to be judged on them.
+
+        Args:
+            estimator: fitted.
+            X: the table.
+            y: a label of the estimator's classes, or a number, for each row.
+            random_state: the seed of the part that is judged where there are more than 20,000 rows.
+
+        Raises:
+            InputError: if there is not one truth for each row, one is missing, or it is of no known class.
+            UnsupportedError: if a row has several truths.
+        """
+        names = getattr(estimator, "feature_names_in_", None)
+        categorical = getattr(estimator, "categorical", None)
+        every = tuple(read_table(X, categorical=categorical, names=None if names is None else list(names)))
+        rows = len(every[0].values)
+        if rows < LEAST_ROWS:
+            raise InputError(f"X: expected at least {LEAST_ROWS} rows to judge, got {rows}.")
+        values, classes = _classes(estimator, y) if is_classifier(estimator) else (_numbers(y), ())
+        if len(values) != rows:
+            raise InputError(f"y: expected one value for each of the {rows} rows of X, got {len(values)}.")
+        index = np.arange(rows)
+        if rows > MOST_ROWS:
+            index = np.sort(np.random.default_rng(random_state).choice(rows, MOST_ROWS, replace=False))
+        table = X if len(index) == rows else take(X, index)
+        columns = tuple(replace(column, values=column.values[index]) for column in every)
+        name = getattr(y, "name", None)
+        return cls(table, values[index], index, columns, every, values, classes, "y" if name is None else str(name))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def rows(self, places: np.ndarray) -> Any:
+        """Some of the rows, by their places among the N, as a table of the caller's kind."""
+        return take(self.X, places)
+
+    def swapped(self, places: np.ndarray, column: int, donors: np.ndarray) -> Any:
+        """Some of the rows with one column's values taken from other rows, so that each is one that was seen.
+
+        Args:
+            places: of the rows, shape (M,).
+            column: the position of the column.
+            donors: the places of the rows that give its values, shape (M,).
+        """
+        table, giving = take(self.X, places), take(self.X, donors)
+        frame, other = (nw.from_native(part, eager_only=True, pass_through=True) for part in (table, giving))
+        if isinstance(frame, nw.DataFrame):
+            name = frame.columns[column]
+            return frame.with_columns(
+                nw.new_series(name, other[name].to_list(), other[name].dtype, backend=frame.implementation)
+            ).to_native()
+        array = np.array(table, copy=True)
+        array[:, column] = np.asarray(giving)[:, column]
+        return array
+
+
+def take(X: Any, places: np.ndarray) -> Any:
+    """Rows of a table of any kind, by their positions."""
+    frame = nw.from_native(X, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        return frame[places].to_native()
+    return X[places] if hasattr(X, "shape") else [X[place] for place in places]
+
+
+def _classes(estimator: Any, y: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+    labels = _flat(y)
+    missing = pd.isna(labels)
+    if missing.any():
+        raise InputError(f"y: expected a label in every row, got none in row {int(np.argmax(missing))}. Leave it out.")
+    codes: np.ndarray = pd.Index(estimator.classes_).get_indexer(pd.Index(labels))
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        known = ", ".join(map(repr, np.asarray(estimator.classes_).tolist()))
+        raise InputError(
+            f"y: expected the classes that were fitted, {known}, got {labels.tolist()[row]!r} in row {row}."
+        )
+    return codes, tuple(map(str, np.asarray(estimator.classes_).tolist()))
+
+
+def _numbers(y: Any) -> np.ndarray:
+    values: np.ndarray = checks.float64("y", _flat(y)).numpy()
+    return values
+
+
+def _flat(y: Any) -> np.ndarray:
+    array = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise UnsupportedError(
+            f"y: expected one label or number a row, got shape {array.shape}. A report is about one target: report "
+            "each of several by a model of its own."
+        )
+    return array

@@ -1,0 +1,154 @@
+"""A comparison of posteriors as blocks: its table with the best values, its pictures in the browser, its footnotes."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import logsumexp
+
+from bayescope import metrics
+from bayescope.comparison import Comparison
+from bayescope.comparison.columns import best_cells, columns, written
+from bayescope.plots import style
+from bayescope.report.facts.reference import Reference
+from bayescope.report.page.blocks import Cell, Figure, Figures, Folded, Notice, Page, Section, Table, Text
+from bayescope.report.page.figures import Trace, axis, diagonal, dots, layout, rounded, table
+from bayescope.report.page.numbers import fixed, percent
+
+FIRST_PART = 6
+MOST_POINTS = 400
+
+
+def comparison_blocks(reference: Reference) -> tuple[object, ...]:
+    """What was compared, or why nothing was.
+
+    Args:
+        reference: of the report.
+    """
+    if reference.comparison is None:
+        return (Notice("unknown", reference.reason),)
+    return (Text((reference.reason,), muted=True), *blocks(reference.comparison))
+
+
+def comparison_page(comparison: Comparison, title: str) -> Page:
+    """A page of its own.
+
+    Args:
+        comparison: as `bayescope.compare` returns it.
+        title: its heading.
+    """
+    table_, pictures, notes = blocks(comparison)
+    return Page(
+        title,
+        comparison.title,
+        None,
+        (
+            Section("table", "Every posterior on the same rows", (table_, notes), "Table"),
+            Section("pictures", "Against the reference", (pictures,), "Pictures"),
+        ),
+    )
+
+
+def blocks(comparison: Comparison) -> tuple[Table, Figures, Folded]:
+    """The table, the pictures and the footnotes."""
+    notes = Folded("What the columns mean, and what the fits noted", (Text(comparison.footnotes, muted=True),))
+    others = [name for name in comparison.outcomes if name != comparison.reference]
+    figures = (_agreement(comparison, others), _reliability(comparison)) if others else (_reliability(comparison),)
+    return _table(comparison), Figures(figures, "half"), notes
+
+
+def _table(comparison: Comparison) -> Table:
+    shown = columns(comparison.reference)
+    parts: list[list[Cell]] = []
+    for column in shown:
+        best = best_cells(comparison.table, column, comparison.reference)
+        parts.append(
+            [Cell(text, strong=bold) for text, bold in zip(written(comparison.table, column), best, strict=True)]
+        )
+    names = [Cell(style.label(str(name))) for name in comparison.table.index]
+    rows = tuple((name, *cells) for name, *cells in zip(names, *parts, strict=True))
+    head = ("posterior", *(column.label for column in shown))
+    return Table(f"{comparison.title}; the best of each column in bold", head, rows, frozenset(range(1, len(head))))
+
+
+def _agreement(comparison: Comparison, others: list[str]) -> Figure:
+    """Log odds of the test rows under each posterior against the reference's."""
+    reference, classes = style.label(comparison.reference), comparison.split.classes
+    odds = {name: _log_odds(outcome.log_probs) for name, outcome in comparison.outcomes.items()}
+    truth = odds[comparison.reference]
+    some = np.linspace(0, len(truth) - 1, min(len(truth), MOST_POINTS)).round().astype(int)
+    traces = [
+        {
+            **dots(
+                rounded(truth[some]),
+                rounded(odds[name][some]),
+                _tint(name),
+                [
+                    f"{style.label(name)} {fixed(a, 2)}, {reference} {fixed(b, 2)}"
+                    for a, b in zip(odds[name][some], truth[some], strict=True)
+                ],
+                marker={"size": 6, "opacity": 0.7, "line": {"width": 0}},
+            ),
+            "name": style.label(name),
+        }
+        for name in others
+    ]
+    what = f"log odds of {classes[1]}" if len(classes) == 2 else "log odds of each class"
+    distance = comparison.table[f"tv_to_{comparison.reference}"]
+    rows = [(style.label(name), fixed(float(distance[name]), 4)) for name in others]
+    return Figure(
+        "agreement",
+        f"Predictions beside {reference}",
+        "One point a test row. On the dotted line both agree; steeper is overconfident, flatter underconfident.",
+        f"Scatter of {what} under {len(others)} posteriors against {reference}.",
+        (diagonal(float(truth.min()), float(truth.max())), *traces),
+        layout(axis(f"{what}, {reference}", nticks=6), axis(what, nticks=6)),
+        table(f"Total variation to {reference}", ("posterior", "distance"), rows),
+        380,
+        tuple((style.label(name), _tint(name), "dot") for name in others),
+    )
+
+
+def _reliability(comparison: Comparison) -> Figure:
+    """All reliability curves in one frame."""
+    traces, rows = [], []
+    y = comparison.split.y_test
+    for name, outcome in comparison.outcomes.items():
+        r = metrics.reliability(outcome.probs, y, 10)
+        filled = np.flatnonzero(r.count > 0)
+        hover = [
+            f"{style.label(name)}: confidence {percent(r.confidence[b])}\n"
+            f"right {percent(r.accuracy[b])} of {r.count[b]} rows"
+            for b in filled
+        ]
+        look: Trace = {"mode": "lines+markers", "line": {"color": _tint(name), "width": 1.6}}
+        x, accuracy = rounded(r.confidence[filled]), rounded(r.accuracy[filled])
+        traces.append({**dots(x, accuracy, _tint(name), hover, marker={"size": 6}, **look), "name": style.label(name)})
+        rows.append((style.label(name), fixed(metrics.ece(outcome.probs, y), 4)))
+    look = {"tickformat": ".0%", "nticks": 6}
+    return Figure(
+        "curves",
+        "Reliability",
+        "Share that is right against confidence, in ten bins of the test rows. Few rows a bin: mind the noise.",
+        f"Reliability curves of {len(comparison.outcomes)} posteriors on {len(y)} test rows.",
+        (diagonal(1 / len(comparison.split.classes), 1.0), *traces),
+        layout(axis("confidence", **look), axis("share that is right", **look)),
+        table("Expected calibration error", ("posterior", "ECE"), rows),
+        380,
+        tuple((style.label(name), _tint(name), "line") for name in comparison.outcomes),
+    )
+
+
+def _tint(name: str) -> str:
+    """A posterior's colour; what is ink on white is ink in every theme."""
+    tint = style.colour(name)
+    return "@ink" if tint == style.INK else tint
+
+
+def _log_odds(log_probs: np.ndarray) -> np.ndarray:
+    """log p_k − log Σ_{j≠k} p_j: of the second class where there are two, else of every class."""
+    if log_probs.shape[1] == 2:
+        odds: np.ndarray = log_probs[:, 1] - log_probs[:, 0]
+        return odds
+    others = [logsumexp(np.delete(log_probs, k, axis=1), axis=1) for k in range(log_probs.shape[1])]
+    several: np.ndarray = (log_probs - np.column_stack(others)).ravel()
+    return several

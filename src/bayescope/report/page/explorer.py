@@ -1,0 +1,209 @@
+"""Where the model doubts: the scatter of rows, the list of the most doubtful, and what explains a chosen one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bayescope.report.facts.explanations import Explanations
+from bayescope.report.facts.facts import Facts
+from bayescope.report.page.blocks import Cell, Explorer, Figure, Table
+from bayescope.report.page.figures import axis, dots, layout, rounded, table
+from bayescope.report.page.numbers import alike, cell, count, percent, plain, short, tidy
+
+# Parts of a row that are told one by one; the others stand together.
+MOST_PARTS = 8
+# Parts kept for all rows and outputs together, which bounds the size of the page.
+MOST_STORED = 60_000
+# Columns of the caller's table in the list of rows.
+MOST_COLUMNS = 4
+
+
+def explorer(facts: Facts) -> Explorer:
+    """Draws the rows that can be looked at, and packs what explains them.
+
+    Args:
+        facts: of the report.
+    """
+    told = facts.explanations
+    kept = max(1, min(MOST_PARTS, MOST_STORED // (len(told.places) * told.parts.shape[2])))
+    rows = [_row(facts, told, place, kept) for place in range(len(told.places))]
+    payload = {
+        "rows": rows,
+        "unit": told.unit,
+        "sums": told.sums,
+        "outputs": list(told.outputs) if told.parts.shape[2] > 1 else [],
+        "classes": list(facts.judged.classes),
+        "target": facts.judged.target,
+    }
+    return Explorer(_scatter(facts), _list(facts), tuple(range(len(facts.doubt.listed))), payload)
+
+
+def _row(facts: Facts, told: Explanations, place: int, most: int) -> dict[str, Any]:
+    row = int(told.places[place])
+    judged = facts.judged
+    outputs = told.parts.shape[2]
+    return {
+        "row": int(judged.index[row]),
+        "truth": _truth(facts, row),
+        "told": _prediction(facts, row),
+        "interval": _interval(facts, told, place),
+        "right": None if not judged.classes else bool(facts.doubt.error[row] == 0),
+        "output": int(facts.doubt.predicted[row]) if outputs > 1 and judged.classes else 0,
+        "probs": _probabilities(told, place) if judged.classes else [],
+        "parts": [_parts(told, place, output, most) for output in range(outputs)],
+    }
+
+
+def _probabilities(told: Explanations, place: int) -> list[list[float]]:
+    ends = (told.mean[place], told.mean_low[place], told.mean_high[place])
+    return [rounded(each) for each in zip(*ends, strict=True)]
+
+
+def _parts(told: Explanations, place: int, output: int, most: int) -> list[list[Any]]:
+    """[name, value, low, high, kind] of the largest parts, the rest, what is constant and the total."""
+    parts = told.parts[place, :, output]
+    order = np.argsort(-np.abs(parts), kind="stable")
+    ends = (parts, told.low[place, :, output], told.high[place, :, output])
+    lines = [[_named(told, place, part), *rounded([end[part] for end in ends]), "part"] for part in order[:most]]
+    rest = float(parts[order[most:]].sum())
+    if len(order) > most and told.sums:
+        lines.append([f"{count(len(order) - most, 'other part')}", *rounded([rest, rest, rest]), "rest"])
+    if told.sums:
+        # What is neither in the parts nor random: the intercept, and an offset where there is one.
+        constant = float(told.total[place, output] - parts.sum())
+        lines.append(["mean over the data", *rounded([constant] * 3), "rest"])
+    total = [end[place, output] for end in (told.total, told.total_low, told.total_high)]
+    return [*lines, ["together" if told.sums else "prediction", *rounded(total), "total"]]
+
+
+def _named(told: Explanations, place: int, part: int) -> str:
+    value = told.values[place, part]
+    return f"{short(told.names[part].replace(' & ', ' × '), 40)} = {cell(value)}"
+
+
+def _scatter(facts: Facts) -> Figure:
+    judged, d, told = facts.judged, facts.doubt, facts.told
+    places = d.shown
+    classes = judged.classes
+    if classes:
+        column = np.ones(len(places), dtype=int) if len(classes) == 2 else told.mean[places].argmax(1)
+        x = told.mean[places, column]
+        what = f"probability of {judged.target} = {classes[1]}" if len(classes) == 2 else "probability of its class"
+    else:
+        x, what = told.mean[places, 0], f"predicted {judged.target}"
+    good = d.error[places] == 0 if classes else _inside(facts)[places]
+    names = ("right", "wrong") if classes else ("inside its 95 % interval", "outside")
+    hover = [
+        f"row {judged.index[row]}\n{_prediction(facts, row)}\ntruth {_truth(facts, row)}\n± {plain(d.sd[row], 2)}"
+        for row in places
+    ]
+    looks = (("@accent", "circle", 0.75), ("@bad", "x", 1.0))
+    traces = [
+        {
+            **dots(
+                rounded(x[mask]),
+                rounded(d.sd[places][mask]),
+                look[0],
+                [text for text, chosen in zip(hover, mask, strict=True) if chosen],
+                marker={"size": 8, "symbol": look[1], "opacity": look[2], "line": {"width": 0}},
+            ),
+            "name": name,
+            "customdata": np.flatnonzero(mask).tolist(),
+        }
+        for mask, name, look in zip((good, ~good), names, looks, strict=True)
+    ]
+    part = "epistemic sd" if d.epistemic else "sd (a point has no epistemic part)"
+    x_axis = axis(what, **({"tickformat": ".0%"} if classes else {"nticks": 6}))
+    counted = [(name, str(int(mask.sum()))) for name, mask in zip(names, (good, ~good), strict=True)]
+    return Figure(
+        "rows",
+        "How sure it is of each row",
+        f"{len(places)} of {len(judged)} rows: the {len(d.listed)} it doubts most and others at random. Choose a point "
+        "to see its reasons.",
+        f"Scatter of {len(places)} rows: prediction against {part}; {int((~good).sum())} are marked {names[1]}.",
+        tuple(traces),
+        layout(x_axis, axis(part, rangemode="tozero", nticks=5)),
+        table("Rows in the chart", ("rows", "how many"), counted),
+        340,
+        ((names[0], "@accent", "dot"), (names[1], "@bad", "cross")),
+    )
+
+
+def _list(facts: Facts) -> Table:
+    judged, d = facts.judged, facts.doubt
+    shown = [judged.columns[place] for place in _telling_columns(facts)]
+    head = (
+        "row",
+        "predicted",
+        "sd" if not d.epistemic else "epistemic sd",
+        "truth",
+        *(column.name for column in shown),
+    )
+    rows = []
+    for row in d.listed:
+        wrong = bool(d.error[row]) if judged.classes else not _inside(facts)[row]
+        mark = " ✗" if wrong else ""
+        rows.append(
+            (
+                Cell(str(judged.index[row])),
+                Cell(_prediction(facts, row)),
+                Cell(plain(d.sd[row], 2)),
+                Cell(_truth(facts, row) + mark, strong=wrong),
+                *(Cell(cell(column.values[row])) for column in shown),
+            )
+        )
+    note = "✗: the predicted class is wrong" if judged.classes else "✗: outside the 95 % interval"
+    return Table(
+        f"The rows with the largest {'epistemic ' if d.epistemic else ''}uncertainty ({note})",
+        head,
+        tuple(rows),
+        frozenset(
+            {
+                2,
+                *(() if judged.classes else (1, 3)),
+                *(4 + place for place, column in enumerate(shown) if column.kind == "numeric"),
+            }
+        ),
+    )
+
+
+def _telling_columns(facts: Facts) -> list[int]:
+    """The columns that move the listed rows' predictions most, as far as parts are columns."""
+    told, columns = facts.explanations, facts.judged.columns
+    size = np.abs(told.parts[: len(facts.doubt.listed)]).max(axis=2).mean(axis=0)
+    names = [column.name for column in columns]
+    order = [names.index(told.names[part]) for part in np.argsort(-size) if told.names[part] in names]
+    order += [place for place in range(len(columns)) if place not in order]
+    return order[:MOST_COLUMNS]
+
+
+def _inside(facts: Facts) -> np.ndarray:
+    y, interval = facts.judged.y, facts.told.interval
+    inside: np.ndarray = (interval[:, 0] <= y) & (y <= interval[:, 1])
+    return inside
+
+
+def _truth(facts: Facts, row: int) -> str:
+    judged = facts.judged
+    return short(judged.classes[judged.y[row]], 24) if judged.classes else tidy(float(judged.y[row]))
+
+
+def _prediction(facts: Facts, row: int) -> str:
+    judged, told = facts.judged, facts.told
+    if not judged.classes:
+        return plain(float(told.mean[row, 0]), 4)
+    code = int(facts.doubt.predicted[row])
+    return f"{short(judged.classes[code], 24)} ({percent(told.mean[row, code], 0)})"
+
+
+def _interval(facts: Facts, told: Explanations, place: int) -> str:
+    row = int(told.places[place])
+    if not facts.judged.classes:
+        return f"95\u00a0% interval {alike(*facts.told.interval[row])}"
+    code = int(facts.doubt.predicted[row])
+    return (
+        f"95\u00a0% interval of that probability {percent(told.mean_low[place, code], 0)} to "
+        f"{percent(told.mean_high[place, code], 0)}"
+    )

@@ -1,0 +1,169 @@
+"""How far the uncertainty can be trusted, in plain words: what was measured decides, bad news included."""
+
+from __future__ import annotations
+
+from bayescope.report.facts.calibration import ClassCalibration, NumberCalibration
+from bayescope.report.facts.doubt import Doubt
+from bayescope.report.facts.facts import Facts
+from bayescope.report.page.blocks import Tone, Verdict
+from bayescope.report.page.numbers import alike, count, fixed, percent, plain
+
+# A share of simulations below this makes chance a poor excuse.
+UNLIKELY = 0.05
+# Differences that a reader should act on: of probabilities, and of standard deviations.
+LARGE_GAP, LARGE_SPREAD = 0.03, 1.15
+# What rounds to no difference at all.
+EXACT = 0.0005
+# A calibrated model with errors up to this leaves hardly any room to see that another one is not.
+BLUNT = 0.10
+FEW = 50
+# What is known of a method before any row is seen.
+OF_METHODS = {
+    "map": "It is a point estimate: it has no epistemic uncertainty at all, and says nothing about what it does not "
+    "know.",
+    "mean_field": "Its posterior takes the weights as independent, which usually makes it too sure of itself.",
+    "mc_dropout": "Its epistemic uncertainty comes from dropout, whose size is set by the drop rate and not by the "
+    "data.",
+    "ensemble": "Its epistemic uncertainty is the disagreement of a few members, and so is only roughly measured.",
+}
+
+
+def verdict(facts: Facts) -> Verdict:
+    """The tone, a headline and the reasons.
+
+    Args:
+        facts: of the report.
+    """
+    measured = facts.calibration
+    told = _of_classes(measured) if isinstance(measured, ClassCalibration) else _of_numbers(measured, facts)
+    sentences = [*told.sentences, *_of_doubt(facts.doubt, isinstance(measured, ClassCalibration))]
+    sentences += [OF_METHODS[facts.fitted.method]] if facts.fitted.method in OF_METHODS else []
+    sentences.append(
+        "All of this is about rows like these: nothing here vouches for rows from elsewhere, later, or beyond the "
+        "range of what the model has seen."
+    )
+    if facts.held_out is False:
+        seen = (
+            "These rows were seen in training, so that every figure flatters the model: read them as the best case, "
+            "and judge it on rows that were held out."
+        )
+        headline = told.headline if told.tone == "bad" else "Measured on training rows: expect worse on new ones"
+        return Verdict("bad" if told.tone == "bad" else "caution", headline, (seen, *sentences))
+    if facts.held_out is None:
+        sentences.insert(0, provenance(None)[1])
+    return Verdict(told.tone, told.headline, tuple(sentences))
+
+
+def provenance(held_out: bool | None) -> tuple[Tone, str]:
+    """Whether the rows were seen in training, said plainly."""
+    if held_out is None:
+        return "caution", (
+            "Nobody said whether these rows were seen in training (held_out=): if they were, every figure here "
+            "flatters the model."
+        )
+    if held_out:
+        return "good", "These rows were held out: by the caller's word, the model did not see them in training."
+    return "bad", "These rows were seen in training: by the caller's word. Every figure here flatters the model."
+
+
+def _of_classes(c: ClassCalibration) -> Verdict:
+    over, under, unlikely = c.gap > c.chance_high, c.gap < c.chance_low, c.share < UNLIKELY
+    blunt = c.rows < FEW or c.limit > BLUNT
+    side = f"{fixed(100 * abs(c.gap), 1)} percentage points {'less' if c.gap > 0 else 'more'} than it said"
+    sentences = [
+        f"On average it gave its predicted class a probability of {percent(c.confidence)}, and that class was right in "
+        f"{percent(c.accuracy)} of the {count(c.rows, 'row')}: {'just as it said' if abs(c.gap) < EXACT else side}. "
+        f"By chance a calibrated model could be off by {alike(100 * c.chance_low, 100 * c.chance_high)} points.",
+        f"Its expected calibration error is {fixed(c.ece, 3)}. On as many rows a perfectly calibrated model with the "
+        f"same probabilities would show {fixed(c.expected, 3)} on average, and more than {fixed(c.limit, 3)} one time "
+        "in twenty.",
+    ]
+    number, told, right = c.sure
+    if number:
+        sentences.append(
+            f"In {count(number, 'row')} it was at least 90 % sure ({percent(told)} on average); {percent(right)} of "
+            "these were right."
+        )
+    tone, headline = _class_headline(over, under, unlikely, blunt, c.gap)
+    if blunt:
+        sentences.append("So few rows show only gross faults: a passed test here is no certificate.")
+    return Verdict(tone, headline, tuple(sentences))
+
+
+def _class_headline(over: bool, under: bool, unlikely: bool, blunt: bool, gap: float) -> tuple[Tone, str]:
+    if over:
+        tone: Tone = "bad" if gap >= LARGE_GAP else "caution"
+        return tone, "Overconfident: it is right less often than it says"
+    if under:
+        return "caution", "Underconfident: it is right more often than it says"
+    if unlikely:
+        return "caution", "Right on average, but off in places: see where its curve leaves the band"
+    if blunt:
+        return "unknown", "Nothing speaks against its probabilities, but these are too few rows to tell"
+    return "good", "Its probabilities held on these rows"
+
+
+def _of_numbers(c: NumberCalibration, facts: Facts) -> Verdict:
+    unit = f", in the unit of {facts.judged.target}"
+    half, wide = (int(abs(c.levels - level).argmin()) for level in (0.5, 0.95))
+    sentences = [
+        f"Of its 95 % intervals {percent(c.coverage[wide])} held the truth (a right model: "
+        f"{_between(c.low[wide], c.high[wide])} of {count(c.rows, 'row')}), of its 50 % intervals "
+        f"{percent(c.coverage[half])} (a right model: {_between(c.low[half], c.high[half])}).",
+        f"Its errors are {plain(c.spread, 3)} times as large as its standard deviations say (95 % interval "
+        f"{alike(c.spread_low, c.spread_high)}); a 95 % interval is {plain(c.width, 3)} wide on average{unit}.",
+    ]
+    biased = c.bias_low > 0 or c.bias_high < 0
+    if biased:
+        side = "low" if c.bias > 0 else "high"
+        sentences.append(
+            f"It predicts too {side} on average, by {plain(abs(c.bias), 3)} (mean of truth − prediction: 95 % interval "
+            f"{alike(c.bias_low, c.bias_high, 2)})."
+        )
+    outside = (c.coverage < c.low) | (c.coverage > c.high)
+    tone, headline = _number_headline(c, bool(c.coverage[wide] < c.low[wide]), int(outside.sum()), biased)
+    if c.rows < FEW:
+        sentences.append("So few rows show only gross faults: a passed test here is no certificate.")
+    return Verdict(tone, headline, tuple(sentences))
+
+
+def _number_headline(c: NumberCalibration, missed: bool, outside: int, biased: bool) -> tuple[Tone, str]:
+    if c.spread_low > 1:
+        tone: Tone = "bad" if missed or c.spread > LARGE_SPREAD else "caution"
+        return tone, "Overconfident: its intervals are too narrow"
+    if missed:
+        return "bad", "Too many truths lie outside its 95 % intervals"
+    if biased:
+        return "caution", "Its intervals are wide enough, but its predictions lean to one side"
+    if c.spread_high < 1 and outside:
+        return "caution", "Underconfident: its intervals are wider than they need to be"
+    if outside:
+        return "caution", "Right in width overall, but its errors have another shape than it thinks"
+    if c.rows < FEW:
+        return "unknown", "Nothing speaks against its intervals, but these are too few rows to tell"
+    return "good", "Its intervals held on these rows"
+
+
+def _of_doubt(d: Doubt, classes: bool) -> list[str]:
+    """Whether the rows that it knows least about are those that it gets wrong."""
+    what = "epistemic uncertainty" if d.epistemic else "uncertainty"
+    if classes:
+        said = (
+            f"Of the tenth of the rows with the most {what} {percent(d.most)} are wrong, of the others "
+            f"{percent(d.rest)}: "
+        )
+        useful = d.most > 1.5 * d.rest and d.association > 0.6
+    else:
+        said = (
+            f"In the tenth of the rows with the most {what} the root mean square error is {plain(d.most)}, in all "
+            f"others {plain(d.rest)}: "
+        )
+        useful = d.most > 1.25 * d.rest and d.association > 0.1
+    if d.association != d.association:
+        return []
+    told = "its doubt points at its errors." if useful else "on these rows its doubt says little about where it errs."
+    return [said + told]
+
+
+def _between(low: float, high: float) -> str:
+    return f"{fixed(100 * low, 0)} to {fixed(100 * high, 0)} %"

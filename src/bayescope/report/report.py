@@ -1,0 +1,139 @@
+"""The report: what a model learnt, how good it is and how far its uncertainty can be trusted, in one HTML file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from bayescope import checks
+from bayescope.comparison import Comparison
+from bayescope.errors import InputError, InputTypeError
+from bayescope.files import staged
+from bayescope.report.facts.facts import Facts, gathered
+from bayescope.report.facts.judged import Judged
+from bayescope.report.facts.reference import reference_choice
+from bayescope.report.page.blocks import Page
+from bayescope.report.page.comparing import comparison_page
+from bayescope.report.page.document import document
+from bayescope.report.page.numbers import count
+from bayescope.report.page.sections import sections
+from bayescope.report.page.verdict import verdict
+
+SUFFIXES = (".html", ".htm")
+
+
+def report(
+    estimator: Any,
+    X: Any,
+    y: Any,
+    *,
+    out: str | Path,
+    title: str | None = None,
+    reference: str | None = "auto",
+    held_out: bool | None = None,
+    random_state: int = 0,
+) -> Path:
+    """Judges a fitted estimator on a table and writes what was found as one HTML file that needs nothing else.
+
+    It tells how good the predictions are (with bootstrap intervals over the rows), whether their uncertainty holds
+    (reliability or coverage, against what chance would do to a calibrated model), where the model doubts, what moves
+    its predictions, why single rows are predicted as they are, its evidence and priors, and how to get it all again. A
+    first paragraph says in words how far the uncertainty can be trusted; it is derived from what was measured.
+
+    Of more than 20,000 rows so many are judged, drawn at random; the file says so.
+
+    Args:
+        estimator: a fitted classifier or regressor of bayescope, with one label or number a row.
+        X: the table, with the columns that were fitted.
+        y: what happened, for each row.
+        out: the file to write, which ends in .html; one of that name is replaced.
+        title: the page's heading, by default the estimator's name and what it predicts.
+        reference: "auto" compares every posterior of a logistic model with NUTS (`bayescope.compare`, on a split of
+            these rows) where that takes less than about a minute, and says why not elsewhere; "nuts" insists; ``None``
+            leaves it out.
+        held_out: whether these rows were kept from the fit. Only the caller knows; the file says it, or that nobody
+            did.
+        random_state: the seed of everything that is drawn.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputTypeError: if the estimator is none of bayescope's.
+        InputError: if the rows or an option cannot be used, or the file cannot be written.
+        UnsupportedError: if rows have several targets, or "nuts" is asked for where it cannot be.
+        MissingDependencyError: if "nuts" is asked for and is not installed.
+
+    Examples:
+        >>> import tempfile
+        >>> from sklearn.datasets import load_iris
+        >>> from bayescope import BayesianLogisticRegression
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = BayesianLogisticRegression().fit(X[::2], y[::2])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     report(model, X[1::2], y[1::2], out=f"{folder}/iris.html", held_out=True).name
+        'iris.html'
+    """
+    path = _file(out)
+    reference_choice(reference)
+    held_out = None if held_out is None else checks.flag("held_out", held_out)
+    seed = checks.count("random_state", random_state, least=0)
+    if not (hasattr(estimator, "predict_distribution") and hasattr(estimator, "get_params")):
+        raise InputTypeError(
+            f"estimator: expected a fitted estimator of bayescope, got {type(estimator).__name__}. Fit one, such as "
+            "BayesianLogisticRegression."
+        )
+    check_is_fitted(estimator)
+    judged = Judged.of(estimator, X, y, seed)
+    facts = gathered(estimator, judged, reference=reference, random_state=seed, held_out=held_out)
+    return _written(_page(facts, title), path)
+
+
+def write_comparison(comparison: Comparison, path: str | Path, *, title: str | None = None) -> Path:
+    """Writes a comparison of posteriors as one HTML file that needs nothing else.
+
+    Args:
+        comparison: as `bayescope.compare` returns it.
+        path: the file to write, which ends in .html; one of that name is replaced.
+        title: the page's heading.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        InputError: if the file cannot be written.
+    """
+    place = _file(path)
+    return _written(comparison_page(comparison, title or "Every posterior, against the reference"), place)
+
+
+def _page(facts: Facts, title: str | None) -> Page:
+    judged, fitted = facts.judged, facts.fitted
+    held = {True: "held-out rows", False: "training rows", None: "rows"}[facts.held_out]
+    rows = count(len(judged), held.removesuffix("s"))
+    today = datetime.now(tz=UTC).date().isoformat()
+    return Page(
+        title or f"How well is {judged.target} predicted?",
+        f"{fitted.model} · {fitted.posterior} posterior · {rows}",
+        verdict(facts),
+        sections(facts),
+        f"bayescope {dict(fitted.versions)['bayescope']} · {today} · seed {facts.random_state}",
+    )
+
+
+def _written(page: Page, path: Path) -> Path:
+    with staged(path.parent) as stage:
+        (stage / path.name).write_text(document(page), encoding="utf-8")
+    return path
+
+
+def _file(out: str | Path) -> Path:
+    path = Path(out)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"out: expected a file that ends in .html, got {str(out)!r}. Name one, such as report.html.")
+    if path.is_dir():
+        raise InputError(f"out: expected a file, got the folder {path}. Name a file in it.")
+    return path

@@ -1,0 +1,121 @@
+"""torch's layers that a file describes, each with the arguments that make another one like it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import nn
+
+# By layer, the arguments of its constructor, which are attributes of it too; `bias` is whether there is one.
+_ARGUMENTS = """
+Linear: in_features out_features bias
+Bilinear: in1_features in2_features out_features bias
+Embedding: num_embeddings embedding_dim padding_idx max_norm norm_type scale_grad_by_freq sparse
+EmbeddingBag: num_embeddings embedding_dim max_norm norm_type scale_grad_by_freq mode sparse \
+    include_last_offset padding_idx
+Conv1d Conv2d Conv3d: in_channels out_channels kernel_size stride padding dilation groups bias padding_mode
+ConvTranspose1d ConvTranspose2d ConvTranspose3d: in_channels out_channels kernel_size stride padding output_padding \
+    groups bias dilation padding_mode
+BatchNorm1d BatchNorm2d BatchNorm3d: num_features eps momentum affine track_running_stats bias
+InstanceNorm1d InstanceNorm2d InstanceNorm3d: num_features eps momentum affine track_running_stats
+LayerNorm: normalized_shape eps elementwise_affine bias
+RMSNorm: normalized_shape eps elementwise_affine
+GroupNorm: num_groups num_channels eps affine
+LocalResponseNorm: size alpha beta k
+Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout: p inplace
+ReLU ReLU6 SELU SiLU Mish Hardsigmoid Hardswish: inplace
+LeakyReLU: negative_slope inplace
+ELU CELU: alpha inplace
+GELU: approximate
+Softplus: beta threshold
+Softshrink Hardshrink: lambd
+Hardtanh: min_val max_val inplace
+Threshold: threshold value inplace
+PReLU: num_parameters
+Softmax LogSoftmax Softmin GLU: dim
+Sigmoid Tanh LogSigmoid Tanhshrink Softsign Softmax2d Identity Sequential ModuleList ModuleDict:
+MaxPool1d MaxPool2d MaxPool3d: kernel_size stride padding dilation return_indices ceil_mode
+AvgPool1d: kernel_size stride padding ceil_mode count_include_pad
+AvgPool2d AvgPool3d: kernel_size stride padding ceil_mode count_include_pad divisor_override
+LPPool1d LPPool2d: norm_type kernel_size stride ceil_mode
+AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d: output_size
+AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d: output_size return_indices
+ConstantPad1d ConstantPad2d ConstantPad3d: padding value
+ZeroPad1d ZeroPad2d ZeroPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d: padding
+ReplicationPad1d ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d: padding
+Flatten: start_dim end_dim
+Unflatten: dim unflattened_size
+Upsample: size scale_factor mode align_corners recompute_scale_factor
+PixelShuffle: upscale_factor
+PixelUnshuffle: downscale_factor
+ChannelShuffle: groups
+Unfold: kernel_size dilation padding stride
+Fold: output_size kernel_size dilation padding stride
+CosineSimilarity: dim eps
+RNN: input_size hidden_size num_layers nonlinearity bias batch_first dropout bidirectional
+LSTM: input_size hidden_size num_layers bias batch_first dropout bidirectional proj_size
+GRU: input_size hidden_size num_layers bias batch_first dropout bidirectional
+"""
+
+# Recurrent layers make their layers one by one: a file is not to keep a machine busy with them.
+MOST_INSIDE = 500
+
+
+@final
+@dataclass(frozen=True)
+class Layer:
+    """How layers of a class are described.
+
+    Attributes:
+        type: the class.
+        options: from a layer to the arguments that make another one like it.
+        children: arguments that are layers themselves.
+    """
+
+    type: type[nn.Module]
+    options: Callable[[Any], dict[str, Any]]
+    children: tuple[str, ...] = ()
+
+    def made(self, options: dict[str, Any]) -> nn.Module:
+        """A layer whose tensors have shapes and no memory; nothing is drawn from torch's generator.
+
+        Raises:
+            ValueError: if it has more layers inside than any has.
+        """
+        if options.get("num_layers", 0) > MOST_INSIDE:
+            raise ValueError(f"{options['num_layers']} layers in one")
+        with torch.device("meta"):
+            return self.type(**options, **{name: nn.Identity() for name in self.children})
+
+
+def _options(names: tuple[str, ...], layer: nn.Module) -> dict[str, Any]:
+    return {name: _option(name, getattr(layer, name)) for name in names}
+
+
+def _option(name: str, value: Any) -> Any:
+    return value is not None if name == "bias" and not isinstance(value, bool) else value
+
+
+def _table() -> dict[str, Layer]:
+    found = {}
+    for line in _ARGUMENTS.strip().splitlines():
+        classes, _, arguments = line.partition(":")
+        for name in classes.split():
+            if hasattr(nn, name):  # the oldest torch lacks some
+                kind = getattr(nn, name)
+                found[name] = Layer(kind, partial(_options, tuple(_known(kind, arguments.split()))))
+    return found
+
+
+def _known(kind: type[nn.Module], names: Sequence[str]) -> list[str]:
+    """The arguments that this torch's layer takes: some are younger than others. Recurrent ones do not tell."""
+    parameters = inspect.signature(kind).parameters
+    return [name for name in names if name in parameters or "kwargs" in parameters]
+
+
+LAYERS = _table()

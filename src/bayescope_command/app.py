@@ -1,0 +1,194 @@
+"""The commands. What they do is imported when they run, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from typing import Annotated
+
+import typer
+
+from bayescope_command import options
+from bayescope_command.exits import exits, process_exits
+
+HELP = """One model, any posterior, one honest answer: approximate Bayesian inference that is checked against NUTS.
+
+Tables are .csv, .tsv (also .gz) or .parquet files with a header, or text on the standard input, named -.
+
+Exit codes: 0 done, 1 failed, 2 input that cannot be used, 130 interrupted."""
+
+app = typer.Typer(
+    name="bayescope", help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
+)
+
+
+def main() -> None:
+    """Runs the command line on the process's arguments, and without any shows the help."""
+    with process_exits():
+        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="bayescope", standalone_mode=False))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"bayescope {importlib.metadata.version('bayescope')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What holds for every command: nothing but `--version`."""
+
+
+@app.command()
+def fit(
+    table: options.Table,
+    target: options.Target,
+    out: options.ModelFile,
+    model: options.ModelName = "additive",
+    task: options.Task = "auto",
+    posterior: options.Posterior = None,
+    prior_precision: options.PriorPrecision = None,
+    interactions: options.Interactions = None,
+    categorical: options.Categorical = None,
+    drop: options.Drop = None,
+    weight: options.Weight = None,
+    missing: options.Missing = None,
+    given: options.Given = None,
+    seed: options.Seed = 0,
+    test_size: options.HeldOutShare = 0.2,
+    refit: options.Refit = True,
+    resume: options.Resume = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Fit a model to TABLE, say how well it predicts held-out rows, and save it in one file.
+
+    Columns are numbers where all cells are, else labels; missing values are welcome. Rows without a target are left
+    out. Features are standardised, which is the unit of the priors.
+    """
+    with exits():
+        from bayescope.cli.fitting import FitSettings, fit_table
+        from bayescope.cli.models import ModelOptions
+        from bayescope.cli.training_table import Roles
+
+        roles = Roles(target, drop or (), categorical or (), weight)
+        chosen = ModelOptions(model, posterior, prior_precision, interactions, given or (), seed)
+        fit_table(table, out, FitSettings(roles, task, chosen, missing or (), test_size, refit, resume, as_json))
+
+
+@app.command()
+def predict(
+    model: options.Model,
+    table: options.Table,
+    out: options.Predictions,
+    level: options.Level = 0.95,
+    abstain: options.Abstain = None,
+    keep: options.Keep = None,
+    chunk_rows: options.ChunkRows = 65_536,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict every row of TABLE, with how sure the model is.
+
+    Of classes: predicted, p(class) of each, low and high of the predicted one's probability, epistemic_sd, entropy and
+    mutual_information. Of numbers: mean, sd, low, high, epistemic_sd and aleatoric_sd.
+    """
+    with exits():
+        from bayescope.cli.predicting import PredictSettings, predict_table
+
+        predict_table(model, table, out, PredictSettings(level, abstain, keep or (), chunk_rows, as_json))
+
+
+@app.command()
+def compare(
+    table: options.Table,
+    target: options.Target,
+    out: options.ComparisonFolder = None,
+    posteriors: options.Posteriors = None,
+    test_size: options.TestSize = 0.25,
+    seed: options.Seed = 0,
+    link: options.Link = "logit",
+    prior_precision: options.OnePrior = "1.0",
+    features: options.Features = None,
+    categorical: options.Categorical = None,
+    drop: options.Drop = None,
+    missing: options.Missing = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Fit every posterior of a Bayesian classifier to TABLE and judge each one against NUTS.
+
+    Prints one table: test scores (NLL, Brier, ECE, AUROC), the distance to NUTS in predictions and in marginal standard
+    deviations, log evidence, PSIS-LOO and seconds. Columns are standardised on the training rows.
+    """
+    with exits():
+        from bayescope.cli.comparing import CompareSettings, compare_table
+        from bayescope.cli.training_table import Roles
+
+        roles = Roles(target, drop or (), categorical or ())
+        settings = CompareSettings(
+            roles, missing or (), posteriors, test_size, seed, link, prior_precision, features, as_json
+        )
+        compare_table(table, out, settings)
+
+
+@app.command()
+def report(
+    model: options.Model,
+    table: options.Judged,
+    out: options.Page,
+    title: options.Title = None,
+    reference: options.Reference = "auto",
+    held_out: options.HeldOut = False,
+    seed: options.Seed = 0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Judge a model on TABLE and write a page on how far its answers can be trusted.
+
+    Of the table that the model was fitted to with --no-refit, only the held-out rows are judged.
+    """
+    with exits():
+        from bayescope.cli.reporting import ReportSettings, report_table
+
+        report_table(model, table, out, ReportSettings(title, reference, held_out, seed, as_json))
+
+
+@app.command()
+def effects(
+    model: options.Model,
+    out: options.EffectsFolder,
+    feature: options.Feature = None,
+    level: options.BandLevel = 0.95,
+    as_json: options.AsJson = False,
+) -> None:
+    """Draw what an additive model learnt of each feature, each effect with its band."""
+    with exits():
+        from bayescope.cli.drawing_effects import EffectSettings, draw_effects
+
+        draw_effects(model, out, EffectSettings(feature or (), level, as_json))
+
+
+@app.command()
+def info(model: options.Model, as_json: options.AsJson = False) -> None:
+    """Tell what a model's file says of itself: what was fitted, to what, by which version."""
+    with exits():
+        from bayescope.cli.describing import describe
+
+        describe(model, as_json=as_json)
+
+
+@app.command()
+def gallery(out: options.GalleryFolder, only: options.Only = None) -> None:
+    """Draw the textbook pictures of approximate inference, each from bayescope's own fits."""
+    with exits():
+        from bayescope.files import usable_folder
+
+        usable_folder("--out", out)
+        from bayescope.gallery import draw_all
+        from bayescope.progress import progress_bar
+
+        with progress_bar("drawing") as report:
+            paths = draw_all(out, only=only or None, progress=report)
+        for path in paths:
+            typer.echo(f"wrote {path}")

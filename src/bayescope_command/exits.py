@@ -1,0 +1,87 @@
+"""How commands end: 0 when all went well, 2 for bad input, 1 for a failure inside, 130 when interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import typer
+
+FAILED, BAD_INPUT = 1, 2
+INTERRUPTED = "interrupted; no file is half-written."
+# A process that a signal ended has this plus the signal's number: 130 for Ctrl-C.
+SIGNALLED = 128
+
+# The parent of all complaints about arguments; of them typer exports this one child only.
+UsageError: Any = typer.BadParameter.__base__
+
+
+class Stopped(SystemExit):
+    """A signal that ends the process, as an exception that cleans up on its way.
+
+    Python's own for Ctrl-C is `KeyboardInterrupt`, which trainings and samplers of the library take as the word to stop
+    early and to go on with what they have: right in a notebook, and not for a file that others rely on.
+    """
+
+
+@contextmanager
+def exits() -> Iterator[None]:
+    """Turns what a command raises on purpose into one line on the error stream and an exit code.
+
+    Raises:
+        typer.Exit: with 2 for an input that cannot be used, 1 for any other error of bayescope, 130 for Ctrl-C, and 141
+            where what reads the standard output has ended before its end.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        # What is still to be flushed has nowhere to go: without this Python complains of it at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(SIGNALLED + signal.SIGPIPE) from None
+    except (Stopped, KeyboardInterrupt) as stop:
+        raise _ended(INTERRUPTED, _code(stop)) from None
+    except Exception as error:
+        from bayescope.errors import BayescopeError, InputError, InputTypeError
+
+        if not isinstance(error, BayescopeError):
+            raise
+        raise _ended(str(error), BAD_INPUT if isinstance(error, InputError | InputTypeError) else FAILED) from None
+
+
+@contextmanager
+def process_exits() -> Iterator[None]:
+    """Turns slips in the arguments into one line and exit code 2; Ctrl-C and a kill end the process, cleanly."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
+    try:
+        yield
+    except UsageError as error:
+        message = error.format_message().rstrip(".")
+        command = error.ctx.command_path if error.ctx is not None else "bayescope"
+        _tell(f"{message[:1].lower()}{message[1:]}; see '{command} --help'.")
+        sys.exit(BAD_INPUT)
+    except (Stopped, typer.Abort) as stop:
+        _tell(INTERRUPTED)
+        sys.exit(_code(stop))
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise Stopped(SIGNALLED + number)
+
+
+def _code(stop: BaseException) -> int:
+    return stop.code if isinstance(stop, Stopped) and isinstance(stop.code, int) else SIGNALLED + signal.SIGINT
+
+
+def _ended(message: str, code: int) -> typer.Exit:
+    _tell(message)
+    return typer.Exit(code)
+
+
+def _tell(message: str) -> None:
+    typer.echo(f"bayescope: {' '.join(message.split())}", err=True)

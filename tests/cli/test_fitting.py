@@ -1,0 +1,211 @@
+"""`bayescope fit`: the same model as in Python, honest scores, one file, and fits that can be carried on."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bayescope as bs
+import bayescope.cli.fitting as fitting
+from bayescope.cli.opening import open_source
+from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.storage import read_manifest
+from bayescope_command.exits import Stopped
+from tests.cli.tables import mixed, refused, run, written
+
+
+def read(table, target, drop):
+    return read_training_table(open_source(table), Roles(target, drop=[drop]))
+
+
+def test_the_model_in_the_file_is_that_of_python(table, tmp_path):
+    out = tmp_path / "m.bayes"
+    result = run(
+        "fit", table, "--target", "state", "--drop", "id,cost", "--set", "hidden=8", "--seed", "3", "--out", out
+    )
+    assert result.exit_code == 0, result.output
+    data = read(table, "state", "id,cost")
+    own = bs.NeuralAdditiveClassifier(hidden=8, random_state=3).fit(data.features, data.target.series())
+    np.testing.assert_array_equal(bs.load(out).predict_proba(data.features), own.predict_proba(data.features))
+
+
+def test_every_option_reaches_the_estimator(table, tmp_path):
+    out = tmp_path / "m.bayes"
+    options = ["--model", "linear", "--posterior", "map", "--prior-precision", "2.5", "--set", "link=probit"]
+    options += [
+        "--set",
+        "fit_intercept=False",
+        "--task",
+        "classification",
+        "--categorical",
+        "dose",
+        "--missing",
+        "57.7",
+    ]
+    result = run("fit", table, "--target", "state", "--drop", "id,cost", *options, "--seed", "7", "--out", out)
+    assert result.exit_code == 0, result.output
+    parameters = bs.load(out).get_params()
+    expected = {"posterior": "map", "prior_precision": 2.5, "link": "probit", "fit_intercept": False, "random_state": 7}
+    assert {**parameters, **expected, "standardize": True} == parameters
+    told = read_manifest(out).metadata["table"]
+    assert told["kinds"] == {"age": "numeric", "dose": "labels", "colour": "labels"}
+    assert (told["missing"], told["dropped"], told["target"]) == (["57.7"], ["id", "cost"], "state")
+
+
+def test_scores_are_of_rows_that_were_not_fitted(table, tmp_path):
+    """With --no-refit the model in the file is the one that was judged: its scores can be had from the file again."""
+    out = tmp_path / "m.bayes"
+    given = [
+        "--target",
+        "cost",
+        "--drop",
+        "id,state",
+        "--model",
+        "linear",
+        "--test-size",
+        "0.3",
+        "--seed",
+        "1",
+        "--json",
+    ]
+    facts = json.loads(run("fit", table, *given, "--no-refit", "--out", out).stdout)
+    data, model = read(table, "cost", "id,state"), bs.load(out)
+    assert (facts["rows"], facts["held_out"]["rows"]) == (63, 27)
+    from bayescope.cli.held_out import held_out_rows
+
+    split = held_out_rows(data.target, 0.3, 1)
+    error = data.target.values[split.test] - model.predict(data.features.iloc[split.test])
+    assert facts["held_out"]["scores"]["rmse"]["value"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-12)
+    own = bs.BayesianLinearRegression(standardize=True, random_state=1)
+    own.fit(data.features.iloc[split.train], data.target.series().iloc[split.train])
+    np.testing.assert_array_equal(own.predict(data.features), model.predict(data.features))
+    again = json.loads(run("fit", table, *given, "--out", out).stdout)
+    assert again["held_out"]["scores"] == facts["held_out"]["scores"]
+    assert (again["rows"], again["held_out"]["then_fitted_to_all_rows"]) == (90, True)
+
+
+def test_weights_count(tmp_path):
+    """A weight of 2 is the row twice; a weight of 0 is no row."""
+    frame = mixed(60).drop(columns=["id", "state", "dose", "colour"]).assign(w=np.arange(60) % 3)
+    weighted = written(tmp_path / "w.csv", frame)
+    repeated = written(tmp_path / "r.csv", frame.loc[np.repeat(frame.index, frame["w"])].drop(columns="w"))
+    given = ["--target", "cost", "--model", "linear", "--test-size", "0"]
+    assert run("fit", weighted, *given, "--weight", "w", "--out", tmp_path / "w.bayes").exit_code == 0
+    assert run("fit", repeated, *given, "--out", tmp_path / "r.bayes").exit_code == 0
+    at = frame[["age"]]
+    np.testing.assert_allclose(
+        bs.load(tmp_path / "w.bayes").predict(at), bs.load(tmp_path / "r.bayes").predict(at), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["t.tsv", "t.csv.gz", "t.parquet"])
+def test_every_format_makes_the_same_model(table, numbers, tmp_path, name):
+    path = written(tmp_path / name, mixed())
+    options = ["--target", "cost", "--drop", "id,state", "--model", "linear", "--test-size", "0"]
+    assert run("fit", path, *options, "--out", tmp_path / "m.bayes").exit_code == 0
+    data = read(table, "cost", "id,state").features
+    np.testing.assert_array_equal(bs.load(tmp_path / "m.bayes").predict(data), bs.load(numbers).predict(data))
+
+
+def test_a_table_on_the_standard_input(table, numbers, tmp_path):
+    options = ["--target", "cost", "--drop", "id,state", "--model", "linear", "--test-size", "0"]
+    result = run("fit", "-", *options, "--out", tmp_path / "m.bayes", stdin=table.read_text())
+    assert result.exit_code == 0, result.output
+    data = read(table, "cost", "id,state").features
+    np.testing.assert_array_equal(bs.load(tmp_path / "m.bayes").predict(data), bs.load(numbers).predict(data))
+
+
+def test_the_answer_is_short_and_says_what_is_next(tmp_path):
+    out = tmp_path / "m.bayes"
+    frame = mixed().assign(state=lambda t: t["state"].where(t.index > 4))
+    path = written(tmp_path / "t.csv", frame)
+    shown = run("fit", path, "--target", "state", "--drop", "id,cost", "--out", out).stdout
+    for text in (
+        "NeuralAdditiveClassifier of state",
+        "classification, 2 classes: 'sick', 'well'",
+        "85 rows, 3 features: 2 of numbers, 1 of labels",
+        "5 rows without a target were left out",
+        "judged on 17 held-out rows",
+        "was then fitted to all rows",
+        "accuracy",
+        "NLL",
+        "log evidence",
+        "what matters most: ",
+        f"wrote {out} (",
+        f"bayescope predict {out} NEW.csv --out predictions.csv",
+        f"bayescope effects {out} --out effects",
+        f"bayescope report {out} OTHER_ROWS.csv --out report.html",
+    ):
+        assert text in shown
+    assert shown.count("\n") < 25
+
+
+def test_json_is_one_object(table, tmp_path):
+    result = run("fit", table, "--target", "state", "--drop", "id,cost", "--out", tmp_path / "m.bayes", "--json")
+    facts = json.loads(result.stdout)
+    assert result.stderr == ""
+    assert (facts["task"], facts["classes"], facts["features"]) == ("classification", ["sick", "well"], 3)
+    assert facts["bytes"] == (tmp_path / "m.bayes").stat().st_size
+    assert set(facts["terms"]) == {"age", "dose", "colour"}
+    assert 0 < facts["held_out"]["scores"]["nll"]["low"] < facts["held_out"]["scores"]["nll"]["high"]
+
+
+def test_a_failed_fit_leaves_the_file_that_was_there(table, tmp_path, monkeypatch):
+    out = written(tmp_path / "m.bayes", "before")
+
+    def fails(*_):
+        raise bs.errors.ConvergenceError("no mode in sight")
+
+    monkeypatch.setattr(fitting, "_fit", fails)
+    result = run("fit", table, "--target", "state", "--out", out)
+    assert (result.exit_code, result.stderr) == (1, "bayescope: no mode in sight\n")
+    assert out.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["m.bayes"]
+
+
+class TestNetworks:
+    """Fits of networks, which take long enough to be carried on."""
+
+    GIVEN = ("--target", "state", "--drop", "id,cost", "--model", "mlp", "--set", "hidden=(4,)", "--set", "epochs=30")
+
+    def test_an_interrupted_fit_is_carried_on_to_the_same_model(self, table, tmp_path, monkeypatch):
+        whole, cut = tmp_path / "whole.bayes", tmp_path / "cut.bayes"
+        assert run("fit", table, *self.GIVEN, "--test-size", "0", "--out", whole).exit_code == 0
+        self._interrupt(monkeypatch, after=10)
+        result = run("fit", table, *self.GIVEN, "--test-size", "0", "--out", cut)
+        assert result.exit_code == 130, result.output
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.bayes.checkpoint", "whole.bayes"]
+        monkeypatch.undo()
+        assert refused(run("fit", table, *self.GIVEN, "--test-size", "0", "--out", cut), "Carry it on with --resume")
+        result = run("fit", table, *self.GIVEN, "--test-size", "0", "--resume", "--out", cut)
+        assert result.exit_code == 0, result.output
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.bayes", "whole.bayes"]
+        data = read(table, "state", "id,cost").features
+        np.testing.assert_allclose(bs.load(cut).predict_proba(data), bs.load(whole).predict_proba(data), rtol=1e-5)
+
+    @staticmethod
+    def _interrupt(monkeypatch, after):
+        """Ctrl-C after so many checkpoints, each of which is written at once."""
+        from bayescope.training.checkpoint import Checkpoint
+
+        saved, save = [], Checkpoint.save
+
+        def stop(self, state):
+            save(self, state)
+            saved.append(1)
+            if len(saved) == after:
+                raise Stopped(130)
+
+        monkeypatch.setattr(Checkpoint, "due", lambda self: self._path is not None)
+        monkeypatch.setattr(Checkpoint, "save", stop)
+
+    def test_both_fits_keep_a_checkpoint_and_none_is_left(self, table, tmp_path):
+        out = tmp_path / "m.bayes"
+        result = run("fit", table, *self.GIVEN, "--resume", "--out", out)
+        assert result.exit_code == 0, result.output
+        assert [path.name for path in tmp_path.iterdir()] == ["m.bayes"]
+
+
+def test_resume_of_a_short_fit_says_that_there_is_nothing_to_carry_on(table, tmp_path):
+    given = ["--target", "cost", "--drop", "id,state", "--model", "linear", "--resume", "--out", tmp_path / "m.bayes"]
+    assert "note: --resume: fits of this model are short and keep no checkpoint" in run("fit", table, *given).stdout

@@ -1,0 +1,47 @@
+"""Models by name, and their parameters as typed."""
+
+import pytest
+
+from bayescope.cli.models import MODELS, OWN, ModelOptions, build, value_of
+from bayescope.errors import InputError
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_every_model_is_built_with_its_seed_and_a_learnt_prior(model, task):
+    parameters = build(ModelOptions(model, seed=5), task).get_params()
+    assert (parameters["random_state"], parameters["prior_precision"]) == (5, "evidence")
+    assert parameters.get("standardize", True)
+    assert parameters.get("progress", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("16", 16),
+        ("1e-3", 1e-3),
+        ("50,50", (50, 50)),
+        ("(50, 50)", (50, 50)),
+        ('{"age": "quantile"}', {"age": "quantile"}),
+        ("true", True),
+        ("None", None),
+        ("quantile", "quantile"),
+        ("a b", "a b"),
+        ("__import__('os')", "__import__('os')"),
+    ],
+)
+def test_values_are_read_in_pythons_notation_and_never_run(text, value):
+    assert value_of(text) == value
+
+
+def test_parameters_may_hold_signs():
+    options = ModelOptions("additive", given=["numeric_transform={'a=b': 'quantile'}", "hidden=7"])
+    parameters = build(options, "regression").get_params()
+    assert parameters["numeric_transform"] == {"a=b": "quantile"}
+    assert parameters["hidden"] == 7
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_has_an_option_is_set_by_that_alone(name):
+    with pytest.raises(InputError, match="expected a parameter that no option sets"):
+        build(ModelOptions("additive", given=[f"{name}=1"]), "regression")

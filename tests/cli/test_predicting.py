@@ -1,0 +1,146 @@
+"""`bayescope predict`: a row for each row, the same whatever the chunks, in any format, and nothing half-written."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bayescope as bs
+import bayescope.cli.predicting as predicting
+from bayescope.prediction_table import prediction_table
+from tests.cli.tables import mixed, refused, run, written
+
+
+def predicted(model, path, out, *options):
+    result = run("predict", model, path, "--out", out, *options)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return pd.read_parquet(out) if out.suffix == ".parquet" else pd.read_csv(out, sep=None, engine="python")
+
+
+def own(model, frame):
+    """The table that Python gives."""
+    estimator = bs.load(model)
+    classes = getattr(estimator, "classes_", None)
+    features = frame[list(estimator.feature_names_in_)]
+    return prediction_table(estimator.predict_distribution(features), classes=classes)
+
+
+@pytest.mark.parametrize("name", ["classes", "numbers"])
+def test_predictions_are_those_of_python(request, name, table, tmp_path):
+    model = request.getfixturevalue(name)
+    found = predicted(model, table, tmp_path / "p.csv")
+    expected = own(model, mixed())
+    pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=False)
+    assert len(found) == 90
+
+
+@pytest.mark.parametrize("given", ["t.tsv", "t.csv.gz", "t.parquet"])
+@pytest.mark.parametrize("out", ["p.tsv", "p.csv.gz", "p.parquet"])
+def test_every_format_goes_in_and_comes_out(classes, table, tmp_path, given, out):
+    """Columns in another order, others among them, whole numbers in the place of fractions."""
+    frame = mixed()[["state", "colour", "age", "id", "dose"]]
+    found = predicted(classes, written(tmp_path / given, frame), tmp_path / out, "--keep", "id,state")
+    assert found["id"].astype(int).tolist() == list(range(90))
+    assert found["state"].tolist() == frame["state"].tolist()
+    expected = predicted(classes, table, tmp_path / "expected.csv")
+    pd.testing.assert_frame_equal(found.drop(columns=["id", "state"]), expected, check_exact=True, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_answers_do_not_depend_on_the_chunks(classes, tmp_path, name, monkeypatch):
+    """Chunks are whole numbers of the blocks that are predicted together, wherever they end."""
+    monkeypatch.setattr(predicting, "TOGETHER", 7)
+    path = written(tmp_path / name, mixed(100))
+    answers = {}
+    for rows in (1, 7, 8, 50, 1000):
+        predicted(classes, path, tmp_path / f"{rows}.csv", "--chunk-rows", rows)
+        answers[rows] = (tmp_path / f"{rows}.csv").read_bytes()
+    assert len(set(answers.values())) == 1
+    assert answers[1].count(b"\n") == 101
+
+
+def test_pipes(classes, table, tmp_path):
+    """From the standard input to the standard output, as one process of several."""
+    expected = predicted(classes, table, tmp_path / "p.csv")
+    tabs = mixed().to_csv(index=False, sep="\t")
+    for text in (table.read_text(), tabs):
+        result = run("predict", classes, "-", "--out", "-", stdin=text)
+        assert result.exit_code == 0, result.output
+        pd.testing.assert_frame_equal(pd.read_csv(io.StringIO(result.stdout)), expected, check_exact=True)
+        assert result.stderr == ""
+
+
+def test_a_reader_that_leaves_early_is_no_failure_to_talk_of(classes, tmp_path):
+    path = written(tmp_path / "t.csv", pd.concat([mixed()] * 200))
+    command = [sys.executable, "-m", "bayescope_command", "predict", str(classes), str(path), "--out", "-"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_abstention(classes, table, tmp_path):
+    found = predicted(classes, table, tmp_path / "p.csv", "--abstain", "0.8")
+    best = found[["p(sick)", "p(well)"]].max(axis=1)
+    assert found["predicted"].isna().tolist() == (best < 0.8).tolist()
+    assert 0 < found["predicted"].isna().sum() < 90
+    result = run("predict", classes, table, "--out", tmp_path / "p.parquet", "--abstain", "0.999999")
+    assert "90 rows (100.0%) get no class" in result.stdout
+    assert pd.read_parquet(tmp_path / "p.parquet")["predicted"].isna().all()
+
+
+def test_intervals(numbers, table, tmp_path):
+    wide, narrow = (predicted(numbers, table, tmp_path / f"{level}.csv", "--level", level) for level in ("0.9", "0.5"))
+    assert (wide["high"] - wide["low"] > narrow["high"] - narrow["low"]).all()
+    assert not {"low", "high"} & set(predicted(numbers, table, tmp_path / "p.csv", "--level", "0").columns)
+
+
+def test_labels_that_were_never_seen_are_told(classes, tmp_path):
+    frame = mixed(20).assign(colour=["violet", "ultra"] * 2 + ["red"] * 16)
+    path, out = written(tmp_path / "t.csv", frame), tmp_path / "p.csv"
+    result = run("predict", classes, path, "--out", out)
+    assert "note: column 'colour': 4 rows hold labels that the model never saw, such as 'ultra', 'violet'" in (
+        result.stdout.replace("'violet', 'ultra'", "'ultra', 'violet'")
+    )
+    facts = json.loads(run("predict", classes, path, "--out", out, "--json").stdout)
+    assert facts["unseen_labels"] == {"colour": {"violet": 2, "ultra": 2}}
+    assert (facts["rows"], facts["predictions"]) == (20, str(out))
+    piped = run("predict", classes, path, "--out", "-")
+    assert "never saw" in piped.stderr
+    assert "never saw" not in piped.stdout
+
+
+def test_an_error_far_down_leaves_no_file_and_the_one_that_was_there(classes, tmp_path, monkeypatch):
+    monkeypatch.setattr(predicting, "TOGETHER", 5)
+    path = written(tmp_path / "t.csv", mixed().to_csv(index=False) + "90,old,1,red,1,sick\n")
+    for name in ("p.csv", "p.parquet", "p.csv.gz"):
+        out = written(tmp_path / name, "before")
+        message = "t.csv: line 92, column 'age': expected a number, got 'old'"
+        assert refused(run("predict", classes, path, "--out", out, "--chunk-rows", "5"), message)
+        assert out.read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_kept_columns_may_not_be_called_like_predictions(numbers, tmp_path):
+    path = written(tmp_path / "t.csv", mixed().assign(mean=1))
+    result = run("predict", numbers, path, "--out", tmp_path / "p.csv", "--keep", "mean")
+    assert refused(result, "--keep: expected columns named otherwise than the predictions, got 'mean'")
+
+
+def test_a_block_without_any_value_is_read_as_the_kinds_that_were_fitted(classes, tmp_path):
+    frame = mixed(20).assign(age=np.nan, colour=None)
+    found = predicted(classes, written(tmp_path / "t.csv", frame), tmp_path / "p.csv")
+    expected = own(classes, frame)
+    np.testing.assert_array_equal(found["p(sick)"], expected["p(sick)"])
+
+
+def test_a_model_that_python_saved_tells_no_columns(tmp_path, table):
+    frame = mixed()
+    bs.BayesianLinearRegression().fit(frame[["age"]], frame["cost"]).save(tmp_path / "m.bayes")
+    result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv")
+    assert refused(result, "expected a model that `bayescope fit` saved, got one saved in Python")

@@ -1,0 +1,175 @@
+"""Delimited text is read as it is: every record whole, every cell what it says, every complaint at its line."""
+
+import csv
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayescope.cli.opening import open_source
+from bayescope.errors import InputError
+from tests.cli.tables import written
+
+GOOD = "width,height,kind\n1,2.5,a\n2,1.5,b\n3,0.5,a\n4,3.5,b\n"
+KINDS = {"width": "numeric", "height": "numeric", "kind": "labels"}
+
+
+def read(path, kinds=KINDS, rows=100):
+    source = open_source(path)
+    parts = [block.read(kinds) for block in source.blocks(rows)]
+    return {name: np.concatenate([part[name] for part in parts]).tolist() for name in kinds}
+
+
+def read_all(path):
+    source = open_source(path)
+    return [block.copied(source.header) for block in source.blocks(4096)]
+
+
+@pytest.mark.parametrize(
+    ("content", "name"),
+    [
+        (GOOD, "table.csv"),
+        (GOOD.replace(",", "\t"), "table.tsv"),
+        (GOOD.replace("\n", "\r\n"), "table.csv"),
+        (b"\xef\xbb\xbf" + GOOD.encode(), "table.csv"),
+        (GOOD, "TABLE.CSV"),
+        (GOOD + "\n  \n", "table.csv"),
+        (GOOD.replace("\n", "\n\n"), "table.csv"),
+        (GOOD.replace(",", ", "), "table.csv"),
+        (GOOD.replace("a\n", '"a"\n'), "table.csv"),
+        (GOOD.rstrip("\n"), "table.csv"),
+    ],
+    ids=["plain", "tabs", "windows", "mark", "capitals", "blank end", "blank lines", "spaces", "quotes", "no newline"],
+)
+@pytest.mark.parametrize("rows", [1, 3, 100])
+def test_reads_the_habits_of_other_programs(tmp_path, content, name, rows):
+    table = read(written(tmp_path / name, content), rows=rows)
+    assert table == {"width": [1, 2, 3, 4], "height": [2.5, 1.5, 0.5, 3.5], "kind": ["a", "b", "a", "b"]}
+
+
+def test_reads_what_is_compressed(tmp_path):
+    frame = pd.read_csv(io.StringIO(GOOD))
+    assert read(written(tmp_path / "table.csv.gz", frame)) == read(written(tmp_path / "table.csv", GOOD))
+
+
+@settings(max_examples=50)
+@given(
+    cells=st.lists(
+        st.lists(st.text(st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=6), min_size=2, max_size=2),
+        min_size=1,
+        max_size=8,
+    ),
+    rows=st.integers(1, 9),
+)
+def test_blocks_hold_the_records_of_the_csv_module(tmp_path_factory, cells, rows):
+    """Quotes, line breaks and separators in cells: the same cells in the same order, in blocks of the right size."""
+    file = io.StringIO()
+    csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([["a", "b"], *cells])
+    path = written(tmp_path_factory.mktemp("text") / "table.csv", file.getvalue())
+    blocks = list(open_source(path).blocks(rows))
+    assert [block.rows for block in blocks[:-1]] == [rows] * (len(blocks) - 1)
+    assert pd.concat([block.copied(["a", "b"]) for block in blocks]).to_numpy().tolist() == cells
+
+
+def test_lines_are_those_of_the_file(tmp_path):
+    path = written(tmp_path / "t.csv", 'a,b\n\n1,"x\ny"\n2,z\n\n\n3,"q"\n')
+    for rows in (1, 2, 9):
+        places = [block.place(row) for block in open_source(path).blocks(rows) for row in range(block.rows)]
+        assert places == ["line 4", "line 5", "line 8"]
+
+
+def test_kinds_are_those_of_the_whole_column(tmp_path):
+    content = "n,late,truth,empty,hex,big,gaps\n" + "1,1,True,,1,99999999999999999999999,\n" * 3
+    content += "1e3,x,False,,0x1F,1, 2\n-.5,2,,NA,2,nan,NULL\n"
+    kinds = open_source(written(tmp_path / "t.csv", content)).kinds(
+        ["n", "late", "truth", "empty", "hex", "big", "gaps"]
+    )
+    labels = {name for name, kind in kinds.items() if kind == "labels"}
+    assert labels == {"late", "truth", "hex"}
+
+
+def test_further_spellings_of_missing(tmp_path):
+    path = written(tmp_path / "t.csv", "a,b\n1,x\n?,y\n-999,?\n")
+    source = open_source(path, missing=["?", "-999"])
+    assert source.kinds(["a"]) == {"a": "numeric"}
+    (block,) = source.blocks(9)
+    columns = block.read({"a": "numeric", "b": "labels"})
+    np.testing.assert_array_equal(columns["a"], [1, np.nan, np.nan])
+    assert columns["b"].tolist() == ["x", "y", None]
+
+
+def test_whole_numbers_that_took_a_detour_are_the_same_labels(tmp_path):
+    path = written(tmp_path / "t.csv", "code\n1\n1.0\n01\n1.5\n\n2.00\n")
+    assert read(path, {"code": "labels"})["code"] == ["1", "1", "01", "1.5", "2"]
+
+
+def test_cells_are_copied_as_they_stand(tmp_path):
+    path = written(tmp_path / "t.csv", "id,x\n007,1\nNA,2\n,3\n1.50,4\n")
+    (block,) = open_source(path).blocks(9)
+    assert block.copied(["id"])["id"].tolist() == ["007", "NA", "", "1.50"]
+
+
+BAD = {
+    "zero bytes": ("", "expected a header and rows, got an empty file"),
+    "blank lines": ("\n \n", "expected a header and rows, got an empty file"),
+    "binary": (b"PK\x03\x04\x00\x00\x14", "line 1: expected text, got binary data"),
+    "zero byte far down": (GOOD * 2000 + "1,\0,a\n", "line 10001: expected text, got binary data"),
+    "utf-16": (GOOD.encode("utf-16"), "expected text"),
+    "latin-1 header": ("größe,kind\n1,a\n".encode("latin-1"), "line 1: expected text in UTF-8, got the byte 0xf6"),
+    "latin-1 cell": ("a,kind\n1,a\n2,ö\n".encode("latin-1"), "line 3: expected text in UTF-8, got the byte 0xf6"),
+    "longer row": ("a,kind\n1,x\n2,y,3,4\n5,x\n", "line 3: expected 2 cells, as in the header, got 4"),
+    "shorter row": ("a,b,kind\n1,2,x\n\n3,4\n", "line 4: expected 3 cells, as in the header, got 2"),
+    "longer and shorter": ("a,b,c\n1,2\n1,2,3,4\n", "line 2: expected 3 cells, as in the header, got 2"),
+    "shorter after quotes": ('a,b\n"1\n2",3\n"4"\n', "line 4: expected 2 cells, as in the header, got 1"),
+    "open quote": ('a,b\n1,"x\n2,y\n', "from line 2: expected a table that can be read"),
+    "endless quote": ('a,b\n1,"x\n' + "2,y\n" * 40_000, "line 2 or below: expected a quoted cell to end"),
+    "other separator": ("a;b;kind\n1;2;x\n", "expected columns separated by ',', got one column whose name holds ';'"),
+    "no header": ("6,148,72,1\n1,85,66,0\n", "the first row looks like data. Put a line of names above it"),
+    "unnamed column": (",a,kind\n0,1,x\n", "got none for column 1. Name it, or drop it if it is a row index"),
+    "same name twice": ("a,a,kind\n1,2,x\n", "expected each column name once, got 'a' more than once"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD.values(), ids=BAD.keys())
+def test_refuses(tmp_path, content, message):
+    path = written(tmp_path / "table.csv", content)
+    with pytest.raises(InputError) as refusal:
+        read_all(path)
+    text = str(refusal.value)
+    assert text.startswith(f"{path}: ")
+    assert message in text
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("abc", "expected a number, got 'abc'"),
+        ("True", "expected a number, got 'True'"),
+        ("1,5", "expected a number, got '1,5'"),
+        ("0x1F", "expected a number, got '0x1F'"),
+        ("-inf", "expected a finite number, got -inf"),
+        ("1e999", "expected a finite number, got inf"),
+    ],
+)
+def test_cells_that_are_no_numbers_are_named_with_their_place(tmp_path, cell, message):
+    content = 'a,b\n1,"two\nlines"\n\n' + "2,x\n" * 7 + f'"{cell}",x\n3,x\n'
+    path = written(tmp_path / "t.csv", content)
+    for rows in (1, 4, 100):
+        with pytest.raises(InputError) as refusal:
+            read(path, {"a": "numeric"}, rows)
+        assert str(refusal.value).startswith(f"{path}: line 12, column 'a': {message}")
+
+
+def test_running_numbers_are_names(tmp_path):
+    source = open_source(written(tmp_path / "t.csv", "0,1,2,kind\n1,5,2,a\n"))
+    assert source.header == ("0", "1", "2", "kind")
+
+
+def test_a_compressed_file_that_ends_early(tmp_path):
+    path = written(tmp_path / "whole.csv.gz", pd.DataFrame({"a": np.arange(5000.0), "b": 1}))
+    cut = written(tmp_path / "cut.csv.gz", path.read_bytes()[:-900])
+    with pytest.raises(InputError, match=r"cut\.csv\.gz: expected a file that can be read to its end"):
+        read(cut, {"a": "numeric"})

@@ -1,0 +1,77 @@
+"""The paragraph on trust says what was measured, bad news included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bayescope.report.facts.calibration import class_calibration, number_calibration
+from bayescope.report.facts.doubt import doubt
+from bayescope.report.page.verdict import provenance, verdict
+from tests.report.facts.test_calibration import classes_told, rows_of, told_of
+
+
+def classes_with(facts, sharpen, rows):
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=rows)
+    y = (generator.random(rows) < 1 / (1 + np.exp(-logits))).astype(int)
+    p = 1 / (1 + np.exp(-sharpen * logits))
+    judged, told = rows_of(y, ("0", "1")), classes_told(np.column_stack([1 - p, p]))
+    return replace(facts, judged=judged, calibration=class_calibration(judged, told, 0), doubt=doubt(judged, told, 0))
+
+
+def numbers_with(facts, said, shift, rows):
+    generator = np.random.default_rng(1)
+    mean = generator.normal(size=rows)
+    y = mean + shift + generator.normal(size=rows)
+    judged, told = rows_of(y, ()), told_of(mean, np.full(rows, said))
+    return replace(facts, judged=judged, calibration=number_calibration(judged, told, 0), doubt=doubt(judged, told, 0))
+
+
+@pytest.mark.parametrize(
+    ("sharpen", "rows", "tone", "word"),
+    [
+        (1.0, 2000, "good", "held"),
+        (3.0, 800, "bad", "Overconfident"),
+        (0.3, 800, "caution", "Underconfident"),
+        (1.0, 40, "unknown", "too few"),
+    ],
+)
+def test_classes(facts_of, logistic, sharpen, rows, tone, word):
+    told = verdict(classes_with(facts_of(logistic), sharpen, rows))
+    assert told.tone == tone
+    assert word in told.headline
+
+
+@pytest.mark.parametrize(
+    ("said", "shift", "rows", "tone", "word"),
+    [
+        (1.0, 0.0, 600, "good", "held"),
+        (0.6, 0.0, 600, "bad", "too narrow"),
+        (1.7, 0.0, 600, "caution", "wider"),
+        (1.2, 0.5, 600, "caution", "lean"),
+        (1.0, 0.0, 20, "unknown", "too few"),
+    ],
+)
+def test_numbers(facts_of, linear, said, shift, rows, tone, word):
+    told = verdict(numbers_with(facts_of(linear), said, shift, rows))
+    assert told.tone == tone, told
+    assert word in told.headline
+
+
+def test_rows_seen_in_training_are_never_good_news(facts_of, logistic):
+    facts = classes_with(facts_of(logistic), 1.0, 2000)
+    told = verdict(replace(facts, held_out=False))
+    assert told.tone == "caution"
+    assert "training rows" in told.headline
+    assert verdict(replace(classes_with(facts, 3.0, 800), held_out=False)).tone == "bad"
+    assert "Nobody said" in verdict(replace(facts, held_out=None)).sentences[0]
+    assert [provenance(said)[0] for said in (True, None, False)] == ["good", "caution", "bad"]
+
+
+def test_a_point_is_called_one(facts_of, logistic):
+    facts = facts_of(logistic)
+    told = verdict(replace(facts, fitted=replace(facts.fitted, method="map")))
+    assert any("point estimate" in sentence for sentence in told.sentences)

@@ -1,0 +1,138 @@
+"""The public functions: what is written, what is refused, and that nothing is written where something fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bayescope as bs
+from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError, UnsupportedError
+from bayescope.report import write_comparison
+from bayescope.report.facts import judged as judged_rows
+from bayescope.report.facts import reference as references
+
+
+def test_report_writes_one_file(logistic, tmp_path):
+    path = bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "new" / "r.html", reference=None)
+    assert [file.name for file in path.parent.iterdir()] == ["r.html"]
+    html = path.read_text(encoding="utf-8")
+    assert "How well is kind predicted?" in html
+    assert "Nobody said whether these rows were seen in training" in html
+
+
+def test_one_seed_gives_one_page(logistic, tmp_path):
+    pages = [
+        bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / f"{n}.html", reference=None).read_text()
+        for n in range(2)
+    ]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_what_the_caller_says_of_the_rows_is_said(linear, tmp_path, held_out):
+    path = bs.report(
+        linear.estimator, linear.X, linear.y, out=tmp_path / "r.html", held_out=held_out, title="A <title>"
+    )
+    html = path.read_text(encoding="utf-8")
+    assert ("These rows were held out" in html) == held_out
+    assert ("were seen in training: by" in html) != held_out
+    assert "<h1>A &lt;title&gt;</h1>" in html
+    assert f"held_out={held_out}" in html
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"out": "r.txt"}, InputError, r"out: expected a file that ends in .html"),
+        ({"reference": "laplace"}, OptionError, r"reference: expected one of 'auto', 'nuts'"),
+        ({"held_out": "yes"}, InputTypeError, r"held_out: expected True or False"),
+        ({"random_state": -1}, InputError, r"random_state: expected a whole number"),
+        ({"estimator": "model"}, InputTypeError, r"estimator: expected a fitted estimator"),
+        ({"y": ["a"] * 3}, InputError, r"y: expected one value for each of the 100 rows"),
+        ({"y": ["z"] * 100}, InputError, r"y: expected the classes that were fitted, 'a', 'b', got 'z' in row 0"),
+        ({"y": [None] + ["a"] * 99}, InputError, r"y: expected a label in every row, got none in row 0"),
+        ({"y": np.zeros((100, 2))}, UnsupportedError, r"y: expected one label or number a row, got shape"),
+    ],
+)
+def test_what_cannot_be_reported_is_refused_and_nothing_is_written(logistic, tmp_path, change, error, said):
+    given = {"estimator": logistic.estimator, "X": logistic.X, "y": logistic.y, "out": "r.html", **change}
+    with pytest.raises(error, match=said):
+        bs.report(given.pop("estimator"), given.pop("X"), given.pop("y"), out=tmp_path / given.pop("out"), **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_figure_leaves_nothing_behind(logistic, tmp_path, monkeypatch):
+    def fails(_page):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(sys.modules["bayescope.report.report"], "document", fails)
+    with pytest.raises(ZeroDivisionError):
+        bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "r.html", reference=None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nuts_is_refused_where_it_cannot_be(linear, logistic, tmp_path, monkeypatch):
+    with pytest.raises(UnsupportedError, match="reference='nuts': A BayesianLinearRegression is not compared"):
+        bs.report(linear.estimator, linear.X, linear.y, out=tmp_path / "r.html", reference="nuts")
+
+    def absent(package, *, extra):
+        raise MissingDependencyError(f"{package} is needed: pip install 'bayescope[{extra}]'")
+
+    monkeypatch.setattr(references.checks, "optional_package", absent)
+    with pytest.raises(MissingDependencyError):
+        bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "r.html", reference="nuts")
+    judged = logistic.judged()
+    assert "pip install" in references.compared(logistic.estimator, judged, "auto", 0).reason
+    monkeypatch.setattr(references, "MOST_NUMBERS", 10)
+    assert "more than NUTS reads" in references.compared(logistic.estimator, judged, "auto", 0).reason
+
+
+def test_long_tables_are_judged_in_part_and_it_is_said(logistic, tmp_path, monkeypatch):
+    monkeypatch.setattr(judged_rows, "MOST_ROWS", 60)
+    path = bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "r.html", reference=None)
+    html = path.read_text(encoding="utf-8")
+    assert "100 rows and 3 columns" in html
+    assert "60 rows drawn from them at random" in html
+    rows = json.loads(re.search(r'id="explorer-data">(.*?)</script>', html)[1])["rows"]
+    assert len(rows) == 60
+    assert max(row["row"] for row in rows) > 60
+
+
+@pytest.fixture(scope="module")
+def comparison(logistic):
+    template = bs.BayesianLogisticRegression(standardize=True, draws=150, tune=150, chains=2)
+    y = pd.Series([{"a": "no", "b": "yes <sure>"}[label] for label in logistic.y], name="answer")
+    with pytest.warns():
+        return bs.compare(template, logistic.X, y, posteriors=["map", "laplace"])
+
+
+def test_a_comparison_is_a_page_of_its_own(comparison, tmp_path):
+    html = write_comparison(comparison, tmp_path / "c.html").read_text(encoding="utf-8")
+    for said in ("Laplace", "NUTS", "TV to NUTS", "3 posteriors"):
+        assert said in html
+    assert "<sure>" not in html
+    figures = json.loads(re.search(r'id="figure-data">(.*?)</script>', html)[1])
+    assert set(figures) == {"agreement", "curves"}
+    assert figures["agreement"]["layout"]["yaxis"]["title"]["text"] == "log odds of answer = yes &lt;sure&gt;"
+    assert f"<strong>{comparison.table['nll'].min():.4f}</strong>" in html
+
+
+def test_the_reports_comparison_is_bs_compare(logistic, comparison, monkeypatch, tmp_path):
+    asked = {}
+
+    def compare(template, X, y, *, random_state):
+        asked.update(template=template, rows=len(X), y=y, seed=random_state)
+        return comparison
+
+    monkeypatch.setattr(references, "compare", compare)
+    path = bs.report(logistic.estimator, logistic.X, logistic.y, out=tmp_path / "r.html", random_state=3)
+    assert asked["rows"] == 100
+    assert asked["seed"] == 3
+    assert asked["template"].get_params()["draws"] == references.DRAWS
+    assert asked["y"].tolist() == list(logistic.y)
+    assert "Every posterior was fitted anew" in path.read_text(encoding="utf-8")

@@ -1,0 +1,293 @@
+"""A file gives back what was saved: predictions bit by bit, identity, bytes; in a process of its own too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+import bayescope as bs
+from bayescope import storage
+from bayescope.errors import FileError, InputError, InputTypeError, UndefinedQuantityError, UnsupportedError
+from tests.storage.saved import (
+    ESTIMATORS,
+    POSTERIORS,
+    Residual,
+    answers,
+    data,
+    estimator,
+    plain,
+    posterior,
+    same,
+    seeded,
+    told,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def dtype_of(name: str) -> torch.dtype:
+    return torch.float64 if name.endswith("float64") else torch.float32
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_a_posterior_that_was_loaded_answers_with_the_same_bits(name, tmp_path):
+    q, dtype = posterior(name), dtype_of(name)
+    before = answers(q, dtype=dtype)
+    path = q.save(tmp_path / "q.bayes")
+    model = seeded(Residual) if name == "custom network" else None
+    loaded = bs.load(path, model=model)
+    assert type(loaded) is type(q)
+    for first, second in zip(before, answers(loaded, dtype=dtype), strict=True):
+        assert same(first, second)
+    assert loaded.save(tmp_path / "again.bayes").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_an_estimator_that_was_loaded_answers_with_the_same_bits(name, tmp_path):
+    fitted = estimator(name)
+    before = told(fitted)
+    path = fitted.save(tmp_path / "model.bayes")
+    loaded = bs.load(path)
+    assert type(loaded) is type(fitted)
+    check_is_fitted(loaded)
+    for first, second in zip(before, told(loaded), strict=True):
+        assert same(first, second)
+    assert loaded.save(tmp_path / "again.bayes").read_bytes() == path.read_bytes()
+    assert vars(clone(loaded)).keys() == vars(clone(fitted)).keys()
+
+
+def test_a_loaded_estimator_can_be_fitted_again(tmp_path):
+    loaded = bs.load(estimator("logistic, pipeline").save(tmp_path / "model.bayes"))
+    x = np.random.default_rng(3).normal(size=(30, 2))
+    again = loaded.fit(x, x[:, 0] > 0)
+    assert again.score(x, x[:, 0] > 0) > 0.8
+
+
+@pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")
+def test_densities_come_back_with_their_transforms(tmp_path):
+    def log_density(x):
+        return -0.5 * ((x.log() - 0.3) ** 2).sum() - x.log().sum()
+
+    start = torch.ones(2, dtype=torch.float64)
+    made = {
+        "laplace": bs.density.laplace(log_density, start, transform="positive"),
+        "variational": bs.density.variational(log_density, 2, transform=["positive", "positive"], generator=0),
+        "metropolis": bs.density.metropolis(log_density, start, transform="positive", draws=20, tune=20, generator=0),
+    }
+    for q in made.values():
+        loaded = bs.load(q.save(tmp_path / "q.bayes"))
+        assert torch.equal(loaded.mean, q.mean)
+        assert torch.equal(loaded.sample(3, generator=1), q.sample(3, generator=1))
+        if q.record.evidence is not None:
+            assert torch.equal(loaded.log_evidence(), q.log_evidence())
+
+
+SCRIPT = """
+import sys, numpy as np, torch
+torch.set_num_threads(1)
+import bayescope as bs
+q, est = bs.load(sys.argv[1] + "/q.bayes"), bs.load(sys.argv[1] + "/est.bayes")
+with np.load(sys.argv[1] + "/inputs.npz") as inputs:
+    x, rows = torch.from_numpy(inputs["x"]), inputs["rows"]
+p = q.predict(x, generator=1)
+np.savez(sys.argv[1] + "/answers.npz", mean=p.mean, variance=p.variance, proba=est.predict_proba(rows))
+"""
+
+
+def test_a_fresh_process_answers_with_the_same_bits(tmp_path):
+    q, fitted = posterior("laplace, kfac, float32"), estimator("logistic, pipeline")
+    x, rows = data()[0], np.random.default_rng(4).normal(size=(9, 2))
+    p = q.predict(x, generator=1)
+    q.save(tmp_path / "q.bayes")
+    fitted.save(tmp_path / "est.bayes")
+    np.savez(tmp_path / "inputs.npz", x=x.numpy(), rows=rows)
+    subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], check=True, cwd=ROOT, timeout=100)
+    with np.load(tmp_path / "answers.npz") as found:
+        np.testing.assert_array_equal(found["mean"], np.asarray(p.mean))
+        np.testing.assert_array_equal(found["variance"], np.asarray(p.variance))
+        np.testing.assert_array_equal(found["proba"], fitted.predict_proba(rows))
+
+
+def test_what_takes_data_or_curvature_says_that_files_keep_neither(tmp_path):
+    q = posterior("laplace, kfac, float32")
+    loaded = bs.load(q.save(tmp_path / "q.bayes"))
+    assert torch.equal(loaded.log_evidence(), q.log_evidence())
+    for ask in (
+        lambda: loaded.condition(data()),
+        lambda: loaded.log_evidence(prior_precision=2.0),
+        lambda: bs.tune_prior(loaded),
+    ):
+        with pytest.raises(UndefinedQuantityError, match="loaded from a file, which keeps n"):
+            ask()
+    again = bs.load(loaded.save(tmp_path / "again.bayes"))
+    assert again.lost == ("infer", "fit")
+    assert posterior("swag").lost == ()
+
+
+def test_what_was_one_object_is_one_again(tmp_path):
+    fitted = estimator("additive, numbers")
+    loaded = bs.load(fitted.save(tmp_path / "model.bayes"))
+    assert loaded.additive_.posterior is loaded.posterior_
+    assert loaded.posterior_.function is loaded.additive_.model
+    shared = torch.arange(3.0)
+    first, second = storage.load(storage.save([shared, shared], tmp_path / "pair.bayes"))
+    assert first is second
+    assert storage.read_manifest(tmp_path / "pair.bayes").tensors == {"list[0]": ("F32", (3,))}
+
+
+def test_no_row_of_the_table_is_in_the_file(tmp_path):
+    """Of the 60 rows of three columns, no tensor or array has all columns of any; nor the targets."""
+    fitted = estimator("additive, numbers")
+    assert fitted.additive_.fit is not None
+    path = fitted.save(tmp_path / "model.bayes")
+    assert bs.load(path).additive_.fit is None
+    shapes = [shape for _, shape in bs.read_manifest(path).tensors.values()]
+    rows = len(fitted.additive_.fit.problem.weights)
+    assert not [shape for shape in shapes if rows in shape and 3 in shape]
+    logistic = bs.read_manifest(estimator("logistic, none").save(tmp_path / "logistic.bayes"))
+    assert max(int(np.prod(shape)) for _, shape in logistic.tensors.values()) < 20
+
+
+def test_the_manifest_tells_what_is_in_a_file(tmp_path):
+    q = posterior("laplace, kfac, float32")
+    path = q.save(tmp_path / "q.bayes", metadata={"run": 7, "tags": ["a", None], "where": {"north": True}})
+    told = bs.read_manifest(path)
+    assert (told.format_version, told.bayescope_version, told.kind) == (1, bs.__version__, "gaussian_posterior")
+    assert told.summary == q.summary()
+    assert told.metadata == {"run": 7, "tags": ["a", None], "where": {"north": True}}
+    assert sum(told.sizes.values()) < path.stat().st_size
+    assert told.packages.keys() == {"torch", "numpy", "scikit-learn"}
+    assert told.tensors["gaussian_posterior.location"] == ("F64", (26,))
+    kind = bs.read_manifest(estimator("linear, none").save(tmp_path / "est.bayes")).kind
+    assert kind == "BayesianLinearRegression"
+
+
+def test_other_programs_read_the_members(tmp_path):
+    path = posterior("laplace, kfac, float32").save(tmp_path / "q.bayes")
+    from safetensors.torch import load as tensors_of
+
+    with zipfile.ZipFile(path) as file:
+        assert file.testzip() is None
+        assert file.namelist() == ["manifest.json", "tensors.safetensors"]
+        found = tensors_of(file.read("tensors.safetensors"))
+    assert torch.equal(found["gaussian_posterior.location"], posterior("laplace, kfac, float32").location)
+
+
+@pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")
+def test_saving_before_and_after_predictions_gives_the_same_bytes(tmp_path):
+    for structure in ("full", "kfac", "low_rank", "diagonal"):
+        q = bs.laplace(plain(), data(), likelihood="categorical", structure=structure, **RANK.get(structure, {}))
+        before = q.save(tmp_path / "before.bayes").read_bytes()
+        q.predict(data()[0])
+        assert q.save(tmp_path / "after.bayes").read_bytes() == before
+
+
+RANK = {"low_rank": {"rank": 3}}
+
+
+def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    q = posterior("laplace, full, float32")
+    path = q.save(tmp_path / "q.bayes")
+    before = path.read_bytes()
+
+    def broken(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bayescope.storage.container.ending", broken)
+    with pytest.raises(KeyboardInterrupt):
+        q.save(path, metadata={"n": 2})
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_written_where_something_cannot_be_saved(tmp_path):
+    from sklearn.preprocessing import FunctionTransformer
+
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    fitted = bs.BayesianLogisticRegression(features=FunctionTransformer(np.tanh)).fit(x, x[:, 0] > 0)
+    with pytest.raises(
+        UnsupportedError, match=r"got a numpy.ufunc \(tanh\) at BayesianLogisticRegression.features.func"
+    ):
+        fitted.save(tmp_path / "new" / "model.bayes")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_transform_of_the_users_own_is_refused_by_its_path(tmp_path):
+    class Shifted:
+        def forward(self, u):
+            return u + 1
+
+        def inverse(self, x):
+            return x - 1
+
+        def log_jacobian(self, u):
+            return torch.zeros_like(u[..., 0])
+
+    start = torch.zeros(1, dtype=torch.float64)
+    q = bs.density.laplace(lambda x: -(x**2).sum(), start, transform=Shifted())
+    with pytest.raises(UnsupportedError, match=r"Shifted at gaussian_posterior\.transform"):
+        q.save(tmp_path / "q.bayes")
+
+
+def test_an_estimator_that_is_not_fitted_is_not_saved(tmp_path):
+    with pytest.raises(NotFittedError):
+        bs.BayesianLinearRegression().save(tmp_path / "model.bayes")
+    with pytest.raises(NotFittedError):
+        bs.NeuralAdditiveRegressor().save(tmp_path / "model.bayes")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "match"),
+    [
+        ("text", InputTypeError, "metadata: expected a mapping, got str"),
+        ({1: 2}, InputTypeError, "metadata: expected names that are text, got 1"),
+        ({"a": {2: 3}}, InputTypeError, r"metadata\['a'\]: expected names"),
+        ({"a": float("nan")}, InputError, r"metadata\['a'\]: expected a finite number, got nan"),
+        ({"a": [np.ones(2)]}, InputTypeError, r"metadata\['a'\]\[0\]: expected text, .*, got ndarray"),
+    ],
+)
+def test_metadata_are_checked(metadata, error, match, tmp_path):
+    with pytest.raises(error, match=match):
+        posterior("map").save(tmp_path / "q.bayes", metadata=metadata)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_cannot_be_opened_are_named(tmp_path):
+    for place in (tmp_path / "absent.bayes", tmp_path):
+        for read in (bs.load, bs.read_manifest):
+            with pytest.raises(FileError, match="expected a file that can be read"):
+                read(place)
+
+
+def test_folders_are_made_and_paths_may_be_text(tmp_path):
+    path = posterior("map").save(str(tmp_path / "deep" / "down" / "q.bayes"))
+    assert isinstance(bs.load(str(path)), bs.PointPosterior)
+
+
+def test_loading_draws_nothing(tmp_path):
+    path = posterior("dropout").save(tmp_path / "q.bayes")
+    before = torch.get_rng_state()
+    bs.load(path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")
+def test_rows_of_other_shapes_are_traced_anew(tmp_path):
+    """The first rows that a loaded network sees may have another length than the next."""
+    net = seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    x, y = torch.randn(12, 5, 3, generator=torch.Generator().manual_seed(0)), torch.zeros(12, 5, dtype=torch.long)
+    y[::2] = 1
+    q = bs.laplace(net, (x, y), likelihood="categorical")
+    loaded = bs.load(q.save(tmp_path / "q.bayes"))
+    for length in (2, 5, 2, 1):
+        np.testing.assert_array_equal(loaded.predict(x[:, :length]).variance, q.predict(x[:, :length]).variance)

@@ -1,0 +1,128 @@
+"""The documentation site: it builds without a warning, has every public name, and asks nothing of the network."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import bayescope
+from bayescope.gallery import PICTURES
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+# Modules that users are told to import from by name, because `bs.` does not lead to them.
+BY_NAME = ("plots", "tables")
+
+
+def public(module: ModuleType, shown: str) -> Iterator[str]:
+    """The public names of a module as users write them, those of its public modules too."""
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if inspect.ismodule(thing):
+            yield from public(thing, f"{shown}.{name}")
+        else:
+            yield f"{shown}.{name}"
+
+
+NAMES = [
+    *public(bayescope, "bs"),
+    *(name for part in BY_NAME for name in public(importlib.import_module(f"bayescope.{part}"), f"bayescope.{part}")),
+]
+
+
+class Page(HTMLParser):
+    """What a built page holds: its anchors, its links, and what a browser loads with it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        """Keeps what the tag tells."""
+        told = {name: value for name, value in attributes if value}
+        self.anchors |= {told[name] for name in ("id", "name") if name in told}
+        if tag == "a" and "href" in told:
+            self.links.append(told["href"])
+        if tag in ("link", "script", "img", "iframe", "source"):
+            self.loads += [told[name] for name in ("href", "src", "srcset") if name in told]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built strictly: a link that leads nowhere is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    built = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    """All pages of the site by their files."""
+    return {path: Page(path) for path in sorted(site.glob("**/*.html"))}
+
+
+def test_every_public_name_has_its_entry(site: Path, pages: dict[Path, Page]) -> None:
+    entries = set().union(*(page.anchors for path, page in pages.items() if path.parent == site / "reference"))
+    assert [name for name in NAMES if name not in entries] == []
+
+
+def test_no_name_has_two_entries() -> None:
+    written = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference/*.md"))
+    entries = re.findall(r"^::: (\S+)$", written, flags=re.MULTILINE)
+    assert sorted(entries) == sorted(set(entries))
+
+
+def test_an_entry_tells_what_the_docstring_tells(site: Path) -> None:
+    page = (site / "reference" / "networks.html").read_text(encoding="utf-8")
+    entry = page[page.index('id="bs.laplace"') : page.index('id="bs.tune_prior"')]
+    assert all(told in entry for told in ("Parameters", "Returns", "Raises", "Daxberger", "prior_precision", "Source"))
+
+
+def test_every_picture_has_its_page_with_its_code(site: Path) -> None:
+    for name, picture in PICTURES.items():
+        page = (site / "gallery" / f"{name}.html").read_text(encoding="utf-8")
+        assert f'src="../images/{name}.png"' in page
+        assert picture.draw.__name__ in page
+        assert (site / "images" / f"{name}.png").exists()
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    assert [(path, url) for path, page in pages.items() for url in page.loads if re.match(r"(\w+:)?//", url)] == []
+    styles = "".join(path.read_text(encoding="utf-8") for path in site.glob("**/*.css"))
+    assert re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", styles) == []
+
+
+def test_links_within_the_site_lead_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    dead = []
+    for path, page in pages.items():
+        for link in page.links:
+            target, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:|//", link) or path.name == "404.html":
+                continue
+            to = (path.parent / target).resolve() if target else path
+            if not to.exists() or (anchor and to.suffix == ".html" and anchor not in pages[to].anchors):
+                dead.append((path.relative_to(site).as_posix(), link))
+    assert dead == []
+
+
+def test_the_navigation_reaches_every_page(site: Path, pages: dict[Path, Page]) -> None:
+    home = {(site / link).resolve() for link in pages[site / "index.html"].links}
+    written = {site / page.relative_to(DOCS).with_suffix(".html") for page in DOCS.glob("**/*.md")}
+    assert sorted(written - home) == []
