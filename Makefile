@@ -17,10 +17,10 @@ demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, 
 	$(BIN)/bayescope compare demo/breast_cancer.csv --target malignant --out demo/results
 	@echo "The table and the pictures lie in demo/results"
 
-test: lint types layers  ## everything that has to pass: lint, types, layers, tests and doctests
+test: lint types layers docs  ## everything that has to pass: lint, types, layers, the site, tests and doctests
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "NO BROWSER: the tests of reports in Chromium are skipped. apt-get install chromium brings one." >&2
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+	BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting
 	$(BIN)/ruff check --quiet

@@ -37,7 +37,10 @@ POSTERIORS = (
     "laplace, low_rank, float64", "laplace, samples, float32", "dropout", "ensemble", "swag", "function space",
     "function space, nystrom",
 )  # fmt: skip
-ESTIMATORS = ("linear, rbf", "logistic, pipeline", "logistic, nystroem", "additive, labels", "additive, numbers")
+ESTIMATORS = (
+    "linear, rbf", "linear, mixed columns", "logistic, pipeline", "logistic, nystroem", "logistic, mixed columns",
+    "mlp, laplace", "mlp, dropout", "additive, labels", "additive, numbers",
+)  # fmt: skip
 # What no file may cause; "open" counts where it is for writing.
 FORBIDDEN = (
     "exec", "compile", "import", "os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen",
@@ -88,7 +91,8 @@ def asks() -> Files:
             x = saved.data(torch.float64 if name.endswith("64") else torch.float32)[0][:3]
             found[name] = saved.posterior(name).save(path).read_bytes(), lambda q, x=x: q.predict(x, generator=0).mean
         for name in ESTIMATORS:
-            rows = saved.table().iloc[:3] if name.startswith("additive") else saved.plain_table()[:3]
+            mixed = name.startswith(("additive", "mlp")) or "mixed" in name
+            rows = saved.table().iloc[:3] if mixed else saved.plain_table()[:3]
             found[name] = saved.estimator(name).save(path).read_bytes(), lambda est, rows=rows: est.predict(rows)
         for content, ask in found.values():  # what is imported late is imported now
             path.write_bytes(content)

@@ -6,17 +6,27 @@ import importlib
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import bayescope
 from bayescope.gallery import PICTURES
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+REQUIRED = os.environ.get("BAYESCOPE_BROWSER") == "required"
+needs_a_browser = pytest.mark.skipif(
+    CHROMIUM is None and not REQUIRED,
+    reason="NO BROWSER: the documentation is not tested in one; apt-get install chromium brings it",
+)
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -62,7 +72,9 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built strictly: a link that leads nowhere is an error."""
+    """The site, built strictly: a link that leads nowhere is an error. `make test` names the one that it has built."""
+    if "BAYESCOPE_SITE" in os.environ:
+        return ROOT / os.environ["BAYESCOPE_SITE"]
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     built = subprocess.run(
@@ -126,3 +138,43 @@ def test_the_navigation_reaches_every_page(site: Path, pages: dict[Path, Page]) 
     home = {(site / link).resolve() for link in pages[site / "index.html"].links}
     written = {site / page.relative_to(DOCS).with_suffix(".html") for page in DOCS.glob("**/*.md")}
     assert sorted(written - home) == []
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install 'bayescope[dev]' brings playwright")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@needs_a_browser
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"])
+def test_pages_open_as_files_without_a_complaint(site: Path, browser: Any, size: dict[str, int], scheme: str) -> None:
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    page, complaints, asked = context.new_page(), [], []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    for name in ("index", "start/network", "choosing", "mathematics", "gallery", "reference/networks"):
+        page.goto((site / f"{name}.html").as_uri())
+        page.wait_for_function("document.querySelectorAll('.arithmatex:not(:has(.katex))').length === 0")
+        too_wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert (name, too_wide) == (name, 0)
+    assert complaints == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    context.close()
+
+
+@needs_a_browser
+def test_search_finds_a_name(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport=DESKTOP)
+    page.goto((site / "index.html").as_uri())
+    page.locator("input.md-search__input").click()
+    page.keyboard.type("tune_prior")
+    found = page.locator(".md-search-result__link").first
+    found.wait_for()
+    assert "reference/networks.html" in (found.get_attribute("href") or "")
+    page.close()

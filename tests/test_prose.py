@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,10 +97,16 @@ def run_python(block: Block, names: dict[str, Any]) -> str:
 
 
 def run_commands(block: Block) -> None:
-    """Runs the lines that begin with `$ bayescope`; of `$ make` the targets have to be there."""
+    """Runs the lines that call bayescope, those with a pipe in a shell; of `$ make` the targets have to be there."""
     for line in re.findall(r"^\$ (.*)$", block.code.replace("\\\n", " "), flags=re.MULTILINE):
         program, *arguments = shlex.split(line, comments=True)
-        if program == "make":
+        if "|" in arguments:
+            path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+            done = subprocess.run(
+                ["bash", "-c", line], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, ""), f"{block.place}: {line}"
+        elif program == "make":
             rules = (ROOT / "Makefile").read_text(encoding="utf-8")
             assert all(re.search(rf"^{target}:", rules, flags=re.MULTILINE) for target in arguments), block.place
         elif program == "bayescope" and arguments[0] in SLOW:

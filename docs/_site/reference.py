@@ -70,8 +70,9 @@ def _summary(thing: Any) -> str:
 
 
 def _members(cls: type) -> list[str]:
-    """The public methods and properties, those too that a base class within this package gives it."""
-    own = [base for base in cls.__mro__ if base.__module__.startswith("bayescope")]
+    """The public methods and properties, those too of base classes in this package that have no entry of their own."""
+    bases = [base for base in cls.__mro__[1:] if base.__name__ not in bayescope.__all__]
+    own = [base for base in (cls, *bases) if base.__module__.startswith("bayescope")]
     return [
         member
         for base in own

@@ -90,7 +90,7 @@ def test_abstention(classes, table, tmp_path):
     assert found["predicted"].isna().tolist() == (best < 0.8).tolist()
     assert 0 < found["predicted"].isna().sum() < 90
     result = run("predict", classes, table, "--out", tmp_path / "p.parquet", "--abstain", "0.999999")
-    assert "90 rows (100.0%) get no class" in result.stdout
+    assert "90 rows (100.0 %) get no class" in result.stdout
     assert pd.read_parquet(tmp_path / "p.parquet")["predicted"].isna().all()
 
 
@@ -139,8 +139,29 @@ def test_a_block_without_any_value_is_read_as_the_kinds_that_were_fitted(classes
     np.testing.assert_array_equal(found["p(sick)"], expected["p(sick)"])
 
 
-def test_a_model_that_python_saved_tells_no_columns(tmp_path, table):
+@pytest.mark.parametrize(
+    "kind",
+    [bs.BayesianLogisticRegression, bs.NeuralAdditiveClassifier, bs.BayesianMLPClassifier],
+    ids=lambda k: k.__name__,
+)
+def test_models_that_python_saved_predict_too(kind, tmp_path):
+    """Their labels need not be text: truth values and numbers are known by how they are written."""
+    frame = mixed(60).assign(smokes=lambda t: t["id"] % 3 == 0, ward=lambda t: t["id"] % 4 + 10)
+    X = frame[["age", "colour", "smokes", "ward"]]
+    options = {"hidden": (3,), "epochs": 3} if kind is bs.BayesianMLPClassifier else {}
+    model = kind(categorical=["ward"], random_state=0, **options).fit(X, frame["state"])
+    model.save(tmp_path / "m.bayes")
+    path = written(tmp_path / "t.csv", frame)
+    result = run("predict", tmp_path / "m.bayes", path, "--out", tmp_path / "p.csv", "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert json.loads(result.stdout)["unseen_labels"] == {}
+    expected = prediction_table(model.predict_distribution(X), classes=model.classes_)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "p.csv"), expected, check_exact=True, check_dtype=False)
+    assert refused(run("report", tmp_path / "m.bayes", path, "--out", tmp_path / "r.html"), "does not tell its target")
+
+
+def test_a_model_of_columns_without_names_predicts_no_table(tmp_path, table):
     frame = mixed()
-    bs.BayesianLinearRegression().fit(frame[["age"]], frame["cost"]).save(tmp_path / "m.bayes")
+    bs.BayesianLinearRegression().fit(frame[["age"]].to_numpy(), frame["cost"]).save(tmp_path / "m.bayes")
     result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv")
-    assert refused(result, "expected a model that `bayescope fit` saved, got one saved in Python")
+    assert refused(result, "expected a model that was fitted to named columns")

@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bayescope.errors import InputError
-from bayescope.estimators.weights import row_weights
+from sklearn.utils.class_weight import compute_sample_weight
+
+from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.estimators.weights import class_factors, counted, row_weights
 
 
 def test_weights_are_one_by_default_and_checked_otherwise():
@@ -16,3 +18,43 @@ def test_weights_are_one_by_default_and_checked_otherwise():
         row_weights(np.ones((3, 1)), 3)
     with pytest.raises(InputError, match=r"at least one non-zero"):
         row_weights(np.zeros(3), 3)
+
+
+def test_rows_that_count_once_have_no_weights():
+    X, y = np.arange(6.0).reshape(3, 2), np.arange(3)
+    table, targets, weights = counted(X, y, np.ones(3))
+    assert table is X
+    assert targets is y
+    assert weights is None
+    table, targets, weights = counted(X, y, np.array([2.0, 0.0, 1.0]))
+    np.testing.assert_array_equal(table, X[[0, 2]])
+    assert targets.tolist() == [0, 2]
+    np.testing.assert_array_equal(weights, [2.0, 1.0])
+    assert counted(X, y, np.array([1.0, 0.0, 1.0]))[2] is None
+
+
+@pytest.mark.parametrize("class_weight", [None, "balanced", {"b": 3.0}, {"a": 0.5, "c": 2}])
+def test_class_factors_are_those_of_scikit_learn(class_weight: object):
+    labels = np.array(["a", "b", "a", "c", "a"])
+    codes = np.array([0, 1, 0, 2, 0])
+    factors = class_factors(class_weight, ["a", "b", "c"], codes, None)
+    np.testing.assert_allclose(factors[codes], compute_sample_weight(class_weight, labels))
+
+
+def test_balanced_classes_weigh_rows_by_their_weights():
+    codes, weights = np.array([0, 1, 0, 0]), np.array([2.0, 3.0, 1.0, 0.5])
+    factors = class_factors("balanced", [False, True], codes, weights)
+    each = np.bincount(codes, weights * factors[codes])
+    np.testing.assert_allclose(each, weights.sum() / 2)
+
+
+def test_class_weights_that_cannot_be_used():
+    codes = np.array([0, 1])
+    with pytest.raises(OptionError, match="class_weight: expected one of 'balanced', got 'balance'"):
+        class_factors("balance", ["a", "b"], codes, None)
+    with pytest.raises(OptionError, match="class_weight: expected one of 'a', 'b', got 'x'"):
+        class_factors({"x": 1.0}, ["a", "b"], codes, None)
+    with pytest.raises(InputTypeError, match="class_weight: expected None, 'balanced' or a dict"):
+        class_factors([1.0, 2.0], ["a", "b"], codes, None)
+    with pytest.raises(InputError, match="class_weight of 'a': expected a positive number, got 0"):
+        class_factors({"a": 0}, ["a", "b"], codes, None)

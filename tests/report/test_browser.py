@@ -226,7 +226,11 @@ def test_light_and_dark_and_paper(visit):
 
 def test_it_prints(visit):
     page = visit("linear").page
+    page.emulate_media(media="print")
+    until(page, "document.querySelector('#chart-coverage .main-svg').clientWidth < 300")
     assert page.pdf(format="A4").startswith(b"%PDF")
+    page.emulate_media(media="screen")
+    until(page, "document.querySelector('#chart-coverage .main-svg').clientWidth > 400")
 
 
 def test_text_can_be_read_on_its_ground(visit):

@@ -162,6 +162,13 @@ def additive(kind: str, **options: Any) -> Any:
     return bs.NeuralAdditiveClassifier(**SMALL, **options).fit(frame, labels)
 
 
+def mixed(make: Any, *, labels: bool = False, **options: Any) -> Any:
+    frame = table()
+    f = signal(frame)
+    return make(**options).fit(frame, np.where(f > 0.5, "yes", "no") if labels else f)
+
+
+MLP: dict[str, Any] = {"hidden": (4,), "epochs": 2, "prior_precision": 1.0, "random_state": 0}
 ESTIMATORS: dict[str, Callable[[], Any]] = {
     **{f"linear, {name}": functools.partial(linear, name) for name in FEATURES},
     **{f"logistic, {name}": functools.partial(logistic, name) for name in FEATURES},
@@ -171,6 +178,11 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
     },
     "logistic, probit": lambda: logistic("none", link="probit"),
     "logistic, a prior": lambda: logistic("none", prior_precision=bs.Prior(2.0), random_state=np.random.RandomState(1)),
+    "linear, mixed columns": lambda: mixed(bs.BayesianLinearRegression, encoding="target"),
+    "logistic, mixed columns": lambda: mixed(bs.BayesianLogisticRegression, labels=True),
+    "mlp, laplace": lambda: mixed(bs.BayesianMLPClassifier, labels=True, **MLP),
+    "mlp, dropout": lambda: mixed(bs.BayesianMLPRegressor, posterior="mc_dropout", scaling="quantile", **MLP),
+    "mlp, ensemble": lambda: mixed(bs.BayesianMLPRegressor, posterior="ensemble", members=2, **MLP),
     "additive, numbers": lambda: additive("numbers", interactions=[("age", "dose")]),
     "additive, labels": lambda: additive("labels", structure="full", interactions=1, numeric_transform="quantile"),
     "additive, classes": lambda: additive("classes", interactions=[("dose", "kind")], posterior="map"),
@@ -187,14 +199,15 @@ def estimator(name: str) -> Any:
 
 def told(fitted: Any) -> list[Any]:
     """What an estimator says of a few rows and of itself."""
-    additive = hasattr(fitted, "effects")
-    rows = table().iloc[:7] if additive else plain_table()[:7]
+    rows = table().iloc[:7] if hasattr(fitted, "feature_names_in_") else plain_table()[:7]
     found = [fitted.predict(rows), fitted.summary(), fitted.predict_distribution(rows, generator=1).variance]
     if hasattr(fitted, "classes_"):
         found += [fitted.predict_proba(rows), fitted.predict_log_proba(rows), fitted.classes_]
     else:
         found += list(fitted.predict(rows, return_std=True))
-    return [*found, *(_shown(fitted, rows) if additive else [fitted.coef_, fitted.weight_names_])]
+    if hasattr(fitted, "effects"):
+        return [*found, *_shown(fitted, rows)]
+    return [*found, fitted.coef_, fitted.weight_names_] if hasattr(fitted, "coef_") else found
 
 
 def _shown(fitted: Any, rows: pd.DataFrame) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -219,6 +220,23 @@ def test_nothing_is_written_where_something_cannot_be_saved(tmp_path):
         UnsupportedError, match=r"got a numpy.ufunc \(tanh\) at BayesianLogisticRegression.features.func"
     ):
         fitted.save(tmp_path / "new" / "model.bayes")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")
+def test_rows_that_are_read_from_the_data_are_not_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr("bayescope.gaussian_process.data.HELD_BYTES", 0)
+    q = bs.function_space(plain(), data(), likelihood="categorical")
+    with pytest.raises(UnsupportedError, match="Files keep no data: take approximation='subset' or 'nystrom'"):
+        q.save(tmp_path / "q.bayes")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_could_not_be_read_again_is_not_saved(tmp_path):
+    record = bs.fit_map(plain(), data(), likelihood="categorical", epochs=1, progress=False).record
+    broken = replace(record, instead=3)
+    with pytest.raises(UnsupportedError, match="could not be read again: the instead of a record is none"):
+        storage.save(broken, tmp_path / "record.bayes")
     assert list(tmp_path.iterdir()) == []
 
 

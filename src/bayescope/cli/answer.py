@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -43,7 +44,8 @@ def answer(facts: Mapping[str, Any], *shown: RenderableType | str, as_json: bool
         return
     console = stdout(aside=aside)
     for each in shown:
-        console.print(Text(each) if isinstance(each, str) else each, soft_wrap=not console.is_terminal)
+        line = Text(_wrapped(each, console)) if isinstance(each, str) else each
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
 @contextmanager
@@ -57,6 +59,14 @@ def noted_warnings() -> Iterator[list[str]]:
         if not issubclass(warning.category, BayescopeWarning):
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     told += dict.fromkeys(str(warning.message) for warning in caught if issubclass(warning.category, BayescopeWarning))
+
+
+def _wrapped(line: str, console: Console) -> str:
+    """A line for a terminal, whose continuations stand below its beginning."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    if not console.is_terminal:
+        return line
+    return textwrap.fill(line, console.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _plain(value: Any) -> Any:

@@ -23,6 +23,8 @@ SCORES = {
     "rmse": "RMSE", "crps": "CRPS", "coverage": "coverage of 95 % intervals",
 }  # fmt: skip
 TERMS = 5
+# Terms that move a prediction by less than this share of what the first one does are switched off.
+NEGLIGIBLE = 0.01
 
 
 @final
@@ -73,7 +75,8 @@ def facts_of_fit(table: TrainingTable, outcome: Outcome, out: Path) -> Facts:
         facts["classes"] = target.classes
     if hasattr(model, "importance"):
         found = model.importance()
-        facts["terms"] = [found.names[term] for term in found.order]
+        most = found.mean if found.mean.ndim == 1 else found.mean.max(1)
+        facts["terms"] = [found.names[term] for term in found.order if most[term] >= NEGLIGIBLE * most.max()]
         facts["pairs"] = [list(pair) for pair in model.pairs_]
     return facts
 

@@ -17,7 +17,7 @@ from bayescope.cli.training_table import Roles, TrainingTable
 from bayescope.errors import InputError
 
 # Of a file's metadata, where this is kept.
-KEY = "table"
+KEY = "command line"
 
 
 @final
@@ -28,7 +28,7 @@ class FittedTable:
     Attributes:
         kinds: of the features by name, in order.
         labels: of the features that have some, all that occurred.
-        target: the column that is predicted.
+        target: the column that is predicted; empty where nobody tells.
         task: "classification" or "regression".
         classes: of a classification.
         missing: what stood for a missing value beside the usual spellings.
@@ -40,6 +40,7 @@ class FittedTable:
         test_size: the share of the table that was held out for scores.
         seed: of that.
         scores: of the held-out rows: name, value, low, high.
+        values: labels that are no text, by how they are written: those of models that Python fitted.
     """
 
     kinds: dict[str, Kind]
@@ -56,6 +57,7 @@ class FittedTable:
     test_size: float = 0.0
     seed: int = 0
     scores: list[list[Any]] = field(default_factory=list)
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, table: TrainingTable, roles: Roles, missing: Sequence[str], rows: np.ndarray) -> FittedTable:
@@ -108,11 +110,18 @@ class FittedTable:
                 f"{listed(lacking)}; {hint(lacking[0], source.header)}"
             )
 
+    def frame(self, block: Block) -> pd.DataFrame:
+        """The features of a block's rows, as the estimator takes them."""
+        frame = frame_of(block, self.kinds)
+        for name, known in self.values.items():
+            frame[name] = pd.Series([known.get(cell, cell) for cell in frame[name]], dtype=object)
+        return frame
+
     def unseen(self, frame: pd.DataFrame) -> dict[str, dict[str, int]]:
         """Labels that the model never saw, by column, each with how many rows have it."""
         found: dict[str, dict[str, int]] = {}
         for name, known in self.labels.items():
-            new = set(frame[name]).difference(known, [None])
+            new = set(frame[name]).difference(known, self.values.get(name, {}).values(), [None])
             if new:
                 counts = frame[name][frame[name].isin(new)].value_counts()
                 found[name] = {str(label): int(count) for label, count in counts.items()}
@@ -177,5 +186,5 @@ def told_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def frame_of(block: Block, kinds: Mapping[str, Kind]) -> pd.DataFrame:
-    """A block's columns as a frame that estimators take."""
+    """A block's columns, numbers as float64 and labels as objects."""
     return pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in block.read(kinds).items()})

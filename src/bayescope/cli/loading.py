@@ -8,6 +8,7 @@ from typing import Any
 from bayescope import storage
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.opening import closest
+from bayescope.cli.python_saved import table_of
 from bayescope.errors import InputError, UnsupportedError
 
 
@@ -31,12 +32,7 @@ def load_model(path: Path) -> tuple[Any, FittedTable]:
             "bayescope.load(path)."
         )
     table = FittedTable.read(str(path), metadata)
-    if table is None:
-        raise InputError(
-            f"{path}: expected a model that `bayescope fit` saved, got one saved in Python, which does not tell how a "
-            "table is to be read. Predict in Python: bayescope.load(path)."
-        )
-    return model, table
+    return model, table_of(str(path), model) if table is None else table
 
 
 def check_model_file(path: Path) -> None:

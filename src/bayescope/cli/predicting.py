@@ -14,7 +14,7 @@ from sklearn.base import is_classifier
 
 from bayescope import checks
 from bayescope.cli.answer import answer
-from bayescope.cli.fitted_table import FittedTable, frame_of, told_unseen
+from bayescope.cli.fitted_table import FittedTable, told_unseen
 from bayescope.cli.header import find, split_names
 from bayescope.cli.loading import load_model
 from bayescope.cli.opening import STANDARD, open_source
@@ -114,16 +114,15 @@ def _predicted(
     estimator: Any, table: FittedTable, block: Block, keep: Sequence[str], settings: PredictSettings, count: Count
 ) -> Iterator[pd.DataFrame]:
     """A block's predictions, piece by piece, beside the columns that are copied."""
-    frame = frame_of(block, table.kinds)
+    frame = table.frame(block)
     count.add_unseen(table.unseen(frame))
     copied = block.copied(keep) if keep else None
     classes = estimator.classes_ if is_classifier(estimator) else None
-    outputs = None if classes is not None else [table.target]
     generator = 0 if estimator.random_state is None else None
     for start in range(0, len(frame), TOGETHER):
         some = frame.iloc[start : start + TOGETHER]
         predictive = estimator.predict_distribution(some, generator=generator)
-        rows = prediction_table(predictive, classes=classes, outputs=outputs, level=settings.level or None)
+        rows = prediction_table(predictive, classes=classes, level=settings.level or None)
         if settings.abstain is not None:
             unsure = predictive.abstains(probability=settings.abstain)
             rows["predicted"] = _without(rows["predicted"], unsure)
@@ -163,8 +162,10 @@ def _tell(count: Count, out: Path, seconds: float, settings: PredictSettings) ->
     }
     lines = [f"note: {note}" for note in notes]
     if settings.abstain is not None:
-        share = f"{count.abstained / count.rows:.1%}"
-        lines.append(f"{count.abstained:,} rows ({share}) get no class: below {settings.abstain:g}, --abstain")
+        share = f"{100 * count.abstained / count.rows:.1f} %"
+        lines.append(
+            f"{count.abstained:,} rows ({share}) get no class: their most probable one is below {settings.abstain:g}"
+        )
     if str(out) != STANDARD:
         lines.append(f"wrote {out} ({count.rows:,} rows, {seconds:.1f} s)")
     answer(facts, *lines, as_json=settings.as_json, aside=str(out) == STANDARD)

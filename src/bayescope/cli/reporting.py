@@ -16,7 +16,7 @@ from bayescope.cli.loading import load_model
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file
-from bayescope.errors import InputError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.report import report
 
 SUFFIXES = (".html", ".htm")
@@ -61,6 +61,11 @@ def report_table(model: Path, path: Path, out: Path, settings: ReportSettings) -
         raise InputError(f"--out: expected a file name that ends in .html, got {str(out)!r}.")
     check_file(out, model, path)
     estimator, fitted = load_model(model)
+    if not fitted.target:
+        raise UnsupportedError(
+            f"{model}: expected a model that `bayescope fit` saved, got one that Python saved, which does not tell its "
+            "target. Report on it in Python: bayescope.report."
+        )
     table = read_known_table(open_source(path, missing=fitted.missing, again=True), fitted)
     rows, held_out, note = _judged_rows(table, fitted, settings.held_out)
     with noted_warnings() as warned:

@@ -194,8 +194,9 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
 
     By default the network is trained while Laplace's evidence learns one prior precision a layer and the noise variance
     (Immer et al. 2021b), which needs no held-out rows; then the posterior is found by the function of the library that
-    has its name, with those precisions and that noise: "laplace", "last_layer" and "function_space" expand at the trained
-    network, "swag" and "sgmcmc" go on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts" begin anew.
+    has its name, with those precisions and that noise: "laplace", "last_layer" and "function_space" expand at the
+    trained network, "swag" and "sgmcmc" go on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts"
+    begin anew.
 
     y is standardised inside; all answers are in its own unit. It may have several columns, shape (N, D), which share
     the hidden layers and have independent noise. Rows of equal X and y are one row with their summed weight, in an
@@ -329,7 +330,7 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the standard deviation of y, noise included."""
+        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""
         read = self._read(X, lambda predictive: np.stack([predictive.mean, predictive.variance], axis=1))
         mean, sd = read[:, 0], np.sqrt(read[:, 1])
         mean, sd = (mean[:, 0], sd[:, 0]) if self._flat else (mean, sd)

@@ -148,9 +148,10 @@ def learn(lesson: Lesson, seed: int, *, train: bool) -> Learnt:
     if lesson.precision is not None and not lesson.learns_noise:
         if not train:
             return Learnt(module, given, _noises(lesson, lesson.likelihood, module), {}, {})
-        q = fit_map(module, lesson.data, prior_precision=given, **common)
+        point = fit_map(module, lesson.data, prior_precision=given, **common)
         notes = {"training": str(schedule)}
-        return Learnt(q.model, given, _noises(lesson, lesson.likelihood, q.model), notes, q.trace)
+        noises = _noises(lesson, lesson.likelihood, point.model)
+        return Learnt(point.model, given, noises, notes, point.trace)
     with warnings.catch_warnings():
         # That minibatches end at a distance from the mode: the summary says how far.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -60,6 +61,10 @@ class Units:
         """A network for z as one for y, of the same layers."""
         return nn.Sequential(*network, Rescaled.of(self.shift, self.scale))
 
+    def maker(self, make: Callable[[int], nn.Sequential]) -> Callable[[int], nn.Sequential]:
+        """The same for a function that makes networks from seeds."""
+        return lambda seed: self.restored(make(seed))
+
 
 @final
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Architecture:
         source = torch.Generator().manual_seed(seed)
         sizes = [self.features, *self.hidden, self.outputs]
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        for inputs, outputs in itertools.pairwise(sizes):
             layers += [_linear(inputs, outputs, source), ACTIVATIONS[self.activation]()]
         last = layers[-2]
         for parameter in last.parameters():

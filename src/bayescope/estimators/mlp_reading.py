@@ -82,7 +82,6 @@ class MLPEstimator(BaseEstimator):  # type: ignore[misc]
     posterior_: Posterior
     preprocessing_: Preprocessing
     prior_precision_: float | dict[str, float]
-    trace_: Mapping[str, Sequence[float]]
     n_iter_: int
     n_features_in_: int
     _frames: FrameReader
@@ -157,6 +156,12 @@ class MLPEstimator(BaseEstimator):  # type: ignore[misc]
         return defined(lambda: self.posterior_.elbo)
 
     @property
+    def trace_(self) -> Mapping[str, Sequence[Any]]:
+        """Numbers per epoch of the last training; for "laplace" those of a standardised y."""
+        check_is_fitted(self)
+        return self.posterior_.trace
+
+    @property
     def module_(self) -> nn.Module:
         """The network, a copy: from `transform_inputs` to f, the logits or E(y∣f) in y's unit."""
         check_is_fitted(self)
@@ -197,14 +202,15 @@ class MLPEstimator(BaseEstimator):  # type: ignore[misc]
         """What was learnt, in the targets' own unit."""
         inputs, values = lesson.data
         likelihood, units = lesson.likelihood, targets.units
-        network, make, noise = learnt.module, lesson.architecture.network, 1.0
+        make: Callable[[int], nn.Sequential] = lesson.architecture.network
+        network, noise = learnt.module, 1.0
         if units is not None and learnt.noise_variances is not None:
             scales = torch.from_numpy(units.scale)
             noise = min(1.0, float(learnt.noise_variances.mean()))
             told = learnt.noise_variances * scales.square()
             plain = Gaussian(told if len(told) > 1 else told[0])
             likelihood, (values,) = _weighted(plain, [torch.from_numpy(rows.targets)], rows.weights)
-            network, make = units.restored(network), lambda at: units.restored(lesson.architecture.network(at))
+            network, make = units.restored(network), units.maker(make)
         return Setting(
             network, make, (inputs, values), likelihood, learnt.precisions, lesson.schedule, self.members, self.rate,
             self.draws, seed, path, lesson.progress, noise,
@@ -219,7 +225,6 @@ class MLPEstimator(BaseEstimator):  # type: ignore[misc]
         one = len(set(learnt.precisions.values())) == 1 and not isinstance(self.prior_precision, str)
         precisions = dict(learnt.precisions)
         self.prior_precision_ = next(iter(precisions.values())) if one else precisions
-        self.trace_ = {name: list(values) for name, values in trace.items()}
         self.n_iter_ = max(1, len(trace.get("loss", ())))
         self._samples = (DRAWS if self.draws is None else self.draws) if kind.sampled else None
         self._seed = seed

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, final
+from typing import Any, NoReturn, Protocol, final
 
 import torch
 from torch import Tensor
 
 from bayescope.curvature.kinds import Observations
+from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
 from bayescope.network.network import Network
 from bayescope.storage import stored
+from bayescope.storage.codec import Writer, node_of
 from bayescope.tape.tape import BLOCK_BYTES, row_blocks
 
 FLOAT64 = 8
@@ -132,6 +134,15 @@ class Read:
     def blocks(self) -> Iterator[Tensor]:
         """A block for each piece."""
         return (piece.read(self.network) for piece in self.pieces)
+
+
+@node_of.register(Read)
+def _refused(_value: Read, _writer: Writer, path: str) -> NoReturn:
+    """Files hold no data, and these rows are read from it."""
+    raise UnsupportedError(
+        f"save: expected rows that are held, got some that are read from the data each time, at {path}. Files keep no "
+        "data: take approximation='subset' or 'nystrom' with fewer points=, or bs.laplace(structure='full')."
+    )
 
 
 def pieces_of(

@@ -161,7 +161,10 @@ class Preprocessing:
         encoder, codes = _encoded(encoding, labels, levels, targets, weights, random_state)
         imputer = _imputer(numbers, weights) if numbers.shape[1] else None
         numeric = [name for name, kind in zip(names, kinds, strict=True) if kind == "numeric"]
-        scaler = _scaler(numeric, scaling, numbers if encoding == "one_hot" else np.hstack([numbers, codes]), weights)
+        scaled = numbers
+        if encoding != "one_hot" and encoder is not None:  # the scale of what new rows will have, whatever the parts
+            scaled = np.hstack([numbers, encoder.transform(levels)])
+        scaler = _scaler(numeric, scaling, scaled, weights)
         places, outputs = _outputs(names, kinds, labels, encoding, imputer, codes.shape[1] // max(1, len(labels)))
         order = np.argsort(places, kind="stable")
         ordered = tuple(outputs[place] for place in order)

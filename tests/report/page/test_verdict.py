@@ -67,7 +67,10 @@ def test_rows_seen_in_training_are_never_good_news(facts_of, logistic):
     assert told.tone == "caution"
     assert "training rows" in told.headline
     assert verdict(replace(classes_with(facts, 3.0, 800), held_out=False)).tone == "bad"
-    assert "Nobody said" in verdict(replace(facts, held_out=None)).sentences[0]
+    unsaid = verdict(replace(facts, held_out=None))
+    assert "Nobody said" in unsaid.sentences[0]
+    assert unsaid.tone == "unknown"
+    assert "if they were held out" in unsaid.headline
     assert [provenance(said)[0] for said in (True, None, False)] == ["good", "caution", "bad"]
 
 

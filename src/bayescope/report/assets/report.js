@@ -6,6 +6,9 @@
   const figures = read("figure-data");
   const explorer = read("explorer-data");
   const charts = [...document.querySelectorAll("[data-figure]")];
+  const paper = matchMedia("print");
+  // Widths of charts on A4 with the style sheet's margins, in pixels.
+  const PAPER = { whole: 640, half: 296 };
   const SETTINGS = { displayModeBar: false, responsive: true, displaylogo: false, scrollZoom: false };
 
   // Colours are told as "@name", for the style sheet's --name; only where a colour is meant, since labels may look alike.
@@ -38,8 +41,9 @@
     const css = getComputedStyle(root);
     const tone = (name) => css.getPropertyValue("--" + name).trim();
     const figure = figures[chart.dataset.figure];
+    const width = paper.matches ? { width: chart.closest(".half, .small") ? PAPER.half : PAPER.whole } : { autosize: true };
     const frame = {
-      autosize: true,
+      ...width,
       height: Number(chart.dataset.height),
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
@@ -74,7 +78,7 @@
   });
   dark.addEventListener("change", drawAll);
   // On paper everything is light and as wide as the page.
-  matchMedia("print").addEventListener("change", drawAll);
+  paper.addEventListener("change", drawAll);
 
   // One row and its reasons.
   const body = document.getElementById("explanation-body");

@@ -58,7 +58,7 @@ def reliability(c: ClassCalibration, classes: int) -> Figure:
     }
     least = 1.0 / classes
     start = max(0.0, float(np.floor(10 * min(least, *r.accuracy[filled], *r.low[filled])) / 10))
-    x_axis = axis("confidence: probability of the predicted class", range=[least - 0.02, 1.015], anchor="y2")
+    x_axis = axis("confidence in the predicted class", range=[least - 0.02, 1.015], anchor="y2")
     x_axis |= {"tickformat": ".0%", "dtick": 0.1 if classes == 2 else 0.2}
     y_axis = axis("share that is right", range=[start - 0.06, 1.03], domain=list(CURVE), tickformat=".0%")
     rows = [
@@ -107,7 +107,7 @@ def separation(judged: Judged, told: Predictions) -> Figure:
     else:
         right = told.mean.argmax(1) == judged.y
         x, groups, names = told.mean.max(1), [right, ~right], ["right", "wrong"]
-        what, tints = "confidence: probability of the predicted class", ("@accent", "@bad")
+        what, tints = "confidence in the predicted class", ("@accent", "@bad")
     edges = np.linspace(0.0, 1.0, PROBABILITY_BINS + 1)
     counts = [np.histogram(x[group], edges)[0] for group in groups]
     middles, spans = 0.5 * (edges[1:] + edges[:-1]), list(pairwise(edges))

@@ -51,6 +51,8 @@ def verdict(facts: Facts) -> Verdict:
         return Verdict("bad" if told.tone == "bad" else "caution", headline, (seen, *sentences))
     if facts.held_out is None:
         sentences.insert(0, provenance(None)[1])
+        if told.tone == "good":
+            return Verdict("unknown", f"{told.headline}, if they were held out", tuple(sentences))
     return Verdict(told.tone, told.headline, tuple(sentences))
 
 

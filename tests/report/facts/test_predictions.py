@@ -1,0 +1,29 @@
+"""What is asked of the model, in blocks, is what the model says of all rows at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bayescope.report.facts import predictions as module
+from bayescope.report.facts.predictions import predictions
+
+
+@pytest.mark.parametrize("name", ["logistic", "linear", "additive_classes"])
+def test_blocks_say_what_the_whole_says(name, request, monkeypatch):
+    case = request.getfixturevalue(name)
+    monkeypatch.setattr(module, "BLOCK", 17)
+    told, whole = predictions(case.estimator, case.judged()), case.estimator.predict_distribution(case.X)
+    assert told.mean == pytest.approx(whole.mean)
+    assert told.epistemic**2 == pytest.approx(whole.epistemic)
+    assert told.aleatoric**2 == pytest.approx(whole.aleatoric)
+    assert told.log_prob == pytest.approx(whole.log_prob(case.judged().y))
+
+
+def test_quantiles_are_those_of_the_outcome(linear):
+    told = predictions(linear.estimator, linear.judged())
+    mean, sd = linear.estimator.predict(linear.X, return_std=True)
+    expected = mean[:, None] + sd[:, None] * stats.norm.ppf(np.arange(1, 20) / 20)
+    assert told.quantiles == pytest.approx(expected, abs=1e-4)
+    assert told.interval == pytest.approx(mean[:, None] + sd[:, None] * stats.norm.ppf([0.025, 0.975]), abs=1e-6)
