@@ -40,6 +40,7 @@ def _card(picture: Picture) -> str:
 def _page(picture: Picture, following: Picture) -> str:
     path = Path(inspect.getsourcefile(picture.draw) or "")
     place = path.relative_to(ROOT).as_posix()
+    source = picture.source if picture.source.endswith("?") else f"{picture.source}."
     return f"""---
 hide: [navigation]
 ---
@@ -50,7 +51,7 @@ hide: [navigation]
 
 {picture.caption}
 
-*After {picture.source.rstrip(".")}.*
+*After {source}*
 
 Next: [{following.title}]({following.name}.md). [All pictures](../gallery.md).
 

@@ -46,7 +46,7 @@ def _index(results: list[Path]) -> str:
 
     own = [line(path) for path in results if path.parent == RESULTS]
     published = [line(path) for path in results if path.parent != RESULTS]
-    said = "Made by `bench/` in the repository, as they came out; each page names the command."
+    said = "Made by `bench/` in the repository, as they came out."
     parts = [
         "# Measurements",
         said,

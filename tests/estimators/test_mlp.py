@@ -51,17 +51,18 @@ def test_a_weight_is_as_many_rows_in_whatever_order(posterior: str):
     np.testing.assert_array_equal(one, other)
 
 
-def test_half_weights_are_half_of_the_evidence_for_the_noise():
-    # The log evidence of the posterior is that of rows which count by their weights, at the noise that was learnt.
-    X, y = table(40)
-    model = BayesianMLPRegressor(posterior_options={"structure": "full"}, **FAST)
-    twice = model.fit(np.repeat(X, 2, axis=0), np.repeat(y, 2))
-    inputs = twice.transform_inputs(X)
-    again = bs.laplace(
-        twice.module_, (np.repeat(inputs, 2, axis=0), np.repeat(y, 2)), likelihood=bs.Gaussian(twice.noise_variance_),
-        prior_precision=twice.prior_precision_, structure="full",
-    )  # fmt: skip
-    assert twice.log_evidence_ == pytest.approx(float(again.log_evidence()), rel=1e-9)
+def test_the_evidence_of_weighted_rows_is_that_of_repeated_ones():
+    X, y = table(25)
+    weights = np.random.default_rng(1).integers(1, 4, len(y))
+    model = BayesianMLPRegressor(posterior_options={"structure": "full"}, **FAST).fit(X, y, weights)
+    inputs = np.repeat(model.transform_inputs(X), weights, axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        q = bs.laplace(
+            model.module_, (inputs, np.repeat(y, weights)), likelihood=bs.Gaussian(model.noise_variance_),
+            prior_precision=model.prior_precision_, structure="full",
+        )  # fmt: skip
+    assert model.log_evidence_ == pytest.approx(float(q.log_evidence()), rel=1e-9)
 
 
 def test_class_weights_are_weights_of_rows():
@@ -99,9 +100,11 @@ def test_columns_of_y_have_their_own_noise():
     X, y = table(120)
     source = np.random.default_rng(3)
     both = np.column_stack([y, 100.0 * (X[:, 1] + 0.05 * source.normal(size=len(y)))])
-    model = BayesianMLPRegressor(hidden=(20,), random_state=0).fit(X, both)
+    model = BayesianMLPRegressor(hidden=(20,), epochs=100, random_state=0).fit(X, both)
     assert model.predict(X).shape == (120, 2)
-    np.testing.assert_allclose(np.sqrt(model.noise_variance_), [0.2, 5.0], rtol=0.5)
+    small, large = np.sqrt(model.noise_variance_)
+    assert 0.1 < small < 0.4
+    assert 2.5 < large < 10.0
 
 
 def test_several_labels_a_row():
@@ -138,33 +141,44 @@ POSTERIORS: dict[str, dict[str, Any]] = {
     "variational": {"draws": 20},
     "mc_dropout": {"draws": 20, "rate": 0.2},
     "ensemble": {"members": 3},
-    "swag": {"posterior_options": {"epochs": 6}, "draws": 20},
-    "sgmcmc": {"draws": 20},
-    "nuts": {"draws": 20, "posterior_options": {"tune": 20, "chains": 1, "max_depth": 4}},
+    "swag": {"posterior_options": {"epochs": 4}, "draws": 20},
+    "sgmcmc": {"draws": 20, "posterior_options": {"burn_in": 4, "thin": 1}},
+    "nuts": {"draws": 10, "posterior_options": {"tune": 10, "chains": 1, "max_depth": 3}},
 }
 
 
 @pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_every_posterior_answers_and_is_saved(posterior: str, weighted: bool, tmp_path: Path):
-    X, y = table(40)
+    X, y = table(30)
     weights = np.random.default_rng(1).uniform(0.0, 2.0, len(y)) if weighted else None
+    options = {**FAST, **POSTERIORS[posterior], "epochs": 8}
     estimator = BayesianMLPRegressor if weighted else BayesianMLPClassifier
     target = y if weighted else classes(y, 3)
-    model = quietly(estimator(posterior=posterior, **POSTERIORS[posterior], **FAST), X, target, weights)
+    model = quietly(estimator(posterior=posterior, **options), X, target, weights)
     predictive = model.predict_distribution(X)
     assert np.isfinite(predictive.variance).all()
     assert posterior == "map" or float(np.mean(predictive.epistemic)) > 0.0
     assert "units, tanh" in model.summary()
     again = bs.load(model.save(tmp_path / "model.bayes"))
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
-    other = quietly(estimator(posterior=posterior, **POSTERIORS[posterior], **FAST), X, target, weights)
-    np.testing.assert_array_equal(other.predict(X), model.predict(X))
+
+
+@pytest.mark.parametrize("posterior", ["laplace", "mc_dropout", "swag"])
+def test_a_seed_is_a_model(posterior: str):
+    X, y = table(30)
+    model = BayesianMLPRegressor(posterior=posterior, **{**FAST, **POSTERIORS[posterior], "epochs": 5})
+    np.testing.assert_array_equal(quietly(model, X, y).predict(X), quietly(model, X, y).predict(X))
 
 
 def test_intervals_hold_what_they_say():
-    X, y = table(150)
-    low, high = BayesianMLPRegressor(random_state=0).fit(X, y).predict_distribution(table(500, 9)[0]).interval(0.9)
+    X, y = table(120)
+    low, high = (
+        BayesianMLPRegressor(hidden=(20,), random_state=0)
+        .fit(X, y)
+        .predict_distribution(table(500, 9)[0])
+        .interval(0.9)
+    )
     new = table(500, 9)[1]
     assert 0.82 < np.mean((low[:, 0] <= new) & (new <= high[:, 0])) < 0.97
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from sklearn.utils.class_weight import compute_sample_weight
 
 from bayescope.errors import InputError, InputTypeError, OptionError

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -16,13 +15,12 @@ from bayescope.linear.expectation_propagation import (
     expectation_propagation,
     fixed_point,
 )
-from bayescope.linear.tilted import logit_tilted, probit_tilted
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from tests.cases import PLANAR_TABLES, PlanarTable
-from tests.reference import Plane, binary_log_joint, gaussian_expectation, integrate_plane
+from tests.reference import Plane, binary_log_joint, integrate_plane, tilted_moments
 
 LINKS = ("logit", "probit")
 EVERY = pytest.mark.parametrize("name", PLANAR_TABLES)
@@ -53,30 +51,6 @@ def integrate(link: str, table: PlanarTable) -> Plane:
     return integrate_plane(log_joint, torch.zeros(2, dtype=torch.float64))
 
 
-def moments_on_a_line(link: str, label: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log Ẑ, mean and variance of p(y∣a) N(a; mean, variance) by a trapezoidal sum of 40,001 points.
-
-    The density is log-concave: the interval where it is above exp(−50) of its top is closed in on from a wider one.
-    """
-    log_link = torch.special.log_ndtr if link == "probit" else torch.nn.functional.logsigmoid
-
-    def logs(offset: Tensor) -> Tensor:
-        return log_link((2.0 * label - 1.0) * (mean + offset)) - 0.5 * offset.square() / variance
-
-    high = 15.0 * variance.sqrt() + variance * (1.0 + mean.abs())
-    low = -high
-    for _ in range(30):
-        offset = low + (high - low) * torch.linspace(0, 1, 2001, dtype=torch.float64)
-        inside = torch.nonzero(logs(offset) > logs(offset).max() - 50.0)
-        low, high = offset[max(0, int(inside[0]) - 1)], offset[min(2000, int(inside[-1]) + 1)]
-    offset = low + (high - low) * torch.linspace(0, 1, 40001, dtype=torch.float64)
-    weights = torch.softmax(logs(offset), 0)
-    centre = weights @ offset
-    volume = torch.logsumexp(logs(offset), 0) + ((high - low) / 40000).log()
-    tilted_variance = weights @ (offset - centre).square()
-    return volume - 0.5 * (2 * torch.pi * variance).log(), mean + centre, tilted_variance
-
-
 def cavities(found: Fit, table: PlanarTable) -> tuple[Tensor, Tensor]:
     """Mean and variance of each activation under the prior and all sites but its own, from the sites alone."""
     jacobian = table.jacobian
@@ -99,7 +73,7 @@ def test_fixed_point_matches_the_tilted_moments_of_every_row(link: str, name: st
     covariance = torch.linalg.inv(found.precision.to_dense())
     activation, variance = table.jacobian @ found.mean, (table.jacobian @ covariance * table.jacobian).sum(1)
     for n, (mean, spread) in enumerate(zip(*cavities(found, table), strict=True)):
-        _, tilted_mean, tilted_variance = moments_on_a_line(link, table.labels[n], mean, spread)
+        _, tilted_mean, tilted_variance = tilted_moments(link, table.labels[n], mean, spread)
         assert abs(tilted_mean - activation[n]) < 1e-6 * variance[n].sqrt(), n
         assert abs(tilted_variance / variance[n] - 1.0) < 1e-6, n
 
@@ -113,7 +87,7 @@ def test_log_evidence_is_the_product_of_the_normalisers(link: str, name: str) ->
     j, tau, nu = table.jacobian, found.sites.precision, found.sites.shift
     log_scales = torch.zeros((), dtype=torch.float64)
     for n, (mean, spread) in enumerate(zip(*cavities(found, table), strict=True)):
-        log_normaliser, _, _ = moments_on_a_line(link, table.labels[n], mean, spread)
+        log_normaliser, _, _ = tilted_moments(link, table.labels[n], mean, spread)
         log_scales += log_normaliser - gaussian_log_integral(1.0 / spread, mean / spread, tau[n], nu[n])
     whole = gaussian_log_integral(table.precision, table.precision @ table.mean, j.mT @ (tau[:, None] * j), j.mT @ nu)
     assert_close(found.log_evidence, log_scales + whole, rtol=1e-8, atol=1e-7)
@@ -158,37 +132,22 @@ def test_one_row_is_exact(link: str, label: float) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("mean", [-400.0, -30.0, -6.0, 0.0, 2.5, 40.0])
-@pytest.mark.parametrize("sd", [1e-3, 0.3, 2.0, 5.0, 30.0, 1e3])
-def test_tilted_moments_far_out(link: str, mean: float, sd: float) -> None:
-    at, spread = torch.tensor([mean], dtype=torch.float64), torch.tensor([sd**2], dtype=torch.float64)
-    tilted = (logit_tilted if link == "logit" else probit_tilted)(at, spread)
-    log_normaliser, tilted_mean, tilted_variance = moments_on_a_line(link, torch.tensor(1.0), at[0], spread[0])
-    assert_close(tilted.log_normaliser[0], log_normaliser, rtol=1e-9, atol=1e-9)
-    assert abs(mean + sd**2 * tilted.slope[0] - tilted_mean) < 1e-8 * tilted_variance.sqrt() + 1e-13 * sd**2 * abs(mean)
-    assert_close(tilted.shrinkage[0] * sd**2, tilted_variance, rtol=1e-7, atol=0)
-    assert_close(1.0 - sd**2 * tilted.bend, tilted.shrinkage, rtol=0, atol=1e-9)
+@pytest.mark.parametrize("weight", [0.3, 0.95])
+def test_one_row_of_less_than_weight_one_is_exact(link: str, weight: float) -> None:
+    """It has one site, for the power of its likelihood."""
+    x, precision = torch.tensor([[1.5]], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
+    q = expectation_propagation(LinearModel(1, bias=False), Bernoulli(link), Prior(precision), x, [0], weights=[weight])
+    prior = (torch.zeros(1, dtype=torch.float64)[0], 1.5**2 / precision[0])
+    log_normaliser, mean, variance = tilted_moments(link, torch.tensor(0.0), *prior, power=weight)
+    assert_close(q.log_evidence(), log_normaliser, rtol=0, atol=1e-9)
+    assert_close(1.5 * q.mean[0], mean, rtol=0, atol=1e-8)
+    assert_close(1.5**2 * q.covariance[0, 0], variance, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("mean", [-3.0, 0.0, 1.0, 3.0])
-def test_tilted_bend_in_the_limits_of_narrow_and_wide_cavities(mean: float) -> None:
-    """A narrow one has the likelihood's own Λ; a wide one sees σ as a step, and is a truncated normal."""
-    at = torch.tensor([mean], dtype=torch.float64)
-    narrow = logit_tilted(at, torch.tensor([1e-10], dtype=torch.float64))
-    assert_close(narrow.bend, torch.sigmoid(at) * torch.sigmoid(-at), rtol=1e-8, atol=0)
-    variance = torch.tensor([1e14], dtype=torch.float64)
-    wide = logit_tilted(at * variance.sqrt(), variance)
-    ratio = (-0.5 * at.square()).exp() / (2 * torch.pi) ** 0.5 / torch.special.ndtr(at)
-    assert_close(wide.bend * variance, ratio * (at + ratio), rtol=1e-3, atol=0)
-
-
-def test_log_normaliser_agrees_with_the_gaussian_expectation() -> None:
-    tilted = logit_tilted(
-        torch.tensor([1.0, -2.0], dtype=torch.float64), torch.tensor([4.0, 100.0], dtype=torch.float64)
-    )
-    for log_normaliser, (mean, sd) in zip(tilted.log_normaliser, [(1.0, 2.0), (-2.0, 10.0)], strict=True):
-        exact = mpmath.log(gaussian_expectation(lambda a: 1 / (1 + mpmath.exp(-a)), mean, sd))
-        assert abs(float(log_normaliser) - exact) < 1e-9
+def test_weights_of_zero_are_refused() -> None:
+    table = PLANAR_TABLES[next(iter(PLANAR_TABLES))]
+    with pytest.raises(InputError, match="weights"):
+        fit("logit", table, weights=torch.zeros(table.features.shape[0]))
 
 
 @BOTH
