@@ -261,15 +261,37 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_fit_that_is_stopped_leaves_what_was_there(tmp_path, number):
+def test_a_fit_that_is_killed_leaves_what_was_there(tmp_path):
     path, out = table(tmp_path), tmp_path / "m.bayes"
     out.write_text("what was there")
     command = [sys.executable, "-c", SLEEPS, "fit", str(path), "--target", "kind", "--out", str(out)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as fit:
         assert fit.stdout.readline() == "fitting\n"
-        fit.send_signal(number)
+        fit.terminate()
         _, err = fit.communicate(timeout=60)
-    assert (fit.returncode, err) == (128 + number, "bayescope: interrupted; no file is half-written.\n")
+    assert (fit.returncode, err) == (143, "bayescope: interrupted; no file is half-written.\n")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["m.bayes", "table.csv"]
     assert out.read_text() == "what was there"
+
+
+WAITS = """
+import time
+from bayescope_command.exits import exits, process_exits
+
+with process_exits(), exits():
+    print("waiting", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:  # as trainings take it: stop early, and go on with what there is
+        pass
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_what_would_go_on_after_an_interruption(number):
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert err.startswith(b"bayescope: interrupted; no file is half-written.\n")
+    assert process.returncode != 0
