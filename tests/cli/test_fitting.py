@@ -199,6 +199,13 @@ class TestNetworks:
         monkeypatch.setattr(Checkpoint, "due", lambda self: self._path is not None)
         monkeypatch.setattr(Checkpoint, "save", stop)
 
+    def test_the_same_table_options_and_seed_make_the_same_file(self, table, tmp_path):
+        for name in ("a", "b"):
+            (tmp_path / name).mkdir()
+            result = run("fit", table, *self.GIVEN, "--test-size", "0", "--out", tmp_path / name / "m.bayes")
+            assert result.exit_code == 0, result.output
+        assert (tmp_path / "a" / "m.bayes").read_bytes() == (tmp_path / "b" / "m.bayes").read_bytes()
+
     def test_both_fits_keep_a_checkpoint_and_none_is_left(self, table, tmp_path):
         out = tmp_path / "m.bayes"
         result = run("fit", table, *self.GIVEN, "--resume", "--out", out)

@@ -46,8 +46,13 @@ def test_outputs_come_in_order_of_the_columns():
     assert notes["missing numbers"] == "age: the mean, and a column that is 1 there"
 
 
-@pytest.mark.parametrize("encoding", ["one_hot", "ordinal", "target"])
-@pytest.mark.parametrize("scaling", [None, "standard", "quantile"])
+@pytest.mark.parametrize(
+    ("scaling", "encoding"),
+    [
+        *((scaling, encoding) for scaling in (None, "standard", "quantile") for encoding in ("one_hot", "ordinal")),
+        (None, "target"),
+    ],
+)
 def test_a_row_of_weight_two_is_the_row_twice(scaling: str | None, encoding: str):
     weights, targets = np.array([2.0, 1.0, 3.0, 0.0, 1.0, 2.0]), np.array([1.0, 3.0, 2.0, 50.0, 4.0, 2.0])
     again = np.repeat(np.arange(6), weights.astype(int))
@@ -117,6 +122,14 @@ def test_a_rows_own_target_is_no_part_of_its_code():
     assert abs(np.corrcoef(codes[:, 0], targets)[0, 1]) < 0.1
     assert np.corrcoef(encoded(preprocessing, table)[:, 0], targets)[0, 1] > 0.4
     np.testing.assert_array_equal(fit(table, targets, encoding="target")[1], codes)
+
+
+def test_codes_of_labels_that_tell_nothing_are_not_blown_up():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"c": rng.choice(["a", "b", "c"], 50)})
+    preprocessing, codes = fit(table, rng.standard_normal(50), encoding="target", scaling="standard")
+    assert codes.std() == pytest.approx(1.0)
+    assert encoded(preprocessing, table).std() < 1.0
 
 
 def test_numbers_alone_are_not_copied():

@@ -67,13 +67,13 @@ def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
     split = held_out_rows(table.target, settings.test_size, settings.options.seed)
     checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
     outcome = _fitted(estimator, table, split, checkpoints, settings)
-    scores = () if outcome.held_out is None else outcome.held_out.scores
+    judged = () if outcome.held_out is None else outcome.held_out.scores
     fitted = FittedTable.of(table, roles, settings.missing, outcome.rows)
     told = replace(
         fitted,
         test_size=settings.test_size,
         seed=settings.options.seed,
-        scores=[[score.name, score.value, score.low, score.high] for score in scores],
+        scores=[[s.name, s.value, s.low, s.high] for s in judged if np.isfinite([s.value, s.low, s.high]).all()],
     )
     outcome.estimator.save(out, metadata=told.metadata())
     checkpoints.remove()
@@ -103,8 +103,10 @@ def _fitted(
 
 
 def _fit(estimator: Any, table: TrainingTable, rows: np.ndarray, checkpoint: Path | None) -> Any:
+    """A fitted copy, which knows nothing of where this was."""
     fresh = clone(estimator)
     if checkpoint is not None:
         fresh.set_params(checkpoint=str(checkpoint))
     weights = {} if table.weights is None else {"sample_weight": table.weights[rows]}
-    return fresh.fit(table.features.iloc[rows], table.target.series().iloc[rows], **weights)
+    fresh.fit(table.features.iloc[rows], table.target.series().iloc[rows], **weights)
+    return fresh if checkpoint is None else fresh.set_params(checkpoint=None)

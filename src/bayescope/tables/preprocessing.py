@@ -126,8 +126,8 @@ class Preprocessing:
                 of the additive models: linear beyond the seen range); ``None`` leaves numbers as they are. Columns of
                 0 and 1 are never scaled.
             encoding: of labels: "one_hot", "ordinal" or "target".
-            weights: how often each row counts, shape (N,), in all means, scales and scores; once by default. Rows of
-                weight 0 are not learnt from.
+            weights: how often each row counts, shape (N,), in all means, scales and scores; once by default: 2 is the
+                same as the row twice, but for the cut of the rows for "target". Rows of weight 0 are not learnt from.
             random_state: of the five parts of "target".
 
         Returns:
@@ -161,10 +161,7 @@ class Preprocessing:
         encoder, codes = _encoded(encoding, labels, levels, targets, weights, random_state)
         imputer = _imputer(numbers, weights) if numbers.shape[1] else None
         numeric = [name for name, kind in zip(names, kinds, strict=True) if kind == "numeric"]
-        scaled = numbers
-        if encoding != "one_hot" and encoder is not None:  # the scale of what new rows will have, whatever the parts
-            scaled = np.hstack([numbers, encoder.transform(levels)])
-        scaler = _scaler(numeric, scaling, scaled, weights)
+        scaler = _scaler(numeric, scaling, numbers if encoding == "one_hot" else np.hstack([numbers, codes]), weights)
         places, outputs = _outputs(names, kinds, labels, encoding, imputer, codes.shape[1] // max(1, len(labels)))
         order = np.argsort(places, kind="stable")
         ordered = tuple(outputs[place] for place in order)
