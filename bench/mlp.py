@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def peers(classes: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
     )
     for model in made:
         columns = make_column_transformer(labels, remainder="passthrough")
-        yield type(model).__name__, lambda m=model, c=columns: make_pipeline(c, StandardScaler(), m)
+        yield type(model).__name__, partial(make_pipeline, columns, StandardScaler(), model)
 
 
 def of_peer(name: str, who: str, make: Callable[[], Any], data: Split) -> Row:

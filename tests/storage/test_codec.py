@@ -286,6 +286,27 @@ def test_an_array_of_text_takes_no_more_memory_than_the_file():
         Reader({}).value({"array": ["U1000000", [2000], [""] * 2000, None]})
 
 
+@pytest.mark.parametrize("change", [{"pos": -1}, {"pos": 625}, {"pos": 2**31 - 2000}, {"key": [0] * 624}, {"gauss": 1}])
+def test_a_random_state_never_reads_beside_its_numbers(change):
+    writer = Writer()
+    writer.value(np.random.RandomState(0), "state")
+    reader = Reader(writer.tensors)
+    for node in writer.objects[:-1]:
+        reader.add(node)
+    pairs = dict(writer.objects[-1]["random_state"]["dict"])
+    reader.add({"random_state": {"dict": [[key, pairs[key]] for key in pairs]}})
+    with pytest.raises(ValueError, match="a random state is none"):
+        reader.add({"random_state": {"dict": [[key, {**pairs, **change}[key]] for key in pairs]}})
+
+
+def test_keys_are_plain():
+    reader = Reader({}, objects=[torch.ones(2)])
+    assert reader.value({"dict": [[{"tuple": [1, "a"]}, 2]]}) == {(1, "a"): 2}
+    for key in ({"ref": 0}, {"tuple": [1, {"ref": 0}]}):
+        with pytest.raises(ValueError, match="a key is none"):
+            reader.value({"dict": [[key, 1]]})
+
+
 def test_nobody_reads_a_file_into_a_wrong_type(tmp_path):
     path = storage.save(Thing(2.0), tmp_path / "value.bayes")
     assert storage.load(path) == Thing(2.0)

@@ -78,8 +78,27 @@ BAD = {
         "the class 'os.system' is not known",
     ),
     "a reference onwards": (lambda whole: edited(whole, lambda m: m.update(value={"ref": 1})), "leads nowhere"),
-    "a reference to itself": (lambda whole: edited(whole, lambda m: m["objects"].append({"ref": 1})), "leads nowhere"),
+    "a reference to itself": (
+        lambda whole: edited(whole, lambda m: m["objects"].append({"network": {"ref": 1}})), "leads nowhere"
+    ),
     "nodes without end": (lambda whole: edited(whole, lambda m: m.update(value=nest(200))), "without end"),
+    "a tree in the table": (lambda whole: edited(whole, lambda m: m["objects"].append([1])), "what is not shared"),
+    "tuples of tuples without end": (
+        lambda whole: edited(whole, lambda m: m["objects"].extend(doubled(1, 60))),
+        "what is not shared",
+    ),
+    "a version that is a command": (
+        lambda whole: edited(whole, lambda m: m.update(format=9, bayescope="9'; rm -r ~; '")),
+        "does not tell its version",
+    ),
+    "an array of many axes": (
+        lambda whole: edited(whole, lambda m: m["objects"].append({"array": ["object", [2**62] * 10**6, [], None]})),
+        "another number of cells",
+    ),
+    "signs that a terminal obeys": (
+        lambda whole: edited(whole, lambda m: m["objects"].append({"estimator": ["Normalizer", {"\x1b[2J": 1}, {}]})),
+        r"got an unexpected keyword argument '\?\[2J'",
+    ),
     "a tensor that is not there": (
         lambda whole: edited(whole, lambda m: m["objects"][0].update(tensor=["b", None])),
         "a tensor is missing",
@@ -119,6 +138,11 @@ def edited(whole: bytes, change) -> bytes:
 
 def nest(levels: int):
     return [nest(levels - 1)] if levels else 1
+
+
+def doubled(first: int, levels: int):
+    """Tuples of which each holds the one before it twice, after so many other objects."""
+    return [{"tuple": [{"ref": first + place - 1}] * 2} for place in range(levels)]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -193,6 +193,10 @@ def test_hooks_of_ones_own_are_not_described(tmp_path):
             ["LSTM", {"dict": [["input_size", 1], ["hidden_size", 1], ["num_layers", 10**9]]}, True, {}, {}, []],
             "layers",
         ),
+        (
+            ["Linear", {"dict": [["in_features", 2], ["out_features", 2], ["device", "cpu"]]}, True, {}, {}, []],
+            "takes memory of its own",
+        ),
         (["Tanh", {"dict": []}, True, {}, {"0": 3}, []], "a layer in a layer is none"),
         (["Tanh", {"dict": []}, True, {}, {}, ["input_dropout"]], "a hook is not known"),
         (["Tanh", {"dict": []}, True, {"weight": None}, {}, []], "other tensors"),
@@ -202,3 +206,20 @@ def test_hooks_of_ones_own_are_not_described(tmp_path):
 def test_descriptions_are_checked(node, match):
     with pytest.raises((MalformedError, ValueError), match=match):
         Reader({}, Replacements()).value({"layer": node})
+
+
+def test_layers_that_are_shared_without_end_are_refused():
+    reader = Reader({}, Replacements())
+
+    def add(*children: int) -> None:
+        held = {str(name): {"ref": place} for name, place in enumerate(children)}
+        reader.add({"layer": ["Sequential", {"dict": []}, True, {}, held, []]})
+
+    add()
+    for level in range(0, 42, 3):  # two that hold the one before, and one that holds both
+        add(level)
+        add(level)
+        add(level + 1, level + 2)
+    add(42)
+    with pytest.raises(MalformedError, match="layers inside of layers without end"):
+        add(42, 43)

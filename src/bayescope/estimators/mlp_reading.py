@@ -9,7 +9,6 @@ from typing import Any, cast, final
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
@@ -20,12 +19,11 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.mlp_learning import FIRST_NOISE, Learnt, Lesson, Schedule, learn
 from bayescope.estimators.mlp_network import Architecture, Units
 from bayescope.estimators.mlp_posteriors import DRAWS, Kind, Setting, chosen, infer
-from bayescope.estimators.reading import as_tensor, defined, generator_from
+from bayescope.estimators.reading import PosteriorHolder, as_tensor, generator_from
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import Weighted
 from bayescope.posterior import DrawsPosterior, Posterior
 from bayescope.predictive import Predictive
-from bayescope.storage import save
 from bayescope.tables import Column
 from bayescope.tables.preprocessing import Preprocessing
 from bayescope.threads import threads_for
@@ -58,7 +56,7 @@ class Targets:
     learns_noise: bool = False
 
 
-class MLPEstimator(BaseEstimator):  # type: ignore[misc]
+class MLPEstimator(PosteriorHolder):
     """A table, a network and its posterior."""
 
     posterior: str
@@ -79,7 +77,6 @@ class MLPEstimator(BaseEstimator):  # type: ignore[misc]
     progress: bool
     checkpoint: Any
 
-    posterior_: Posterior
     preprocessing_: Preprocessing
     prior_precision_: float | dict[str, float]
     n_iter_: int
@@ -117,43 +114,6 @@ class MLPEstimator(BaseEstimator):  # type: ignore[misc]
         """The inputs of the network, shape (N, D): X as numbers, scaled as they were when fitting."""
         check_is_fitted(self)
         return self.preprocessing_(self._frames.columns(self, X))
-
-    def summary(self) -> str:
-        """How the posterior was made, with the network, its prior and the units of the inputs."""
-        check_is_fitted(self)
-        return self.posterior_.summary()
-
-    def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
-        """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
-
-        The file has the parameters, what was learnt of the inputs, and the posterior; no row of the table, and no code.
-
-        Args:
-            path: the file, by custom with the suffix ".bayes"; one of that name is replaced in a single step.
-            metadata: what is to stand beside it: text, numbers, truth values, ``None``, lists and mappings of these.
-
-        Returns:
-            The path.
-
-        Raises:
-            NotFittedError: if it has not been fitted.
-            UnsupportedError: if a part cannot be stored.
-            InputError: if the file cannot be written.
-        """
-        check_is_fitted(self)
-        return save(self, path, summary=self.summary(), metadata=metadata)
-
-    @property
-    def log_evidence_(self) -> float:
-        """log p(y∣X) as the approximation has it, where it does; y in its own unit."""
-        check_is_fitted(self)
-        return defined(self.posterior_.log_evidence)
-
-    @property
-    def elbo_(self) -> float:
-        """A lower bound on log p(y∣X), for "variational"."""
-        check_is_fitted(self)
-        return defined(lambda: self.posterior_.elbo)
 
     @property
     def trace_(self) -> Mapping[str, Sequence[Any]]:

@@ -35,44 +35,10 @@ class MissingAttributeError(UndefinedQuantityError, AttributeError):
     """A learned attribute that this posterior does not define: for ``hasattr`` it is not there."""
 
 
-class PosteriorReader(BaseEstimator):  # type: ignore[misc]
-    """The questions that every fitted estimator answers from its posterior."""
+class PosteriorHolder(BaseEstimator):  # type: ignore[misc]
+    """What every fitted estimator tells of its posterior, and how it is saved."""
 
     posterior_: Posterior
-    random_state: Any
-    n_features_in_: int
-    _reader: FrameReader
-    _inputs: InputMap
-
-    def predict_distribution(
-        self,
-        X: Any,
-        *,
-        integral: str | None = None,
-        method: str | None = None,
-        samples: int | None = None,
-        generator: torch.Generator | int | None = None,
-    ) -> Predictive:
-        """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
-
-        The labels of a classifier are the codes 0…K−1 of ``classes_``.
-
-        Args:
-            X: a table of the columns that were fitted, of N rows.
-            integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
-                the most accurate one. Where there is a closed form it is used.
-            method: "linearized" or "sampled".
-            samples: how many draws, where there are any.
-            generator: for the draws; ``random_state`` by default.
-        """
-        inputs = self.transform_inputs(X)
-        source = generator_from(self.random_state) if generator is None else generator
-        return self.posterior_.predict(inputs, integral=integral, method=method, samples=samples, generator=source)
-
-    def transform_inputs(self, X: Any) -> np.ndarray:
-        """The inputs of the posterior's model: X encoded, standardised and mapped to features, shape (N, D)."""
-        check_is_fitted(self)
-        return self._inputs(self._reader.table(self, X))
 
     def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
         """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
@@ -110,6 +76,45 @@ class PosteriorReader(BaseEstimator):  # type: ignore[misc]
         """A lower bound on log p(y∣X)."""
         check_is_fitted(self)
         return defined(lambda: self.posterior_.elbo)
+
+
+class PosteriorReader(PosteriorHolder):
+    """The questions that every fitted estimator answers from its posterior."""
+
+    random_state: Any
+    n_features_in_: int
+    _reader: FrameReader
+    _inputs: InputMap
+
+    def predict_distribution(
+        self,
+        X: Any,
+        *,
+        integral: str | None = None,
+        method: str | None = None,
+        samples: int | None = None,
+        generator: torch.Generator | int | None = None,
+    ) -> Predictive:
+        """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
+
+        The labels of a classifier are the codes 0…K−1 of ``classes_``.
+
+        Args:
+            X: a table of the columns that were fitted, of N rows.
+            integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
+                the most accurate one. Where there is a closed form it is used.
+            method: "linearized" or "sampled".
+            samples: how many draws, where there are any.
+            generator: for the draws; ``random_state`` by default.
+        """
+        inputs = self.transform_inputs(X)
+        source = generator_from(self.random_state) if generator is None else generator
+        return self.posterior_.predict(inputs, integral=integral, method=method, samples=samples, generator=source)
+
+    def transform_inputs(self, X: Any) -> np.ndarray:
+        """The inputs of the posterior's model: X encoded, standardised and mapped to features, shape (N, D)."""
+        check_is_fitted(self)
+        return self._inputs(self._reader.table(self, X))
 
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""

@@ -33,6 +33,8 @@ TYPES: dict[str, type] = {
 
 # Arrays of text have room for the longest in each cell: so many letters, and so many for each that is there.
 ROOM, ROOM_A_LETTER = 2**20, 100
+# NumPy's arrays have no more.
+MOST_AXES = 64
 # What a scalar of each kind is in Python.
 _PLAIN = {"b": bool, "i": int, "u": int, "f": float, "U": str, "M": int, "m": int}
 
@@ -83,7 +85,7 @@ def _array(value: np.ndarray, writer: Writer, path: str) -> Node:
     return writer.shared(value, path, lambda: {"array": _stored(value, writer, path)})
 
 
-@tag("array")
+@tag("array", shared=True)
 def _read_array(reader: Reader, content: Any) -> np.ndarray:
     name, shape, held, order = of(content, list)
     dtype = _known(name)
@@ -121,7 +123,7 @@ def _stored(value: np.ndarray, writer: Writer, path: str) -> Node:
 def _of_cells(reader: Reader, dtype: np.dtype[Any], shape: Any, held: Any) -> np.ndarray:
     cells = [reader.value(cell) for cell in of(held, list)]
     sizes = of(shape, list)
-    whole = all(type(size) is int and size >= 0 for size in sizes)
+    whole = len(sizes) <= MOST_AXES and all(type(size) is int and size >= 0 for size in sizes)
     if not whole or math.prod(sizes) != len(cells):
         raise MalformedError("an array has another number of cells")
     if dtype.kind == "U":

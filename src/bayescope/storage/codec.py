@@ -25,6 +25,8 @@ from bayescope.storage.tensors import NAMES
 
 # Nodes inside of nodes, beside the table: lists of tuples of dicts.
 DEEPEST = 40
+# Of the state of NumPy's Mersenne Twister.
+WORDS = 624
 
 Node = Any
 
@@ -122,6 +124,16 @@ class Reader:
         finally:
             self._depth -= 1
 
+    def add(self, node: Node) -> None:
+        """Makes an entry of the table. Trees stand where they are used: shared, they would grow without end.
+
+        Raises:
+            MalformedError: if it is none that a `Writer` writes.
+        """
+        if not isinstance(node, dict) or not node.keys() <= _SHARED:
+            raise MalformedError("the table has what is not shared")
+        self.objects.append(self.value(node))
+
     def tensor(self, name: Any) -> Tensor:
         """A tensor by its name."""
         if not isinstance(name, str) or name not in self.tensors:
@@ -129,19 +141,22 @@ class Reader:
         return self.tensors[name]
 
 
-def tag(name: str) -> Callable[[Callable[[Reader, Any], Any]], Callable[[Reader, Any], Any]]:
-    """Registers how nodes with a tag are read."""
+def tag(name: str, *, shared: bool = False) -> Callable[[Callable[[Reader, Any], Any]], Callable[[Reader, Any], Any]]:
+    """Registers how nodes with a tag are read, and whether they are those of objects, which stand in the table."""
 
     def register(read: Callable[[Reader, Any], Any]) -> Callable[[Reader, Any], Any]:
         if name in _READERS:
             raise ValueError(f"the tag {name!r} is taken")
         _READERS[name] = read
+        if shared:
+            _SHARED.add(name)
         return read
 
     return register
 
 
 _READERS: dict[str, Callable[[Reader, Any], Any]] = {}
+_SHARED: set[str] = set()
 
 
 @singledispatch
@@ -243,10 +258,19 @@ def _mapping(value: Mapping[Any, Any], writer: Writer, path: str) -> Node:
 @tag("dict")
 def _read_dict(reader: Reader, content: Any) -> dict[Any, Any]:
     pairs = [(reader.value(key), reader.value(each)) for key, each in of(content, list)]
+    if not all(_is_key(key) for key, _ in pairs):
+        raise MalformedError("a key is none")
     found = dict(pairs)
     if len(found) < len(pairs):
         raise MalformedError("a key stands twice")
     return found
+
+
+def _is_key(value: Any) -> bool:
+    """Whether a value is plain: the hash of an object asks all that is in it."""
+    if type(value) is tuple:
+        return all(map(_is_key, value))
+    return value is None or isinstance(value, bool | int | float | str | np.generic)
 
 
 @node_of.register(slice)
@@ -283,7 +307,7 @@ def _tensor(value: Tensor, writer: Writer, path: str) -> Node:
     return writer.shared(value, path, lambda: {"tensor": _stored(value, writer, path)})
 
 
-@tag("tensor")
+@tag("tensor", shared=True)
 def _read_tensor(reader: Reader, content: Any) -> Tensor:
     name, order = of(content, list)
     return in_order(reader.tensor(name), order)
@@ -346,12 +370,15 @@ def _random_state(value: np.random.RandomState, writer: Writer, path: str) -> No
     return writer.shared(value, path, lambda: {"random_state": writer.value(plain, path)})
 
 
-@tag("random_state")
+@tag("random_state", shared=True)
 def _read_random_state(reader: Reader, content: Any) -> np.random.RandomState:
     found = reader.value(content)
+    key, position, gauss = found["key"], found["pos"], found["gauss"]
+    # NumPy reads the key at the position without a look at its length.
+    whole = isinstance(key, np.ndarray) and key.dtype == np.uint32 and key.shape == (WORDS,)
+    if not whole or type(position) is not int or not 0 <= position <= WORDS or type(gauss) is not float:
+        raise MalformedError("a random state is none")
     made = np.random.RandomState()
-    state = {"key": found["key"], "pos": found["pos"]}
-    made.set_state(
-        {"bit_generator": "MT19937", "state": state, "has_gauss": found["has_gauss"], "gauss": found["gauss"]}
-    )
+    state = {"key": key, "pos": position}
+    made.set_state({"bit_generator": "MT19937", "state": state, "has_gauss": found["has_gauss"], "gauss": gauss})
     return made

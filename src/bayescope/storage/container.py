@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,8 @@ MOST = WIDE = 0xFFFFFFFF
 _LOCAL, _CENTRAL, _END = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s4H2LH")
 _WIDE_END, _LOCATOR = struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
 _SIGNATURE = b"PK\x03\x04"
+# What stands in the command of a message, which people copy.
+_VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,60}\Z")
 _DATE = 0x21  # 1980-01-01, the first that a zip knows
 _PLAIN_FILE = 0o100644 << 16
 
@@ -218,12 +221,12 @@ def _no_constant(name: str) -> NoReturn:
 
 def _check_version(manifest: Mapping[str, Any], path: Path) -> None:
     found, by = manifest.get("format"), manifest.get("bayescope")
-    if type(found) is not int or not isinstance(by, str) or found < 1:
+    if type(found) is not int or not isinstance(by, str) or not _VERSION.match(by) or found < 1:
         refuse_altered(path, "its manifest does not tell its version")
     if found > FORMAT:
         raise FileError(
-            f"{path}: expected a file of format {FORMAT} or before, got format {found}, saved by bayescope {by[:40]}. "
-            f"Upgrade: pip install 'bayescope>={by[:40]}'."
+            f"{path}: expected a file of format {FORMAT} or before, got format {found}, saved by bayescope {by}. "
+            f"Upgrade: pip install 'bayescope>={by}'."
         )
 
 

@@ -139,7 +139,7 @@ def _read_back(writer: Writer, root: Any) -> None:
 def _objects(reader: Reader, nodes: Sequence[Any], root: Any) -> Any:
     """Makes the objects of a table, and the value."""
     for node in nodes:
-        reader.objects.append(reader.value(node))
+        reader.add(node)
     return reader.value(root)
 
 
@@ -196,6 +196,7 @@ def _guarded(step: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    """What went wrong, shortened: a file may bring texts of any length into a message."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """What went wrong, shortened: a file may bring texts of any length, and any signs, into a message."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(letter if letter.isprintable() else "?" for letter in words[: MOST_LETTERS + 1])
     return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"

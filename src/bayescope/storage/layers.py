@@ -89,6 +89,8 @@ class Layer:
         """
         if options.get("num_layers", 0) > MOST_INSIDE:
             raise ValueError(f"{options['num_layers']} layers in one")
+        if "device" in options:
+            raise ValueError("a layer that takes memory of its own")
         with torch.device("meta"):
             return self.type(**options, **{name: nn.Identity() for name in self.children})
 

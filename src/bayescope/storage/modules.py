@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
 import torch
@@ -29,6 +29,8 @@ from bayescope.storage.tensors import NAMES
 
 M = TypeVar("M", bound=type[nn.Module])
 
+# Layers that a walk through a network meets, those that are shared at each place.
+MOST_PLACES = 100_000
 # Hooks that a file may ask for, by the names that it has for them.
 _HOOKS: dict[str, Callable[..., Any]] = {}
 _BY_TYPE = {layer.type: (name, layer) for name, layer in LAYERS.items()}
@@ -70,14 +72,27 @@ class Replacements:
     Attributes:
         model: as it was given.
         networks: how many networks have been read.
+        places: of each layer that has been read, how many layers a walk through it meets.
     """
 
     model: nn.Module | None = None
     networks: int = 0
+    places: dict[nn.Module, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.model is not None and not isinstance(self.model, nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module, got {type(self.model).__name__}.")
+
+    def refuse_endless(self, layer: nn.Module) -> None:
+        """Checks that a walk through a layer, whose children have been checked, comes to an end.
+
+        Raises:
+            MalformedError: if it is shared so often that there is none.
+        """
+        children = (child for child in layer._modules.values() if child is not None)
+        self.places[layer] = 1 + sum(self.places.get(child, 1) for child in children)
+        if self.places[layer] > MOST_PLACES:
+            raise MalformedError("layers inside of layers without end")
 
     def refuse_unused(self) -> None:
         """Checks that there is a network where a module was given.
@@ -95,7 +110,7 @@ def _parameter(value: nn.Parameter, writer: Writer, path: str) -> Node:
     return writer.shared(value, path, lambda: {"parameter": [*_stored(value, writer, path), value.requires_grad]})
 
 
-@tag("parameter")
+@tag("parameter", shared=True)
 def _read_parameter(reader: Reader, content: Any) -> nn.Parameter:
     name, order, trained = of(content, list)
     tensor = in_order(reader.tensor(name), order)
@@ -116,7 +131,7 @@ def _network(value: nn.Module, writer: Writer, path: str) -> Node:
     return writer.shared(value, path, lambda: {"custom_network": _custom(value, writer, path)})
 
 
-@tag("network")
+@tag("network", shared=True)
 def _read_network(reader: Reader, content: Any) -> nn.Module:
     reader.modules.networks += 1
     made = reader.value(content)
@@ -145,7 +160,7 @@ def _layer(value: nn.Module, writer: Writer, path: str) -> Node:
     return [name, writer.value(known.options(value), path), value.training, held, children, hooks]
 
 
-@tag("layer")
+@tag("layer", shared=True)
 def _read_layer(reader: Reader, content: Any) -> nn.Module:
     name, options, training, tensors, children, hooks = of(content, list)
     if not isinstance(name, str) or name not in LAYERS:
@@ -164,6 +179,7 @@ def _read_layer(reader: Reader, content: Any) -> nn.Module:
             raise MalformedError("a hook is not known")
         made.register_forward_pre_hook(_HOOKS[hook], with_kwargs=True)
     made.training = of(training, bool)
+    reader.modules.refuse_endless(made)
     return made
 
 
@@ -220,13 +236,13 @@ def _custom(value: nn.Module, writer: Writer, path: str) -> Node:
     return [type(value).__qualname__, held, training, inserted]
 
 
-@tag("custom_network")
+@tag("custom_network", shared=True)
 def _read_custom(reader: Reader, content: Any) -> nn.Module:
     name, tensors, training, inserted = of(content, list)
     reader.modules.networks += 1
     if reader.modules.model is None:
         raise ModelError(
-            f"model: expected a module of the architecture of {str(name)[:80]}, whose code is not in the file, got "
+            f"model: expected a module of the architecture of {_readable(name)}, whose code is not in the file, got "
             "none. Call bs.load(path, model=module): its weights do not matter, and it stays as it is."
         )
     held = {key: reader.value(node) for key, node in of(tensors, dict).items()}
@@ -247,6 +263,10 @@ def _read_custom(reader: Reader, content: Any) -> nn.Module:
         if place in parts:
             parts[place].training = of(flag, bool)
     return made
+
+
+def _readable(name: Any) -> str:
+    return name[:80] if isinstance(name, str) and name.isprintable() else "another class"
 
 
 def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -195,7 +195,7 @@ def _write(value: Any, writer: Writer, path: str) -> Node:
     return writer.shared(value, path, make)
 
 
-@tag("object")
+@tag("object", shared=True)
 def _read(reader: Reader, content: Any) -> Any:
     name, version, values, kept = of(content, list)
     kind = known(name)

@@ -134,7 +134,7 @@ def _write(value: BaseEstimator, writer: Writer, path: str) -> Node:
     return writer.shared(value, path, make)
 
 
-@tag("estimator")
+@tag("estimator", shared=True)
 def _read(reader: Reader, content: Any) -> BaseEstimator:
     name, parameters, learnt = of(content, list)
     if not isinstance(name, str) or name not in _BY_NAME:
@@ -144,8 +144,9 @@ def _read(reader: Reader, content: Any) -> BaseEstimator:
     if any(kind.foreign and options.get(key) is not None for key in _REACHING):
         raise MalformedError("a parameter leads out of the file")
     made = kind.type(**options)
+    taken = made.get_params(deep=False)
     for key, node in of(learnt, dict).items():
-        if not _IDENTIFIER.match(key) or key.startswith("__") or hasattr(kind.type, key):
+        if not _IDENTIFIER.match(key) or key.startswith("__") or key in taken or hasattr(kind.type, key):
             raise MalformedError(f"{key[:40]!r} is not learnt by {kind.name}")
         value = reader.value(node)
         if not outside_fits(value, kind.hints.get(key, Any)):
@@ -165,7 +166,7 @@ def _spline(value: BSpline, writer: Writer, path: str) -> Node:
     return writer.shared(value, path, lambda: {"spline": nodes()})
 
 
-@tag("spline")
+@tag("spline", shared=True)
 def _read_spline(reader: Reader, content: Any) -> BSpline:
     knots, coefficients, degree, extrapolate, axis = (reader.value(node) for node in of(content, list))
     whole = isinstance(knots, np.ndarray) and isinstance(coefficients, np.ndarray) and type(degree) is int
