@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+
+from tests.browser import CHROMIUM
 
 mpl.use("Agg")
 torch.set_num_threads(1)
@@ -47,3 +50,13 @@ def global_generators_untouched(request: pytest.FixtureRequest) -> Iterator[None
         assert torch_same, "the test left torch's global generator changed"
         numpy_same = np.array_equal(after_numpy[1], before_numpy[1]) and after_numpy[2:] == before_numpy[2:]
         assert numpy_same, "the test left NumPy's global generator changed"
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Headless Chromium: one for all tests of a process, since Playwright runs no second one beside it."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install 'bayescope[dev]' brings playwright")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()

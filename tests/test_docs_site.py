@@ -6,7 +6,6 @@ import importlib
 import inspect
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,14 +18,7 @@ import pytest
 
 import bayescope
 from bayescope.gallery import PICTURES
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-REQUIRED = os.environ.get("BAYESCOPE_BROWSER") == "required"
-needs_a_browser = pytest.mark.skipif(
-    CHROMIUM is None and not REQUIRED,
-    reason="NO BROWSER: the documentation is not tested in one; apt-get install chromium brings it",
-)
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+from tests.browser import DESKTOP, PHONE, needs_a_browser
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -138,16 +130,6 @@ def test_the_navigation_reaches_every_page(site: Path, pages: dict[Path, Page]) 
     home = {(site / link).resolve() for link in pages[site / "index.html"].links}
     written = {site / page.relative_to(DOCS).with_suffix(".html") for page in DOCS.glob("**/*.md")}
     assert sorted(written - home) == []
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Headless Chromium."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install 'bayescope[dev]' brings playwright")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @needs_a_browser

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 
 from bayescope import metrics
-from bayescope.errors import InputError
+from bayescope.errors import InputError, InputTypeError
 
 RNG = np.random.default_rng(0)
 THREE = RNG.dirichlet(np.ones(3), size=200)
@@ -139,3 +139,8 @@ def test_other_bad_input_is_refused() -> None:
         metrics.ood_auroc([1.0], [])
     with pytest.raises(InputError, match="bins: expected a whole number"):
         metrics.ece([0.5], [1], bins=0)
+
+
+def test_labels_that_are_text_are_told_where_their_numbers_come_from():
+    with pytest.raises(InputTypeError, match=r"y: expected real numbers.*np\.searchsorted\(estimator\.classes_, y\)"):
+        metrics.nll([[0.5, 0.5], [0.5, 0.5]], np.array(["late", "on time"], dtype=object))

@@ -18,7 +18,7 @@ from scipy import special, stats
 from sklearn.metrics import roc_auc_score
 
 from bayescope import checks
-from bayescope.errors import InputError
+from bayescope.errors import InputError, InputTypeError
 
 __all__ = ["Reliability", "auroc", "brier", "coverage", "crps", "ece", "nll", "ood_auroc", "reliability"]
 
@@ -213,7 +213,13 @@ def _floats(name: str, value: Any) -> Floats:
 
 def _classified(probs: Any, y: Any) -> tuple[Floats, Labels]:
     """Checked probabilities (N, K) and labels (N,)."""
-    table, labels = _floats("probs", probs), _floats("y", y)
+    table = _floats("probs", probs)
+    try:
+        labels = _floats("y", y)
+    except InputTypeError as error:
+        raise InputTypeError(
+            f"{error} Give the column of each row's class in probs: np.searchsorted(estimator.classes_, y)."
+        ) from None
     if table.ndim == 1:
         table = np.stack([1.0 - table, table], axis=1)
     if table.ndim != 2 or table.shape[0] == 0 or table.shape[1] < 2:

@@ -56,8 +56,7 @@ def exits() -> Iterator[None]:
 @contextmanager
 def process_exits() -> Iterator[None]:
     """Turns slips in the arguments into one line and exit code 2; Ctrl-C and a kill end the process, cleanly."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _stop)
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except UsageError as error:
@@ -68,6 +67,9 @@ def process_exits() -> Iterator[None]:
     except (Stopped, typer.Abort) as stop:
         _tell(INTERRUPTED)
         sys.exit(_code(stop))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(number: int, _: FrameType | None) -> None:

@@ -7,11 +7,24 @@ from typing import Annotated
 
 import typer
 
+SEEDS = 2**32
+
+
+def _seed(value: int) -> int:
+    if not 0 <= value < SEEDS:
+        raise typer.BadParameter(f"expected a whole number from 0 to {SEEDS - 1}, got {value}")
+    return value
+
+
 # --- what several commands take ---------------------------------------------------------------------------------------
 
 Table = Annotated[
     Path,
-    typer.Argument(help="A .csv, .tsv (also .gz) or .parquet file with a header, or - for text.", show_default=False),
+    typer.Argument(
+        metavar="TABLE",
+        help="A .csv, .tsv (also .gz) or .parquet file with a header, or - for text.",
+        show_default=False,
+    ),
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `bayescope fit` wrote.", show_default=False)]
 Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
@@ -25,13 +38,13 @@ Missing = Annotated[
         help="What stands for a missing value beside an empty cell, NA, NaN, null and their like; repeatable."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Of everything random.")]
+Seed = Annotated[int, typer.Option(callback=_seed, help="Of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
 
 # --- fit --------------------------------------------------------------------------------------------------------------
 
 ModelFile = Annotated[
-    Path, typer.Option(help="The model's file, by custom .bayes; it is there when all is done.", show_default=False)
+    Path, typer.Option(help="The model's file, by convention .bayes; it is there when all is done.", show_default=False)
 ]
 ModelName = Annotated[
     str,

@@ -16,6 +16,8 @@ from tests.cli.tables import refused, run
 
 pytest.importorskip("nutpie")
 
+SEEDS = "invalid value for '--seed': expected a whole number from 0 to 4294967295"
+
 
 def table(tmp_path, classes=2, rows=60, **columns):
     source = np.random.default_rng(0)
@@ -84,8 +86,6 @@ def test_options_reach_the_model(tmp_path):
         (["--link", "cauchit"], "link: expected one of"),
         (["--features", "splines"], "features: expected one of"),
         (["--out", "/dev/null/results"], "--out: expected a folder"),
-        (["--seed", "-1"], "random_state: expected an int from 0 to 4294967295, got -1"),
-        (["--seed", "99999999999"], "random_state: expected an int from 0 to 4294967295, got 99999999999"),
     ],
 )
 def test_options_that_cannot_be_used(tmp_path, options, message):
@@ -212,6 +212,15 @@ def test_a_process_ends_with_the_code_and_the_line(tmp_path):
         (["compare"], "missing argument 'table'", "bayescope compare"),
         (["compare", "t.csv", "--colour", "red"], "no such option: --colour", "bayescope compare"),
         (["compare", "t.csv", "--seed", "x"], "invalid value for '--seed'", "bayescope compare"),
+        *(
+            (
+                [command, "t.csv", "--target", "y", "--out", "o", "--seed", seed],
+                f"{SEEDS}, got {seed}",
+                f"bayescope {command}",
+            )
+            for command in ("fit", "compare")
+            for seed in ("-1", "99999999999")
+        ),
         (["comparing"], "no such command 'comparing'", "bayescope"),
     ],
 )
@@ -297,3 +306,11 @@ def test_signals_end_what_would_go_on_after_an_interruption(number):
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (128 + number, b"bayescope: interrupted; no file is half-written.\n")
+
+
+def test_signals_are_handled_as_before_when_the_command_has_ended(monkeypatch):
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    monkeypatch.setattr(sys, "argv", ["bayescope", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

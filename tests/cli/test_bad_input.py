@@ -28,6 +28,10 @@ TABLES = {
     "short row": (CSV + "41,50.0,1.0\n", "line 42: expected 6 cells, as in the header, got 3"),
     "long row": (CSV + "41,50.0,1.0,red,1,sick,9\n", "line 42: expected 6 cells, as in the header, got 7"),
     "open quote": (CSV + '41,50.0,1.0,"red,1,sick\n', "line 42"),
+    "open quote above": (
+        CSV + '41,50.0,"1.0,red,1,sick\n' + "42,50.0,1.0,red,1,sick\n" * 3,
+        "line 42: expected 6 cells, as in the header, got 3 up to line 45. Close the quotation mark",
+    ),
     "same name twice": (CSV.replace("dose", "age", 1), "expected each column name once, got 'age' more than once"),
     "nameless column": (CSV.replace("dose", "", 1), "expected a name for every column, got none for column 3"),
     "infinite": (CSV + "41,inf,1.0,red,1,sick\n", "line 42, column 'age': expected a finite number, got inf"),
@@ -66,7 +70,11 @@ COMMANDS = {
         None,
         "--posterior: expected none for BayesianLinearRegression",
     ),
-    "fit: prior of words": ([*FIT, "--prior-precision", "weak"], None, "prior_precision: expected one of 'evidence'"),
+    "fit: prior of words": (
+        [*FIT, "--prior-precision", "weak"],
+        None,
+        "a positive number for all weights or 'evidence', got 'weak'",
+    ),
     "fit: negative prior": ([*FIT, "--prior-precision", "-1"], None, "prior_precision: expected a positive number"),
     "fit: pairs of a linear model": (
         [*FIT, "--model", "linear", "--interactions", "3"],
@@ -84,7 +92,11 @@ COMMANDS = {
         ("t.csv", "x,y\n" + "".join(f"{row},{'abc'[row % 2 + (row == 9)]}\n" for row in range(30))),
         "expected at least 2 rows of each class",
     ),
-    "fit: one class": (["fit", "{bad}", *FIT[2:]], ("t.csv", CSV.replace("sick", "well")), "at least two classes"),
+    "fit: one class": (
+        ["fit", "{bad}", *FIT[2:]],
+        ("t.csv", CSV.replace("sick", "well")),
+        "at least two classes, got one, 'well'",
+    ),
     "fit: dates": (
         ["fit", "{bad}", *FIT[2:]],
         ("t.csv", CSV.replace("red", "2024-05-01").replace("blue", "2024-05-02").replace("green", "2024-05-03")),

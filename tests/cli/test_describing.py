@@ -2,6 +2,9 @@
 
 import json
 
+import numpy as np
+import pandas as pd
+
 import bayescope as bs
 from tests.cli.tables import mixed, run
 
@@ -41,3 +44,14 @@ def test_any_file_of_the_library(tmp_path):
 def test_no_tensor_is_read(classes, monkeypatch):
     monkeypatch.setattr("bayescope.storage.load", lambda *_, **__: 1 / 0)
     assert run("info", classes).exit_code == 0
+
+
+def test_brackets_in_names_are_no_markup(tmp_path):
+    table = tmp_path / "table.csv"
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    pd.DataFrame({"dose [mg]": rows[:, 0], "y [/bold]": rows.sum(1)}).to_csv(table, index=False)
+    model = tmp_path / "model.bayes"
+    run("fit", table, "--target", "y [/bold]", "--model", "linear", "--out", model)
+    shown = run("info", model).stdout
+    assert "dose [mg]" in shown
+    assert "y [/bold]" in shown

@@ -104,7 +104,7 @@ def test_labels_that_were_never_seen_are_told(classes, tmp_path):
     frame = mixed(20).assign(colour=["violet", "ultra"] * 2 + ["red"] * 16)
     path, out = written(tmp_path / "t.csv", frame), tmp_path / "p.csv"
     result = run("predict", classes, path, "--out", out)
-    assert "note: column 'colour': 4 rows hold labels that the model never saw, such as 'ultra', 'violet'" in (
+    assert "note: column 'colour': labels that the model never saw, such as 'ultra', 'violet', in 4 of the rows: " in (
         result.stdout.replace("'violet', 'ultra'", "'ultra', 'violet'")
     )
     facts = json.loads(run("predict", classes, path, "--out", out, "--json").stdout)

@@ -102,7 +102,7 @@ BAD = {
     "weight is the target": (many(str), {"weight": "kind"}, "--weight: expected a column with no other role"),
     "no features": (many(str), {"drop": ["x"]}, "expected features beside the target, got none"),
     "header only": ("x,kind\n", {}, "expected rows below the header, got none"),
-    "one class": (many(str, lambda _: "a"), {}, "target 'kind': expected at least two classes, got only a"),
+    "one class": (many(str, lambda _: "a"), {}, "target 'kind': expected at least two classes, got one, 'a'"),
     "constant number": (many(str, lambda _: 3), {"task": "regression"}, "expected more than one value, got 3 in every"),
     "no targets": (many(str, lambda _: ""), {}, "column 'kind': expected a target in some rows, got none in 40 rows"),
     "text regression": (many(str), {"task": "regression"}, "for --task regression, got 'a' in line 2"),

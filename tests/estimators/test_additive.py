@@ -376,7 +376,7 @@ DATES = pd.date_range("2020-01-01", periods=ROWS)
         ({"offset": np.ones((ROWS, 2))}, InputError, r"offset: expected shape \(90,\), got \(90, 2\)"),
         ({"offset": np.full(ROWS, np.nan)}, InputError, r"offset: expected finite numbers"),
         ({"interactions": [("age", "wart")]}, OptionError, r"interactions: .*got 'wart'\. Did you mean 'ward'\?"),
-        ({"interactions": "all"}, OptionError, r"interactions: expected one of 'auto', got 'all'"),
+        ({"interactions": "all"}, OptionError, r"interactions: expected a number of pairs, pairs or 'auto', got 'all'"),
         ({"interactions": -1}, InputError, r"interactions: expected a whole number of at least 0"),
         ({"ranking": "gain"}, OptionError, r"ranking: expected one of 'evidence', 'mutual_information'"),
         ({"posterior": "lapace"}, OptionError, r"posterior: .*Did you mean 'laplace'\?"),

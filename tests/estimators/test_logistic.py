@@ -321,8 +321,9 @@ def test_it_works_inside_scikit_learn():
         ({"features": "spline"}, OptionError, "features"),
         ({"features": 3}, TypeError, "features"),
         ({"posterior": "metropolis", "draws": 0}, InputError, "draws"),
+        ({"random_state": torch.Generator()}, InputTypeError, "random_state: expected an int, a numpy.random.RandomSt"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:60],
 )
 def test_options_that_cannot_be_used(options: dict[str, object], error: type[Exception], match: str):
     with pytest.raises(error, match=match):

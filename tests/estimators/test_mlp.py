@@ -238,7 +238,7 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path: Path):
         ({"activation": "than"}, OptionError, "tanh"),
         ({"hidden": 5}, BayescopeError, "hidden"),
         ({"hidden": (5, 0)}, BayescopeError, "hidden"),
-        ({"prior_precision": "evidance"}, OptionError, "prior_precision"),
+        ({"prior_precision": "evidance"}, BayescopeError, "prior_precision"),
         ({"prior_precision": -1.0}, BayescopeError, "prior_precision"),
         ({"noise_variance": 0.0}, BayescopeError, "noise_variance"),
         ({"noise_variance": [1.0, 2.0]}, BayescopeError, "noise_variance"),

@@ -5,8 +5,6 @@ Debian's package has the browser; `.ci/run` installs it, so that these tests are
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -16,18 +14,12 @@ import pytest
 from bayescope.report.page.comparing import comparison_page
 from bayescope.report.page.document import document
 from bayescope.report.report import _page
+from tests.browser import DESKTOP, PHONE, needs_a_browser
 from tests.report.conftest import HOSTILE_LABEL
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="pip install 'bayescope[dev]' brings playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-# Where it is set, as in continuous integration, a browser that is not there is an error.
-REQUIRED = os.environ.get("BAYESCOPE_BROWSER") == "required"
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not REQUIRED,
-    reason="NO BROWSER: reports are not tested in one; apt-get install chromium brings it",
-)
+pytestmark = needs_a_browser
 
-DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 DRAWN = "[...document.querySelectorAll('[data-figure]')].every(chart => chart.dataset.drawn === 'yes')"
 
 
@@ -37,14 +29,6 @@ class Visit(NamedTuple):
     page: sync_api.Page
     complaints: list[str]
     requests: list[str]
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[sync_api.Browser]:
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")

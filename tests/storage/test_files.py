@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +23,13 @@ from bayescope import storage
 from bayescope.errors import FileError, InputError, InputTypeError, UndefinedQuantityError, UnsupportedError
 from tests.storage.saved import (
     ESTIMATORS,
+    MLP,
     POSTERIORS,
     Residual,
     answers,
     data,
     estimator,
+    mixed,
     plain,
     posterior,
     same,
@@ -264,6 +268,12 @@ def test_an_estimator_that_is_not_fitted_is_not_saved(tmp_path):
         bs.NeuralAdditiveRegressor().save(tmp_path / "model.bayes")
 
 
+def endless() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    found["a"] = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("metadata", "error", "match"),
     [
@@ -271,6 +281,8 @@ def test_an_estimator_that_is_not_fitted_is_not_saved(tmp_path):
         ({1: 2}, InputTypeError, "metadata: expected names that are text, got 1"),
         ({"a": {2: 3}}, InputTypeError, r"metadata\['a'\]: expected names"),
         ({"a": float("nan")}, InputError, r"metadata\['a'\]: expected a finite number, got nan"),
+        ({"a": 10**5000}, InputError, r"metadata\['a'\]: expected a number of at most 64 bits"),
+        (endless(), InputError, "metadata: expected values that do not hold themselves"),
         ({"a": [np.ones(2)]}, InputTypeError, r"metadata\['a'\]\[0\]: expected text, .*, got ndarray"),
     ],
 )
@@ -285,6 +297,38 @@ def test_files_that_cannot_be_opened_are_named(tmp_path):
         for read in (bs.load, bs.read_manifest):
             with pytest.raises(FileError, match="expected a file that can be read"):
                 read(place)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes are POSIX's")
+def test_a_named_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.bayes")
+    with pytest.raises(FileError, match="got a named pipe"):
+        bs.load(tmp_path / "pipe.bayes")
+
+
+def test_files_are_read_onto_the_cpu_whatever_the_default_is(tmp_path):
+    q = posterior("laplace, kfac, float32")
+    path = q.save(tmp_path / "q.bayes")
+    with torch.device("meta"):
+        loaded = bs.load(path)
+    assert torch.equal(loaded.mean, q.mean)
+
+
+def test_what_is_loaded_in_inference_mode_is_of_use_outside(tmp_path):
+    q = posterior("laplace, kfac, float32")
+    path = q.save(tmp_path / "q.bayes")
+    with torch.inference_mode():
+        loaded = bs.load(path)
+    x = data()[0][:3]
+    assert torch.equal(loaded.sample_functions(x, 2, generator=1), q.sample_functions(x, 2, generator=1))
+    assert not any(parameter.is_inference() for parameter in loaded.model.parameters())
+
+
+def test_no_path_of_a_checkpoint_is_in_a_file(tmp_path):
+    fitted = mixed(bs.BayesianMLPRegressor, posterior="map", checkpoint=tmp_path / "fit.pt", **MLP)
+    path = fitted.save(tmp_path / "model.bayes")
+    assert b"fit.pt" not in path.read_bytes()
+    assert bs.load(path).get_params() == {**fitted.get_params(), "checkpoint": None}
 
 
 def test_folders_are_made_and_paths_may_be_text(tmp_path):

@@ -101,6 +101,7 @@ def test_what_would_be_code_is_refused(transformer, match, tmp_path):
         (["StandardScaler", {}, {"a b": 1}], "'a b' is not learnt"),
         (["StandardScaler", {"evil": 1}, {}], "unexpected keyword"),
         (["Pipeline", {"steps": []}, {"memory": "/tmp"}], "'memory' is not learnt by Pipeline"),
+        (["BayesianMLPRegressor", {"checkpoint": "/tmp/x"}, {}], "a parameter leads out of the file"),
         (["Pipeline", {"steps": [], "memory": "/tmp"}, {}], "a parameter leads out of the file"),
     ],
 )

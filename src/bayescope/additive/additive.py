@@ -23,7 +23,7 @@ from bayescope.additive.pruning import pruned
 from bayescope.additive.seen import Seen
 from bayescope.additive.terms import Rows, Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
-from bayescope.errors import InputError
+from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.storage import stored
@@ -80,7 +80,10 @@ class Options:
         else:
             checks.positive_number("prior_precision", self.prior_precision)
         if isinstance(self.interactions, str):
-            checks.choice("interactions", self.interactions, ["auto"])
+            if self.interactions != "auto":
+                raise OptionError(
+                    f"interactions: expected a number of pairs, pairs or 'auto', got {self.interactions!r}."
+                )
         elif not isinstance(self.interactions, Sequence):
             checks.count("interactions", self.interactions, least=0)
 

@@ -65,5 +65,6 @@ def _columns(table: FittedTable) -> Table:
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for name, kind in table.kinds.items():
         labels = table.labels.get(name)
-        shown.add_row(f"  {name}", "numbers" if kind == "numeric" else f"labels: {listed(labels or [])}")
+        told = "numbers" if kind == "numeric" else f"labels: {listed(labels or [])}"
+        shown.add_row(Text(f"  {name}"), Text(told))  # as they are: brackets in names are no markup
     return shown

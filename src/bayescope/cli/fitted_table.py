@@ -179,8 +179,8 @@ def digest(table: TrainingTable, rows: np.ndarray) -> str:
 def told_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Notes on labels that the model never saw."""
     return [
-        f"column {name!r}: {sum(counts.values())} rows hold labels that the model never saw, such as "
-        f"{listed(list(counts)[:SHOWN])}: their effect is the prior's, with a wide band"
+        f"column {name!r}: labels that the model never saw, such as {listed(list(counts)[:SHOWN])}, in "
+        f"{sum(counts.values())} of the rows: their effect is the prior's, with a wide band"
         for name, counts in unseen.items()
     ]
 

@@ -89,7 +89,9 @@ class Target:
 
 def _check_classes(where: str, found: np.ndarray, kind: Kind, whole: bool) -> None:
     if len(found) < 2:
-        raise InputError(f"{where}: expected at least two classes, got only {found[0]}. Add rows of another class.")
+        raise InputError(
+            f"{where}: expected at least two classes, got one, {listed(found.tolist())}. Add rows of another class."
+        )
     if kind == "numeric" and ((not whole and len(found) > 2) or len(found) > MOST_CLASSES):
         raise InputError(
             f"{where}: expected classes, got a number with {len(found)} distinct values, from {found[0]:g} to "

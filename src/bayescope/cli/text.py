@@ -163,13 +163,14 @@ class Records:
                 taken.append(line)
                 yield line
 
-        records = 0
+        records, begin = 0, 1
         try:
             for record in csv.reader(told(), delimiter=self._separator, skipinitialspace=True):
                 if _filled(record):
                     records += 1
                     if self.header and len(record) != len(self.header):
-                        self._refuse_width(len(taken), len(record))
+                        self._refuse_width(begin, len(record), end=len(taken))
+                begin = len(taken) + 1
                 if records >= rows and len(taken) >= len(lines):
                     break
         except csv.Error as error:
@@ -186,11 +187,15 @@ class Records:
             if found != expected and not self._blank(line):
                 self._refuse_width(place, found + 1)
 
-    def _refuse_width(self, place: int, found: int) -> NoReturn:
-        raise InputError(
-            f"{self._name}: line {self._line + place}: expected {len(self.header)} cells, as in the header, got "
-            f"{found}. Mend the line; a cell that holds the separator stands in quotation marks."
+    def _refuse_width(self, place: int, found: int, *, end: int | None = None) -> NoReturn:
+        where = (
+            f"{self._name}: line {self._line + place}: expected {len(self.header)} cells, as in the header, got {found}"
         )
+        if end is not None and end > place:
+            raise InputError(
+                f"{where} up to line {self._line + end}. Close the quotation mark of a cell, or mend the rest."
+            )
+        raise InputError(f"{where}. Mend the line; a cell that holds the separator stands in quotation marks.")
 
     def _check_characters(self, lines: Sequence[str]) -> None:
         text = "".join(lines)

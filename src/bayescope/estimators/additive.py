@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 from bayescope import checks
 from bayescope.additive.additive import Options
 from bayescope.additive.fit import Schedule
-from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
+from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.estimators.additive_reading import AdditiveEstimator, whole_or_not_at_all
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.estimators.labels import Labels, column_names, decided, numbers
 from bayescope.estimators.reading import MissingAttributeError, log_probabilities
-from bayescope.estimators.weights import class_factors, class_notes, row_weights
+from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.storage import stored
@@ -159,7 +159,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         weights = row_weights(sample_weight, len(columns[0].values))
         labels = Labels.of(y, weights)
         self.classes_, self._multilabel = labels.classes, labels.multilabel
-        weights, told = self._class_weighted(labels, weights)
+        weights, told = class_weighted(self.class_weight, labels, weights)
         self._offset_columns = labels.outputs
         self._output_names, self._unit = labels.output_names, labels.unit
         offset = row_offset(offset, len(weights), labels.outputs)
@@ -190,19 +190,6 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         if self._multilabel:
             return np.log(self.predict_proba(X, offset=offset))
         return self._read(X, offset, lambda predictive: log_probabilities(predictive, len(self.classes_)))
-
-    def _class_weighted(self, labels: Labels, weights: np.ndarray) -> tuple[np.ndarray, dict[str, str]]:
-        """The rows' weights times their classes', and what a summary says of these."""
-        if self.class_weight is None:
-            return weights, {}
-        if labels.multilabel:
-            raise UnsupportedError(
-                f"class_weight: expected None for several labels a row, which have no one class, got "
-                f"{self.class_weight!r}. Use sample_weight."
-            )
-        codes, classes = labels.class_codes, labels.classes.tolist()
-        factors = class_factors(self.class_weight, classes, codes, weights)
-        return weights * factors[codes], class_notes(self.class_weight, classes, factors)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

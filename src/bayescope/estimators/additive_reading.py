@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -26,11 +25,10 @@ from bayescope.errors import InputError
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.pairs import feature_pairs
-from bayescope.estimators.reading import BLOCK_NUMBERS, defined, generator_from, noted
+from bayescope.estimators.reading import BLOCK_NUMBERS, PosteriorHolder, generator_from, noted
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.predictive import Predictive
-from bayescope.storage import save
 from bayescope.tables import Column, TableEncoding
 from bayescope.threads import threads_for
 
@@ -63,7 +61,7 @@ def whole_or_not_at_all(
     return safe
 
 
-class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
+class AdditiveEstimator(PosteriorHolder):
     """A table, an additive model and its posterior."""
 
     hidden: int
@@ -175,37 +173,6 @@ class AdditiveEstimator(BaseEstimator):  # type: ignore[misc]
         """How much each term moves the linear predictor over the rows that were fitted, with its uncertainty."""
         check_is_fitted(self)
         return self._named_outputs(importance(self.additive_, level=level))
-
-    def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
-        """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
-
-        The file has the parameters, the encoding of the columns, the terms and the posterior, and the values that each
-        feature and each pair with a term took, with their weights: no row of the table, and no code.
-
-        Args:
-            path: the file, by custom with the suffix ".bayes"; one of that name is replaced in a single step.
-            metadata: what is to stand beside it: text, numbers, truth values, ``None``, lists and mappings of these.
-
-        Returns:
-            The path.
-
-        Raises:
-            NotFittedError: if it has not been fitted.
-            InputError: if the file cannot be written.
-        """
-        check_is_fitted(self)
-        return save(self, path, summary=self.summary(), metadata=metadata)
-
-    def summary(self) -> str:
-        """How the model was fitted: its terms and their prior precisions, the noise, the units of the inputs."""
-        check_is_fitted(self)
-        return self.posterior_.summary()
-
-    @property
-    def log_evidence_(self) -> float:
-        """Laplace's log p(y∣X): by blocks, a lower bound on that of the full curvature."""
-        check_is_fitted(self)
-        return defined(self.posterior_.log_evidence)
 
     @property
     def prior_precision_(self) -> dict[str, Precisions]:
@@ -346,8 +313,8 @@ def _told(groups: str, layers: Sequence[str], values: Sequence[float]) -> Precis
 
 def _precision(value: Any) -> float | str:
     """Checks ``prior_precision=``."""
-    if isinstance(value, str):
-        return checks.choice("prior_precision", value, ["evidence"])
+    if isinstance(value, str) and value == "evidence":
+        return value
     try:
         return checks.positive_number("prior_precision", value)
     except InputError:

@@ -23,7 +23,7 @@ from bayescope.storage import stored
 
 
 @final
-@stored("BayesianMLPClassifier")
+@stored("BayesianMLPClassifier", without=("checkpoint",))
 class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc]
     """A multilayer perceptron of labels with a posterior over its weights.
 
@@ -191,7 +191,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
 
 
 @final
-@stored("BayesianMLPRegressor")
+@stored("BayesianMLPRegressor", without=("checkpoint",))
 class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
     """A multilayer perceptron of numbers with a posterior over its weights: y = f(x) + Gaussian noise.
 

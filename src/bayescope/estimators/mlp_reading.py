@@ -207,8 +207,7 @@ class MLPEstimator(PosteriorHolder):
 
     def _precision(self) -> float | None:
         """The prior precision that was given, if one was."""
-        if isinstance(self.prior_precision, str):
-            checks.choice("prior_precision", self.prior_precision, ["evidence"])
+        if isinstance(self.prior_precision, str) and self.prior_precision == "evidence":
             return None
         try:
             return checks.positive_number("prior_precision", self.prior_precision)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import UndefinedQuantityError
+from bayescope.errors import InputTypeError, UndefinedQuantityError
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
@@ -44,6 +44,7 @@ class PosteriorHolder(BaseEstimator):  # type: ignore[misc]
         """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
 
         The file has the parameters, what was learnt of the inputs, and the posterior; no row of the table, and no code.
+        What an additive model learnt of the inputs are the values that each feature, and each pair with a term, took.
 
         Args:
             path: the file, by custom with the suffix ".bayes"; one of that name is replaced in a single step.
@@ -67,7 +68,7 @@ class PosteriorHolder(BaseEstimator):  # type: ignore[misc]
 
     @property
     def log_evidence_(self) -> float:
-        """log p(y∣X), exact or as the approximation defines it."""
+        """log p(y∣X), exact or as the approximation defines it; by blocks, a lower bound on the full curvature's."""
         check_is_fitted(self)
         return defined(self.posterior_.log_evidence)
 
@@ -132,12 +133,22 @@ class PosteriorReader(PosteriorHolder):
 
 
 def generator_from(random_state: Any) -> torch.Generator:
-    """A generator for scikit-learn's ``random_state``: an int, a RandomState, which is advanced, or ``None``."""
+    """A generator for scikit-learn's ``random_state``: an int, a RandomState, which is advanced, or ``None``.
+
+    Raises:
+        InputTypeError: if it is something else.
+    """
     if random_state is None:
         return checks.generator(None)
     if isinstance(random_state, int | np.integer):
         return checks.generator(int(random_state))
-    return checks.generator(int(check_random_state(random_state).randint(2**31 - 1)))
+    try:
+        source = check_random_state(random_state)
+    except ValueError:
+        raise InputTypeError(
+            f"random_state: expected an int, a numpy.random.RandomState or None, got {random_state!r}."
+        ) from None
+    return checks.generator(int(source.randint(2**31 - 1)))
 
 
 def detached(value: Any) -> Any:

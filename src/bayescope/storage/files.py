@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
 from torch import nn
 
 from bayescope.errors import FileError, UnsupportedError
@@ -94,11 +95,13 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
         InputError: if the file needs a model and there is none, or another one.
     """
     place = Path(path)
-    with _open(place) as file:
-        found = _guarded(opened, file, place)
-        tensors = _guarded(read, file, found, place)
-    reader = Reader(tensors, Replacements(model))
-    value = _guarded(_READERS[found.manifest["format"]], found.manifest, reader, place)
+    # Whatever device torch takes by default, and as tensors that may meet autograd again.
+    with torch.device("cpu"), torch.inference_mode(False), torch.no_grad():
+        with _open(place) as file:
+            found = _guarded(opened, file, place)
+            tensors = _guarded(read, file, found, place)
+        reader = Reader(tensors, Replacements(model))
+        value = _guarded(_READERS[found.manifest["format"]], found.manifest, reader, place)
     reader.modules.refuse_unused()
     return value
 
@@ -173,6 +176,8 @@ assert max(_READERS) == FORMAT
 
 def _open(path: Path) -> BinaryIO:
     try:
+        if path.is_fifo():  # opening it waits for somebody who writes
+            raise FileError(f"{path}: expected a file that can be read, got a named pipe. Write it to a file first.")
         return path.open("rb")
     except OSError as error:
         raise FileError(

@@ -9,6 +9,9 @@ from typing import Any, final
 
 from bayescope.errors import InputError, InputTypeError
 
+# Whole numbers that any reader of JSON has.
+LARGEST = 2**63
+
 
 @final
 @dataclass(frozen=True)
@@ -48,7 +51,10 @@ def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     if not isinstance(metadata, Mapping):
         raise InputTypeError(f"metadata: expected a mapping, got {type(metadata).__name__}.")
-    return {_key("metadata", key): _plain(f"metadata[{key!r}]", value) for key, value in metadata.items()}
+    try:
+        return {_key("metadata", key): _plain(f"metadata[{key!r}]", value) for key, value in metadata.items()}
+    except RecursionError:
+        raise InputError("metadata: expected values that do not hold themselves, got one that does.") from None
 
 
 def _key(path: str, key: Any) -> str:
@@ -58,6 +64,8 @@ def _key(path: str, key: Any) -> str:
 
 
 def _plain(path: str, value: Any) -> Any:
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise InputError(f"{path}: expected a number of at most 64 bits, got a larger one. Write it as text.")
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

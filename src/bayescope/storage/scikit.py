@@ -46,8 +46,8 @@ TRANSFORMERS = (
     PowerTransformer, QuantileTransformer, RBFSampler, RobustScaler, SimpleImputer, SplineTransformer, StandardScaler,
     TargetEncoder, VarianceThreshold,
 )  # fmt: skip
-# Parameters that would have a file reach beyond itself: a folder of pickles, other processes.
-_REACHING = ("memory", "n_jobs")
+# Parameters that would have a file reach beyond itself: a folder of pickles, other processes, a file to be replaced.
+_REACHING = ("memory", "n_jobs", "checkpoint")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -59,7 +59,7 @@ class Estimator:
     Attributes:
         name: in files.
         type: the class.
-        without: learned attributes that files leave out.
+        without: parameters and learned attributes that files leave out.
         foreign: whether it is scikit-learn's.
     """
 
@@ -123,11 +123,12 @@ def _write(value: BaseEstimator, writer: Writer, path: str) -> Node:
             f"save: expected {path}.{reaching[0]} to be None, got {parameters[reaching[0]]!r}, which leads out of the "
             "file. Fit without it."
         )
-    learnt = {name: each for name, each in vars(value).items() if name not in parameters and name not in kind.without}
+    learnt = {name: each for name, each in vars(value).items() if name not in parameters}
 
     def make() -> Node:
         nodes = [
-            {name: writer.value(each, f"{path}.{name}") for name, each in part.items()} for part in (parameters, learnt)
+            {name: writer.value(each, f"{path}.{name}") for name, each in part.items() if name not in kind.without}
+            for part in (parameters, learnt)
         ]
         return {"estimator": [kind.name, *nodes]}
 
@@ -141,7 +142,7 @@ def _read(reader: Reader, content: Any) -> BaseEstimator:
         raise MalformedError(f"the estimator {str(name)[:40]!r} is not known; a newer bayescope may have it")
     kind = _BY_NAME[name]
     options = {key: reader.value(node) for key, node in of(parameters, dict).items()}
-    if any(kind.foreign and options.get(key) is not None for key in _REACHING):
+    if any(options.get(key) is not None for key in _REACHING):
         raise MalformedError("a parameter leads out of the file")
     made = kind.type(**options)
     taken = made.get_params(deep=False)

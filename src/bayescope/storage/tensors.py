@@ -80,7 +80,7 @@ def read(file: BinaryIO, opened: Opened, path: Path) -> dict[str, Tensor]:
         refuse_altered(path, "the names, types or shapes of its tensors are not those of its manifest")
     digest, found = hashlib.sha256(head), {}
     for name, dtype, shape in table:
-        tensor = torch.empty(shape, dtype=DTYPES[dtype])
+        tensor = torch.empty(shape, dtype=DTYPES[dtype], device="cpu")
         view = _bytes(tensor)
         if len(view) and file.readinto(view) != len(view):  # type: ignore[attr-defined]
             refuse_altered(path, "it became shorter while it was read")

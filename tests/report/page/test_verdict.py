@@ -78,3 +78,12 @@ def test_a_point_is_called_one(facts_of, logistic):
     facts = facts_of(logistic)
     told = verdict(replace(facts, fitted=replace(facts.fitted, method="map")))
     assert any("point estimate" in sentence for sentence in told.sentences)
+
+
+def test_of_few_errors_nobody_can_tell_where_they_lie(facts_of, logistic):
+    facts = classes_with(facts_of(logistic), 1.0, 2000)
+    assert any("its doubt" in sentence and "too few" not in sentence for sentence in verdict(facts).sentences)
+    error = np.zeros(2000)
+    error[:2] = 1
+    told = verdict(replace(facts, doubt=replace(facts.doubt, error=error)))
+    assert "2 wrong rows are too few to tell whether its doubt points at its errors." in told.sentences

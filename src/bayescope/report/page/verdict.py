@@ -17,6 +17,8 @@ EXACT = 0.0005
 # A calibrated model with errors up to this leaves hardly any room to see that another one is not.
 BLUNT = 0.10
 FEW = 50
+# Wrong rows below which it is chance where they lie: of so many the association has a standard error near 0.1.
+FEW_WRONG = 10
 # What is known of a method before any row is seen.
 OF_METHODS = {
     "map": "It is a point estimate: it has no epistemic uncertainty at all, and says nothing about what it does not "
@@ -163,6 +165,10 @@ def _of_doubt(d: Doubt, classes: bool) -> list[str]:
         useful = d.most > 1.25 * d.rest and d.association > 0.1
     if d.association != d.association:
         return []
+    wrong = int(d.error.sum())
+    if classes and wrong < FEW_WRONG:
+        is_few = "row is" if wrong == 1 else "rows are"
+        return [f"{wrong} wrong {is_few} too few to tell whether its doubt points at its errors."]
     told = "its doubt points at its errors." if useful else "on these rows its doubt says little about where it errs."
     return [said + told]
 
