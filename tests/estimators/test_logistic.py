@@ -321,7 +321,12 @@ def test_it_works_inside_scikit_learn():
         ({"features": "spline"}, OptionError, "features"),
         ({"features": 3}, TypeError, "features"),
         ({"posterior": "metropolis", "draws": 0}, InputError, "draws"),
-        ({"random_state": torch.Generator()}, InputTypeError, "random_state: expected an int, a numpy.random.RandomSt"),
+        pytest.param(
+            {"random_state": torch.Generator()},
+            InputTypeError,
+            "random_state: expected an int, a numpy.random.RandomSt",
+            id="generator",
+        ),
     ],
     ids=lambda value: str(value)[:60],
 )
