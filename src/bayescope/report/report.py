@@ -52,7 +52,7 @@ def report(
         out: the file to write, which ends in .html; one of that name is replaced.
         title: the page's heading, by default the estimator's name and what it predicts.
         reference: "auto" compares every posterior of a logistic model with NUTS (`bayescope.compare`, on a split of
-            these rows) where that takes less than about a minute, and says why not elsewhere; "nuts" insists; ``None``
+            these rows) where rows × weights are at most 100,000, and says why not elsewhere; "nuts" insists; ``None``
             leaves it out.
         held_out: whether these rows were kept from the fit. Only the caller knows; the file says it, or that nobody
             did.

@@ -304,7 +304,7 @@ def _read_torch_dtype(_reader: Reader, content: Any) -> torch.dtype:
 @node_of.register(Tensor)
 def _tensor(value: Tensor, writer: Writer, path: str) -> Node:
     exactly(value, Tensor, path)
-    return writer.shared(value, path, lambda: {"tensor": _stored(value, writer, path)})
+    return writer.shared(value, path, lambda: {"tensor": stored_tensor(value, writer, path)})
 
 
 @tag("tensor", shared=True)
@@ -313,7 +313,8 @@ def _read_tensor(reader: Reader, content: Any) -> Tensor:
     return in_order(reader.tensor(name), order)
 
 
-def _stored(value: Tensor, writer: Writer, path: str) -> Node:
+def stored_tensor(value: Tensor, writer: Writer, path: str) -> list[Any]:
+    """The name and the order of dimensions under which a tensor is kept."""
     if value.layout != torch.strided or value.dtype not in NAMES or value.is_meta:
         refuse(value, path)
     tensor, order = flattened(value.detach().cpu())

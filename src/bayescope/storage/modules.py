@@ -17,15 +17,13 @@ from bayescope.storage.codec import (
     Reader,
     Writer,
     exactly,
-    flattened,
     in_order,
     node_of,
     of,
-    refuse,
+    stored_tensor,
     tag,
 )
 from bayescope.storage.layers import LAYERS, Layer
-from bayescope.storage.tensors import NAMES
 
 M = TypeVar("M", bound=type[nn.Module])
 
@@ -107,7 +105,7 @@ class Replacements:
 @node_of.register(nn.Parameter)
 def _parameter(value: nn.Parameter, writer: Writer, path: str) -> Node:
     exactly(value, nn.Parameter, path)
-    return writer.shared(value, path, lambda: {"parameter": [*_stored(value, writer, path), value.requires_grad]})
+    return writer.shared(value, path, lambda: {"parameter": [*stored_tensor(value, writer, path), value.requires_grad]})
 
 
 @tag("parameter", shared=True)
@@ -115,13 +113,6 @@ def _read_parameter(reader: Reader, content: Any) -> nn.Parameter:
     name, order, trained = of(content, list)
     tensor = in_order(reader.tensor(name), order)
     return nn.Parameter(tensor, requires_grad=of(trained, bool))
-
-
-def _stored(value: Tensor, writer: Writer, path: str) -> list[Any]:
-    if value.layout != torch.strided or value.dtype not in NAMES or value.is_meta:
-        refuse(value, path)
-    tensor, order = flattened(value.detach().cpu())
-    return [writer.keep(tensor, path), order]
 
 
 @node_of.register(nn.Module)
