@@ -287,7 +287,8 @@ def _refuse_unlike(held: Mapping[str, Tensor], own: Mapping[str, Tensor], insert
         ModelError: if names, shapes, types or ties differ.
     """
     held = {name: tensor for name, tensor in held.items() if not name.startswith(tuple(f"{at}." for at in inserted))}
-    for name in held.keys() ^ own.keys():
+    # In order, not as a set, whose order changes from process to process: the same mistake has the same message.
+    for name in [*(name for name in held if name not in own), *(name for name in own if name not in held)]:
         side = "the file has and the module has not" if name in held else "the module has and the file has not"
         raise ModelError(f"model: expected a module with the same parameters and buffers, got {name!r}, which {side}.")
     for name, tensor in held.items():
