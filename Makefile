@@ -17,7 +17,9 @@ demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, 
 	$(BIN)/bayescope compare demo/breast_cancer.csv --target malignant --out demo/results
 	@echo "The table and the pictures lie in demo/results"
 
-test: lint types layers docs  ## everything that has to pass: lint, types, layers, the site, tests and doctests
+test: lint layers .venv/.installed-docs  ## everything that has to pass: lint, types, layers, the site, tests and doctests
+	@$(MAKE) --no-print-directory types & types=$$!; $(MAKE) --no-print-directory docs; docs=$$?; \
+	  wait $$types && exit $$docs  # each of them keeps one core busy
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "NO BROWSER: the tests of reports in Chromium are skipped. apt-get install chromium brings one." >&2
 	BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal

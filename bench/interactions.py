@@ -72,7 +72,7 @@ def table(shape: str, task: str, rows: int, seed: int) -> tuple[Numbers, NDArray
     return x, mean + rng.normal(size=rows)
 
 
-def fitted(x: Any, y: NDArray[Any], options: Options) -> tuple[Additive, Rows]:
+def fitted(x: Any, y: NDArray[Any], options: Options) -> tuple[Additive, Data]:
     """An additive model of a table."""
     columns = read_table(x)
     encoding = TableEncoding.fit(columns)
@@ -81,7 +81,7 @@ def fitted(x: Any, y: NDArray[Any], options: Options) -> tuple[Additive, Rows]:
     targets = likelihood.targets((y - y.mean()) / y.std() if y.dtype.kind == "f" else y, 1)
     unit = torch.ones(1, dtype=torch.float64)
     data = Data(rows, targets, torch.ones(len(rows), dtype=torch.float64), unit, 0.0 * unit)
-    return fit_additive(encoding, data, likelihood, options), rows
+    return fit_additive(encoding, data, likelihood, options), data
 
 
 # --- what is measured -------------------------------------------------------------------------------------------------
@@ -92,10 +92,10 @@ def found(shape: str, task: str, rows: int, seeds: int) -> Row:
     first, each = dict.fromkeys(METHODS, 0), dict.fromkeys(METHODS, 0)
     seconds: dict[str, list[float]] = {method: [] for method in METHODS}
     for seed in range(seeds):
-        model, encoded = fitted(*table(shape, task, rows, seed), Options(seed=seed))
+        model, data = fitted(*table(shape, task, rows, seed), Options(seed=seed))
         for method in METHODS:
             start = time.perf_counter()
-            ranking = rank(model.fit, model.encoding, encoded, method, torch.Generator().manual_seed(seed))
+            ranking = rank(model.fit, model.encoding, data, method, torch.Generator().manual_seed(seed))
             seconds[method].append(time.perf_counter() - start)
             hits = len(PLANTED & set(ranking.pairs[:2]))
             first[method] += hits == 2
@@ -116,8 +116,8 @@ def foretold(seeds: int) -> list[Row]:
     rows = []
     for seed in range(seeds):
         x, y = table("products", "regression", 500, seed)
-        without, encoded = fitted(x, y, Options(seed=seed))
-        ranking = rank(without.fit, without.encoding, encoded, "evidence", torch.Generator().manual_seed(seed))
+        without, data = fitted(x, y, Options(seed=seed))
+        ranking = rank(without.fit, without.encoding, data, "evidence", torch.Generator().manual_seed(seed))
         for place in (0, 1, 2, 9):
             refitted, _ = fitted(x, y, Options(seed=seed, interactions=[ranking.pairs[place]]))
             rise = refitted.fit.log_evidence - without.fit.log_evidence
@@ -127,13 +127,13 @@ def foretold(seeds: int) -> list[Row]:
 
 def cost(name: str, x: Any, y: NDArray[Any]) -> Row:
     """Seconds of ranking all pairs, the median of three."""
-    model, encoded = fitted(x, y, Options(hidden=8, schedule=Schedule(epochs=3, burn_in=1)))
-    row: Row = {"table": name, "rows": len(encoded), "pairs": x.shape[1] * (x.shape[1] - 1) // 2}
+    model, data = fitted(x, y, Options(hidden=8, schedule=Schedule(epochs=3, burn_in=1)))
+    row: Row = {"table": name, "rows": len(data.rows), "pairs": x.shape[1] * (x.shape[1] - 1) // 2}
     for method in METHODS:
         taken = []
         for _ in range(3):
             start = time.perf_counter()
-            rank(model.fit, model.encoding, encoded, method, torch.Generator().manual_seed(0))
+            rank(model.fit, model.encoding, data, method, torch.Generator().manual_seed(0))
             taken.append(time.perf_counter() - start)
         row[f"{method}: s"] = round(median(taken), 3)
     return row

@@ -144,7 +144,7 @@ class LinearCase(NamedTuple):
 
     @property
     def density(self) -> LinearDensity:
-        return LinearDensity(self.model, self.likelihood, self.prior, self.features, self.targets)
+        return LinearDensity.of(self.model, self.likelihood, self.prior, self.features, self.targets)
 
     @property
     def jacobian(self) -> Tensor:

@@ -17,6 +17,9 @@ from tests.browser import CHROMIUM
 
 mpl.use("Agg")
 torch.set_num_threads(1)
+# What each test finds in the global generators, whichever ran before it, in whichever process.
+np.random.seed(0)  # noqa: NPY002
+TORCH_STATE, NUMPY_STATE = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
 
 # The machines that run the tests are shared, so that no single example has a deadline; pytest's timeout guards instead.
 # The same examples at every run: a test that turns red says that the code changed.
@@ -34,21 +37,25 @@ def reference_data() -> Path:
     return folder
 
 
+def start_global_generators() -> None:
+    torch.set_rng_state(TORCH_STATE)
+    np.random.set_state(NUMPY_STATE)  # noqa: NPY002
+
+
 @pytest.fixture(autouse=True)
 def global_generators_untouched(request: pytest.FixtureRequest) -> Iterator[None]:
     """The library draws from generators that it is given: the global states of torch and NumPy stay as they were.
 
-    A test that writes them itself is marked `global_rng`. Either way the next test finds what this one found.
+    A test that writes them itself is marked `global_rng`.
     """
-    before_torch, before_numpy = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
+    start_global_generators()
     yield
     after_torch, after_numpy = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002
-    torch.set_rng_state(before_torch)
-    np.random.set_state(before_numpy)  # noqa: NPY002
+    start_global_generators()
     if request.node.get_closest_marker("global_rng") is None:
-        torch_same = torch.equal(after_torch, before_torch)
+        torch_same = torch.equal(after_torch, TORCH_STATE)
         assert torch_same, "the test left torch's global generator changed"
-        numpy_same = np.array_equal(after_numpy[1], before_numpy[1]) and after_numpy[2:] == before_numpy[2:]
+        numpy_same = np.array_equal(after_numpy[1], NUMPY_STATE[1]) and after_numpy[2:] == NUMPY_STATE[2:]
         assert numpy_same, "the test left NumPy's global generator changed"
 
 

@@ -1,10 +1,13 @@
 import math
+import sys
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
+import bayescope as bs
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
 
@@ -116,3 +119,27 @@ def test_positive_number_refuses(bad):
 def test_a_missing_package_names_the_extra():
     with pytest.raises(MissingDependencyError, match=r"bayescope\[nuts\]"):
         checks.optional_package("a_package_that_is_not_there", extra="nuts")
+
+
+def nested() -> nn.Module:
+    """Containers that hold nothing but one another, as many as torch can just run."""
+    module: nn.Module = nn.utils.skip_init(nn.Linear, 2, 1)
+    for _ in range(sys.getrecursionlimit() // 5):
+        module = nn.Sequential(module)
+    return module
+
+
+@pytest.mark.parametrize("fit", [bs.laplace, bs.fit_map, bs.variational, bs.mc_dropout, bs.nuts])
+def test_layers_nested_too_deeply_are_told(fit):
+    with pytest.raises(InputError, match="model: expected layers that are nested less deeply"):
+        fit(nested(), (torch.ones(3, 2), torch.ones(3, 1)), likelihood="gaussian")
+
+
+def test_a_copy_has_no_gradients_and_what_is_given_for_a_part():
+    layer = nn.utils.skip_init(nn.Linear, 2, 1)
+    layer.weight.grad = torch.zeros(1, 2)
+    other = nn.Identity()
+    copied = checks.module_copy(nn.Sequential(layer, nn.Tanh()), {id(layer): other})
+    assert copied[0] is other
+    assert checks.module_copy(layer).weight.grad is None
+    assert layer.weight.grad is not None

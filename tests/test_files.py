@@ -1,11 +1,13 @@
 """Files appear whole or not at all."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from bayescope.errors import InputError
-from bayescope.files import staged, usable_folder
+from bayescope.files import UNFINISHED, staged, usable_folder
 
 
 def test_files_appear_together_and_only_at_the_end(tmp_path):
@@ -34,6 +36,26 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     with pytest.raises(RuntimeError):
         write_and_fail(tmp_path, RuntimeError)
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("table.txt", "old")]
+
+
+def age(folder):
+    """Makes a folder look as if it had been made an hour ago."""
+    then = time.time() - 3600.0
+    os.utime(folder, (then, then))
+
+
+def test_what_a_killed_process_left_is_taken_away_and_what_others_write_is_not(tmp_path):
+    left, fresh = tmp_path / f"{UNFINISHED}old", tmp_path / f"{UNFINISHED}new"
+    for folder in (left, fresh):
+        folder.mkdir()
+        (folder / "table.txt").write_text("ha")
+    age(left)
+    with staged(tmp_path) as running:
+        age(running)
+        with staged(tmp_path) as stage:
+            (stage / "table.txt").write_text("whole")
+        assert running.exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [fresh.name, "table.txt"]
 
 
 def test_files_of_the_same_name_are_replaced(tmp_path):

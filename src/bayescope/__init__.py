@@ -39,11 +39,13 @@ from bayescope.posterior import (
 from bayescope.prediction_table import prediction_table
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
+from bayescope.processes import alone
 from bayescope.report import report
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
 from bayescope.sampling.swag import swag
 from bayescope.storage import load, read_manifest
+from bayescope.tables import TableDataset, open_table
 from bayescope.training.fit_map import fit_map
 from bayescope.variational.variational import variational
 
@@ -74,6 +76,7 @@ __all__ = [
     "Predictive",
     "Prior",
     "Selection",
+    "alone",
     "compare",
     "conformal",
     "density",
@@ -92,6 +95,7 @@ __all__ = [
     "metrics",
     "most_informative",
     "nuts",
+    "open_table",
     "plan",
     "precision",
     "prediction_table",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
+import sys
 import warnings
 from collections.abc import Iterable
 from types import ModuleType
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
 
@@ -113,8 +115,10 @@ def fraction(name: str, value: Any) -> float:
     Raises:
         InputError: if the value is outside the open interval or no number.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 < value < 1:
-        raise InputError(f"{name}: expected a number strictly between 0 and 1, got {value!r}.")
+    number = not isinstance(value, bool) and isinstance(value, int | float | np.number)
+    if not number or not 0 < value < 1:
+        percent = f" Write {value / 100:g} for {value:g} %." if number and 1 < value < 100 else ""
+        raise InputError(f"{name}: expected a number strictly between 0 and 1, got {value!r}.{percent}")
     return float(value)
 
 
@@ -149,6 +153,34 @@ def generator(value: torch.Generator | int | None) -> torch.Generator:
 def seed_from(source: torch.Generator) -> int:
     """Draws a seed for a library that takes an integer, so that one generator governs everything."""
     return int(torch.randint(2**31 - 1, (1,), generator=source).item())
+
+
+def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None) -> nn.Module:
+    """Returns a copy of a caller's module, without gradients.
+
+    Args:
+        model: the module.
+        instead: by the id of a part, what stands in its place in the copy.
+
+    Raises:
+        InputError: if it cannot be copied: its layers are nested too deeply, or it keeps results of a forward pass.
+    """
+    try:
+        copied = copy.deepcopy(model, {} if instead is None else {**instead})  # the memo's entries pass for copies
+    except RecursionError:
+        raise InputError(
+            "model: expected layers that are nested less deeply than Python's functions may call one another, got ones "
+            f"that do not fit in {sys.getrecursionlimit()} calls. Join containers that hold nothing but one another "
+            "(nn.Sequential(*layers)), or raise that number by sys.setrecursionlimit."
+        ) from None
+    except RuntimeError as error:
+        raise InputError(
+            f"model: expected a module that copy.deepcopy copies, got: {error} Replace torch.nn.utils.weight_norm "
+            "by torch.nn.utils.parametrizations.weight_norm, and keep no results of a forward pass as attributes."
+        ) from error
+    for parameter in copied.parameters():
+        parameter.grad = None
+    return copied
 
 
 def optional_package(package: str, *, extra: str) -> ModuleType:

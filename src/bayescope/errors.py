@@ -25,6 +25,7 @@ __all__ = [
     "MissingDependencyError",
     "NotPositiveDefiniteError",
     "OptionError",
+    "ProcessError",
     "UndefinedQuantityError",
     "UnsupportedError",
 ]
@@ -106,6 +107,10 @@ class MemoryBudgetError(BayescopeError, MemoryError):
 
 class MissingDependencyError(BayescopeError, ImportError):
     """A feature needs an optional package that is not installed; the message names the extra."""
+
+
+class ProcessError(BayescopeError, RuntimeError):
+    """One of the processes that fit together has failed or died; the others stop with it, and say which and why."""
 
 
 class BayescopeWarning(UserWarning):

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bayescope.errors import InputError
+
+if sys.platform != "win32":
+    import fcntl
+
+# How the folders begin that files are written in, before they are renamed to their place.
+UNFINISHED = ".bayescope-unfinished-"
+# Seconds in which a new one is locked by the process that has made it.
+YOUNG = 60.0
 
 
 def usable_folder(name: str, path: str | Path, files: Iterable[str] = ()) -> Path:
@@ -44,7 +55,7 @@ def staged(folder: str | Path) -> Iterator[Path]:
 
     The staging folder lies inside the target, on one file system with it, so that each move is an atomic rename;
     files of the same name are replaced. Where a move fails, those before it are taken back. Folders made for a block
-    that fails are taken away again.
+    that fails are taken away again, and so are staging folders that a killed process left there.
 
     Args:
         folder: where the files are to lie; it is made if it is missing.
@@ -57,7 +68,9 @@ def staged(folder: str | Path) -> Iterator[Path]:
     made = [place for place in (target, *target.parents) if not place.exists()]
     try:
         target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target, ignore_cleanup_errors=True) as stage:
+        _remove_abandoned(target)
+        unfinished = tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=target, ignore_cleanup_errors=True)
+        with unfinished as stage, _locked(Path(stage)):
             yield Path(stage)
             _move_all(Path(stage), target)
     except BaseException as error:
@@ -69,6 +82,31 @@ def staged(folder: str | Path) -> Iterator[Path]:
                 f"folder: expected to save files in {target}, got: {_reason(error)}. Mend that, or name another folder."
             ) from error
         raise
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Takes away the staging folders of processes that were killed: a lock ends with the process that holds it."""
+    if sys.platform == "win32":
+        return
+    for left in sorted(target.glob(f"{UNFINISHED}*")):
+        with suppress(OSError):  # somebody writes there, or it is gone
+            if time.time() - left.stat().st_mtime > YOUNG:
+                with _locked(left):
+                    shutil.rmtree(left)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """A stretch in which no other process takes the folder for abandoned; raises OSError where another holds it."""
+    if sys.platform == "win32":  # which has no locks for folders
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _move_all(stage: Path, target: Path) -> None:

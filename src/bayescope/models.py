@@ -59,14 +59,25 @@ class Model(Protocol):
         What two rows have in common is left aside: `forward` at the same draws has it.
         """
 
-    def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
-        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), with J = ∂f/∂θ at θ of shape (P,)."""
+    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), with J = ∂f/∂θ at θ of shape (P,).
 
-    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+        Args:
+            x: inputs, as `inputs` gives them.
+            theta: θ.
+            precision: A.
+            classes: which outputs, int64 of shape (N, *positions, K), each row and position its own: then K stands for
+                C in what is returned; ``None`` for all of them.
+        """
+
+    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it: for many classes."""
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), for v of shape (R, P), with J at θ of shape (P,)."""
+
+    def is_last_layer(self, x: Any, theta: Tensor) -> bool:
+        """Whether θ is one linear layer whose output is f: then the variances of all classes cost little."""
 
 
 @stored("linear_model")
@@ -129,17 +140,21 @@ class LinearModel:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
         return at_draws(self, x, theta, precision, n, generator)
 
-    def covariance(self, x: Tensor, theta: Tensor, precision: Precision) -> Tensor:
+    def covariance(self, x: Tensor, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C); J is the same at all weights."""
-        return precision.covariance_of(self.tape(x))
+        return among_pairs(precision.covariance_of(self.tape(x)), classes)
 
-    def variance(self, x: Tensor, theta: Tensor, precision: Precision) -> Tensor:
+    def variance(self, x: Tensor, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, C)."""
-        return precision.variance_of(self.tape(x))
+        return among(precision.variance_of(self.tape(x)), classes)
 
     def jacobian_product(self, x: Tensor, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, C): the model itself, which is linear."""
         return self.forward(x, v)
+
+    def is_last_layer(self, x: Tensor, theta: Tensor) -> bool:
+        """It is nothing else."""
+        return True
 
     def tape(self, x: Tensor) -> LinearTape:
         """The Jacobian in factors."""
@@ -209,19 +224,36 @@ class LinearizedModel:
         """The tangent at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C)."""
         return at_draws(self, x, theta, precision, n, generator)
 
-    def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, whatever θ is."""
-        return self.model.covariance(x, self.at, precision)
+        return self.model.covariance(x, self.at, precision, classes)
 
-    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, whatever θ is."""
-        return self.model.variance(x, self.at, precision)
+        return self.model.variance(x, self.at, precision, classes)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, whatever θ is."""
         return self.model.jacobian_product(x, self.at, v)
 
+    def is_last_layer(self, x: Any, theta: Tensor) -> bool:
+        """Whether the model is."""
+        return self.model.is_last_layer(x, self.at)
+
 
 def at_draws(model: Model, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
     """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), each draw the same for all rows."""
     return torch.cat([model.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
+
+
+def among(values: Tensor, classes: Tensor | None) -> Tensor:
+    """Of values (..., C) those of chosen classes (..., K)."""
+    return values if classes is None else values.gather(-1, classes)
+
+
+def among_pairs(values: Tensor, classes: Tensor | None) -> Tensor:
+    """Of values (..., C, C) those of pairs of chosen classes (..., K), shape (..., K, K)."""
+    if classes is None:
+        return values
+    rows = values.gather(-2, classes[..., None].expand(*classes.shape, values.shape[-1]))
+    return rows.gather(-1, classes[..., None, :].expand(*classes.shape, classes.shape[-1]))

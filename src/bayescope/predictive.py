@@ -16,6 +16,7 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.latent import Latent, mixture_quantile
 from bayescope.likelihoods import Likelihood, Moments
 from bayescope.likelihoods.information import entropy, entropy_of_mixture
+from bayescope.top_classes import refuse_all_classes
 
 Array = Tensor | np.ndarray
 
@@ -34,6 +35,8 @@ class Predictive:
         arrays: whether answers are NumPy arrays.
         notes: what each option that was left open resolved to.
         shape: (N, *positions): where outputs are dense, N in the shapes below stands for it; ``None`` for (N,).
+        top: where the most probable classes alone were asked for, which they are, int64 of shape (N, K), K in the
+            shapes below being their number; else ``None``.
     """
 
     latent: Latent
@@ -41,6 +44,23 @@ class Predictive:
     arrays: bool = False
     notes: Mapping[str, str] = field(default_factory=dict)
     shape: tuple[int, ...] | None = None
+    top: Tensor | None = None
+
+    @property
+    def classes(self) -> Array:
+        """The class that each column stands for, int64 of shape (N, K): by ``top=``, the most probable first."""
+        self._need_classes("classes")
+        if self.top is not None:
+            return self._give(self.top)
+        columns = self._moments.mean
+        return self._give(torch.arange(columns.shape[1], device=columns.device).expand(columns.shape).contiguous())
+
+    @property
+    def remaining(self) -> Array:
+        """The probability of all classes that no column stands for, shape (N,): 0 unless ``top=`` was given."""
+        self._need_classes("remaining")
+        columns = self._moments.mean
+        return self._give(columns.new_zeros(len(columns)) if self.top is None else _rest(columns)[:, 0])
 
     @property
     def mean(self) -> Array:
@@ -80,6 +100,8 @@ class Predictive:
         differential entropy, which may be negative and moves with the unit of y; that of a mixture of Gaussians (draws,
         mixtures, a noise variance that is an output) by quadrature over y, right to 1e-8.
         """
+        if self.top is not None:
+            return self._give(entropy(torch.cat([self._moments.mean, _rest(self._moments.mean)], -1)))
         if self.likelihood.discrete:
             return self._give(entropy(self._label_probabilities).sum(-1))
         return self._give(entropy_of_mixture(*self.latent.components(self.likelihood)))
@@ -183,14 +205,17 @@ class Predictive:
 
         Raises:
             InputError: if a label is outside the likelihood's domain or the number of rows differs.
+            UnsupportedError: by ``top=``, since it may be that of another class.
         """
+        if self.top is not None:
+            refuse_all_classes("log_prob")
         targets = self.likelihood.targets(self._flat(y), self.latent.mean.shape[-1]).to(self.latent.mean.device)
         if targets.shape[0] != self.latent.mean.shape[0]:
             raise InputError(f"y: expected {self.latent.mean.shape[0]} rows, got {targets.shape[0]}.")
         return self._give(self.latent.log_prob(self.likelihood, targets))
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Array:
-        """n outcomes a row: f from its marginal, then y ~ p(y∣f), shape (n, N, ...)."""
+        """n outcomes a row: f from its marginal, then y ~ p(y∣f), shape (n, N, ...); not by ``top=``."""
         source = checks.generator(generator)
         f = self.latent.sample(checks.count("n", n), source)
         return self._give(self.likelihood.sample(f, source), leading=1)
@@ -247,3 +272,8 @@ class Predictive:
             value = value.unflatten(leading, self._shape)
         # NumPy answers are copies: a caller's write must not reach the frozen result.
         return value.detach().cpu().numpy().copy() if self.arrays else value.clone()
+
+
+def _rest(columns: Tensor) -> Tensor:
+    """What the probabilities of some classes leave, shape (N, 1); rounding may put their sum just above 1."""
+    return (1.0 - columns.sum(-1, keepdim=True)).clamp_min(0.0)

@@ -47,3 +47,13 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
             yield report
     finally:
         _drawn.reset(token)
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """No bar is drawn inside, such as by a process that works beside the one that draws it."""
+    token = _drawn.set(True)
+    try:
+        yield
+    finally:
+        _drawn.reset(token)

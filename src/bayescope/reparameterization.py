@@ -17,7 +17,7 @@ Noise comes from torch's present random state, as it does in layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, final
@@ -25,6 +25,8 @@ from typing import Any, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from bayescope.row_noise import by_process, by_row, for_all
 
 ESTIMATORS = ("local_reparameterization", "reparameterization", "flipout", "sticking_the_landing")
 
@@ -44,16 +46,17 @@ class GaussianTensor:
 
     def draw(self) -> Tensor:
         """μ + σ∘ε."""
-        return torch.addcmul(self.mean, self.sd, torch.randn_like(self.mean))
+        return torch.addcmul(self.mean, self.sd, for_all(lambda: torch.randn_like(self.mean)))
 
     def draws(self, n: int) -> Tensor:
         """n independent draws, shape (n, *shape)."""
-        noise = torch.randn(n, *self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)
+        shape = n, *self.mean.shape
+        noise = for_all(lambda: torch.randn(shape, dtype=self.mean.dtype, device=self.mean.device))
         return torch.addcmul(self.mean, self.sd, noise)
 
     def perturbation(self) -> Tensor:
         """σ∘ε, a draw less its mean."""
-        return self.sd * torch.randn_like(self.mean)
+        return self.sd * for_all(lambda: torch.randn_like(self.mean))
 
 
 def drawn(value: GaussianTensor | Tensor) -> Tensor:
@@ -159,9 +162,10 @@ def embedding(
     mean = F.embedding(indices, weight.mean, *options, **named)
     sd = F.embedding(indices, weight.sd, *options, **named)
     if indices.ndim == 1 and estimator == "local_reparameterization":
-        return torch.addcmul(mean, sd, torch.randn_like(sd))
+        return torch.addcmul(mean, sd, _normal(sd.shape, 0, sd))
     tokens, places = indices.unique(return_inverse=True)
-    noise = torch.randn(len(tokens), sd.shape[-1], dtype=sd.dtype, device=sd.device)[places]
+    drawn_once = len(tokens), sd.shape[-1]  # whichever tokens other processes have
+    noise = by_process(lambda: torch.randn(drawn_once, dtype=sd.dtype, device=sd.device))[places]
     return torch.addcmul(mean, sd, noise * _signs(mean, rows, sd.shape[-1], -1))
 
 
@@ -172,7 +176,7 @@ def _locally_reparameterized(
     if not isinstance(weight, GaussianTensor):
         y = F.linear(x, weight, _mean(bias))
         return y + _row_noise(y, bias, 0, -1) if isinstance(bias, GaussianTensor) else y
-    noise = torch.randn(x.shape[0], weight.mean.shape[0], dtype=x.dtype, device=x.device)
+    noise = _normal((x.shape[0], weight.mean.shape[0]), 0, x)
     shift = bias.sd if isinstance(bias, GaussianTensor) else None
     return _Local.apply(x, weight.mean, weight.sd, _mean(bias), shift, noise)[0]
 
@@ -242,7 +246,8 @@ def _mean(value: Any) -> Any:
 def _signs(like: Tensor, rows: int, channels: int, axis: int) -> Tensor:
     """Independent ±1 for each observation and channel, shared by the positions."""
     shape = _row_shape(like, rows, channels, axis)
-    return torch.randint(0, 2, shape, device=like.device).to(like.dtype).mul_(2).sub_(1)
+    signs = by_row(lambda wanted: torch.randint(0, 2, wanted, device=like.device), shape, rows)
+    return signs.to(like.dtype).mul_(2).sub_(1)
 
 
 def _row_noise(like: Tensor, bias: GaussianTensor, rows: int, axis: int) -> Tensor:
@@ -250,7 +255,12 @@ def _row_noise(like: Tensor, bias: GaussianTensor, rows: int, axis: int) -> Tens
     shape = _row_shape(like, rows, bias.mean.numel(), axis)
     spread = [1] * like.ndim
     spread[axis] = -1
-    return bias.sd.reshape(spread) * torch.randn(shape, dtype=like.dtype, device=like.device)
+    return bias.sd.reshape(spread) * _normal(shape, rows, like)
+
+
+def _normal(shape: Sequence[int], rows: int, like: Tensor) -> Tensor:
+    """Standard normal numbers, of which each row has its own."""
+    return by_row(lambda wanted: torch.randn(wanted, dtype=like.dtype, device=like.device), shape, rows)
 
 
 def _row_shape(like: Tensor, rows: int, channels: int, axis: int) -> list[int]:

@@ -13,7 +13,8 @@ from bayescope_command.exits import exits, process_exits
 
 HELP = """One model, any posterior, one honest answer: approximate Bayesian inference that is checked against NUTS.
 
-Tables are .csv, .tsv (also .gz) or .parquet files with a header, or text on the standard input, named -.
+Tables are .csv, .tsv (also .gz) or .parquet files with a header, a directory or a quoted glob of such files, or text on
+the standard input, named -.
 
 Exit codes: 0 done, 1 failed, 2 input that cannot be used, 130 interrupted."""
 
@@ -62,6 +63,7 @@ def fit(
     test_size: options.HeldOutShare = 0.2,
     refit: options.Refit = True,
     resume: options.Resume = False,
+    stream: options.Stream = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Fit a model to TABLE, say how well it predicts held-out rows, and save it in one file.
@@ -70,13 +72,15 @@ def fit(
     out. Features are standardised, which is the unit of the priors.
     """
     with exits():
-        from bayescope.cli.fitting import FitSettings, fit_table
+        from bayescope.cli.fit_settings import FitSettings
+        from bayescope.cli.fitting import fit_table
         from bayescope.cli.models import ModelOptions
         from bayescope.cli.training_table import Roles
 
         roles = Roles(target, drop or (), categorical or (), weight)
         chosen = ModelOptions(model, posterior, prior_precision, interactions, given or (), seed)
-        fit_table(table, out, FitSettings(roles, task, chosen, missing or (), test_size, refit, resume, as_json))
+        settings = FitSettings(roles, task, chosen, missing or (), test_size, refit, resume, as_json, stream)
+        fit_table(table, out, settings)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,6 +17,10 @@ FAILED, BAD_INPUT = 1, 2
 INTERRUPTED = "interrupted; no file is half-written."
 # A process that a signal ended has this plus the signal's number: 130 for Ctrl-C.
 SIGNALLED = 128
+
+# Seconds that a process beside another one, both started by torchrun, waits for that to say what went wrong: torchrun
+# ends all of them as soon as one has failed.
+LINGER = 10.0
 
 # The parent of all complaints about arguments; of them typer exports this one child only.
 UsageError: Any = typer.BadParameter.__base__
@@ -63,6 +68,7 @@ def process_exits() -> Iterator[None]:
         message = error.format_message().rstrip(".")
         command = error.ctx.command_path if error.ctx is not None else "bayescope"
         _tell(f"{message[:1].lower()}{message[1:]}; see '{command} --help'.")
+        _linger()
         sys.exit(BAD_INPUT)
     except (Stopped, typer.Abort) as stop:
         _tell(INTERRUPTED)
@@ -82,8 +88,23 @@ def _code(stop: BaseException) -> int:
 
 def _ended(message: str, code: int) -> typer.Exit:
     _tell(message)
+    if code in (FAILED, BAD_INPUT):
+        _linger()
     return typer.Exit(code)
 
 
+def _beside() -> bool:
+    """Whether torchrun started this process, and another one speaks for it."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+
+
+def _linger() -> None:
+    """Waits, beside the process that speaks, until that has spoken and torchrun ends this one."""
+    if _beside():
+        time.sleep(LINGER)
+
+
 def _tell(message: str) -> None:
+    if _beside():
+        return
     typer.echo(f"bayescope: {' '.join(message.split())}", err=True)

@@ -22,7 +22,8 @@ Table = Annotated[
     Path,
     typer.Argument(
         metavar="TABLE",
-        help="A .csv, .tsv (also .gz) or .parquet file with a header, or - for text.",
+        help="A .csv, .tsv (also .gz) or .parquet file with a header, a directory or a quoted glob of files, or - for "
+        "text.",
         show_default=False,
     ),
 ]
@@ -76,6 +77,15 @@ HeldOutShare = Annotated[
 Refit = Annotated[
     bool,
     typer.Option(help="Then fit all rows, and save that; or save the judged model, which has not seen those held out."),
+]
+Stream = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--no-stream",
+        help="Read the table a block of rows at a time, which bounds the memory. Default: for directories, globs and "
+        "Parquet files of 500 MB and more.",
+        show_default=False,
+    ),
 ]
 Resume = Annotated[
     bool,

@@ -60,6 +60,12 @@ def coarse(n: int, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"a": numbers[:, 0], "b": numbers[:, 1], "kind": rng.choice(["x", "y", "z"], n)})
 
 
+def held(fit: AdditiveFit, rows: Rows) -> Data:
+    """The rows of a fit, with the weights that it has for them."""
+    one = torch.ones(1, dtype=torch.float64)
+    return Data(rows, fit.problem.targets, fit.problem.weights, one, 0.0 * one)
+
+
 # --- the gain in evidence --------------------------------------------------------------------------------------------
 
 
@@ -112,7 +118,7 @@ def test_gain_is_the_difference_of_two_dense_evidences(pair: tuple[int, int]) ->
     own, units = read_plainly(fit, encoding, rows, pair)
     slope, curvature = fit.linear.slope, fit.linear.curvature
     truth = gains_plainly(own, units, slope, curvature, weakness(own, curvature[:, :, 0])).max()
-    got = evidence_gains(fit, [pair_term(encoding, pair)], rows, seeded())
+    got = evidence_gains(fit, [pair_term(encoding, pair)], held(fit, rows), seeded())
     assert truth > 1.0  # there is something to be found
     assert float(got[0]) == pytest.approx(float(truth), rel=1e-6)
 
@@ -129,7 +135,7 @@ def test_gain_with_several_outputs_is_at_most_the_exact_one() -> None:
     weak = weakness(own, bound)
     exact = gains_plainly(own, units, slope, curvature, weak).max()
     bounded = gains_plainly(own, units, slope, torch.diag_embed(bound), weak).max()
-    got = float(evidence_gains(fit, [pair_term(encoding, (0, 1))], rows, seeded())[0])
+    got = float(evidence_gains(fit, [pair_term(encoding, (0, 1))], held(fit, rows), seeded())[0])
     assert got == pytest.approx(float(bounded), rel=1e-6)
     assert 0.3 * float(exact) < got < float(exact)
 
@@ -141,8 +147,8 @@ def test_what_the_features_could_do_alone_is_not_counted() -> None:
     terms = [pair_term(encoding, (0, 1))]
     alone = torch.from_numpy(np.sin(table["a"].fillna(-7.0).to_numpy()) + table["b"].isna().to_numpy())
     linear = replace(fit.linear, slope=fit.linear.slope + fit.linear.curvature[:, 0] * alone[:, None])
-    got = evidence_gains(replace(fit, linear=linear), terms, rows, seeded())
-    torch.testing.assert_close(got, evidence_gains(fit, terms, rows, seeded()), rtol=1e-3, atol=0.0)
+    got = evidence_gains(replace(fit, linear=linear), terms, held(fit, rows), seeded())
+    torch.testing.assert_close(got, evidence_gains(fit, terms, held(fit, rows), seeded()), rtol=1e-3, atol=0.0)
 
 
 def planted(seed: int, n: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -162,7 +168,7 @@ def test_planted_pairs_come_first(seed: int, kind: str) -> None:
     else:
         y, likelihood = (1.5 * (mean - 0.3) + rng.logistic(size=len(x)) > 0).astype(int), Bernoulli()
     fit, encoding, rows = fitted(x, y, likelihood)
-    ranking = rank(fit, encoding, rows, "evidence", seeded(seed))
+    ranking = rank(fit, encoding, held(fit, rows), "evidence", seeded(seed))
     assert set(ranking.pairs[:2]) == {(0, 4), (5, 6)}
     assert ranking.scores[1] > 5.0 > ranking.scores[2]
 
@@ -183,7 +189,7 @@ def test_a_pair_of_categories_and_one_of_a_category_and_a_number() -> None:
         2.0 * ((table["shop"] < "g") == (table["day"] == "mo")) + np.where(table["idle"] == "p", 1, -1) * table["age"]
     )
     fit, encoding, rows = fitted(table, standardized((mean + rng.normal(size=n)).to_numpy()), Gaussian(0.5))
-    ranking = rank(fit, encoding, rows, "evidence", seeded())
+    ranking = rank(fit, encoding, held(fit, rows), "evidence", seeded())
     assert set(ranking.pairs[:2]) == {(0, 1), (3, 4)}
 
 
@@ -203,7 +209,8 @@ def test_rows_that_are_repeated_count_as_weights() -> None:
     repeated = replace(fit, problem=problem, linear=linear)
     terms = [pair_term(encoding, pair) for pair in combinations(range(7), 2)]
     torch.testing.assert_close(
-        evidence_gains(fit, terms, rows, seeded()), evidence_gains(repeated, terms, rows[again], seeded())
+        evidence_gains(fit, terms, held(fit, rows), seeded()),
+        evidence_gains(repeated, terms, held(repeated, rows[again]), seeded()),
     )
 
 
@@ -211,7 +218,7 @@ def test_columns_without_a_number_or_with_one_alone_gain_nothing() -> None:
     x, mean = planted(0, 100)
     table = np.column_stack([x[:, :2], np.full(100, np.nan), np.full(100, 3.0)])
     fit, encoding, rows = fitted(table, standardized(mean), Gaussian(0.5))
-    ranking = rank(fit, encoding, rows, "evidence", seeded())
+    ranking = rank(fit, encoding, held(fit, rows), "evidence", seeded())
     found = dict(zip(ranking.pairs, ranking.scores.tolist(), strict=True))
     assert all(found[pair] == 0.0 for pair in [(0, 2), (1, 2), (2, 3)])
     assert max(found[0, 3], found[1, 3]) < 0.5  # what a second net of x0 or x1 alone would add
@@ -259,8 +266,8 @@ def test_mutual_information_sees_features_that_stand_in_for_each_other_and_not_a
     x[:, 9] = x[:, 8] + 0.05 * np.random.default_rng(0).normal(size=len(x))
     y = x[:, 8] + x[:, 9] + 3.0 * x[:, 0] * x[:, 1]
     fit, encoding, rows = fitted(x, standardized(y), Gaussian(0.5))
-    assert rank(fit, encoding, rows, "mutual_information", seeded()).pairs[0] == (8, 9)
-    assert rank(fit, encoding, rows, "evidence", seeded()).pairs[0] == (0, 1)
+    assert rank(fit, encoding, held(fit, rows), "mutual_information", seeded()).pairs[0] == (8, 9)
+    assert rank(fit, encoding, held(fit, rows), "evidence", seeded()).pairs[0] == (0, 1)
 
 
 def test_an_effect_that_is_nothing_has_no_information() -> None:
@@ -285,7 +292,7 @@ def test_a_ranking_is_sorted_and_keeps_the_tables_order_of_equals() -> None:
 def test_all_pairs_are_ranked_and_the_same_again(method: str) -> None:
     x, mean = planted(0, 60)
     fit, encoding, rows = fitted(x[:, :4], standardized(mean), Gaussian(0.5))
-    first, second = (rank(fit, encoding, rows, method, seeded(7)) for _ in range(2))
+    first, second = (rank(fit, encoding, held(fit, rows), method, seeded(7)) for _ in range(2))
     assert sorted(first.pairs) == list(combinations(range(4), 2))
     assert first.pairs == second.pairs
     assert np.array_equal(first.scores, second.scores)
@@ -297,7 +304,7 @@ def test_all_pairs_are_ranked_and_the_same_again(method: str) -> None:
 def test_one_feature_has_no_pairs(method: str) -> None:
     x, mean = planted(0, 40)
     fit, encoding, rows = fitted(x[:, :1], standardized(mean), Gaussian(0.5))
-    ranking = rank(fit, encoding, rows, method, seeded())
+    ranking = rank(fit, encoding, held(fit, rows), method, seeded())
     assert ranking.pairs == ()
     assert ranking.scores.shape == (0,)
 
@@ -306,7 +313,7 @@ def test_an_unknown_method_is_refused() -> None:
     x, mean = planted(0, 40)
     fit, encoding, rows = fitted(x[:, :2], standardized(mean), Gaussian(0.5))
     with pytest.raises(OptionError, match="ranking: expected one of 'evidence', 'mutual_information', got 'hessian'"):
-        rank(fit, encoding, rows, "hessian", seeded())
+        rank(fit, encoding, held(fit, rows), "hessian", seeded())
 
 
 def test_numbers_are_cut_into_groups_of_like_size_that_keep_equal_numbers_together() -> None:

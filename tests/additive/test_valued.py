@@ -75,9 +75,9 @@ def test_only_columns_of_few_values_that_come_often_have_effects_of_them() -> No
     levels = torch.full((n, 3), -1)
     few = torch.arange(n, dtype=torch.float64) % 12
     rows = Rows(torch.stack([torch.linspace(0.0, 1.0, n, dtype=torch.float64), few, few % 2], 1), levels)
-    assert not has_values(FIRST, rows, torch.ones(n))  # as many as rows
-    assert has_values(SECOND, rows, torch.ones(n))
-    assert not has_values(SECOND, rows[:15], torch.ones(15))  # too few rows of each
-    assert has_values(SECOND, rows[:15], 20.0 * torch.ones(15))  # each row stands for twenty
+    assert not has_values(FIRST, rows, n)  # as many as rows
+    assert has_values(SECOND, rows, n)
+    assert not has_values(SECOND, rows[:15], 15.0)  # too few rows of each
+    assert has_values(SECOND, rows[:15], 300.0)  # each row stands for twenty
     two = Rows(rows.values[:, 2:].expand(-1, 2), levels[:, :2])
-    assert not has_values(SECOND, two, torch.ones(n))  # a net of two values is as free as two effects
+    assert not has_values(SECOND, two, n)  # a net of two values is as free as two effects

@@ -123,7 +123,7 @@ COMMANDS = {
         ("t.csv", "age,dose,colour\n50,1,red\n51,lots,red\n"),
         "t.csv: line 3, column 'dose': expected a number, got 'lots'",
     ),
-    "predict: level": ([*PREDICT, "--level", "95"], None, "--level: expected a number strictly between 0 and 1"),
+    "predict: level": ([*PREDICT, "--level", "95"], None, "between 0 and 1, got 95.0. Write 0.95 for 95 %."),
     "predict: abstain": ([*PREDICT, "--abstain", "1.5"], None, "--abstain: expected a number strictly between 0 and 1"),
     "predict: numbers abstain": (["predict", "{numbers}", *PREDICT[2:], "--abstain", "0.9"], None, "got a regression"),
     "predict: chunk": ([*PREDICT, "--chunk-rows", "0"], None, "--chunk-rows: expected a whole number of at least 1"),

@@ -213,6 +213,15 @@ class TestNetworks:
         assert [path.name for path in tmp_path.iterdir()] == ["m.bayes"]
 
 
-def test_resume_of_a_short_fit_says_that_there_is_nothing_to_carry_on(table, tmp_path):
-    given = ["--target", "cost", "--drop", "id,state", "--model", "linear", "--resume", "--out", tmp_path / "m.bayes"]
-    assert "note: --resume: fits of this model are short and keep no checkpoint" in run("fit", table, *given).stdout
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (["linear"], "expected a model that keeps checkpoints while it trains, got 'linear'"),
+        (["mlp", "--set", "epochs=1", "--set", "hidden=[2]"], "expected the checkpoint of an interrupted fit"),
+    ],
+)
+def test_resume_says_where_there_is_nothing_to_carry_on(table, tmp_path, model, told):
+    given = ["--target", "cost", "--drop", "id,state", "--test-size", "0", "--resume", "--out", tmp_path / "m.bayes"]
+    said = " ".join(run("fit", table, *given, "--model", *model).stdout.split())
+    assert f"note: --resume: {told}" in said
+    assert "it was fitted from the start" in said

@@ -17,7 +17,6 @@ from bayescope.curvature.kinds import Observations
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.weights import LargestMagnitude, LargestVariance
-from bayescope.precision import Precision
 from bayescope.priors import Prior
 
 ROWS, FEATURES, CLASSES = 23, 4, 3
@@ -82,22 +81,6 @@ def test_the_order_of_the_data_leaves_the_result_as_it_is(
     _close(
         _fit(module, reordered, structure, curvature=kind, batch_size=6), _fit(module, data, structure, curvature=kind)
     )
-
-
-@pytest.mark.parametrize(("kind", "structure"), PAIRS)
-def test_a_result_summed_over_two_processes_is_that_of_both_shards(
-    module: nn.Module, data: tuple[Tensor, Tensor], kind: str, structure: str
-) -> None:
-    """Two processes with the same shard and the same drawn labels, so that a sum over them doubles."""
-
-    def reduce(precision: Precision) -> Precision:
-        return precision + precision
-
-    summed = _fit(module, data, structure, curvature=kind, reduce=reduce)
-    single = _fit(module, data, structure, curvature=kind)
-    assert summed.rows == 2 * ROWS
-    torch.testing.assert_close(summed.log_likelihood, 2 * single.log_likelihood)
-    torch.testing.assert_close(summed.precision.to_dense(), 2 * single.precision.to_dense(), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.global_rng

@@ -432,6 +432,14 @@ def test_what_cannot_be_regressed_is_refused_by_name(changes, error, message):
         regressor(**changes)
 
 
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e9 + 0.3])
+def test_constant_numbers_have_no_heteroscedastic_model(value: float):
+    offset = numbers(table())
+    for y, given in ((np.full(ROWS, value), None), (offset + value, offset)):
+        with pytest.raises(InputError, match="y: expected numbers that vary for likelihood='heteroscedastic_gaussian'"):
+            regressor(y=y, offset=given, likelihood="heteroscedastic_gaussian")
+
+
 def test_numbers_without_noise_have_no_heteroscedastic_model():
     x = np.linspace(0.0, 1.0, 30)[:, None]
     with pytest.raises(NotPositiveDefiniteError, match=r"y: expected noise .* Use likelihood='gaussian'"):

@@ -13,9 +13,9 @@ from bayescope.estimators.additive import NeuralAdditiveClassifier, NeuralAdditi
 @pytest.mark.global_rng  # some of the checks draw from NumPy's own generator
 @parametrize_with_checks(
     [
-        NeuralAdditiveClassifier(hidden=4, epochs=12),
-        NeuralAdditiveClassifier(hidden=3, epochs=8, posterior="map", groups="net", numeric_transform="quantile"),
-        NeuralAdditiveRegressor(hidden=4, epochs=12),
+        NeuralAdditiveClassifier(hidden=3, epochs=6),
+        NeuralAdditiveClassifier(hidden=3, epochs=6, posterior="map", groups="net", numeric_transform="quantile"),
+        NeuralAdditiveRegressor(hidden=3, epochs=6),
     ]
 )
 def test_check_estimator(estimator: Any, check: Any):

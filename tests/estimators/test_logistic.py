@@ -30,7 +30,7 @@ from bayescope.linear.laplace import laplace
 from bayescope.models import LinearModel
 
 DETERMINISTIC = [name for name in POSTERIORS if name not in ("nuts", "metropolis")]
-SHORT = {"draws": 300, "tune": 300, "chains": 4}
+SHORT = {"draws": 300, "tune": 200, "chains": 2}
 
 
 def binary(rows: int = 80, columns: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -222,7 +222,8 @@ def test_a_callers_transformer_is_left_alone():
 @pytest.mark.parametrize("posterior", ["nuts", "metropolis"])
 def test_a_seed_repeats_the_fit(posterior: str):
     X, y = binary(40, 2)
-    first, again, other = (fitted(X, y, posterior=posterior, random_state=seed) for seed in (1, 1, 2))
+    few = {"draws": 20, "tune": 50}
+    first, again, other = (fitted(X, y, posterior=posterior, random_state=seed, **few) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.predict_proba(X), again.predict_proba(X))
     assert not np.array_equal(first.predict_proba(X), other.predict_proba(X))
 

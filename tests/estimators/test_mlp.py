@@ -133,6 +133,31 @@ def test_laplace_is_the_call_of_that_name(structure: str):
     assert model.log_evidence_ == pytest.approx(float(q.log_evidence()), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("weights", "layers"),
+    [("last_layer", ["2"]), (["0.*"], ["0"]), ("*.weight", ["0", "2"]), (bs.largest_magnitude(1), None)],
+    ids=["last_layer", "0", "weight", "largest_magnitude"],
+)
+def test_a_part_of_the_weights_has_the_precisions_of_its_layers(weights: Any, layers: list[str] | None):
+    X, y = table()
+    model = BayesianMLPClassifier(posterior_options={"weights": weights}, **FAST).fit(X, classes(y))
+    random = model.posterior_.function.weights
+    owners = {name.partition(".")[0] for name in random.names}
+    assert layers is None or owners == set(layers)
+    precisions = random.unflat(model.posterior_.fit.prior.diagonal(random.dim))
+    for name, values in precisions.items():
+        assert {float(value) for value in values[random.mask(name)]} == {model.prior_precision_[name.partition(".")[0]]}
+
+
+@pytest.mark.parametrize("posterior", ["map", "variational", "swag", "sgmcmc", "ensemble"])
+def test_other_posteriors_take_a_part_of_the_weights_too(posterior: str):
+    X, y = table(30)
+    options = {**FAST, **POSTERIORS[posterior], "epochs": 8}
+    options["posterior_options"] = {**options.get("posterior_options", {}), "weights": "last_layer"}
+    model = quietly(BayesianMLPRegressor(posterior=posterior, **options), X, y)
+    assert np.isfinite(model.predict(X)).all()
+
+
 POSTERIORS: dict[str, dict[str, Any]] = {
     "laplace": {},
     "last_layer": {},
@@ -253,6 +278,9 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path: Path):
         ({"posterior": "mc_dropout", "rate": 1.5}, BayescopeError, "rate"),
         ({"posterior_options": {"structur": "full"}}, OptionError, "structure"),
         ({"posterior_options": {"likelihood": "gaussian"}}, OptionError, "posterior_options"),
+        ({"posterior_options": {"weights": "9.weight"}}, BayescopeError, "weights"),
+        ({"posterior_options": {"weights": bs.largest_variance(3)}}, UnsupportedError, "largest_magnitude"),
+        ({"posterior": "last_layer", "posterior_options": {"weights": "all"}}, UnsupportedError, "posterior='laplace'"),
         ({"posterior_options": "full"}, BayescopeError, "posterior_options"),
         ({"posterior_options": {"structure": "fulll"}}, OptionError, "structure"),
         ({"posterior": "nuts", "checkpoint": "run.pt"}, UnsupportedError, "checkpoint"),

@@ -28,12 +28,12 @@ def line(rows: int = 60, columns: int = 5, *, bias: bool = True, seed: int = 0, 
     x = 3.0 * torch.randn(rows, columns, dtype=torch.float64, generator=generator) + 2.0
     y = x @ torch.linspace(-0.5, 0.8, columns, dtype=torch.float64) + 4.0
     y = y + noise * torch.randn(rows, dtype=torch.float64, generator=generator)
-    return LinearDensity(LinearModel(columns, 1, bias), Gaussian(), Prior(), x, y[:, None])
+    return LinearDensity.of(LinearModel(columns, 1, bias), Gaussian(), Prior(), x, y[:, None])
 
 
 def log_evidence(table: LinearDensity, log_alpha: float, log_beta: float, intercept: float) -> float:
     """log N(y; 0, noise + X Xᵀ/α + 1 1ᵀ/τ)."""
-    x, rows = table.features, table.rows.count
+    x, rows = table.features, table.table.count
     covariance = math.exp(-log_beta) * torch.eye(rows).double() + x @ x.mT * math.exp(-log_alpha)
     covariance += table.model.bias / intercept
     marginal = torch.distributions.MultivariateNormal(torch.zeros(rows).double(), covariance)
@@ -129,7 +129,7 @@ def test_a_weak_intercept_gives_the_scales_of_bayesian_ridge():
 def test_features_without_information_are_told_and_do_no_harm():
     x = torch.tensor([[-1.0], [1.0]] * 10, dtype=torch.float64)
     y = torch.tensor([0.0, 0.0, 1.0, 1.0] * 5, dtype=torch.float64)
-    table = LinearDensity(LinearModel(1), Gaussian(), Prior(), x, y[:, None])
+    table = LinearDensity.of(LinearModel(1), Gaussian(), Prior(), x, y[:, None])
     scales = tune_scales(table, intercept_prior_precision=1e-4)
     assert scales.useless
     assert scales.noise_variance == pytest.approx(0.25, rel=0.1)
@@ -137,14 +137,14 @@ def test_features_without_information_are_told_and_do_no_harm():
 
 def test_a_noise_of_zero_is_warned_of():
     x = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
-    table = LinearDensity(LinearModel(1), Gaussian(), Prior(), x, 2.0 * x + 1.0)
+    table = LinearDensity.of(LinearModel(1), Gaussian(), Prior(), x, 2.0 * x + 1.0)
     with pytest.warns(ConvergenceWarning, match="without noise"):
         scales = tune_scales(table, intercept_prior_precision=1e-4)
     assert scales.noise_variance < 1e-8
 
 
 def test_a_constant_has_no_noise_to_learn():
-    table = LinearDensity(
+    table = LinearDensity.of(
         LinearModel(1), Gaussian(), Prior(), torch.arange(4.0).double()[:, None], torch.ones(4, 1).double()
     )
     with pytest.raises(InputError, match="vary"):
@@ -173,7 +173,9 @@ def test_scales_do_not_move_with_the_origin_of_the_inputs(shift: float):
     x = torch.randn(60, 3, dtype=torch.float64, generator=generator)
     y = x @ torch.tensor([1.0, -0.5, 0.2]).double() + 0.3 * torch.randn(60, dtype=torch.float64, generator=generator)
     near, far = (
-        tune_scales(LinearDensity(LinearModel(3), Gaussian(), Prior(), at, y[:, None]), intercept_prior_precision=1e-40)
+        tune_scales(
+            LinearDensity.of(LinearModel(3), Gaussian(), Prior(), at, y[:, None]), intercept_prior_precision=1e-40
+        )
         for at in (x, x + shift)
     )
     assert far.prior_precision == pytest.approx(near.prior_precision, rel=1e-6)

@@ -77,8 +77,8 @@ def test_products_with_the_jacobian(case: LinearCase):
 
 def test_rows_that_count_twice_are_as_rows_that_stand_twice(case: LinearCase, theta: torch.Tensor):
     counts = torch.arange(case.features.shape[0]) % 3
-    weighted = LinearDensity(case.model, case.likelihood, case.prior, case.features, case.targets, counts.double())
-    repeated = LinearDensity(
+    weighted = LinearDensity.of(case.model, case.likelihood, case.prior, case.features, case.targets, counts.double())
+    repeated = LinearDensity.of(
         case.model,
         case.likelihood,
         case.prior,
@@ -122,7 +122,7 @@ def test_strides_do_not_matter_and_the_table_is_not_written(case: LinearCase, th
     wide[::2] = case.features
     for table in (torch.from_numpy(columns), wide[::2]):
         before = table.clone()
-        density = LinearDensity(case.model, case.likelihood, case.prior, table, case.targets)
+        density = LinearDensity.of(case.model, case.likelihood, case.prior, table, case.targets)
         reading = density.read(theta)
         assert_close(reading.gradient, expected.gradient, **EXACT)
         assert_close(reading.curvature, expected.curvature, **EXACT)
@@ -131,4 +131,4 @@ def test_strides_do_not_matter_and_the_table_is_not_written(case: LinearCase, th
 
 def test_rows_of_inputs_and_targets_have_to_match():
     with pytest.raises(InputError, match="y: expected 3 rows"):
-        LinearDensity(LinearModel(2), Bernoulli(), Prior(), torch.zeros(3, 2).double(), torch.zeros(4, 1).double())
+        LinearDensity.of(LinearModel(2), Bernoulli(), Prior(), torch.zeros(3, 2).double(), torch.zeros(4, 1).double())

@@ -29,7 +29,7 @@ def density(likelihood: Likelihood, rows: int, columns: int, strength: float, se
     classes = 3 if likelihood.name == "categorical" else 1
     labels = torch.bucketize(score, torch.tensor([-0.5, 0.5]).double()) if classes == 3 else (score > 0.3).double()
     model = LinearModel(columns, classes)
-    return LinearDensity(model, likelihood, Prior(), x, likelihood.targets(labels, classes))
+    return LinearDensity.of(model, likelihood, Prior(), x, likelihood.targets(labels, classes))
 
 
 def log_evidence(table: LinearDensity, t: float) -> float:
@@ -80,7 +80,7 @@ def test_a_known_noise_is_tuned_as_in_closed_form():
         + 2.0
         + torch.randn(50, dtype=torch.float64, generator=generator)
     )
-    table = LinearDensity(LinearModel(4), Gaussian(1.3), Prior(), x, y[:, None])
+    table = LinearDensity.of(LinearModel(4), Gaussian(1.3), Prior(), x, y[:, None])
     tuned = maximise_evidence(table, intercept_prior_precision=0.01)
     exact = tune_scales(table, intercept_prior_precision=0.01, noise_variance=1.3)
     assert tuned.prior_precision == pytest.approx(exact.prior_precision, rel=1e-8)
@@ -105,7 +105,7 @@ def test_well_determined_weights_are_counted():
 def test_features_without_information_are_held_at_zero():
     x = torch.tensor([[-1.0], [1.0]] * 20, dtype=torch.float64)
     y = torch.tensor([0.0, 0.0, 1.0, 1.0] * 10)  # balanced within both values of x
-    table = LinearDensity(LinearModel(1), Bernoulli(), Prior(), x, y[:, None].double())
+    table = LinearDensity.of(LinearModel(1), Bernoulli(), Prior(), x, y[:, None].double())
     tuned = maximise_evidence(table, intercept_prior_precision=INTERCEPT)
     assert tuned.useless
     assert tuned.effective_parameters < 1e-5
@@ -128,11 +128,11 @@ def test_a_large_table_takes_few_passes(monkeypatch: pytest.MonkeyPatch):
     model = LinearModel(8)
     truth = 0.4 * torch.randn(9, dtype=torch.float64, generator=generator)
     y = Bernoulli().sample(model.forward(x, truth), generator)
-    table = LinearDensity(model, Bernoulli(), Prior(), x, y)
+    table = LinearDensity.of(model, Bernoulli(), Prior(), x, y)
     passes = []
     read = LinearDensity.read
     monkeypatch.setattr(
-        LinearDensity, "read", lambda self, *a, **k: passes.append(self.rows.count) or read(self, *a, **k)
+        LinearDensity, "read", lambda self, *a, **k: passes.append(self.table.count) or read(self, *a, **k)
     )
     tuned = maximise_evidence(table, intercept_prior_precision=INTERCEPT)
     assert passes.count(40_000) <= 4

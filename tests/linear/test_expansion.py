@@ -22,7 +22,7 @@ def table() -> LinearDensity:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(30, 4, dtype=torch.float64, generator=generator) + 0.5
     y = x[:, :2].sum(1) + torch.randn(30, dtype=torch.float64, generator=generator) + 1.0
-    return LinearDensity(LinearModel(4), Gaussian(1.0), Prior(), x, y[:, None])
+    return LinearDensity.of(LinearModel(4), Gaussian(1.0), Prior(), x, y[:, None])
 
 
 def expansion(table: LinearDensity, theta: torch.Tensor, slope: float = 0.0) -> Expansion:

@@ -38,7 +38,7 @@ def fit(link: str, table: PlanarTable, **options: object) -> GaussianPosterior:
 
 def density_of(link: str, table: PlanarTable) -> LinearDensity:
     model = LinearModel(table.features.shape[1], bias=table.bias)
-    return LinearDensity(model, Bernoulli(link), prior_of(table), table.features, table.labels[:, None])
+    return LinearDensity.of(model, Bernoulli(link), prior_of(table), table.features, table.labels[:, None])
 
 
 @cache

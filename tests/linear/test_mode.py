@@ -10,7 +10,7 @@ from bayescope.errors import ConvergenceError
 from bayescope.likelihoods import Bernoulli, Categorical
 from bayescope.linear import mode as module
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.mode import every, find_mode
+from bayescope.linear.mode import find_mode
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from tests.cases import LINEAR_CASES, LinearCase
@@ -50,7 +50,7 @@ def test_separable_data_with_a_weak_prior_converge(likelihood, unit: float, prec
     labels = torch.tensor([0, 0, 0, 1, 1, 1])
     outputs = 2 if likelihood.name == "categorical" else 1
     model = LinearModel(2, outputs)
-    density = LinearDensity(model, likelihood, Prior(precision), x, likelihood.targets(labels, outputs))
+    density = LinearDensity.of(model, likelihood, Prior(precision), x, likelihood.targets(labels, outputs))
     mode = find_mode(density)
     assert distance(density, mode.theta) < 1e-7
     probabilities = likelihood.conditional(model.forward(x, mode.theta))[0]
@@ -65,12 +65,12 @@ def test_a_large_table_is_begun_on_some_of_its_rows(monkeypatch: pytest.MonkeyPa
     model = LinearModel(5)
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0, 0.3], dtype=torch.float64)
     y = Bernoulli().sample(model.forward(x, truth), generator)
-    density = LinearDensity(model, Bernoulli(), Prior(2.0), x, y)
+    density = LinearDensity.of(model, Bernoulli(), Prior(2.0), x, y)
     exact = find_mode(density)
     passes = []
     read = LinearDensity.read
     monkeypatch.setattr(
-        LinearDensity, "read", lambda self, *a, **k: passes.append(self.rows.count) or read(self, *a, **k)
+        LinearDensity, "read", lambda self, *a, **k: passes.append(self.table.count) or read(self, *a, **k)
     )
     monkeypatch.setattr(module, "LARGE_ROWS", 10_000)
     monkeypatch.setattr(module, "SAMPLED_ROWS", 10_000)
@@ -83,10 +83,10 @@ def test_a_large_table_is_begun_on_some_of_its_rows(monkeypatch: pytest.MonkeyPa
 
 def test_a_share_of_the_rows_counts_for_all():
     case = LINEAR_CASES["logit"]
-    part = every(case.density, 4)
+    part = case.density.every(4)
     assert part.features.data_ptr() == case.features.data_ptr()
     assert float(part.weights.sum()) == pytest.approx(case.features.shape[0])
-    again = every(part, 2)
+    again = part.every(2)
     assert float(again.weights.sum()) == pytest.approx(case.features.shape[0])
 
 

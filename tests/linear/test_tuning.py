@@ -28,7 +28,7 @@ def table(signal: float, start: float = 1.0) -> LinearDensity:
     noise = torch.randn(30, 1, dtype=torch.float64, generator=generator)
     y = signal * x @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64) + noise
     prior = Prior(torch.tensor([start] * 3 + [0.1]), torch.tensor([0.2, 0.0, 0.0, 1.0]))
-    return LinearDensity(LinearModel(3), Gaussian(), prior, x, y)
+    return LinearDensity.of(LinearModel(3), Gaussian(), prior, x, y)
 
 
 def conjugate(density: LinearDensity, _: GaussianPosterior | None) -> GaussianPosterior:
@@ -60,7 +60,7 @@ def test_finds_the_maximum_of_the_evidence(signal: float, start: float) -> None:
 def test_weights_that_tell_nothing_end_at_the_bound_with_a_warning() -> None:
     density = table(0.0)
     x = density.features
-    flat = LinearDensity(
+    flat = LinearDensity.of(
         density.model, density.likelihood, Prior(torch.ones(4)), x, torch.zeros(30, 1, dtype=torch.float64)
     )
     with pytest.warns(ConvergenceWarning, match="the inputs tell nothing of y"):

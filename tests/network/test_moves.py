@@ -138,7 +138,7 @@ def test_a_last_layer_that_rows_reach_out_of_order_is_checked_as_well() -> None:
     with pytest.raises(InputError, match="moves the rows"):
         recording.tape(numbers(2, ROWS, 3))
     with pytest.raises(InputError, match="moves the rows"):
-        recording.head_tape(numbers(ROWS, 3), numbers(3, 3), lambda: numbers(2, ROWS, 3))
+        recording.head_tape(numbers(ROWS, 3), lambda: numbers(3, 3), lambda: numbers(2, ROWS, 3))
 
 
 @pytest.mark.parametrize("function", [sorted_rows, ordered_by_python, scattered])

@@ -118,3 +118,23 @@ def test_nothing_holds_two_chunks_of_positions() -> None:
     with Largest() as written:
         network.latent_variance(inputs, precision)
     assert written.numel < 2 * 576 * 3 * 335 / 2
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_outputs_in_chunks_have_the_covariance_of_all(
+    chunk: int, chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole networks of many classes: cotangents travel some at a time, and pairs of chunks give what is between."""
+    module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5)))
+    x = numbers(6, 3)
+    network = Network.trace(module, x)
+    precision = DiagonalPrecision(torch.rand(network.dim, dtype=torch.float64, generator=generator()) + 0.5)
+    classes = torch.arange(24).reshape(6, 4) % 5 if chosen else None
+    wanted = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
+    each = network.record(x).cotangent_bytes
+    monkeypatch.setattr(positions, "COTANGENT_BYTES", 2 * chunk * each)
+    monkeypatch.setattr("bayescope.network.network.PIECE_BYTES", 2**40)
+    found = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)

@@ -69,8 +69,8 @@ def test_the_head_s_second_moments_come_from_the_hessian(shape: tuple[int, ...])
     recording = network.record(inputs)
     observations = recording.outputs.shape[:-1].numel()
     root = numbers(2, observations, 3)
-    moments = torch.einsum("knc,knc->nc", root, root), torch.einsum("knc,knd->cd", root, root)
-    tape = recording.head_tape(*moments, lambda: root)
+    diagonal, total = torch.einsum("knc,knc->nc", root, root), torch.einsum("knc,knd->cd", root, root)
+    tape = recording.head_tape(diagonal, lambda: total, lambda: root)
     want = Network.trace(mlp(), inputs.reshape(-1, 4), "last_layer").record(inputs.reshape(-1, 4)).tape(root)
     torch.testing.assert_close(tape.squares(), want.squares(), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(tape.jacobian(slice(None)), want.jacobian(slice(None)), rtol=1e-10, atol=1e-12)
@@ -79,7 +79,7 @@ def test_the_head_s_second_moments_come_from_the_hessian(shape: tuple[int, ...])
 def test_what_is_no_head_has_no_head_tape() -> None:
     recording = Network.trace(mlp(), x).record(x)
     with pytest.raises(UnsupportedError, match="one linear layer"):
-        recording.head_tape(numbers(5, 3), numbers(3, 3), lambda: numbers(2, 5, 3))
+        recording.head_tape(numbers(5, 3), lambda: numbers(3, 3), lambda: numbers(2, 5, 3))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 9])

@@ -15,8 +15,9 @@ from bayescope.precision import (
     Precision,
     all_reduce,
 )
+from bayescope.processes import alone
+from tests.distributed.ranks import run
 from tests.precision.cases import CASES, corrected, covariance, kronecker, low_rank, positive, seeded
-from tests.processes import in_two
 
 SHAPE = (2, 4, 3)
 
@@ -59,10 +60,9 @@ REFUSED = {
 }
 
 
-def work(rank: int, folder: str) -> None:
-    """One of the processes: everything that is reduced, and what refusing says, into a file."""
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+def work() -> dict:
+    """Everything that is reduced, and what refusing says."""
+    rank = distributed.get_rank()
     dense = {name: all_reduce(share(name, rank)).to_dense() for name in SHARES}
     messages = {}
     for name, build in REFUSED.items():
@@ -71,17 +71,17 @@ def work(rank: int, folder: str) -> None:
         except UnsupportedError as error:
             messages[name] = str(error)
     group = distributed.new_group([1])
-    alone = share("dense", rank)
+    own = share("dense", rank)
     if rank == 1:
-        assert all_reduce(alone, group) is alone
-    torch.save({"dense": dense, "messages": messages}, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    distributed.destroy_process_group()
+        assert all_reduce(own, group) is own
+    with alone():
+        assert all_reduce(own) is own
+    return {"dense": dense, "messages": messages}
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> list[dict]:
-    return in_two(work, tmp_path_factory.mktemp("processes"))
+def results() -> list[dict]:
+    return run(work)
 
 
 @pytest.mark.parametrize("name", SHARES)

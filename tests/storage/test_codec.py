@@ -6,7 +6,7 @@ import math
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -166,6 +166,7 @@ REFUSED = {
     "a sparse tensor": (torch.eye(2).to_sparse(), "got a torch.Tensor"),
     "a tensor without memory": (torch.empty(2, device="meta"), "got a torch.Tensor"),
     "a list in itself": (loop(), "that does not hold itself"),
+    "lists in lists": (reduce(lambda inside, _: [inside], range(10_000), []), "parts are nested more deeply than"),
 }
 
 

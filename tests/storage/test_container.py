@@ -221,14 +221,14 @@ def test_altered_files_end_in_one_error(name, tmp_path):
     for _ in range(MUTANTS):
         change, altered = mutant(whole, source)
         path.write_bytes(altered)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             bs.load(path)
         except FileError as error:
             told.append(str(error))
         else:
             assert altered == whole or change in WELL_FRAMED
-        assert time.perf_counter() - start < 3.0, "no file keeps a machine busy"
+        assert time.process_time() - start < 5.0, "no file keeps a machine busy"
     words = ("altered", "truncated", "something else", "Upgrade")
     assert [message for message in told if not any(word in message for word in words)] == []
 

@@ -292,6 +292,13 @@ def test_metadata_are_checked(metadata, error, match, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("path", [None, 3, ["q.bayes"]])
+def test_paths_are_text_or_paths(path):
+    for act in (bs.load, bs.read_manifest, posterior("map").save):
+        with pytest.raises(InputTypeError, match="path: expected a path as text or a pathlib"):
+            act(path)
+
+
 def test_files_that_cannot_be_opened_are_named(tmp_path):
     for place in (tmp_path / "absent.bayes", tmp_path):
         for read in (bs.load, bs.read_manifest):

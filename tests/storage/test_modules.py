@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+from functools import reduce
 
 import numpy as np
 import pytest
@@ -156,6 +158,12 @@ def test_a_module_beside_a_description_has_to_fit_it(tmp_path):
     np.testing.assert_array_equal(answers(bs.load(path, model=same))[0], answers(q)[0])
     with pytest.raises(ModelError, match=r"expected '0\.weight' of shape"):
         bs.load(path, model=seeded(lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))))
+
+
+def test_a_module_that_is_nested_too_deeply_is_told(tmp_path):
+    deep = reduce(lambda inside, _: nn.Sequential(inside), range(sys.getrecursionlimit()), seeded(Residual))
+    with pytest.raises(ModelError, match="nested less deeply"):
+        bs.load(custom(tmp_path), model=deep)
 
 
 def test_models_are_modules_and_there_is_something_to_put_in(tmp_path):

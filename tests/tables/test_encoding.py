@@ -283,17 +283,17 @@ def test_adult_is_read_and_encoded_in_no_time(reference_data: Path) -> None:
         reference_data / "tabular" / "adult-train.csv", header=None, skipinitialspace=True, na_values="?"
     ).iloc[:, :14]
     adult.columns = [f"column {j}" for j in adult.columns]
-    start = time.perf_counter()
+    start = time.process_time()  # others may keep the machine busy
     columns = read_table(adult)
     encoding = TableEncoding.fit(columns, numeric_transform={"column 10": "quantile"})
     encoded = encoding.encode(columns)
-    seconds = time.perf_counter() - start
+    seconds = time.process_time() - start
     assert encoded.values.shape == (32_561, 14)
     assert sum(isinstance(feature, CategoricalEncoding) for feature in encoding.features) == 8
     assert [feature.missing for feature in encoding.features] == adult.isna().sum().tolist()
     gain = encoded.values[:, 10]
     assert np.unique(gain).size == adult["column 10"].nunique()
-    assert seconds < 3.0  # 0.15 on a quiet machine
+    assert seconds < 5.0  # 0.15 on a quiet machine
 
 
 def test_a_weight_is_so_many_rows() -> None:

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.additive.design import Design
 from bayescope.additive.evidence import first_precisions
 from bayescope.additive.families import Family, HiddenNets, LevelEffects
 from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb, settled
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
+from bayescope.additive.observed import Data, Observed
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.additive.pruning import pruned
 from bayescope.additive.seen import Seen
-from bayescope.additive.terms import Rows, Term, feature_term, pair_term
+from bayescope.additive.terms import Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
@@ -36,6 +36,8 @@ FIRST_PAIRED = 1000.0
 # Pairs are added so many at a time while they raise the evidence, and at most so many.
 AT_ONCE, MOST_PAIRS = 5, 20
 POSTERIORS = ("laplace", "map")
+
+__all__ = ["Additive", "Data", "Options", "fit_additive"]
 
 Pair = tuple[int, int]
 
@@ -88,28 +90,6 @@ class Options:
             checks.count("interactions", self.interactions, least=0)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Data:
-    """The rows that a model is fitted to.
-
-    Attributes:
-        rows: encoded, their offset in the outputs' unit.
-        targets: canonical, in units in which first weights of order 1 make sense: standard deviations of y.
-        weights: of the rows, shape (N,).
-        scale: the outputs' unit in that of the targets, shape (C,).
-        shift: the outputs' zero, shape (C,).
-        log_unit: log∣dy/d target∣ of one row: what log Z loses for each when it is told in y's unit.
-    """
-
-    rows: Rows
-    targets: Tensor
-    weights: Tensor
-    scale: Tensor
-    shift: Tensor
-    log_unit: float = 0.0
-
-
 @stored("additive", without=("fit",))
 @final
 @dataclass(frozen=True, eq=False)
@@ -138,7 +118,7 @@ class Additive:
     fit: AdditiveFit | None = None
 
 
-def fit_additive(encoding: TableEncoding, data: Data, likelihood: Likelihood, options: Options) -> Additive:
+def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood, options: Options) -> Additive:
     """Fits a neural additive model.
 
     Args:
@@ -172,7 +152,7 @@ def fit_additive(encoding: TableEncoding, data: Data, likelihood: Likelihood, op
 
 
 def _with_pairs(
-    fitted: AdditiveFit, encoding: TableEncoding, data: Data, likelihood: Likelihood, options: Options,
+    fitted: AdditiveFit, encoding: TableEncoding, data: Observed, likelihood: Likelihood, options: Options,
     generator: torch.Generator,
 ) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:  # fmt: skip
     """The fit with the pairs that were asked for: given ones, the best of a ranking, or as many as raise log Z."""
@@ -180,7 +160,7 @@ def _with_pairs(
     if not isinstance(wanted, int | str):
         given = tuple({frozenset(pair): _checked(pair, features) for pair in wanted}.values())
         return _extended(fitted, given, encoding, data, likelihood, options, generator), given, None
-    first = ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
+    first = ranking = rank(fitted, encoding, data, options.ranking, generator)
     if isinstance(wanted, int):
         best = ranking.pairs[:wanted]
         if best:
@@ -199,14 +179,14 @@ def _with_pairs(
         reached = tightest_log_evidence(trial)
         if reached > before + odds:
             fitted, pairs, before = trial, (*pairs, *new), reached
-            ranking = rank(fitted, encoding, data.rows, options.ranking, generator)
+            ranking = rank(fitted, encoding, data, options.ranking, generator)
         else:
             at_once = 0 if pairs else len(new) // 2  # fewer of the best, until the first are found
     return fitted, pairs, first
 
 
 def _extended(
-    fitted: AdditiveFit, pairs: Sequence[Pair], encoding: TableEncoding, data: Data, likelihood: Likelihood,
+    fitted: AdditiveFit, pairs: Sequence[Pair], encoding: TableEncoding, data: Observed, likelihood: Likelihood,
     options: Options, generator: torch.Generator,
 ) -> AdditiveFit:  # fmt: skip
     """The fit with more terms, everything trained on from where it was."""
@@ -217,18 +197,17 @@ def _extended(
 
 
 def _climbed(
-    before: AdditiveFit | None, families: tuple[Family, ...], data: Data, likelihood: Likelihood, options: Options,
+    before: AdditiveFit | None, families: tuple[Family, ...], data: Observed, likelihood: Likelihood, options: Options,
     generator: torch.Generator,
 ) -> AdditiveFit:  # fmt: skip
     known = () if before is None else before.problem.designs
-    designs = (*known, *[Design.of(family, data.rows, data.weights) for family in families[len(known) :]])
-    offset = None if data.rows.offset is None else data.rows.offset / data.scale
+    designs = (*known, *[data.design(family) for family in families[len(known) :]])
     fresh = [
         family.start(design.points, design.mass, generator)
         for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
     ]
     centres = (*(() if before is None else before.problem.centres), *fresh)
-    problem = Problem(families, designs, data.targets, data.weights, centres, offset)
+    problem = Problem(families, designs, data.targets, data.weights, centres, data.offset, data.passes)
     state = State(centres, torch.zeros(len(data.scale), dtype=torch.float64))
     learn = isinstance(options.prior_precision, str)
     inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
@@ -239,7 +218,7 @@ def _climbed(
     return climb(problem, state, at, replace(options.schedule, learn=learn))
 
 
-def _families(encoding: TableEncoding, data: Data, hidden: int) -> tuple[Family, ...]:
+def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[Family, ...]:
     """Nets for numbers, with effects of their values where those are few; levels for categories, of like number."""
     nets: list[Term] = []
     valued: list[Term] = []
@@ -250,18 +229,18 @@ def _families(encoding: TableEncoding, data: Data, hidden: int) -> tuple[Family,
             levels = len(described.levels)
             tables.setdefault(levels.bit_length(), []).append((term, levels))
         else:
-            (valued if has_values(term, data.rows, data.weights) else nets).append(term)
+            (valued if has_values(term, data.values, data.total) else nets).append(term)
     outputs = len(data.scale)
     families: list[Family] = [HiddenNets.of(nets, hidden, outputs)] if nets else []
     if valued:
-        families.append(ValuedNets.of(valued, hidden, outputs, data.rows))
+        families.append(ValuedNets.of(valued, hidden, outputs, data.values))
     for _, alike in sorted(tables.items()):
         most = max(levels for _, levels in alike)
         families.append(LevelEffects(tuple(term for term, _ in alike), most, outputs))
     return tuple(families)
 
 
-def _model(fitted: AdditiveFit, data: Data) -> AdditiveModel:
+def _model(fitted: AdditiveFit, data: Observed) -> AdditiveModel:
     problem = fitted.problem
     centres = tuple(
         Centre(design.mean(family.values(theta, design.points)), mean, theta)

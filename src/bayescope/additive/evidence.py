@@ -14,6 +14,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from bayescope.additive.passes import RowValues
 from bayescope.additive.problem import Blocks, Hyperparameters, Linearized, Problem, State
 from bayescope.likelihoods import Gaussian
 
@@ -47,7 +48,7 @@ class Evidence:
     determined: tuple[Tensor, ...]
     squares: tuple[Tensor, ...]
     total: float
-    f: Tensor
+    f: RowValues
 
     @classmethod
     def of(cls, problem: Problem, state: State, at: Hyperparameters, linear: Linearized) -> Evidence:
@@ -105,10 +106,10 @@ class Evidence:
 
     def _noise(self, problem: Problem, likelihood: Gaussian) -> Tensor:
         """One for each output, shape (D,), which are taken to have used up as many degrees of freedom each."""
-        residuals = problem.weights @ (problem.targets - self.f).square()
+        residuals = problem.squared_residuals(self.f)
         count = problem.rows()
-        told = residuals / max(count - self.total / problem.targets.shape[1], LEAST_FREEDOM * count)
-        before = likelihood.noise(problem.targets)
+        told = residuals / max(count - self.total / len(residuals), LEAST_FREEDOM * count)
+        before = likelihood.noise(residuals)
         return (before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(min=LEAST_NOISE)
 
 

@@ -159,7 +159,7 @@ def _values_seen(additive: Additive, feature: int, described: NumericEncoding) -
     """The values of a feature in the column's unit, where they are few enough to have effects of their own."""
     seen, term = additive.seen.features[feature], feature_term(additive.encoding, feature)
     rows = seen.rows(additive.encoding)
-    if not has_values(term, rows, seen.weights):
+    if not has_values(term, rows, float(seen.weights.sum())):
         return None
     numbers = values_of(term, rows).numpy()
     low, high = np.full(len(numbers), described.minimum), np.full(len(numbers), described.maximum)

@@ -23,7 +23,8 @@ from bayescope.additive.evidence import LEAST_PRECISION
 from bayescope.additive.families import HiddenNets
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.margins import Grids, Margin
-from bayescope.additive.terms import Rows, Term, pair_term
+from bayescope.additive.observed import Observed
+from bayescope.additive.terms import Term, pair_term
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 from bayescope.threads import one_thread
@@ -63,13 +64,13 @@ class Ranking:
         return cls(tuple(pairs[place] for place in order), scores[order], method)
 
 
-def rank(fit: AdditiveFit, encoding: TableEncoding, rows: Rows, method: str, generator: torch.Generator) -> Ranking:
+def rank(fit: AdditiveFit, encoding: TableEncoding, data: Observed, method: str, generator: torch.Generator) -> Ranking:
     """Ranks all pairs of features.
 
     Args:
         fit: of the features' effects.
         encoding: of the table.
-        rows: those that were fitted.
+        data: what was fitted.
         method: "evidence" or "mutual_information".
         generator: of the hidden units that "evidence" judges by.
 
@@ -79,14 +80,14 @@ def rank(fit: AdditiveFit, encoding: TableEncoding, rows: Rows, method: str, gen
     checks.choice("ranking", method, METHODS)
     pairs = list(combinations(range(len(encoding.features)), 2))
     if method == "evidence":
-        scores = evidence_gains(fit, [pair_term(encoding, pair) for pair in pairs], rows, generator)
+        scores = evidence_gains(fit, [pair_term(encoding, pair) for pair in pairs], data, generator)
     else:
         information = mutual_information(fit, len(encoding.features))
         scores = torch.stack([information[pair] for pair in pairs]) if pairs else torch.zeros(0)
     return Ranking.of(pairs, scores.numpy(), method)
 
 
-def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], rows: Rows, generator: torch.Generator) -> Tensor:
+def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], data: Observed, generator: torch.Generator) -> Tensor:
     r"""What each pair alone would add to the log evidence if its net's hidden units stayed as they start.
 
     With units φ, H a pair, f moves by V φ, V ~ N(0, 1/p), and log p(y∣f) to second order is a linear model with slope g
@@ -106,23 +107,23 @@ def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], rows: Rows, generato
     Args:
         fit: gives g and Λ.
         terms: the pairs.
-        rows: those of the fit.
+        data: what was fitted.
         generator: draws the hidden units.
 
     Returns:
         Gains in nats, shape (T,), at least 0.
     """
-    curvature = fit.linear.curvature.abs().sum(2)
-    summed = torch.cat([fit.problem.weights[:, None], fit.linear.slope, curvature], 1)
+    weights, linear, passes = fit.problem.weights, fit.linear, fit.problem.passes
+    summed = passes.computed(
+        lambda rows: torch.cat([weights[rows][:, None], linear.slope[rows], linear.curvature[rows].abs().sum(2)], 1)
+    )
     columns = {column.feature: column for term in terms for column in term.columns}
-    margins = {
-        feature: Margin.of(column, rows, fit.problem.weights, generator) for feature, column in sorted(columns.items())
-    }
+    margins = {feature: data.margin(column, generator) for feature, column in sorted(columns.items())}
     gains = torch.zeros(len(terms), dtype=torch.float64)
     with one_thread():  # the factorisations are small
         for places in _blocks(terms, margins):
             some = [terms[place] for place in places]
-            grids = Grids.of([(margins[term.features[0]], margins[term.features[1]]) for term in some], summed)
+            grids = Grids.of([(margins[term.features[0]], margins[term.features[1]]) for term in some], summed, passes)
             gains[places] = _gains(grids, some, generator)
     return gains
 
@@ -207,14 +208,21 @@ def _scales_curvature(fit: AdditiveFit, features: int) -> Tensor:
     for family, design, theta in zip(fit.problem.families, fit.problem.designs, fit.state.thetas, strict=True):
         at = family.values(theta, design.points)
         values.append(design.less(at, design.mean(at)))
-    count, outputs = fit.linear.slope.shape
-    total = torch.zeros(features, features, dtype=torch.float64)
-    for rows in torch.arange(count).split(max(1, BLOCK // (features * outputs))):
-        effects = torch.zeros(features, len(rows), outputs, dtype=torch.float64)
-        for family, design, of in zip(fit.problem.families, fit.problem.designs, values, strict=True):
-            for place, term in enumerate(family.terms):
-                if len(term.features) == 1:
-                    effects[term.features[0]] = of[place, design.place[place, rows]]
-        weighted = (fit.linear.curvature[rows] @ effects[..., None])[..., 0]
-        total += effects.flatten(1) @ weighted.flatten(1).mT
-    return total
+    outputs, curvature = fit.linear.outputs, fit.linear.curvature
+
+    def part(rows: slice) -> list[Tensor]:
+        middle = curvature[rows]
+        first, total = rows.start or 0, torch.zeros(features, features, dtype=torch.float64)
+        for some in torch.arange(len(middle)).split(max(1, BLOCK // (features * outputs))):
+            effects = torch.zeros(features, len(some), outputs, dtype=torch.float64)
+            here = slice(first + int(some[0]), first + int(some[-1]) + 1)
+            for family, design, of in zip(fit.problem.families, fit.problem.designs, values, strict=True):
+                places = design.place[:, here]
+                for place, term in enumerate(family.terms):
+                    if len(term.features) == 1:
+                        effects[term.features[0]] = of[place, places[place]]
+            weighted = (middle[some] @ effects[..., None])[..., 0]
+            total += effects.flatten(1) @ weighted.flatten(1).mT
+        return [total]
+
+    return fit.problem.passes.summed(part)[0]

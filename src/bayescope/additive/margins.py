@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.families import HiddenNets, Points
+from bayescope.additive.passes import InMemory, Passes, RowValues
 from bayescope.additive.terms import Column, Rows, Term
 from bayescope.tables.encoding import NO_LEVEL
 
@@ -32,7 +33,7 @@ class Margin:
         basis: functions of the feature that its own effect is made of, shape (K, m); the last tells the missing.
     """
 
-    group: Tensor
+    group: RowValues
     inputs: Tensor
     share: Tensor
     basis: Tensor
@@ -108,12 +109,13 @@ class Grids:
     sums: Tensor
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[Margin, Margin]], summed: Tensor) -> Grids:
+    def of(cls, pairs: Sequence[tuple[Margin, Margin]], summed: RowValues, passes: Passes | None = None) -> Grids:
         """Adds up the rows.
 
         Args:
             pairs: of margins, whose nets all have as many inputs.
             summed: what is added up, shape (N, S); its first column holds the rows' weights.
+            passes: how the rows are read; all at once by default.
         """
         side = max(len(margin.share) for pair in pairs for margin in pair)
         wide = 1 + max(first.basis.shape[1] + second.basis.shape[1] for first, second in pairs)
@@ -122,7 +124,6 @@ class Grids:
         inputs = torch.zeros(count, side, side, width, dtype=torch.float64)
         basis = torch.zeros(count, side, side, wide, dtype=torch.float64)
         gone = torch.ones(count, side, side, dtype=torch.bool)
-        sums = torch.zeros(count, side * side, summed.shape[1], dtype=torch.float64)
         basis[..., 0] = 1.0
         for place, (first, second) in enumerate(pairs):
             rows, columns = len(first.share), len(second.share)
@@ -132,7 +133,16 @@ class Grids:
             basis[place, :rows, :, 1:middle] = first.basis[:, None]
             basis[place, :, :columns, middle : middle + second.basis.shape[1]] = second.basis
             gone[place, : rows - 1, : columns - 1] = False
-            sums[place].index_add_(0, first.group * side + second.group, summed)
+        (sums,) = (passes or InMemory()).summed(lambda rows: [_sums(pairs, side, summed[rows], rows)])
         share = sums[..., 0] / sums[..., 0].sum(1, keepdim=True)
         points = Points(inputs.flatten(1, 2), torch.where(gone.flatten(1), 0, NO_LEVEL))
         return cls(points, share, basis.flatten(1, 2), sums)
+
+
+def _sums(pairs: Sequence[tuple[Margin, Margin]], side: int, numbers: Tensor, rows: slice) -> Tensor:
+    """Of some rows' numbers (n, S) over the cells of each pair, shape (G, U, S)."""
+    groups = {id(margin): margin.group[rows] for pair in pairs for margin in pair}
+    sums = torch.zeros(len(pairs), side * side, numbers.shape[1], dtype=torch.float64)
+    for place, (first, second) in enumerate(pairs):
+        sums[place].index_add_(0, groups[id(first)] * side + groups[id(second)], numbers)
+    return sums

@@ -13,7 +13,7 @@ from bayescope.additive.distinct import Distinct
 from bayescope.additive.families import Family, HiddenNets, Points
 from bayescope.additive.terms import Rows, Term
 from bayescope.errors import InputTypeError
-from bayescope.models import at_draws
+from bayescope.models import among, among_pairs, at_draws
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.storage import stored
 from bayescope.tape import DenseTape, JoinedTape, Tape
@@ -135,15 +135,21 @@ class AdditiveModel:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
         return at_draws(self, x, theta, precision, n, generator)
 
-    def covariance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
+    def covariance(self, x: Rows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
+        return among_pairs(self._covariance(x, theta, precision), classes)
+
+    def variance(self, x: Rows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+        """The diagonal of `covariance`, shape (N, C)."""
+        return among(self._variance(x, theta, precision), classes)
+
+    def _covariance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
         if self._apart(precision, x):
             return self._summed(x, theta, precision, lambda block, tape: block.covariance_of(tape))
         blocks = [precision.covariance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
         return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, self.outputs)
 
-    def variance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
-        """The diagonal of `covariance`, shape (N, C)."""
+    def _variance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
         if self._apart(precision, x):
             return self._summed(x, theta, precision, lambda block, tape: block.variance_of(tape))
         blocks = [precision.variance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
@@ -154,6 +160,10 @@ class AdditiveModel:
         blocks = [self.tape(x[rows], theta).multiply(v.mT) for rows in self._blocks(len(x))]
         joined = torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, v.shape[0])
         return joined.permute(2, 0, 1)
+
+    def is_last_layer(self, x: Rows, theta: Tensor) -> bool:
+        """No: it has a net for each term."""
+        return False
 
     def tape(self, x: Rows, theta: Tensor) -> Tape:
         """The Jacobian, each term's part by itself."""

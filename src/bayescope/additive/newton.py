@@ -15,6 +15,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from bayescope.additive.passes import RowValues
 from bayescope.additive.problem import Blocks, Hyperparameters, Linearized, Problem, State
 
 FIRST_DAMPING = 1.0
@@ -39,7 +40,7 @@ class Step:
     """
 
     state: State
-    f: Tensor
+    f: RowValues
     log_joint: Tensor
     gain: float
     damping: float
@@ -107,8 +108,7 @@ class _Solver:
 
     def _product(self, v: Tensor) -> Tensor:
         thetas, intercept = self._split(v)
-        moved = (self._linear.curvature @ self._linear.forward(thetas, intercept)[..., None])[..., 0]
-        parts, shift = self._linear.transposed(moved)
+        parts, shift = self._linear.product(thetas, intercept)
         pulled = [part + diagonal * theta for part, diagonal, theta in zip(parts, self._diagonals, thetas, strict=True)]
         return _flat(pulled, shift + self._intercept * intercept)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayescope.additive.design import ALL
 from bayescope.additive.evidence import MOST_PRECISION
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.model import AdditiveModel
@@ -48,12 +49,12 @@ def tightest_log_evidence(fitted: AdditiveFit) -> float:
 
     With R = Λ^½ J, log∣Rᵀ R + D∣ = log∣D∣ + log∣I + R D⁻¹ Rᵀ∣: N C rows, however many weights.
     """
-    linear, at = fitted.linear, fitted.at
-    rows, outputs = linear.slope.shape
-    if rows * outputs > MOST_ROWS:
+    linear, at, problem = fitted.linear, fitted.at, fitted.problem
+    outputs = linear.outputs
+    if not problem.passes.whole or len(problem.weights[ALL]) * outputs > MOST_ROWS:
         return fitted.log_evidence
-    root = at.likelihood.ggn_sqrt(linear.f, fitted.problem.targets) * fitted.problem.weights.sqrt()[:, None, None]
-    jacobian = (root.mT @ _jacobian(fitted, slice(0, rows))).flatten(0, 1)
+    root = problem.root(linear.f, at.likelihood, ALL)
+    jacobian = (root.mT @ _jacobian(fitted, ALL)).flatten(0, 1)
     prior = _prior_diagonal(fitted, outputs)
     whitened = jacobian * prior.rsqrt()
     gram = whitened @ whitened.mT
@@ -93,12 +94,20 @@ def _precision(fitted: AdditiveFit, model: AdditiveModel, structure: str) -> Pre
         ]
         last = DensePrecision(intercept + fitted.at.intercept * torch.eye(len(intercept), dtype=torch.float64))
         return BlockPrecision([*parts, last], model.indices, model.dim, name=NAME)
-    matrix = torch.zeros(model.dim, model.dim, dtype=torch.float64)
-    for rows in row_blocks(len(fitted.linear.slope), 8 * model.outputs * model.dim):
-        jacobian = _jacobian(fitted, rows)
-        matrix += (fitted.linear.curvature[rows] @ jacobian).flatten(0, 1).mT @ jacobian.flatten(0, 1)
+    (matrix,) = fitted.problem.passes.summed(lambda rows: [_full_curvature(fitted, model, rows)])
     prior = _prior_diagonal(fitted, model.outputs)
     return DensePrecision(matrix + torch.diag(prior), name=NAME)
+
+
+def _full_curvature(fitted: AdditiveFit, model: AdditiveModel, rows: slice) -> Tensor:
+    """Σ Jᵀ Λ J over some rows, shape (P, P)."""
+    curvature = fitted.linear.curvature[rows]
+    first = rows.start or 0
+    matrix = torch.zeros(model.dim, model.dim, dtype=torch.float64)
+    for some in row_blocks(len(curvature), 8 * model.outputs * model.dim):
+        jacobian = _jacobian(fitted, slice(first + some.start, first + some.stop))
+        matrix += (curvature[some] @ jacobian).flatten(0, 1).mT @ jacobian.flatten(0, 1)
+    return matrix
 
 
 def _prior_diagonal(fitted: AdditiveFit, outputs: int) -> Tensor:
@@ -114,8 +123,7 @@ def _jacobian(fitted: AdditiveFit, rows: slice) -> Tensor:
         place = design.place[:, rows]
         own = torch.stack([some[at] for some, at in zip(jacobian, place, strict=True)])  # (G, n, C, P)
         parts.append(own.permute(1, 2, 0, 3).flatten(2))
-    outputs = linear.slope.shape[1]
-    constant = torch.eye(outputs, dtype=torch.float64).expand(parts[0].shape[0], -1, -1)
+    constant = torch.eye(linear.outputs, dtype=torch.float64).expand(parts[0].shape[0], -1, -1)
     return torch.cat([*parts, constant], 2)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import final
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from bayescope.additive.design import Design
 from bayescope.additive.families import Family
 from bayescope.additive.jacobian import Jacobian
+from bayescope.additive.passes import InMemory, Passes, RowValues
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.threads import one_thread
@@ -65,29 +66,58 @@ class Problem:
         weights: of the rows, shape (N,): row n counts as weight n times, in every sum over the data.
         centres: prior means of each family's weights, shape (G, P).
         offset: shape (N, C), or ``None``.
+        passes: how the rows are read.
     """
 
     families: tuple[Family, ...]
     designs: tuple[Design, ...]
-    targets: Tensor
-    weights: Tensor
+    targets: RowValues
+    weights: RowValues
     centres: tuple[Tensor, ...]
-    offset: Tensor | None
+    offset: RowValues | None
+    passes: Passes = field(default_factory=InMemory)
 
-    def outputs(self, state: State) -> Tensor:
+    def outputs(self, state: State) -> RowValues:
         """f of each row, shape (N, C)."""
-        f = state.intercept.expand(len(self.weights), -1)
-        f = f if self.offset is None else f + self.offset
+        tables = []
         for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
             values = family.values(theta, design.points)
-            f = f + design.gathered(design.less(values, design.mean(values)))
-        return f
+            tables.append(design.less(values, design.mean(values)))
+        return self.passes.kept(lambda rows: self._sums(state.intercept, tables, rows, self.offset))
 
-    def log_likelihood(self, f: Tensor, likelihood: Likelihood) -> Tensor:
+    def _sums(self, constant: Tensor, tables: Sequence[Tensor], rows: slice, offset: RowValues | None) -> Tensor:
+        """The constant, the offset and the terms' values at the points of some rows, shape (n, C)."""
+        total = constant if offset is None else constant + offset[rows]
+        for design, table in zip(self.designs, tables, strict=True):
+            total = total + design.gathered(table, rows)
+        return total
+
+    def gathered(self, constant: Tensor, tables: Sequence[Tensor]) -> RowValues:
+        """The constant (C,) and the terms' values at the points of each row, of (G, U, C) for each family."""
+        return self.passes.computed(lambda rows: self._sums(constant, tables, rows, None))
+
+    def scattered(self, values: RowValues) -> list[Tensor]:
+        """Sums over the rows of each point, shape (G, U, ...) for each family, and last over all rows, shape (...)."""
+
+        def part(rows: slice) -> list[Tensor]:
+            own = values[rows]
+            return [*[design.scattered(own, rows) for design in self.designs], own.sum(0)]
+
+        return self.passes.summed(part)
+
+    def log_likelihood(self, f: RowValues, likelihood: Likelihood) -> Tensor:
         """Σ_n w_n log p(y_n∣f_n)."""
-        return self.weights @ likelihood.log_prob(f, self.targets)
+        (total,) = self.passes.summed(
+            lambda rows: [self.weights[rows] @ likelihood.log_prob(f[rows], self.targets[rows])]
+        )
+        return total
 
-    def log_joint(self, state: State, at: Hyperparameters, f: Tensor | None = None) -> Tensor:
+    def squared_residuals(self, f: RowValues) -> Tensor:
+        """Σ_n w_n (y_n − f_n)², shape (C,)."""
+        (total,) = self.passes.summed(lambda rows: [self.weights[rows] @ (self.targets[rows] - f[rows]).square()])
+        return total
+
+    def log_joint(self, state: State, at: Hyperparameters, f: RowValues | None = None) -> Tensor:
         """log p(y∣f) − ½ Σ δ (θ−m)² − ½ δ_b b²: the log joint but for the prior's constants."""
         pull = at.intercept * state.intercept.square().sum()
         for departure, diagonal in zip(self.departures(state), at.diagonal(self.families), strict=True):
@@ -98,7 +128,7 @@ class Problem:
         """θ − m of each family, shape (G, P)."""
         return [theta - centre for theta, centre in zip(state.thetas, self.centres, strict=True)]
 
-    def linearized(self, state: State, likelihood: Likelihood, f: Tensor | None = None) -> Linearized:
+    def linearized(self, state: State, likelihood: Likelihood, f: RowValues | None = None) -> Linearized:
         """The Jacobians of the centred terms, the slope of log p(y∣f) and the curvature −∂² log p(y∣f) of the GGN.
 
         Args:
@@ -116,11 +146,21 @@ class Problem:
         f = self.outputs(state) if f is None else f
         return Linearized(self, likelihood, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
 
-    def expansion(self, f: Tensor, likelihood: Likelihood) -> tuple[Tensor, Tensor]:
+    def expansion(self, f: RowValues, likelihood: Likelihood) -> tuple[RowValues, RowValues]:
         """∂ log p/∂f, shape (N, C), and the Λ of the GGN, shape (N, C, C), of each row, times its weight."""
-        slope = likelihood.gradient(f, self.targets) * self.weights[:, None]
-        root = likelihood.ggn_sqrt(f, self.targets) * self.weights.sqrt()[:, None, None]
-        return slope, root @ root.mT
+
+        def slope(rows: slice) -> Tensor:
+            return likelihood.gradient(f[rows], self.targets[rows]) * self.weights[rows][:, None]
+
+        def curvature(rows: slice) -> Tensor:
+            root = self.root(f, likelihood, rows)
+            return root @ root.mT
+
+        return self.passes.computed(slope), self.passes.computed(curvature)
+
+    def root(self, f: RowValues, likelihood: Likelihood, rows: slice) -> Tensor:
+        """R with R Rᵀ = Λ of some rows, times their weights, shape (n, C, K)."""
+        return likelihood.ggn_sqrt(f[rows], self.targets[rows]) * self.weights[rows].sqrt()[:, None, None]
 
     @property
     def numbers(self) -> int:
@@ -130,7 +170,12 @@ class Problem:
 
     def rows(self) -> float:
         """Σ_n w_n, how many rows there are by weight."""
-        return float(self.weights.sum())
+        return self._rows
+
+    @cached_property
+    def _rows(self) -> float:
+        (total,) = self.passes.summed(lambda rows: [self.weights[rows].sum()])
+        return float(total)
 
 
 @final
@@ -151,11 +196,11 @@ class Linearized:
 
     problem: Problem
     likelihood: Likelihood
-    f: Tensor
+    f: RowValues
     structured: tuple[Jacobian, ...]
     means: tuple[Tensor, ...]
-    slope: Tensor
-    curvature: Tensor
+    slope: RowValues
+    curvature: RowValues
     known: tuple[list[Tensor], Tensor] | None = None
 
     def under(self, likelihood: Likelihood) -> Linearized:
@@ -167,11 +212,17 @@ class Linearized:
 
     def _scaled(self, likelihood: Likelihood) -> tuple[list[Tensor], Tensor] | None:
         """The blocks under another noise, where that is a number: Λ = 1/σ² is the same but for a factor."""
-        if not (isinstance(likelihood, Gaussian) and isinstance(self.likelihood, Gaussian) and self.f.shape[1] == 1):
+        if not (isinstance(likelihood, Gaussian) and isinstance(self.likelihood, Gaussian) and self.outputs == 1):
             return None
-        factor = self.likelihood.noise(self.f) / likelihood.noise(self.f)
+        one = torch.ones(1, dtype=torch.float64)
+        factor = self.likelihood.noise(one) / likelihood.noise(one)
         blocks, intercept = self.blocks
         return [factor * block for block in blocks], factor * intercept
+
+    @property
+    def outputs(self) -> int:
+        """C."""
+        return self.problem.families[0].outputs
 
     @cached_property
     def jacobians(self) -> tuple[Tensor, ...]:
@@ -182,26 +233,30 @@ class Linearized:
         """Jᵀ ∂ log p/∂f: shape (G, P) for each family, and (C,) for the intercept."""
         return self.transposed(self.slope)
 
-    def forward(self, thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
+    def forward(self, thetas: Sequence[Tensor], intercept: Tensor) -> RowValues:
         """J v, shape (N, C)."""
-        total = intercept.expand(len(self.slope), -1)
-        for jacobian, design, v in zip(self.structured, self.problem.designs, thetas, strict=True):
-            total = total + design.gathered(jacobian.multiply(v))
-        return total
+        tables = [jacobian.multiply(v) for jacobian, v in zip(self.structured, thetas, strict=True)]
+        return self.problem.gathered(intercept, tables)
 
-    def transposed(self, rows: Tensor) -> tuple[list[Tensor], Tensor]:
+    def transposed(self, rows: RowValues) -> tuple[list[Tensor], Tensor]:
         """Jᵀ u for u of shape (N, C)."""
-        pairs = zip(self.structured, self.problem.designs, strict=True)
-        return [jacobian.transpose_multiply(design.scattered(rows)) for jacobian, design in pairs], rows.sum(0)
+        *sums, total = self.problem.scattered(rows)
+        pairs = zip(self.structured, sums, strict=True)
+        return [jacobian.transpose_multiply(own) for jacobian, own in pairs], total
+
+    def product(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Jᵀ Λ J v."""
+        moved, curvature = self.forward(thetas, intercept), self.curvature
+        bent = self.problem.passes.computed(lambda rows: (curvature[rows] @ moved[rows][..., None])[..., 0])
+        return self.transposed(bent)
 
     @cached_property
     def blocks(self) -> tuple[list[Tensor], Tensor]:
         """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
         if self.known is not None:
             return self.known
-        pairs = zip(self.structured, self.problem.designs, strict=True)
-        blocks = [jacobian.curvature(design.scattered(self.curvature)) for jacobian, design in pairs]
-        return blocks, self.curvature.sum(0)
+        *sums, total = self.problem.scattered(self.curvature)
+        return [jacobian.curvature(own) for jacobian, own in zip(self.structured, sums, strict=True)], total
 
 
 @final

@@ -13,6 +13,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from bayescope.additive.design import Design
 from bayescope.additive.problem import Problem
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError
@@ -80,22 +81,23 @@ class Seen:
             problem: the rows, as each term reads them.
             features: how many the table has.
         """
-        points: dict[int, tuple[Values, Tensor]] = {}
+        points: dict[int, tuple[Values, _At]] = {}
         pairs: list[tuple[int, ...]] = []
-        for family, design in zip(problem.families, problem.designs, strict=True):
+        *masses, _ = problem.scattered(problem.passes.computed(lambda rows: problem.weights[rows][:, None]))
+        for family, design, mass in zip(problem.families, problem.designs, masses, strict=True):
             for place, term in enumerate(family.terms):
                 if len(term.features) > 1:
                     pairs.append(term.features)
                     continue
-                found, point = design.place[place].unique(return_inverse=True)
+                found = mass[place, :, 0].nonzero()[:, 0]  # the others fill up
                 levels = design.points.levels[place, found]
                 inputs = design.points.inputs[place, found]
                 numbers = inputs[:, 0] if inputs.shape[1] else torch.zeros(len(found), dtype=torch.float64)
-                mass = torch.zeros(len(found), dtype=torch.float64).index_add_(0, point, problem.weights)
-                points[term.features[0]] = Values(term.features, numbers[:, None], levels[:, None], mass), point
+                values = Values(term.features, numbers[:, None], levels[:, None], mass[place, found, 0])
+                points[term.features[0]] = values, _At.of(design, place, found)
         return cls(
             tuple(points[feature][0] for feature in range(features)),
-            tuple(_together(pair, points, problem.weights) for pair in pairs),
+            tuple(_together(pair, points, problem) for pair in pairs),
         )
 
     def pair(self, features: Sequence[int]) -> Values:
@@ -120,18 +122,52 @@ def anywhere(encoding: TableEncoding, count: int) -> Rows:
     return Rows(values, torch.tensor(levels).repeat(count, 1))
 
 
-def _together(features: tuple[int, ...], points: dict[int, tuple[Values, Tensor]], row_weights: Tensor) -> Values:
-    """The points of two features that occur in one row."""
+@final
+@dataclass(frozen=True, eq=False)
+class _At:
+    """Which of its values a feature has in each row.
+
+    Attributes:
+        design: of the feature's family.
+        term: its place in there.
+        kept: the place of each point among the values, int64 of shape (U,).
+    """
+
+    design: Design
+    term: int
+    kept: Tensor
+
+    @classmethod
+    def of(cls, design: Design, term: int, found: Tensor) -> _At:
+        """From the points that were kept."""
+        kept = torch.full((design.mass.shape[1],), -1)
+        kept[found] = torch.arange(len(found))
+        return cls(design, term, kept)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        return self.kept[self.design.place[self.term : self.term + 1, rows][0]]
+
+
+def _together(features: tuple[int, ...], points: dict[int, tuple[Values, _At]], problem: Problem) -> Values:
+    """The points of two features that occur in one row; where these are too many, those of rows evenly among all."""
     (first, at_first), (second, at_second) = (points[feature] for feature in features)
     count = len(second.weights)
-    cells, rows = at_first * count + at_second, row_weights
-    if len(cells.unique()) > MOST_CELLS:
-        some = torch.arange(0, len(cells), -(-len(cells) // MOST_CELLS))
-        cells, rows = cells[some], rows[some]
-    found, place = cells.unique(return_inverse=True)
-    mass = torch.zeros(len(found), dtype=torch.float64).index_add_(0, place, rows)
-    if len(rows) < len(row_weights):
-        mass *= row_weights.sum() / rows.sum()
+
+    def cells(rows: slice) -> Tensor:
+        return at_first[rows] * count + at_second[rows]
+
+    def summed(rows: slice) -> list[Tensor]:
+        mass = torch.zeros(len(first.weights) * count, dtype=torch.float64)
+        return [mass.index_add_(0, cells(rows), problem.weights[rows])]
+
+    (mass,) = problem.passes.summed(summed)
+    found = mass.nonzero()[:, 0]
+    mass = mass[found]
+    if len(found) > MOST_CELLS:
+        some = problem.passes.evenly(lambda rows: torch.stack([cells(rows), problem.weights[rows]], 1), MOST_CELLS)
+        found, place = some[:, 0].long().unique(return_inverse=True)
+        mass = torch.zeros(len(found), dtype=torch.float64).index_add_(0, place, some[:, 1])
+        mass *= problem.rows() / some[:, 1].sum()
     a, b = found // count, found % count
     numbers = torch.cat([first.numbers[a], second.numbers[b]], 1)
     return Values(features, numbers, torch.cat([first.levels[a], second.levels[b]], 1), mass)

@@ -116,12 +116,12 @@ def values_of(term: Term, rows: Rows) -> Tensor:
     return inputs[~absent, 0].unique()
 
 
-def has_values(term: Term, rows: Rows, weights: Tensor) -> bool:
+def has_values(term: Term, rows: Rows, count: float) -> bool:
     """Whether a feature takes few enough values, each often enough, for effects of their own.
 
     Args:
         term: of the feature.
-        rows: the data.
-        weights: how often each row counts, shape (N,).
+        rows: that have all its values.
+        count: how many rows of data there are, by weight.
     """
-    return 2 < len(values_of(term, rows)) <= min(MOST_VALUES, float(weights.sum()) / ROWS_A_VALUE)
+    return 2 < len(values_of(term, rows)) <= min(MOST_VALUES, count / ROWS_A_VALUE)

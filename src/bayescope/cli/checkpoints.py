@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -25,10 +25,12 @@ class Checkpoints:
     Attributes:
         first: of the fit to the rows that are not held out; ``None`` where fits keep none.
         last: of the fit whose model is saved.
+        found: whether an earlier fit left one.
     """
 
     first: Path | None = None
     last: Path | None = None
+    found: bool = False
 
     @classmethod
     def beside(cls, out: Path, estimator: Any, *, resume: bool) -> Checkpoints:
@@ -54,7 +56,13 @@ class Checkpoints:
                 f"{left[0]}: expected no checkpoint, got that of an earlier fit. Carry it on with --resume, or remove "
                 "it."
             )
-        return places
+        return replace(places, found=bool(left))
+
+    def nothing_left(self, model: str) -> str:
+        """Why there is nothing to carry on, where there is nothing: for a model by its name."""
+        if self.last is None:
+            return f"expected a model that keeps checkpoints while it trains, got {model!r}, whose fit keeps none"
+        return f"expected the checkpoint of an interrupted fit, got none at {self.last}"
 
     def remove(self) -> None:
         """Takes the files away, once the model is saved."""

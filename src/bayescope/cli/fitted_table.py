@@ -112,7 +112,10 @@ class FittedTable:
 
     def frame(self, block: Block) -> pd.DataFrame:
         """The features of a block's rows, as the estimator takes them."""
-        frame = frame_of(block, self.kinds)
+        return self.typed(frame_of(block, self.kinds))
+
+    def typed(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The same with labels of the types that were fitted."""
         for name, known in self.values.items():
             frame[name] = pd.Series([known.get(cell, cell) for cell in frame[name]], dtype=object)
         return frame
@@ -142,7 +145,7 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     find("TABLE", source.name, fitted.target, source.header)
     text = any(isinstance(label, str) for label in fitted.classes)
     kinds: dict[str, Kind] = {**fitted.kinds, fitted.target: "labels" if text else "numeric"}
-    parts = [frame_of(block, kinds) for block in source.blocks(ROWS, list(kinds))]
+    parts = [fitted.typed(frame_of(block, kinds)) for block in source.blocks(ROWS, list(kinds))]
     if not parts:
         raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
     frame = pd.concat(parts, ignore_index=True)

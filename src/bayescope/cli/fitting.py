@@ -3,70 +3,65 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from bayescope.cli.answer import answer, noted_warnings
 from bayescope.cli.checkpoints import Checkpoints
+from bayescope.cli.dataset import large, several
 from bayescope.cli.fit_answer import Outcome, facts_of_fit, lines_of_fit
+from bayescope.cli.fit_settings import FitSettings
 from bayescope.cli.fitted_table import FittedTable
+from bayescope.cli.fitting_blocks import fit_blocks
 from bayescope.cli.held_out import Split, held_out_rows, judge
-from bayescope.cli.models import ModelOptions, build
-from bayescope.cli.opening import open_source
-from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
+from bayescope.cli.models import build
+from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.ranks import ranks
+from bayescope.cli.training_table import TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
-
-
-@final
-@dataclass(frozen=True)
-class FitSettings:
-    """The options of the command, as typed.
-
-    Attributes:
-        roles: of the columns.
-        task: "auto", "classification" or "regression".
-        options: of the model.
-        missing: further spellings of a missing value.
-        test_size: the share of the rows that are held out for scores; 0 for none.
-        refit: whether the model that is saved is fitted to all rows, those held out among them.
-        resume: whether to go on from the checkpoint of an interrupted fit.
-        as_json: whether to answer in JSON.
-    """
-
-    roles: Roles
-    task: str
-    options: ModelOptions
-    missing: Sequence[str]
-    test_size: float
-    refit: bool
-    resume: bool
-    as_json: bool
+from bayescope.errors import InputError
+from bayescope.processes import Processes
 
 
 def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
     """Fits a model to a table, prints how well it predicts held-out rows, and saves it.
 
     Args:
-        path: the table, or "-".
+        path: the table, or "-"; a directory, a glob or a large Parquet file is read a block of rows at a time.
         out: the model's file.
         settings: all else.
 
     Raises:
         InputError: if the table, an option or the file cannot be used; before any fit, and before anything is written.
     """
-    check_file(out, path)
-    source = open_source(path, missing=settings.missing, again=True)
-    roles = settings.roles.within(source)
-    table = read_training_table(source, roles, task=settings.task)
-    estimator = build(settings.options, table.target.task)
-    split = held_out_rows(table.target, settings.test_size, settings.options.seed)
-    checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
+    with ranks() as processes:
+        with processes.agreed():
+            check_file(out, path)
+            if str(path) == STANDARD and processes.count > 1:
+                raise InputError(
+                    "TABLE: expected a file for several processes, got the standard input, which none has whole. Save "
+                    "the table and name the file."
+                )
+        in_blocks = several(path) or large(path) if settings.stream is None else settings.stream
+        (fit_blocks if in_blocks else _fit_whole)(path, out, settings, processes)
+
+
+def _fit_whole(path: Path, out: Path, settings: FitSettings, processes: Processes) -> None:
+    """The same with all rows in memory, of each process."""
+    with processes.agreed():
+        source = open_source(path, missing=settings.missing, again=True)
+        roles = settings.roles.within(source)
+        table = read_training_table(source, roles, task=settings.task)
+        estimator = build(settings.options, table.target.task)
+        split = held_out_rows(table.target, settings.test_size, settings.options.seed)
+        checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
     outcome = _fitted(estimator, table, split, checkpoints, settings)
+    if not processes.first:
+        return
     judged = () if outcome.held_out is None else outcome.held_out.scores
     fitted = FittedTable.of(table, roles, settings.missing, outcome.rows)
     told = replace(
@@ -88,8 +83,8 @@ def _fitted(
     everything = np.arange(len(table))
     again = settings.refit or not len(split.test)
     remarks = []
-    if settings.resume and checkpoints.last is None:
-        remarks.append("--resume: fits of this model are short and keep no checkpoint; it was fitted from the start")
+    if settings.resume and not checkpoints.found:
+        remarks.append(f"--resume: {checkpoints.nothing_left(settings.options.model)}; it was fitted from the start")
     with noted_warnings() as warned:
         held_out, model = None, None
         if len(split.test):

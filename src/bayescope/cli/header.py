@@ -10,6 +10,8 @@ import pandas as pd
 from bayescope.errors import InputError
 
 SHOWN = 8  # names or labels listed in a message
+# How alike a name has to be to be asked after: the share of letters that two names have in common, in one order.
+ALIKE = 0.75
 
 
 def check_header(name: str, header: Sequence[str], separator: str | None = None) -> None:
@@ -74,7 +76,7 @@ def hint(wanted: str, header: Iterable[str]) -> str:
     """The columns there are, and the one that was probably meant."""
     names = [str(name) for name in header]
     folded: Callable[[str], str] = str.casefold
-    close = get_close_matches(folded(wanted), [folded(name) for name in names], n=1)
+    close = get_close_matches(folded(wanted), [folded(name) for name in names], n=1, cutoff=ALIKE)
     meant = f" Did you mean {next(name for name in names if folded(name) == close[0])!r}?" if close else ""
     return f"its columns are {listed(names)}.{meant}"
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from bayescope.cli.target import Target
@@ -89,9 +90,21 @@ def judge(model: Any, table: TrainingTable, rows: np.ndarray, seed: int) -> Held
         rows: their positions.
         seed: of the scores' intervals.
     """
-    judged = Judged.of(model, table.features.iloc[rows], table.target.series().iloc[rows], seed)
-    score = class_scores if judged.classes else number_scores
-    return HeldOut(len(rows), score(judged, predictions(model, judged), seed))
+    return score(model, table.features.iloc[rows], table.target.series().iloc[rows], seed)
+
+
+def score(model: Any, features: pd.DataFrame, target: pd.Series, seed: int) -> HeldOut:
+    """Scores of a model on rows with their target.
+
+    Args:
+        model: fitted to others.
+        features: of the rows.
+        target: theirs, under its name.
+        seed: of the scores' intervals.
+    """
+    judged = Judged.of(model, features, target, seed)
+    scored = class_scores if judged.classes else number_scores
+    return HeldOut(len(features), scored(judged, predictions(model, judged), seed))
 
 
 def _check(rows: int, share: float, least: int) -> None:

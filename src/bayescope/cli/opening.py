@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from bayescope.cli.dataset import DatasetSource, several
+from bayescope.cli.header import ALIKE
 from bayescope.cli.parquet import ParquetSource
 from bayescope.cli.source import Source
 from bayescope.cli.text import TextSource
@@ -30,7 +32,7 @@ def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False)
     """Opens a table, and reads its header.
 
     Args:
-        path: a file, or "-" for the standard input.
+        path: a file, a directory or a glob of files, or "-" for the standard input.
         missing: what stands for a missing value beside the usual spellings.
         again: whether it will be read more than once; the standard input is then held in memory.
 
@@ -40,6 +42,8 @@ def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False)
     """
     if str(path) == STANDARD:
         return _from_stream("standard input", sys.stdin.buffer, missing, again)
+    if several(path):
+        return DatasetSource(path, missing)
     separator = check_file(path)
     if not path.is_file():  # a pipe: /dev/stdin, or a shell's <(...)
         return _from_stream(str(path), _opened(path, open), missing, again)
@@ -65,8 +69,8 @@ def check_file(path: Path) -> str | None:
 
 def closest(path: Path) -> str:
     """The question whether a file beside one that is not there was meant."""
-    beside = [file.name for file in path.parent.glob("*")] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, beside, n=1)
+    beside = sorted(file.name for file in path.parent.glob("*")) if path.parent.is_dir() else []
+    close = get_close_matches(path.name, beside, n=1, cutoff=ALIKE)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -50,7 +50,7 @@ class ParquetSource:
 
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
         """By the types of the columns: numbers are numeric, text and truth values are labels."""
-        return {name: self._kind(name) for name in names}
+        return {name: kind_of_type(self.name, name, self._schema.field(name).type) for name in names}
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[ParquetBlock]:
         """The rows in order; all but the last block have as many as asked for."""
@@ -65,34 +65,7 @@ class ParquetSource:
 
     def _batches(self, rows: int, names: list[str]) -> Iterator[Any]:
         """Record batches of exactly so many rows: the file's own batches may end with its row groups."""
-        arrow = checks.optional_package("pyarrow", extra="parquet")
-        left: list[Any] = []
-        held = 0
-        for batch in self._file.iter_batches(batch_size=rows, columns=names, use_threads=False):
-            left.append(batch)
-            held += batch.num_rows
-            while held >= rows:
-                table = arrow.Table.from_batches(left)
-                yield _as_batch(table.slice(0, rows))
-                left, held = table.slice(rows).to_batches(), held - rows
-        if held:
-            yield _as_batch(arrow.Table.from_batches(left))
-
-    def _kind(self, name: str) -> Kind:
-        types, found = self._types, self._schema.field(name).type
-        value = found.value_type if types.is_dictionary(found) else found
-        if types.is_temporal(value):
-            raise InputError(
-                f"{self.name}: column {name!r}: expected numbers or labels, got dates or times ({found}). Turn it into "
-                f"numbers, such as days since a date, or leave it out: --drop {name}."
-            )
-        if types.is_integer(found) or types.is_floating(found) or types.is_decimal(found) or types.is_null(found):
-            return "numeric"
-        if types.is_boolean(value) or types.is_string(value) or types.is_large_string(value) or types.is_integer(value):
-            return "labels"
-        raise InputError(
-            f"{self.name}: column {name!r}: expected numbers or labels, got {found}. Leave it out: --drop {name}."
-        )
+        return recut(self._file.iter_batches(batch_size=rows, columns=names, use_threads=False), rows)
 
     def _refusal(self, error: Exception) -> InputError:
         reason = " ".join(str(error).split())
@@ -162,6 +135,44 @@ class ParquetBlock:
                 f"{self.source}: {self.place(row)}, column {name!r}: expected {expected}, got {cells[row]!r}. Mend the "
                 "cell, or leave it empty where there is no value."
             )
+
+
+def recut(batches: Iterable[Any], rows: int) -> Iterator[Any]:
+    """The rows of record batches in batches of exactly so many, but for the last one."""
+    arrow = checks.optional_package("pyarrow", extra="parquet")
+    left: list[Any] = []
+    held = 0
+    for batch in batches:
+        left.append(batch)
+        held += batch.num_rows
+        while held >= rows:
+            table = arrow.Table.from_batches(left)
+            yield _as_batch(table.slice(0, rows))
+            left, held = table.slice(rows).to_batches(), held - rows
+    if held:
+        yield _as_batch(arrow.Table.from_batches(left))
+
+
+def kind_of_type(source: str, name: str, found: Any) -> Kind:
+    """What a column holds by its type: numbers are numeric, text and truth values are labels.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    types = checks.optional_package("pyarrow", extra="parquet").types
+    value = found.value_type if types.is_dictionary(found) else found
+    if types.is_temporal(value):
+        raise InputError(
+            f"{source}: column {name!r}: expected numbers or labels, got dates or times ({found}). Turn it into "
+            f"numbers, such as days since a date, or leave it out: --drop {name}."
+        )
+    if types.is_integer(found) or types.is_floating(found) or types.is_decimal(found) or types.is_null(found):
+        return "numeric"
+    if types.is_boolean(value) or types.is_string(value) or types.is_large_string(value) or types.is_integer(value):
+        return "labels"
+    raise InputError(
+        f"{source}: column {name!r}: expected numbers or labels, got {found}. Leave it out: --drop {name}."
+    )
 
 
 def _as_batch(table: Any) -> Any:

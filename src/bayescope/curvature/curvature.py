@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -31,6 +31,8 @@ class Curvature:
         log_likelihood: Σ log p(y∣f) over all of them, a float64 scalar.
         passes: how many times the data were read.
         fallbacks: by the name of the part, what the structure could not treat.
+        at_once: the most rows that were read together; ``None`` for those of a batch.
+        output_factors: by the name of the part, the output factor of a Kronecker structure where it is not dense.
     """
 
     precision: Precision
@@ -41,6 +43,8 @@ class Curvature:
     log_likelihood: Tensor
     passes: int
     fallbacks: Mapping[str, Fallback]
+    at_once: int | None = None
+    output_factors: Mapping[str, str] = field(default_factory=dict)
 
     def with_prior(self, prior_precision: Any) -> Precision:
         """The posterior precision: the curvature plus the prior's precision.
@@ -90,7 +94,9 @@ class Curvature:
         rows = [("part", "kind", "weights", "structure")]
         for part, index in zip(self.network.parts, self.network.indices, strict=True):
             fallback = self.fallbacks.get(part.name)
-            treated = self.structure if fallback is None else str(fallback)
+            factor = self.output_factors.get(part.name)
+            own = self.structure if factor is None else f"{self.structure}, {factor} output factor"
+            treated = own if fallback is None else str(fallback)
             rows.append((part.name, part.kind, f"{len(index):,}", treated))
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, final
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature.curvature import Curvature
@@ -16,6 +16,7 @@ from bayescope.curvature.groups import group_indices
 from bayescope.curvature.hessian import add_blocks, add_diagonal
 from bayescope.curvature.kinds import check_pair
 from bayescope.curvature.low_rank import SETTLED, low_rank
+from bayescope.curvature.output_factor import DENSE, check_output_factor, factored_otherwise, output_factors
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
 from bayescope.curvature.structures import (
@@ -36,9 +37,11 @@ from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.network import Network
 from bayescope.network.weights import LargestVariance
+from bayescope.network.wrappers import require_same_weights, unwrapped
 from bayescope.precision import BlockPrecision, DensePrecision, DiagonalPrecision, KroneckerPrecision, Precision
-
-Reduce = Callable[[Precision], Precision]
+from bayescope.precision.distributed import sum_over
+from bayescope.precision.eigenvectors import share_eigenvectors
+from bayescope.processes import Processes, present
 
 
 @outside_inference_mode
@@ -54,20 +57,24 @@ def fit_curvature(
     rank: int | None = None,
     tolerance: float | None = None,
     sharing: str = "expand",
+    output_factor: str | Mapping[str, str] = DENSE,
     cotangents: int | None = None,
     batch_size: int = 1024,
     memory: int | None = None,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
-    reduce: Reduce | None = None,
 ) -> Curvature:
     """The curvature of −Σ_n log p(y_n∣f(x_n)) in a network's random weights, at their present values.
 
     The network is read in eval mode and left as it was found. But for rounding, the result does not depend on the batch
     size, the order of the data, or how many cotangents travel at once.
 
+    Under an initialised process group of torch.distributed every process calls it and reads its share of the rows (that
+    of its `DistributedSampler`; of arrays that all of them have, a contiguous part). Sums travel, data do not; the
+    result is the same on all processes, that of all the rows.
+
     Args:
-        model: any module with outputs f of shape (N, C) or (N, …, C).
+        model: any module with outputs f of shape (N, C) or (N, …, C); of `DistributedDataParallel` the one inside.
         data: a DataLoader, a Dataset, or (X, y).
         likelihood: a name or a likelihood.
         weights: "all", "last_layer", names or globs, a mask, `largest_magnitude` or `largest_variance`.
@@ -77,15 +84,13 @@ def fit_curvature(
         rank: the number of eigenvalues of "low_rank".
         tolerance: instead of the rank, the share of the largest eigenvalue below which the others are left out.
         sharing: how "kfac" treats positions that share weights (tokens, pixels): "expand" or "reduce".
+        output_factor: Σ g gᵀ of "kfac" and "ekfac": "dense", or its diagonal alone, "diagonal", for a layer of so many
+            outputs that a matrix of their square does not fit; a dict gives it to some layers, by name or glob.
         cotangents: the most cotangents that travel through the network at once; fewer take less memory.
         batch_size: rows at once, where the data are not in batches already; fewer where the plan says so.
         memory: the budget in bytes that the run may take; half of what is free by default.
         generator: draws the labels of "fisher" and the first vectors of "low_rank".
         progress: whether a bar is drawn.
-        reduce: sums a precision over processes that each read a shard of the data, such as `precision.all_reduce`. What
-            results is the fit to all shards: bases and iterations are shared too, so that "ekfac" and "low_rank" need
-            it, where sums of separate fits are refused or truncated. Processes of torch.distributed draw other labels
-            from the same generator; without it each needs a generator of its own for "fisher".
 
     Returns:
         The curvature of the data alone; `Curvature.with_prior` adds the prior.
@@ -93,14 +98,21 @@ def fit_curvature(
     Raises:
         OptionError: if a name is unknown.
         UnsupportedError: if kind and structure do not go together, or the structure does not take an option.
-        InputError: if the data do not fit the model or the likelihood, or passes over it differ.
+        InputError: if the data do not fit the model or the likelihood, or passes over it differ; of several processes,
+            if they read the same rows or have other weights.
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
+        ProcessError: on all processes, if one of them has failed or died.
     """
-    settings = _Settings(
-        resolve(likelihood), curvature, structure, groups, rank, tolerance, sharing, cotangents, memory,
-        checks.generator(generator), progress, reduce,
-    )  # fmt: skip
-    return settings.checked().fit(model, Batches(data, model, batch_size=batch_size), weights)
+    model, processes = unwrapped(model), present()
+    with processes.agreed():
+        settings = _Settings(
+            resolve(likelihood), curvature, structure, groups, rank, tolerance, sharing, output_factor, cotangents,
+            memory, checks.generator(generator), progress, processes,
+        ).checked()  # fmt: skip
+        with reading(model):  # refuses what is no module, on all processes at once
+            pass
+    require_same_weights(model)
+    return settings.fit(model, Batches(data, model, batch_size=batch_size), weights)
 
 
 @final
@@ -115,57 +127,52 @@ class _Settings:
     rank: int | None
     tolerance: float | None
     sharing: str
+    output_factor: str | Mapping[str, str]
     cotangents: int | None
     memory: int | None
     generator: torch.Generator
     progress: bool
-    reduce: Reduce | None
+    processes: Processes
 
     def checked(self) -> _Settings:
         """The settings themselves, where they go together."""
         check_pair(self.curvature, self.structure)
         _check_options(self.structure, self.groups, self.rank, self.tolerance, self.sharing)
+        check_output_factor(self.output_factor, self.structure)
         return self
 
     def fit(self, model: nn.Module, batches: Batches, weights: Any) -> Curvature:
-        seed = self._seed()
+        # Rows with numbers among those of all processes get the labels that a single process would draw for them.
+        draw = self.processes.common_seed if batches.shard.numbered else self.processes.own_seed
+        seed = draw(self.generator)
         if isinstance(weights, LargestVariance):
             diagonal = replace(
-                self, curvature="ggn", structure="diagonal", groups="layer", rank=None, tolerance=None, sharing="expand"
-            )
+                self, curvature="ggn", structure="diagonal", groups="layer", rank=None, tolerance=None,
+                sharing="expand", output_factor=DENSE,
+            )  # fmt: skip
             # The variance under a prior δ is 1/(h + δ): whatever δ is, it is largest where h is smallest.
             weights = weights.mask(-diagonal.fit(model, batches, "all").precision.diagonal())
         # The state of a reading: a shuffling loader gives the first pass the batch that the trace has seen.
         with reading(model):
-            inputs, targets = batches.first()
+            inputs, targets = batches.example()
         with torch.inference_mode(False), torch.no_grad():
-            network = Network.trace(model, inputs, weights=weights)
-            plan = plan_network(
-                network, inputs, targets, self.likelihood, structure=self.structure, curvature=self.curvature,
-                groups=self.groups, rank=self.rank, cotangents=self.cotangents, memory=self.memory,
-            ).require()  # fmt: skip
+            with self.processes.agreed():
+                network = Network.trace(model, inputs, weights=weights)
+                plan = plan_network(
+                    network, inputs, targets, self.likelihood, structure=self.structure, curvature=self.curvature,
+                    groups=self.groups, rank=self.rank, output_factor=self.output_factor, cotangents=self.cotangents,
+                    memory=self.memory,
+                ).require()  # fmt: skip
             passes = Passes(
                 network, batches, self.likelihood, curvature=self.curvature, seed=seed, rows=plan.rows,
-                cotangents=plan.cotangents, progress=self.progress,
+                cotangents=plan.cotangents, progress=self.progress, example=(inputs, targets),
             )  # fmt: skip
             run = _Run(network, passes, self, plan.cotangents)
             precision = (_HESSIANS if self.curvature == "hessian" else _STRUCTURES)[self.structure](run)
-            rows, log_likelihood = run.totals()
-        fallbacks = fallbacks_of(network, self.structure)
         return Curvature(
-            precision, network, self.curvature, self.structure, rows, log_likelihood, passes.count, fallbacks
-        )
-
-    def _seed(self) -> int:
-        """Of the drawn labels. Processes with generators that are alike read other rows, and need labels of their own.
-
-        Each takes its own of as many seeds as there are processes: torch's generator ignores all but 32 bits of one, so
-        that far apart is no further than random.
-        """
-        if self.reduce is None or not distributed.is_available() or not distributed.is_initialized():
-            return checks.seed_from(self.generator)
-        seeds = [checks.seed_from(self.generator) for _ in range(distributed.get_world_size())]
-        return seeds[distributed.get_rank()]
+            precision, network, self.curvature, self.structure, passes.rows, passes.log_likelihood, passes.count,
+            fallbacks_of(network, self.structure), plan.rows, factored_otherwise(self.output_factor, network.parts),
+        )  # fmt: skip
 
 
 @final
@@ -193,19 +200,12 @@ class _Run:
 
     def reduce(self, precision: Precision) -> Precision:
         """The sum over processes."""
-        return precision if self.settings.reduce is None else self.settings.reduce(precision)
+        return sum_over(self.settings.processes, precision, counts=self.passes.counts)
 
     def summed(self, values: Tensor) -> Tensor:
-        """A tensor of float64 numbers, summed over processes as a precision is."""
-        if self.settings.reduce is None:
-            return values
-        return self.reduce(DiagonalPrecision(values.flatten(), semidefinite=True)).diagonal().reshape(values.shape)
-
-    def totals(self) -> tuple[int, Tensor]:
-        """N and Σ log p(y∣f), of all processes."""
-        own = torch.stack([torch.tensor(float(self.passes.rows), dtype=torch.float64), self.passes.log_likelihood])
-        rows, log_likelihood = self.summed(own.to(self.everything.device)).cpu()
-        return round(rows.item()), log_likelihood
+        """A tensor summed over processes."""
+        (total,) = self.settings.processes.sum([values if self.passes.counts else torch.zeros_like(values)])
+        return total
 
 
 def _full(run: _Run) -> Precision:
@@ -224,12 +224,18 @@ def _diagonal(run: _Run) -> Precision:
 def _kfac(run: _Run) -> BlockPrecision:
     unfactored: dict[str, Callable[[int], Accumulator]] = {"full": Dense, "diagonal": lambda _: Squares()}
     fallbacks = fallbacks_of(run.network, "kfac")
+    parts = run.network.parts
     sums: list[Accumulator] = [
-        Kronecker(run.settings.sharing) if part.factored else unfactored[fallbacks[part.name].structure](part.dim)
-        for part in run.network.parts
+        Kronecker(run.settings.sharing, factor)
+        if part.factored
+        else unfactored[fallbacks[part.name].structure](part.dim)
+        for part, factor in zip(parts, output_factors(run.settings.output_factor, parts), strict=True)
     ]
     summed = run.reduce(run.read(Blocks(sums, run.network.indices, run.dim), moments=True))
     assert isinstance(summed, BlockPrecision)
+    share_eigenvectors(
+        run.settings.processes, [block for block in summed.blocks if isinstance(block, KroneckerPrecision)]
+    )
     return summed
 
 
@@ -250,7 +256,7 @@ def _ekfac(run: _Run) -> BlockPrecision:
 
 
 def _low_rank(run: _Run) -> Precision:
-    """Products and first vectors are summed over processes, so that all of them iterate on the whole curvature."""
+    """Products are summed over processes, first vectors shared: all of them iterate on the whole curvature."""
 
     def product(vectors: Tensor) -> Tensor:
         products = Products(vectors)
@@ -259,7 +265,8 @@ def _low_rank(run: _Run) -> Precision:
 
     def draw(columns: int) -> Tensor:
         vectors = torch.randn(run.dim, columns, dtype=torch.float64, generator=run.settings.generator)
-        return run.summed(vectors.to(run.everything.device))
+        run.settings.processes.share([vectors])
+        return vectors.to(run.everything.device)
 
     parameters = run.network.weights.parameters(run.network.module).values()
     double = all(parameter.dtype == torch.float64 for parameter in parameters)

@@ -9,10 +9,12 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from bayescope.curvature.kinds import DRAWN_TOGETHER
 from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
+from bayescope.curvature.output_factor import DENSE, DIAGONAL
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import PIECE_BYTES, Network, PartInfo
-from bayescope.network.positions import COTANGENTS
+from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
 from bayescope.network.trace import PROBES
 from bayescope.tape import FactoredTape
 from bayescope.tape.tape import BLOCK_BYTES
@@ -22,6 +24,16 @@ FULL_BLOCK = 512
 FLOAT64 = 8
 # A matrix is there as the sum over the data, as the same with the prior, and as a factor or eigenvectors of that.
 COPIES = 3
+# Of a factor with eigenvectors: itself, them, and the two that LAPACK works in.
+EIGENVECTORS = 4
+# Numbers for each output of a row at a last layer: f, twice in float64, the softmax, Λ, and what is between.
+HEAD_NUMBERS = 8
+# The same before cotangents travel back: f in float64, and its log softmax.
+OBSERVED = 4
+# Vectors of the weights that a posterior and its evidence take at once.
+POSTERIOR = 12
+# Numbers in float64 for each output of a prediction: mean and variance, and the integral over them.
+INTEGRAL = 11
 # U of one row and parameter after another goes through so many tensors of its size in a vectorised backward pass.
 BACKWARD = 6
 
@@ -38,6 +50,7 @@ class Footprint:
         outputs: the entries of one row's output, S C.
         classes: C.
         itemsize: the bytes of a number in the passes.
+        native: the bytes of a number in the network.
         held: the bytes that a forward pass holds of each row for the backward one.
         activations: per part, the entries of a of one row.
         cotangents: per part, the entries of g of one row and one cotangent.
@@ -52,6 +65,7 @@ class Footprint:
     outputs: int
     classes: int
     itemsize: int
+    native: int
     held: int
     activations: tuple[int, ...]
     cotangents: tuple[int, ...]
@@ -85,41 +99,97 @@ class Footprint:
         given = sum(tensor.nbytes for tensor in tensors(one))
         return cls(
             network.parts, network.dim, count_rows(inputs), f[0].numel(), f.shape[-1], f.element_size(),
+            next(network.module.parameters()).element_size(),
             sum(kept.values()) + given, tuple(activations), tuple(cotangents), tuple(computed),
         )  # fmt: skip
 
-    def curvature(self, structure: str, groups: Sequence[int], rank: int | None) -> int:
+    def curvature(self, structure: str, groups: Sequence[int], rank: int | None, output_factors: Sequence[str]) -> int:
         """What a structure takes over the whole run, without the batch being read.
 
         Args:
             structure: its name.
             groups: the number of weights of each group, for "block".
             rank: for "low_rank".
+            output_factors: that of each part, for "kfac" and "ekfac".
         """
+        kronecker = [self._kronecker(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
         counts: dict[str, Callable[[], int]] = {
             "full": lambda: self._dense(self.dim),
             "block": lambda: sum(map(self._dense, groups)),
             "diagonal": lambda: self._diagonal(self.dim),
-            "kfac": lambda: sum(map(self._kronecker, self.parts)),
-            "ekfac": lambda: sum(map(self._kronecker, self.parts)) + self._diagonal(self.dim),
+            "kfac": lambda: sum(kronecker),
+            "ekfac": lambda: sum(kronecker) + self._diagonal(self.dim),
             "low_rank": lambda: self._low_rank(rank),
         }
         return counts[structure]()
 
     def tracing(self) -> int:
-        """The gradients of a few rows, by autograd and from the tape, while they are compared."""
-        return 4 * PROBES * self.itemsize * self.dim
+        """A sum of the gradients of a few rows, by autograd and from the tape, while the two are compared.
+
+        Each row has cotangents that are zero in the others, at the outputs and at every part.
+        """
+        spread = PROBES * self.native * (2 * self.outputs + sum(self.cotangents))
+        sums = self.dim * (COPIES * self.itemsize + FLOAT64)  # and where each weight is in the flat vector
+        return sums + PROBES * (spread + self.held)
 
     def reading(self, cotangents: int) -> int:
         """One batch and so many of its cotangents: the graph, a and g of every part, and what is unfolded of them."""
-        held = self.rows * (self.held + cotangents * self.per_cotangent)
+        held = self.rows * (self.held + cotangents * self.per_cotangent + OBSERVED * self.outputs * self.itemsize)
         return held + self._blocks(cotangents) + self._by_rows(self.rows, cotangents)
 
-    def head(self) -> int:
-        """One batch at a last layer read through the moments of Λ."""
-        return self.rows * (self.held + COPIES * self.outputs * self.itemsize) + self.classes**2 * self.itemsize
+    def drawing(self) -> int:
+        """Labels being drawn, for so many observations at a time whatever the batch."""
+        observations = self.rows * self.outputs // self.classes
+        padded = -(-observations // DRAWN_TOGETHER) + 1
+        return DRAWN_TOGETHER * self.classes * (padded * self.itemsize + OBSERVED * FLOAT64)
 
-    def prediction(self, structure: str, *, head: bool) -> int:
+    def root(self, columns: int) -> int:
+        """The roots of Λ of one batch, with so many columns each, from which chunks of cotangents are taken."""
+        return 2 * self.rows * self.outputs * columns * self.itemsize
+
+    def head(self, *, dense: bool) -> int:
+        """One batch at a last layer read through the moments of Λ.
+
+        Args:
+            dense: whether Σ Λ is summed, and not its diagonal alone.
+        """
+        numbers = self.activations[0] + HEAD_NUMBERS * self.outputs
+        return self.rows * (self.held + numbers * self.itemsize) + 2 * dense * self.classes**2 * self.itemsize
+
+    def slope(self) -> int:
+        """A batch and its gradient in the weights, with Σ over the batches."""
+        return self.rows * (self.held + HEAD_NUMBERS * self.outputs * self.itemsize) + self.dim * (
+            self.itemsize + FLOAT64
+        )
+
+    def posterior(self) -> int:
+        """What `laplace` holds and works with beside the curvature: θ*, the gradient, the evidence and its slopes."""
+        return POSTERIOR * FLOAT64 * self.dim
+
+    def widest_output_factor(self) -> int:
+        """The largest dense output factor by itself."""
+        return max((FLOAT64 * part.shape[1] ** 2 for part in self.parts if part.shape is not None), default=0)
+
+    def variances(self, structure: str, output_factors: Sequence[str], *, head: bool, head_rows: int) -> int:
+        """The variances of the outputs of one batch, as `Network.latent_variance` computes them, and an integral.
+
+        Args:
+            structure: its name.
+            output_factors: that of each part, for "kfac" and "ekfac".
+            head: whether the weights are those of a last layer.
+            head_rows: how many rows are then read at once.
+        """
+        answers = INTEGRAL * FLOAT64 * self.rows * self.outputs
+        if not head:
+            covariances = self.rows * FLOAT64 * self.outputs * self.classes
+            return self.prediction(structure, output_factors, head=False) - covariances + answers
+        rows = min(self.rows, head_rows)
+        piece = rows * (self.held + self.itemsize * (self.activations[0] + HEAD_COPIES * self.outputs))
+        turned = structure in ("kfac", "ekfac") and DENSE in output_factors
+        basis = COPIES * turned * self.classes**2 * self.itemsize
+        return answers + piece + basis + self.dim * (FLOAT64 + self.itemsize)
+
+    def prediction(self, structure: str, output_factors: Sequence[str], *, head: bool) -> int:
         """The covariance of the outputs of one batch, as `Network.latent_covariance` computes it.
 
         Some rows at a time, with the cotangents of a chunk of positions at once (all of them, where outputs are not
@@ -127,10 +197,13 @@ class Footprint:
 
         Args:
             structure: its name.
+            output_factors: that of each part, for "kfac" and "ekfac".
             head: whether the cotangents are the outputs themselves, and the same for all rows.
         """
         positions = self.outputs // self.classes
         together = self.classes * max(1, min(positions, COTANGENTS // self.classes))
+        each = self.itemsize * (self.outputs + sum(self.cotangents) + sum(self.computed))
+        together = together if head or positions > 1 else min(together, max(1, COTANGENT_BYTES // each))
         turned = 0
         if structure in ("kfac", "ekfac"):
             g = 0 if head else together
@@ -150,19 +223,21 @@ class Footprint:
     def _blocks(self, cotangents: int) -> int:
         """Rows that are written out, a block at a time: unfolded inputs, or U itself."""
         widest = max(a + cotangents * g for a, g in zip(self.activations, self.cotangents, strict=True))
-        return min(self.rows * self.itemsize * widest, BLOCK_BYTES)
+        row = self.itemsize * widest
+        return min(self.rows * row, max(row, BLOCK_BYTES))
 
     def _by_rows(self, rows: int, cotangents: int) -> int:
         """What goes into U of a part that is read row by row: for a block of rows, or for one that takes more."""
         row = cotangents * max(self.computed)
         return BACKWARD * self.itemsize * row * min(rows, max(1, BLOCK_BYTES // max(1, FLOAT64 * row)))
 
-    def _kronecker(self, part: PartInfo) -> int:
+    def _kronecker(self, part: PartInfo, output_factor: str) -> int:
         if part.shape is None:
             return self._dense(part.dim) if part.dim <= FULL_BLOCK else self._diagonal(part.dim)
         groups, outputs, inputs = part.shape
-        input_factor = inputs if part.kind == "embedding" else inputs**2
-        return COPIES * FLOAT64 * groups * (outputs**2 + input_factor) + FLOAT64 * part.dim
+        output_numbers = COPIES * outputs if output_factor == DIAGONAL else EIGENVECTORS * outputs**2
+        input_numbers = COPIES * inputs if part.kind == "embedding" else EIGENVECTORS * inputs**2
+        return FLOAT64 * groups * (output_numbers + input_numbers) + FLOAT64 * part.dim
 
     def _dense(self, dim: int) -> int:
         return COPIES * FLOAT64 * dim**2

@@ -67,7 +67,8 @@ class Observations:
         shape: the shape of the model's outputs, (N, ..., C).
         f: the outputs, shape (M, C) for M = N S observations, S positions a row.
         y: the labels in the likelihood's canonical form, one for each observation.
-        first: how many observations came before, in the order of the data.
+        first: the number of the first row among those of all processes.
+        step: from the number of a row to that of the next.
     """
 
     likelihood: Likelihood
@@ -75,24 +76,37 @@ class Observations:
     f: Tensor
     y: Tensor
     first: int
+    step: int = 1
 
     @classmethod
-    def read(cls, likelihood: Likelihood, outputs: Tensor, targets: Any, first: int) -> Observations:
+    def read(cls, likelihood: Likelihood, outputs: Tensor, targets: Any, first: int, step: int = 1) -> Observations:
         """Pairs outputs (N, ..., C) with targets: of shape (N, ...) for classes, else (N, ..., C).
 
         Args:
             likelihood: p(y∣f).
             outputs: f.
             targets: y.
-            first: how many observations came before.
+            first: the number of the first row among those of all processes.
+            step: from the number of a row to that of the next.
 
         Raises:
             InputError: if the outputs are no (N, ..., C), or the targets do not fit them.
         """
-        y = read_targets(likelihood, targets, outputs.shape, first).to(outputs.device)
+        before = first // step * outputs.shape[1:-1].numel()
+        y = read_targets(likelihood, targets, outputs.shape, before).to(outputs.device)
         f = outputs.detach().reshape(-1, outputs.shape[-1])
         y = y.clone() if y.is_inference() else y  # autograd would refuse it
-        return cls(likelihood, tuple(outputs.shape), f, y, first)
+        return cls(likelihood, tuple(outputs.shape), f, y, first, step)
+
+    @property
+    def positions(self) -> int:
+        """S, the observations of a row."""
+        return self.f.shape[0] // self.shape[0]
+
+    @property
+    def before(self) -> int:
+        """How many observations have come before: where rows are dealt out in turn, of this process's."""
+        return self.first // self.step * self.positions
 
     def log_likelihood(self) -> Tensor:
         """Σ log p(y∣f), a float64 scalar."""
@@ -118,9 +132,13 @@ class Observations:
         columns = self.root() if curvature == "ggn" else self.likelihood.gradient(self.f, self.y)[None]
         yield from _spread(columns, self.shape, cotangents)
 
-    def ggn_moments(self) -> tuple[Tensor, Tensor]:
-        """The diagonals of the GGN's Λ and its sum over the observations, shapes (M, C) and (C, C)."""
-        return self.likelihood.ggn_diagonal(self.f, self.y), self.likelihood.ggn_sum(self.f, self.y)
+    def ggn_diagonal(self) -> Tensor:
+        """The diagonals of the GGN's Λ, shape (M, C)."""
+        return self.likelihood.ggn_diagonal(self.f, self.y)
+
+    def ggn_sum(self) -> Tensor:
+        """The sum of the GGN's Λ over the observations, shape (C, C)."""
+        return self.likelihood.ggn_sum(self.f, self.y)
 
     def root(self) -> Tensor:
         """S with Λ = S Sᵀ for the GGN's Λ, its columns first, shape (K, M, C)."""
@@ -130,19 +148,27 @@ class Observations:
         """One label y ~ p(y∣f) for each observation.
 
         The observations of the whole data are cut into ranges of `DRAWN_TOGETHER`, each with a generator of its own. A
-        batch draws for all of a range that it touches and keeps its own: no draw depends on where batches begin.
+        batch draws for all of a range that it touches and keeps its own: no draw depends on where batches begin, nor on
+        which process reads a row.
         """
-        rows, classes = self.f.shape
-        start = self.first // DRAWN_TOGETHER * DRAWN_TOGETHER
-        lead = self.first - start
-        ranges = -(-(lead + rows) // DRAWN_TOGETHER)
-        padded = self.f.new_zeros(ranges * DRAWN_TOGETHER, classes)
-        padded[lead : lead + rows] = self.f
+        rows = self.first + self.step * torch.arange(self.shape[0])
+        numbers = (rows[:, None] * self.positions + torch.arange(self.positions)).flatten()
+        ranges, which = torch.unique(numbers // DRAWN_TOGETHER, return_inverse=True)
+        slots = (which * DRAWN_TOGETHER + numbers % DRAWN_TOGETHER).to(self.f.device)
+        padded = self.f.new_zeros(len(ranges) * DRAWN_TOGETHER, self.f.shape[1])
+        padded[slots] = self.f
         draws = [
-            self.likelihood.sample(f, torch.Generator().manual_seed(seed + start // DRAWN_TOGETHER + index))
-            for index, f in enumerate(padded.split(DRAWN_TOGETHER))
+            self.likelihood.sample(f, torch.Generator().manual_seed(seed + place))
+            for place, f in zip(ranges.tolist(), padded.split(DRAWN_TOGETHER), strict=True)
         ]
-        return torch.cat([self.y[:0], *draws])[lead : lead + rows]
+        drawn = torch.cat([self.y[:0], *draws])[slots]
+        return drawn if self._labelled is None else torch.where(self._labelled, drawn, self.y)
+
+    @property
+    def _labelled(self) -> Tensor | None:
+        """Which observations have a label, where the likelihood knows of some that have none."""
+        labelled = getattr(self.likelihood, "labelled", None)
+        return None if labelled is None else labelled(self.y)
 
 
 def _spread(columns: Tensor, shape: tuple[int, ...], cotangents: int | None) -> Iterator[Tensor]:

@@ -19,6 +19,7 @@ from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, first_not_finite, take_rows
 from bayescope.network.network import Network
+from bayescope.processes import present
 from bayescope.progress import progress_bar
 from bayescope.tape import Tape
 from bayescope.tape.tape import row_blocks
@@ -45,11 +46,13 @@ class Passes:
         rows: the most that are read together.
         cotangents: the most that travel through the network together.
         progress: whether a bar is drawn.
+        example: a batch, from which a process without rows has its shapes; see `Batches.example`.
 
     Attributes:
-        rows: N, the number of rows; 0 before the first pass.
+        rows: N, the number of rows of all processes; 0 before the first pass.
         log_likelihood: Σ log p(y∣f) over all observations, a float64 scalar.
         count: how many passes there have been.
+        counts: whether this process has rows. Where it has none a pass gives it the example, which it must not count.
     """
 
     def __init__(
@@ -63,11 +66,15 @@ class Passes:
         rows: int,
         cotangents: int,
         progress: bool,
+        example: tuple[Any, Tensor] | None = None,
     ) -> None:
         self.rows = self.count = 0
+        self.counts = True
+        self._symmetric = False  # whether a Hessian's product has been found to be
+        self._processes, self._example = present(), example
         self.log_likelihood = torch.zeros((), dtype=torch.float64)
         self._network, self._batches, self._likelihood = network, batches, likelihood
-        self._curvature, self._seed, self._progress = curvature, seed, progress
+        self._curvature, self._seed, self._progress = curvature, seed, progress and self._processes.first
         self._at_once, self._cotangents = rows, cotangents
 
     def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False) -> None:
@@ -83,7 +90,8 @@ class Passes:
             recording = self._network.record(inputs)
             observations = observe(recording.outputs)
             if moments and self._network.head and self._curvature == "ggn":
-                tapes = iter([(recording.head_tape(*observations.ggn_moments(), observations.root), True)])
+                sums = observations.ggn_diagonal(), observations.ggn_sum
+                tapes = iter([(recording.head_tape(*sums, observations.root), True)])
             else:
                 seeds = observations.seeds(self._curvature, self._seed, self._cotangents)
                 tapes = ((recording.tape(cotangents), chunk == 0) for chunk, cotangents in enumerate(seeds))
@@ -100,7 +108,8 @@ class Passes:
 
         def visit(inputs: Any, observe: Observe) -> Observations:
             product, observations = hessian_product(self._network.module, self._network.weights, inputs, observe)
-            if observations.first == 0:
+            if not self._symmetric:
+                self._symmetric = True
                 device = self._network.indices[0].device
                 check_symmetric(product, self._network.dim, device, self._coarsest(observations.f))
             add(product)
@@ -116,34 +125,51 @@ class Passes:
         return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
     def _pass(self, visit: Callable[[Any, Observe], Observations]) -> None:
-        rows = observed = 0
+        with self._processes.agreed():
+            own, own_total = self._own_pass(visit)
+        rows, log_likelihood = self._processes.sum_numbers(own, float(own_total))
+        if self.count == 0:
+            self._batches.check_shards()
+            self._warn_of_dropped(int(rows))
+        if self.count and (rows != self.rows or not _same(log_likelihood, float(self.log_likelihood))):
+            raise InputError(
+                f"data: expected every pass to give the same rows, got {self.rows} with the log likelihood "
+                f"{float(self.log_likelihood):.6g} in the first and {int(rows)} with {log_likelihood:.6g} in the next. "
+                f"{DIFFERS}"
+            )
+        self.rows, self.counts = int(rows), own > 0
+        self.log_likelihood = torch.tensor(log_likelihood, dtype=torch.float64)
+        self.count += 1
+
+    def _own_pass(self, visit: Callable[[Any, Observe], Observations]) -> tuple[int, Tensor]:
+        """This process's part of a pass: its rows, and their log likelihood."""
+        rows, shard = 0, self._batches.shard
         total = torch.zeros((), dtype=torch.float64)
         # The guard puts the global generator back after each pass, so that a shuffling loader repeats its order.
         with reading(self._network.module), torch.no_grad(), progress_bar("reading", shown=self._progress) as report:
             for inputs, targets in self._pieces():
                 report(rows, max(self.rows, rows), f"the data, pass {self.count + 1}")
-                observe = partial(Observations.read, self._likelihood, targets=targets, first=observed)
-                observations = visit(inputs, observe)
+                observations = visit(inputs, self._observer(targets, shard.first + rows * shard.step, shard.step))
                 if rows == self.count == 0:
                     warn_of_probabilities(self._likelihood, observations.f)
                 rows += observations.shape[0]
-                observed += observations.f.shape[0]
                 total += observations.log_likelihood().to(total)
                 _require_finite(total, observations)
-        if self.count == 0 and self._batches.dropped:
+            if rows == 0 and self._example is not None:
+                visit(self._example[0], self._observer(self._example[1], 0, 1))
+        return rows, total
+
+    def _observer(self, targets: Tensor, first: int, step: int) -> Observe:
+        return partial(Observations.read, self._likelihood, targets=targets, first=first, step=step)
+
+    def _warn_of_dropped(self, rows: int) -> None:
+        dropped = int(self._processes.sum_numbers(self._batches.dropped)[0])
+        if dropped:
             warn(
-                f"data: expected all {rows + self._batches.dropped} rows of the data set, got {rows}: the loader drops "
-                "the rest, which the posterior then knows nothing of. Make the DataLoader with drop_last=False.",
+                f"data: expected all {rows + dropped} rows of the data set, got {rows}: the loader drops the rest, "
+                "which the posterior then knows nothing of. Make the DataLoader with drop_last=False.",
                 BayescopeWarning,
             )
-        if self.count and (rows != self.rows or not _same(total, self.log_likelihood)):
-            raise InputError(
-                f"data: expected every pass to give the same rows, got {self.rows} with the log likelihood "
-                f"{float(self.log_likelihood):.6g} in the first and {rows} with {float(total):.6g} in the next. "
-                f"{DIFFERS}"
-            )
-        self.rows, self.log_likelihood = rows, total
-        self.count += 1
 
     def _pieces(self) -> Iterator[tuple[Any, Tensor]]:
         for inputs, targets in self._batches:
@@ -164,10 +190,10 @@ def _require_finite(total: Tensor, observations: Observations) -> None:
     index = first_not_finite(observations.f)
     culprit = "A label has probability zero, or the outputs overflow."
     if index is not None:
-        place = place_of(observations.first + index, observations.f.shape[0] // observations.shape[0])
+        place = place_of(observations.before + index, observations.positions)
         culprit = f"The model's outputs hold NaN or infinity, first in {place}: check the data there."
     raise InputError(f"data: expected a finite log likelihood, got {float(total)}. {culprit}")
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return math.isclose(float(one), float(other), rel_tol=SAME, abs_tol=SAME)
+def _same(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=SAME, abs_tol=SAME)

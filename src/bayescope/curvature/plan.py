@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
+import torch
 from torch import Tensor, nn
 
 from bayescope import checks
@@ -16,6 +17,7 @@ from bayescope.curvature.groups import group_indices
 from bayescope.curvature.hessian import COLUMNS
 from bayescope.curvature.kinds import SUPPORTED, Observations, check_pair
 from bayescope.curvature.memory import free_memory, readable
+from bayescope.curvature.output_factor import DENSE, DIAGONAL, FACTORS, KRONECKER, check_output_factor, output_factors
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.likelihoods.targets import read_targets
@@ -24,12 +26,20 @@ from bayescope.network.forward import reading
 from bayescope.network.inputs import take_rows
 from bayescope.network.network import Network
 from bayescope.network.weights import LargestVariance, largest_magnitude
+from bayescope.network.wrappers import unwrapped
+from bayescope.processes import alone
 from bayescope.tape.tape import BLOCK_BYTES
 
 # The cotangents at the widest part of a network that are there at once: what a processor's cache holds, more or less.
-# Convolutions read in larger chunks took nearly twice as long.
+# Convolutions read in larger chunks took nearly twice as long. A GPU is filled by larger ones alone.
 CHUNK_BYTES = 8 * 2**20
+DEVICE_CHUNK_BYTES = 512 * 2**20
+# Fewer rows use matrix products badly: the Gram matrices of a ResNet-18 took 1.6 times as long by 2 images as by 16.
 FEW_ROWS = 32
+# Roots of Λ, of which the cotangents are the columns, take at most so much, or are those of one row.
+ROOT_BYTES = 128 * 2**20
+# Up to so many outputs a root is built to see its shape; beyond them it is run through without values.
+FEW_OUTPUTS = 64
 
 
 @final
@@ -51,6 +61,11 @@ class Plan:
         budget: the bytes that may be taken.
         fallbacks: by the name of the part, what a Kronecker structure gives it instead.
         alternatives: for each structure that the kind can have, the bytes of its fit.
+        posterior_bytes: what `laplace` takes beside the curvature: the weights, their gradient, and the evidence with
+            its slopes.
+        variance_bytes: one batch while the variances of its outputs are computed, without their covariances.
+        output_factors: the bytes of a fit of "kfac" with each output factor.
+        output_factor_bytes: the largest dense output factor by itself, in float64: of C outputs, 8 C².
     """
 
     structure: str
@@ -66,10 +81,19 @@ class Plan:
     budget: int
     fallbacks: Mapping[str, Fallback]
     alternatives: Mapping[str, int]
+    posterior_bytes: int
+    variance_bytes: int
+    output_factors: Mapping[str, int]
+    output_factor_bytes: int
 
     @property
     def bytes(self) -> int:
-        """The most that the fit takes at once: the trace, or the curvature and a batch that is read for it."""
+        """The most that `laplace` takes at once: the trace, or the curvature and either a batch or the posterior."""
+        return max(self.tracing_bytes, self.curvature_bytes + max(self.reading_bytes, self.posterior_bytes))
+
+    @property
+    def fitting_bytes(self) -> int:
+        """The most that `fit_curvature` takes at once, which makes no posterior."""
         return max(self.tracing_bytes, self.curvature_bytes + self.reading_bytes)
 
     @property
@@ -93,8 +117,24 @@ class Plan:
         )
         raise MemoryBudgetError(
             f"memory: expected at most {readable(self.budget)}, but the structure {self.structure!r} over "
-            f"{self.weights:,} weights takes about {readable(self.bytes)}. {advice}"
+            f"{self.weights:,} weights takes about {readable(self.bytes)}. {self._about_outputs()}{advice}"
         )
+
+    def _about_outputs(self) -> str:
+        """What to do about very many outputs, where it is they that do not fit."""
+        diagonal, dense = (self.output_factors.get(name, 0) for name in (DIAGONAL, DENSE))
+        if self.structure in KRONECKER and diagonal <= self.budget < dense:
+            return (
+                f"Its largest output factor is {readable(self.output_factor_bytes)}: output_factor='diagonal' keeps "
+                f"the diagonal alone ({readable(diagonal)} in all). "
+            )
+        if self.curvature == "ggn" and self.reading_bytes > self.budget:
+            size = readable(self.reading_bytes)
+            return (
+                f"The exact curvature of a row has a cotangent for each output and takes {size} to read: "
+                "curvature='fisher' takes one sampled label in their place. "
+            )
+        return ""
 
     def summary(self) -> str:
         """All the numbers in lines: what is random, how much is read at once, and the bytes of each structure."""
@@ -105,19 +145,26 @@ class Plan:
             f"  checking the reading {readable(self.tracing_bytes)}",
             f"  the curvature        {readable(self.curvature_bytes)}",
             f"  reading a batch      {readable(self.reading_bytes)}",
+            f"  the posterior        {readable(self.posterior_bytes)}",
             f"  the fit in all       {readable(self.bytes)} of {readable(self.budget)}: "
             f"{'fits' if self.fits else 'does not fit'}",
-            f"  predicting a batch   {readable(self.prediction_bytes)}",
+            f"  predicting a batch   {readable(self.prediction_bytes)}, its variances alone "
+            f"{readable(self.variance_bytes)}",
         ]
         if self.fallbacks:
             lines += ["  parts in another structure"]
             lines += [f"    {name}: {what}" for name, what in self.fallbacks.items()]
         lines += ["  all structures"]
-        lines += [
-            f"    {name:<10} {readable(size):>8}{'' if size <= self.budget else '  does not fit'}"
-            for name, size in self.alternatives.items()
-        ]
+        lines += [self._line(name, size) for name, size in self.alternatives.items()]
+        if self.output_factors:
+            lines += [
+                f"  output factors of 'kfac', the largest of which is {readable(self.output_factor_bytes)} if dense"
+            ]
+            lines += [self._line(name, size) for name, size in self.output_factors.items()]
         return "\n".join(lines)
+
+    def _line(self, name: str, size: int) -> str:
+        return f"    {name:<10} {readable(size):>8}{'' if size <= self.budget else '  does not fit'}"
 
     def __str__(self) -> str:
         return self.summary()
@@ -133,6 +180,7 @@ def plan(
     curvature: str = "ggn",
     groups: Any = "layer",
     rank: int | None = None,
+    output_factor: str | Mapping[str, str] = DENSE,
     memory: int | None = None,
     batch_size: int = 1024,
 ) -> Plan:
@@ -140,13 +188,14 @@ def plan(
 
     Args:
         model: any module with outputs f of shape (N, C) or (N, …, C).
-        data: a DataLoader, a Dataset, or (X, y); one batch of it is looked at.
+        data: a DataLoader, a Dataset, or (X, y); one batch of it is looked at. Each process plans for itself.
         likelihood: a name or a likelihood.
         structure: "full", "block", "diagonal", "kfac", "ekfac" or "low_rank".
         weights: which weights are random. The weights of `largest_variance` count, which they are does not.
         curvature: "ggn", "fisher", "empirical_fisher" or "hessian".
         groups: the blocks of the structure "block".
         rank: of the structure "low_rank"; without it the rank that a tolerance begins with.
+        output_factor: of "kfac" and "ekfac": "dense" or "diagonal", or a dict of these by layer.
         memory: the budget in bytes; half of what is free by default.
         batch_size: rows at once, where the data are not in batches already.
 
@@ -159,14 +208,16 @@ def plan(
         InputError: if the data do not fit the model or the likelihood.
     """
     check_pair(curvature, structure)
+    check_output_factor(output_factor, structure)
     chosen = resolve(likelihood)
-    with reading(model):  # what a shuffling loader draws is put back
+    model = unwrapped(model)
+    with reading(model), alone():  # what a shuffling loader draws is put back
         inputs, targets = Batches(data, model, batch_size=batch_size).first()
     weights = largest_magnitude(weights.count) if isinstance(weights, LargestVariance) else weights
     network = Network.trace(model, inputs, weights=weights)
     return plan_network(
         network, inputs, targets, chosen, structure=structure, curvature=curvature, groups=groups, rank=rank,
-        memory=memory,
+        output_factor=output_factor, memory=memory,
     )  # fmt: skip
 
 
@@ -180,6 +231,7 @@ def plan_network(
     curvature: str,
     groups: Any = "layer",
     rank: int | None = None,
+    output_factor: str | Mapping[str, str] = DENSE,
     cotangents: int | None = None,
     memory: int | None = None,
 ) -> Plan:
@@ -194,6 +246,7 @@ def plan_network(
         curvature: as in `plan`.
         groups: as in `plan`.
         rank: as in `plan`.
+        output_factor: as in `plan`.
         cotangents: the most that may travel at once; ``None`` for as many as memory and `BLOCK_BYTES` of seeds allow.
         memory: the budget in bytes; half of what is free by default.
 
@@ -208,24 +261,51 @@ def plan_network(
     footprint = Footprint.of(network, inputs)
     sizes = [len(index) for index in group_indices(network, groups)]
     total = _total(network, inputs, targets, likelihood, curvature)
+    columns = total * footprint.classes // footprint.outputs if curvature == "ggn" else 0  # of a position's root
     if cotangents is not None:
         total = min(total, checks.count("cotangents", cotangents))
+    head = network.head and curvature == "ggn"
 
-    def costs(name: str) -> tuple[Footprint, int, int, int]:
-        held = footprint.curvature(name, sizes, rank)
-        if network.head and curvature == "ggn" and name in ("diagonal", "kfac"):
-            return footprint, total, held, footprint.head()
-        chunk, at_once = _at_once(footprint, total, budget - held)
-        return chunk, at_once, held, chunk.reading(at_once)
+    def costs(name: str, factors: Sequence[str]) -> _Costs:
+        held = footprint.curvature(name, sizes, rank, factors)
+        if head and name in ("diagonal", "kfac"):
+            chunk, at_once = replace(footprint, rows=min(footprint.rows, network.head_rows)), total
+            reading = chunk.head(dense=name == "kfac" and DENSE in factors)
+        else:
+            chunk, at_once = _at_once(footprint, total, columns, budget - held, device)
+            reading = chunk.reading(at_once) + chunk.root(columns) + (curvature == "fisher") * chunk.drawing()
+        return _Costs(chunk, at_once, footprint.tracing(), held, reading, max(chunk.slope(), footprint.posterior()))
 
-    chunk, at_once, held, reading = costs(structure)
-    tracing = footprint.tracing()
-    alternatives = {name: max(tracing, sum(costs(name)[2:])) for name in SUPPORTED[curvature]}
+    def factored(factor: str) -> _Costs:
+        return costs("kfac", (factor,) * len(network.parts))
+
+    chosen = output_factors(output_factor, network.parts)
+    found = costs(structure, chosen)
     return Plan(
         structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
-        chunk.rows, at_once, tracing, held, reading, footprint.prediction(structure, head=network.head), budget,
-        fallbacks_of(network, structure), alternatives,
+        found.chunk.rows, found.at_once, found.tracing, found.held, found.reading,
+        footprint.prediction(structure, chosen, head=network.head), budget, fallbacks_of(network, structure),
+        {name: costs(name, chosen).bytes for name in SUPPORTED[curvature]},
+        found.posterior, footprint.variances(structure, chosen, head=network.head, head_rows=network.head_rows),
+        {factor: factored(factor).bytes for factor in FACTORS} if "kfac" in SUPPORTED[curvature] else {},
+        footprint.widest_output_factor(),
     )  # fmt: skip
+
+
+class _Costs(NamedTuple):
+    """How a structure is read, and the bytes of its stages."""
+
+    chunk: Footprint
+    at_once: int
+    tracing: int
+    held: int
+    reading: int
+    posterior: int
+
+    @property
+    def bytes(self) -> int:
+        """The most that is there at once."""
+        return max(self.tracing, self.held + max(self.reading, self.posterior))
 
 
 def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> int:
@@ -239,22 +319,32 @@ def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihoo
     if curvature == "empirical_fisher":
         return positions
     first = Observations.read(likelihood, f, targets[:1], 0)
-    return positions * likelihood.ggn_sqrt(first.f[:1], first.y[:1]).shape[-1]
+    return positions * _columns(likelihood, first.f[:1], first.y[:1])
 
 
-def _at_once(footprint: Footprint, total: int, left: int) -> tuple[Footprint, int]:
+def _columns(likelihood: Likelihood, f: Tensor, y: Tensor) -> int:
+    """How many columns a root of Λ has, without its C² numbers where its operations can do without values."""
+    if f.shape[-1] <= FEW_OUTPUTS:
+        return likelihood.ggn_sqrt(f, y).shape[-1]
+    return likelihood.ggn_sqrt(f.to("meta"), y.to("meta")).shape[-1]
+
+
+def _at_once(footprint: Footprint, total: int, columns: int, left: int, device: torch.device) -> tuple[Footprint, int]:
     """The rows and the cotangents that are read at once: at least one of each, else what cache and memory allow.
 
     Rows go first, since a smaller batch makes its graph smaller too; but fewer than `FEW_ROWS` use matrix products
     badly, and then it is cotangents that are fewer.
     """
+    chunk, block = (CHUNK_BYTES, BLOCK_BYTES) if device.type == "cpu" else (DEVICE_CHUNK_BYTES, DEVICE_CHUNK_BYTES)
     seeds = footprint.outputs * footprint.itemsize
     one = footprint.itemsize * max(footprint.outputs, *footprint.cotangents)  # of a row, at the widest part
-    rows = min(footprint.rows, max(FEW_ROWS, CHUNK_BYTES // (one * total)))
-    most = min(CHUNK_BYTES // (rows * one), BLOCK_BYTES // (rows * seeds))
+    rows = min(footprint.rows, max(FEW_ROWS, chunk // (one * total)))
+    rows = min(rows, max(1, ROOT_BYTES // max(1, footprint.root(columns) // footprint.rows)))
+    most = min(chunk // (rows * one), block // (rows * seeds))
     room = (left - rows * footprint.held) // (rows * footprint.per_cotangent)
     cotangents = max(1, min(total, most, room))
     if cotangents == 1:
-        rows = min(rows, max(1, CHUNK_BYTES // one))
+        room = left // (footprint.held + footprint.per_cotangent)
+        rows = max(1, min(rows, max(FEW_ROWS, chunk // one), room))
     chunks = -(-total // cotangents)
     return replace(footprint, rows=rows), -(-total // chunks)

@@ -12,6 +12,7 @@ from typing import Protocol, cast, final
 import torch
 from torch import Tensor
 
+from bayescope.curvature.output_factor import DENSE, DIAGONAL
 from bayescope.precision import (
     BlockPrecision,
     DensePrecision,
@@ -128,10 +129,11 @@ class Kronecker:
 
     Args:
         sharing: "expand" or "reduce".
+        output_factor: "dense", or "diagonal" for the diagonal of Σ g gᵀ alone: for a layer of very many outputs.
     """
 
-    def __init__(self, sharing: str) -> None:
-        self._reduce = sharing == "reduce"
+    def __init__(self, sharing: str, output_factor: str = DENSE) -> None:
+        self._reduce, self._diagonal = sharing == "reduce", output_factor == DIAGONAL
         self._inputs, self._outputs = Sum(), Sum()
         self._count = 0
 
@@ -143,13 +145,18 @@ class Kronecker:
         if fresh:
             self._inputs.add_by(factored.input_gram)
             self._count += factored.rows * factored.positions
-        self._outputs.add_by(factored.output_gram)
+        if self._diagonal:
+            self._outputs.add(factored.output_squares())
+        else:
+            self._outputs.add_by(factored.output_gram)
 
     def finish(self) -> KroneckerPrecision:
         """Both factors, and N T."""
-        inputs = self._inputs.total()
-        whole = mirrored(inputs) if inputs.ndim == 3 else inputs  # the counts of tokens are a diagonal
-        return KroneckerPrecision(whole, mirrored(self._outputs.total()), self._count)
+        inputs, outputs = (
+            mirrored(total) if total.ndim == 3 else total  # a diagonal, as the counts of tokens are
+            for total in (self._inputs.total(), self._outputs.total())
+        )
+        return KroneckerPrecision(inputs, outputs, self._count)
 
 
 @final

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayescope.row_noise import by_row
+
 # The temperature t of the relaxation (section 4 of the paper has 0.1 throughout), and the rate that learning starts at.
 TEMPERATURE = 0.1
 START = 0.1
@@ -42,7 +44,8 @@ class ConcreteDropout(nn.Module):
         if not self.training:
             return x
         shape = x.shape if self._kind is nn.Dropout else torch.Size([*x.shape[:2], *[1] * (x.ndim - 2)])
-        noise = torch.rand(shape, dtype=x.dtype, device=x.device).logit()  # ±∞ at the ends, where σ is flat
+        uniform = by_row(lambda wanted: torch.rand(wanted, dtype=x.dtype, device=x.device), shape, 0)
+        noise = uniform.logit()  # ±∞ at the ends, where σ is flat
         kept = torch.sigmoid(-(self.logit + noise) / TEMPERATURE)
         return x * kept / torch.sigmoid(-self.logit)
 

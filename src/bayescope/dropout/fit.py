@@ -16,11 +16,13 @@ from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.posterior.implicit import DEFAULT_PASSES
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.training.fit_map import describe
 from bayescope.training.loop import Outcome
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, Objective
 from bayescope.training.settings import Training
+from bayescope.training.sharing import mean_square
 from bayescope.training.watch import NoWatch, Validation, Watch
 
 
@@ -52,7 +54,7 @@ def train(
     start, noise = likelihood, None
     if isinstance(likelihood, Gaussian) and likelihood.learnable:
         targets = torch.cat([targets.flatten(0, 1) for _, targets in training.rows.in_order()])
-        noise = WithNoise(network.module, (targets - targets.mean(0)).square().mean())
+        noise = WithNoise(network.module, mean_square(targets, about_mean=True))
         start = likelihood.with_noise_variance(noise.noise_variance)
     held = dropout_prior(prior, training.weights, rates)
     joint = NegativeLogJoint(network.module, training.weights, training.rows.rows, start, held)
@@ -78,7 +80,8 @@ def learnt_noise(
     """The likelihood with the noise that the rows' predictive probability is largest under, and a note of it."""
     squares = squared_residuals(passes, rows, DEFAULT_PASSES, generator)
     noise, log_prob = best_noise(squares, rows.outputs)
-    note = f"{noise:.4g}, by {DEFAULT_PASSES} passes over {squares.shape[1]:,} rows, {-log_prob:.4g} nats a row"
+    (count,) = present().sum_numbers(squares.shape[1])
+    note = f"{noise:.4g}, by {DEFAULT_PASSES} passes over {count:,.0f} rows, {-log_prob:.4g} nats a row"
     return likelihood.with_noise_variance(noise), {"noise variance": note}
 
 

@@ -23,6 +23,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import ImplicitPosterior, Record
 from bayescope.training.settings import Settings, Training
+from bayescope.training.sharing import common
 
 EPOCHS = 100
 _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
@@ -102,7 +103,7 @@ def mc_dropout(
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-    source = checks.generator(generator)
+    source = common(checks.generator(generator))
     count = (0 if data is None else EPOCHS) if epochs is None else checks.count("epochs", epochs, least=0)
     decay = _WeightDecay(weight_decay, prior_precision, rows)
     decay.check(has_data=data is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,6 +13,7 @@ from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.dropout.insertion import NAME, WeightLayer, calling_order, calls_dropout, insert, own_dropout
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.weights import Weights
+from bayescope.network.wrappers import unwrapped
 
 # So many names are written out.
 SHOWN = 6
@@ -49,9 +49,7 @@ class Stochastic:
             InputError: if there is neither dropout nor a rate, or the rate is none.
             UnsupportedError: if there are both.
         """
-        module = copy.deepcopy(model)
-        for parameter in module.parameters():
-            parameter.grad = None
+        module = checks.module_copy(unwrapped(model))
         found, weights = own_dropout(module), _all_weights(module)
         if rate is None:
             if not isinstance(before, str) or before != "all":

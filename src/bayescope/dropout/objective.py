@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.training.objective import NegativeLogJoint
 
 
@@ -115,9 +116,9 @@ class DropoutObjective:
             terms["loss"] += extra
             terms["rates"] = [rate.dropout.rate() for rate in self._rates]
         if self._noise is not None and math.isfinite(nll):
-            noise = float(self._noise.noise_variance)
-            squares = 2.0 * noise * (nll - 0.5 * self._numbers * math.log(2 * math.pi * noise))  # Σ (y − f)²
-            self._noise.noise_variance.fill_(squares / self._numbers)
+            noise, (numbers,) = float(self._noise.noise_variance), present().sum_numbers(self._numbers)
+            squares = 2.0 * noise * (nll - 0.5 * numbers * math.log(2 * math.pi * noise))  # Σ (y − f)²
+            self._noise.noise_variance.fill_(squares / numbers)
             terms["noise_variance"] = float(self._noise.noise_variance)
         return terms
 

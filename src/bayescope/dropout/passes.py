@@ -18,6 +18,7 @@ from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, described, explained
 from bayescope.storage import stored
 from bayescope.training.minibatches import Minibatches
+from bayescope.training.sharing import mean_of
 
 # Points of log σ² that are looked at before the best of them is refined.
 GRID = 64
@@ -59,13 +60,16 @@ class DropoutPasses:
 
 
 def squared_residuals(passes: DropoutPasses, rows: Minibatches, n: int, generator: torch.Generator) -> Tensor:
-    """Σ_d (y_d − f_d)², shape (n, N), positions counted as rows, in the same n passes for all rows."""
+    """Σ_d (y_d − f_d)², shape (n, N), positions counted as rows, in the same n passes for all rows.
+
+    Several processes have their own rows of them each.
+    """
     state, parts = generator.get_state(), []
     for inputs, targets in rows.in_order():
         generator.set_state(state)
         f = passes(inputs, n, generator)
         parts.append((f.flatten(1, -2) - targets.flatten(0, 1).to(f)).square().sum(-1))
-    return torch.cat(parts, 1)
+    return torch.cat(parts, 1) if parts else torch.zeros(n, 0, dtype=torch.float64)
 
 
 def best_noise(squares: Tensor, outputs: int) -> tuple[float, float]:
@@ -75,13 +79,13 @@ def best_noise(squares: Tensor, outputs: int) -> tuple[float, float]:
     the squares, so that it lies between the mean of their least and the mean of their largest over the passes.
 
     Args:
-        squares: Σ_d (y_d − f_d)², shape (S, N).
+        squares: Σ_d (y_d − f_d)², shape (S, N); of several processes each has its own rows.
         outputs: D.
 
     Raises:
         ConvergenceError: if the best pass fits each row without an error.
     """
-    low, high = float(squares.amin(0).mean()) / outputs, float(squares.amax(0).mean()) / outputs
+    low, high = mean_of(squares.amin(0)) / outputs, mean_of(squares.amax(0)) / outputs
     if not 0 < low <= high < math.inf:
         raise ConvergenceError(
             f"noise_variance: expected residuals to learn it from, got a mean square between {low:g} and {high:g}. "
@@ -90,7 +94,7 @@ def best_noise(squares: Tensor, outputs: int) -> tuple[float, float]:
 
     def loss(log_variance: float) -> float:
         each = torch.logsumexp(-0.5 * squares / math.exp(log_variance), 0) - math.log(len(squares))
-        return float(0.5 * outputs * (math.log(2 * math.pi) + log_variance) - each.mean())
+        return 0.5 * outputs * (math.log(2 * math.pi) + log_variance) - mean_of(each)
 
     ends = math.log(low), math.log(high)
     step = (ends[1] - ends[0]) / GRID

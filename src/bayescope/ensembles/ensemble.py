@@ -16,9 +16,12 @@ from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
+from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
+from bayescope.processes import present
 from bayescope.training.fit_map import describe
 from bayescope.training.settings import Settings
+from bayescope.training.sharing import common
 
 MEMBERS = 5
 
@@ -107,7 +110,7 @@ def ensemble(
             batch_size=batch_size, checkpoint=path, generator=seed, progress=progress,
         )  # fmt: skip
 
-    source = checks.generator(generator)
+    source = common(checks.generator(generator))
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
     modules = _made(make_model, seeds)
     path = None if checkpoint is None else Path(checkpoint)
@@ -155,6 +158,7 @@ def _made(make_model: Any, seeds: Sequence[int]) -> list[nn.Module]:
     for module in modules:
         if not isinstance(module, nn.Module):
             raise InputTypeError(f"make_model: expected torch.nn.Modules, got {type(module).__name__}.")
+    modules = [unwrapped(module) for module in modules]
     if len({id(module) for module in modules}) < len(modules):
         raise InputError(
             "make_model: expected a new network for each member, got the same one again, and with it the same weights. "
@@ -174,7 +178,7 @@ def _posterior(found: Trained, notes: Mapping[str, str], likelihood: Likelihood)
         trace=found.trace,
         instead="Laplace's approximation of each member, bs.laplace, has what a Gaussian has.",
     )
-    if _alike(functions, found.few):
+    if all(present().gather(_alike(functions, found.few))):
         draws = torch.stack([function.flat for function in functions])[None]
         return DrawsPosterior(draws, record, functions[0], likelihood)
     points = [PointPosterior(function.flat, Record("map"), function, likelihood) for function in functions]

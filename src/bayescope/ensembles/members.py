@@ -18,14 +18,16 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
-from bayescope.network.batches import map_arrays
 from bayescope.network.inputs import count_rows, map_tensors
 from bayescope.network.model import NetworkModel
+from bayescope.network.pairs import map_arrays
 from bayescope.network.priors import network_prior
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.training.loop import Outcome, random_states
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings, Training, chosen_weights
+from bayescope.training.sharing import share_weights
 from bayescope.training.side_by_side import JointOfEach, RowsOfEach
 from bayescope.training.side_by_side_watch import ValidationOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
@@ -104,6 +106,7 @@ def trained(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], 
     Raises:
         UnsupportedError: if ``True`` and it is not possible.
     """
+    modules = [_shared(module) for module in modules]
     if side_by_side is False or recipe.epochs == 0 or len(modules) == 1:
         return _one_by_one(recipe, modules, seeds, "one after another")
     reason = _settings_obstacle(recipe)
@@ -111,6 +114,7 @@ def trained(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], 
         settings = recipe.settings(seeds[0], recipe.checkpoint)
         with settings.prepared(modules[0], recipe.data, recipe.weights, inplace=False) as training:
             reason = _training_obstacle(recipe, training, modules, forced=side_by_side is True)
+            reason = next(filter(None, present().gather(reason)), "")  # in one way on all processes
             if not reason:
                 return _all_at_once(recipe, training, modules, seeds)
     if side_by_side:
@@ -119,6 +123,15 @@ def trained(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], 
             "after another."
         )
     return _one_by_one(recipe, modules, seeds, f"one after another: {reason}")
+
+
+def _shared(module: nn.Module) -> nn.Module:
+    """A member as it begins on every process: with rank 0's weights."""
+    if present().count == 1:
+        return module
+    copied = copy.deepcopy(module)
+    share_weights(copied)
+    return copied
 
 
 def _settings_obstacle(recipe: Recipe) -> str:
@@ -192,7 +205,8 @@ def _all_at_once(recipe: Recipe, training: Training, modules: Sequence[nn.Module
         best = ValidationOfEach(stack, training.held_out(recipe.validation), likelihood, recipe.patience)
     ended = None if best is None else (lambda: best.ended)
     objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior, ended)
-    chosen = torch.stack([resampled(training.rows.rows, seed) for seed in seeds]) if recipe.bootstrap else None
+    count = len(training.rows.whole()[1])
+    chosen = torch.stack([resampled(count, seed) for seed in seeds]) if recipe.bootstrap else None
     orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
     facts = {"fit": "ensemble", "bootstrap": list(seeds) if recipe.bootstrap else None}
     outcome = dataclasses.replace(training, module=stack).run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
@@ -12,15 +14,19 @@ from sklearn.utils.validation import check_is_fitted
 from bayescope import checks
 from bayescope.additive.additive import Options
 from bayescope.additive.fit import Schedule
-from bayescope.errors import InputError, NotPositiveDefiniteError
+from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators.additive_reading import AdditiveEstimator, whole_or_not_at_all
+from bayescope.estimators.additive_table import Outputs
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.estimators.labels import Labels, column_names, decided, numbers
 from bayescope.estimators.reading import MissingAttributeError, log_probabilities
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableLabels, TableNumbers
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.storage import stored
+from bayescope.tables.dataset import TableDataset, opened
 from bayescope.tables.scaling import Standard
 
 LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
@@ -145,16 +151,21 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         """Fits the effects, their prior precisions and the posterior.
 
         Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
-            y: N labels, or N rows of 0 and 1.
-            sample_weight: how often each row counts, shape (N,), times ``class_weight``.
-            offset: added to f as it is, in logits, shape (N,) for one f, else (N, C).
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
+                one on disk (`open_table`), which is read in blocks.
+            y: N labels, or N rows of 0 and 1; of a table on disk the name of a column of labels.
+            sample_weight: how often each row counts, shape (N,) or the name of a column, times ``class_weight``.
+            offset: added to f as it is, in logits, shape (N,) for one f, else (N, C); of a table on disk the name of a
+                column, for one f.
 
         Raises:
             InputError: if an input or an option cannot be used; the message names the column.
             InputTypeError: if a column holds what is neither a number nor a label, such as dates.
             NotPositiveDefiniteError: if the curvature of a term is singular in float64.
         """
+        table = opened(X)
+        if table is not None:
+            return self._fit_table(table, y, sample_weight, offset)
         columns = self._columns(X, y)
         weights = row_weights(sample_weight, len(columns[0].values))
         labels = Labels.of(y, weights)
@@ -167,6 +178,20 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         targets = labels.likelihood.targets(rows.targets if labels.multilabel else rows.targets[:, 0], labels.outputs)
         unit, shift = np.ones(labels.outputs), np.zeros(labels.outputs)
         self._learn(rows, targets, unit, shift, 0.0, labels.likelihood, told=told)
+        return self
+
+    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any, offset: Any) -> NeuralAdditiveClassifier:
+        source = TableRows.of(table, y, sample_weight, offset=offset, categorical=self.categorical, labels=True)
+        labels = TableLabels.of(source, self.class_weight)
+        if offset is not None and labels.outputs > 1:
+            raise UnsupportedError(
+                f"offset: expected None for {labels.outputs} classes of a table on disk, each of which has one of its "
+                f"own, got {offset!r}. Leave it out, or fit a data frame."
+            )
+        self.classes_, self._multilabel = labels.classes, False
+        self._offset_columns, self._output_names, self._unit = labels.outputs, labels.output_names, labels.unit
+        outputs = Outputs(np.ones(labels.outputs), np.zeros(labels.outputs))
+        self._learn_table(source, labels, outputs, labels.likelihood, told=labels.notes)
         return self
 
     def predict(self, X: Any, *, offset: Any = None, abstain: float | None = None) -> np.ndarray:
@@ -310,16 +335,20 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         """Fits the effects, their prior precisions, the noise and the posterior.
 
         Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
-            y: N numbers, or N rows of D.
-            sample_weight: how often each row counts, shape (N,).
-            offset: added to E(y∣f) as it is, in y's unit, of y's shape.
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
+                one on disk (`open_table`), which is read in blocks.
+            y: N numbers, or N rows of D; of a table on disk the name of a column. All others are features.
+            sample_weight: how often each row counts, shape (N,) or the name of a column.
+            offset: added to E(y∣f) as it is, in y's unit, of y's shape, or the name of a column.
 
         Raises:
             InputError: if an input or an option cannot be used; the message names the column.
             InputTypeError: if a column holds what is neither a number nor a label, such as dates.
             NotPositiveDefiniteError: if the curvature of a term is singular in float64.
         """
+        table = opened(X)
+        if table is not None:
+            return self._fit_table(table, y, sample_weight, offset)
         columns = self._columns(X, y)
         rows = len(columns[0].values)
         weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
@@ -333,11 +362,35 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         standard = torch.from_numpy((distinct.targets - shift) / scale)
         log_unit = float(np.log(scale).sum())
         if self.likelihood == "heteroscedastic_gaussian":
+            _refuse_constant(distinct)
             # log σ² of y is that of the standardised y and log scale²
             shift, scale = np.concatenate([shift, 2.0 * np.log(scale)]), np.concatenate([scale, np.ones_like(scale)])
         learnt = isinstance(self.noise_variance, str)
-        try:
+        with self._explained():
             self._learn(distinct, standard, scale, shift, log_unit, likelihood, learn_noise=learnt)
+        return self
+
+    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any, offset: Any) -> NeuralAdditiveRegressor:
+        source = TableRows.of(table, y, sample_weight, offset=offset, categorical=self.categorical, labels=False)
+        numbers = TableNumbers.of(source)
+        self._flat, self._offset_columns = True, 1
+        self._output_names, self._unit = self._told_outputs([source.target])
+        scale, shift = np.array([numbers.scale]), np.array([numbers.shift])
+        likelihood, log_unit = self._likelihood(scale, numbers.rows), float(np.log(numbers.scale))
+        if self.likelihood == "heteroscedastic_gaussian":
+            if not numbers.varies:
+                raise _constant()
+            scale, shift = np.append(scale, 1.0), np.append(shift, 2.0 * log_unit)
+        learnt, outputs = isinstance(self.noise_variance, str), Outputs(scale, shift, log_unit)
+        with self._explained():
+            self._learn_table(source, numbers, outputs, likelihood, learn_noise=learnt)
+        return self
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What a singular curvature means where each row has a variance of its own."""
+        try:
+            yield
         except NotPositiveDefiniteError as error:
             if self.likelihood == "gaussian":
                 raise
@@ -345,7 +398,6 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
                 f"y: expected noise for likelihood={self.likelihood!r}, got rows that the features seem to tell "
                 f"exactly, whose log variance has no bound. Use likelihood='gaussian'. ({error})"
             ) from None
-        return self
 
     def predict(
         self, X: Any, return_std: bool = False, *, offset: Any = None
@@ -401,6 +453,21 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
+
+
+def _refuse_constant(rows: DistinctRows) -> None:
+    """Refuses a column of y less the offset that does not vary beyond its rounding: its log variance has no bound."""
+    around = rows.targets if rows.offset is None else rows.targets - rows.offset
+    rounding = 4.0 * np.finfo(np.float64).eps * np.abs(rows.targets).max(0)
+    if (np.ptp(around, axis=0) <= rounding).any():
+        raise _constant()
+
+
+def _constant() -> InputError:
+    return InputError(
+        "y: expected numbers that vary for likelihood='heteroscedastic_gaussian', got a constant column, which has no "
+        "noise to learn. Leave it out, or take likelihood='gaussian'."
+    )
 
 
 def _standardised(rows: DistinctRows) -> tuple[np.ndarray, np.ndarray]:

@@ -22,10 +22,14 @@ from bayescope.additive.grids import Grid
 from bayescope.additive.importance import Importance, importance
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError
+from bayescope.estimators.additive_table import Outputs, coded
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.pairs import feature_pairs
 from bayescope.estimators.reading import BLOCK_NUMBERS, PosteriorHolder, generator_from, noted
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableTargets
+from bayescope.estimators.together import same_for_all, shared_generator
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.predictive import Predictive
@@ -245,6 +249,7 @@ class AdditiveEstimator(PosteriorHolder):
         likelihood: Likelihood, *, learn_noise: bool = False, told: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
+        generator = same_for_all(generator_from(self.random_state), rows.arrays)
         encoding = TableEncoding.fit(rows.columns, numeric_transform=self.numeric_transform, weights=rows.weights)
         data = Data(
             rows=Rows.of(encoding.encode(rows.columns), _padded(rows.offset, len(scale))),
@@ -254,14 +259,32 @@ class AdditiveEstimator(PosteriorHolder):
             shift=torch.from_numpy(shift),
             log_unit=log_unit,
         )
-        options = self._options(encoding.names, learn_noise)
+        options = self._options(encoding.names, learn_noise, generator)
         with threads_for(targets.shape[0] * len(encoding.names)):
             additive = fit_additive(encoding, data, likelihood, options)
+        self._finish(additive, told or {})
+
+    def _learn_table(
+        self, source: TableRows, targets: TableTargets, outputs: Outputs, likelihood: Likelihood,
+        *, learn_noise: bool = False, told: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """The same from a table on disk."""
+        source.describe(self)
+        self._reader = source.reader
+        data = coded(source, targets, outputs, self.numeric_transform)
+        generator = shared_generator(generator_from(self.random_state), source.processes)
+        options = self._options(data.encoding.names, learn_noise, generator)
+        additive = fit_additive(data.encoding, data, likelihood, options)
+        additive = replace(additive, fit=None)  # which holds the files
+        self._finish(additive, {**data.notes(), **(told or {})})
+
+    def _finish(self, additive: Additive, told: Mapping[str, str]) -> None:
+        """Sets the learned attributes."""
         self._groups = self.groups
-        self.posterior_ = noted(additive.posterior, {**self._notes(encoding), **(told or {})})
+        self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **told})
         self.additive_ = replace(additive, posterior=self.posterior_)
 
-    def _options(self, names: Sequence[str], learn_noise: bool) -> Options:
+    def _options(self, names: Sequence[str], learn_noise: bool, source: torch.Generator) -> Options:
         return Options(
             hidden=self.hidden,
             pair_hidden=self.pair_hidden,
@@ -280,7 +303,7 @@ class AdditiveEstimator(PosteriorHolder):
                 learn_noise=learn_noise,
                 progress=checks.flag("progress", self.progress),
             ),
-            seed=checks.seed_from(generator_from(self.random_state)),
+            seed=checks.seed_from(source),
         )
 
     def _notes(self, encoding: TableEncoding) -> dict[str, str]:

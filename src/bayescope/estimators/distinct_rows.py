@@ -62,6 +62,11 @@ class DistinctRows:
             np.add.reduceat(weights[order], starts),
         )
 
+    def arrays(self) -> list[np.ndarray]:
+        """What tells these rows from others, as numbers."""
+        extra = [] if self.offset is None else [self.offset]
+        return [*map(_numbers, self.columns), self.targets, *extra, self.weights]
+
 
 def row_offset(offset: Any, rows: int, outputs: int) -> np.ndarray | None:
     """The offset of each row and output, shape (N, C), or ``None``.

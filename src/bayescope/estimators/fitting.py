@@ -10,6 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from bayescope.errors import UnsupportedError
 from bayescope.estimators.priors import USELESS
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, maximise_evidence, weight_prior
@@ -17,9 +18,12 @@ from bayescope.linear.expectation_propagation import expectation_propagation
 from bayescope.linear.laplace import laplace_at, map_at
 from bayescope.linear.mode import Mode, find_mode
 from bayescope.linear.sampling import metropolis, nuts
-from bayescope.linear.variational import variational
+from bayescope.linear.variational import variational_of
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.priors import Prior
+from bayescope.processes import alone, present
+
+Infer = Callable[[LinearDensity, Tensor | None], GaussianPosterior]
 
 # Where the search for the precision of the greatest evidence begins.
 FIRST_PRECISION = 1.0
@@ -89,13 +93,11 @@ def _map(task: Task) -> Fitted:
     return Fitted(map_at(mode), mode.density.prior, gamma, tuned_by)
 
 
-def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: str) -> Fitted:
+def _iterated(task: Task, infer: Infer, objective: str) -> Fitted:
     """Inference that learns the precision by an objective of its own, from where Laplace's evidence has it."""
     table = task.table
     prior = _mode(task)[0].density.prior if task.tune else table.prior
-    tuned = task.weights if task.tune else None
-    data = table.features, table.targets
-    posterior = infer(table.model, table.likelihood, prior, *data, weights=table.weights, tuned=tuned)
+    posterior = infer(table.with_prior(prior), task.weights if task.tune else None)
     if task.tune:
         learnt = posterior.trace["prior_precision"][-1]
         prior = weight_prior(table.model, learnt, task.intercept_prior_precision)
@@ -103,25 +105,65 @@ def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: st
     return Fitted(posterior, prior, gamma, objective if task.tune else None)
 
 
+def _variational(density: LinearDensity, tuned: Tensor | None, family: str) -> GaussianPosterior:
+    return variational_of(density, family=family, tuned=tuned)
+
+
+def _expectation_propagation(density: LinearDensity, tuned: Tensor | None) -> GaussianPosterior:
+    rows = density.table.held()
+    data = rows.features, rows.targets
+    return expectation_propagation(
+        density.model, density.likelihood, density.prior, *data, weights=rows.weights, tuned=tuned
+    )
+
+
 def _sampled(task: Task, sample: Callable[..., DrawsPosterior]) -> Fitted:
     """A sampler, under the precision that Laplace's evidence has: draws have no evidence of their own."""
-    table = task.table
+    table, rows = task.table, task.table.table.held()
     prior = _mode(task)[0].density.prior if task.tune else table.prior
-    options = {"weights": table.weights, "generator": task.generator, **task.chains}
-    posterior = sample(table.model, table.likelihood, prior, table.features, table.targets, **options)
+    options = {"weights": rows.weights, "generator": task.generator, **task.chains}
+    posterior = sample(table.model, table.likelihood, prior, rows.features, rows.targets, **options)
     return Fitted(posterior, prior, None, "Laplace's evidence" if task.tune else None)
 
 
 POSTERIORS: dict[str, Callable[[Task], Fitted]] = {
     "map": _map,
     "laplace": _laplace,
-    "variational": partial(_iterated, infer=partial(variational, family="full"), objective="the evidence lower bound"),
+    "variational": partial(_iterated, infer=partial(_variational, family="full"), objective="the evidence lower bound"),
     "mean_field": partial(
-        _iterated, infer=partial(variational, family="mean_field"), objective="the evidence lower bound"
+        _iterated, infer=partial(_variational, family="mean_field"), objective="the evidence lower bound"
     ),
-    "ep": partial(_iterated, infer=expectation_propagation, objective="expectation propagation's evidence"),
+    "ep": partial(_iterated, infer=_expectation_propagation, objective="expectation propagation's evidence"),
     "nuts": partial(_sampled, sample=nuts),
     "metropolis": partial(_sampled, sample=metropolis),
 }
 # Those that are made of chains.
 SAMPLERS = ("nuts", "metropolis")
+# Those that read the rows by sums over them, wherever the rows lie.
+BY_SUMS = ("map", "laplace", "variational", "mean_field")
+
+
+def fit_posterior(name: str, task: Task) -> Fitted:
+    """Fits the named posterior; what is no sum over the rows is found by the first process for all."""
+    processes = present()
+    if processes.count == 1 or name in BY_SUMS:
+        return POSTERIORS[name](task)
+    fitted: Fitted | None = None
+    with processes.agreed(), alone():
+        if processes.first:
+            fitted = POSTERIORS[name](task)
+    shared: Fitted = processes.gather(fitted)[0]
+    return shared
+
+
+def refuse_all_rows(name: str) -> None:
+    """Refuses a posterior that needs all rows in memory, for a table that is read in blocks.
+
+    Raises:
+        UnsupportedError: if it does.
+    """
+    if name not in BY_SUMS:
+        raise UnsupportedError(
+            f"posterior: expected one of {', '.join(map(repr, BY_SUMS))} for a table that is read in blocks, got "
+            f"{name!r}, which needs all rows in memory. Fit a DataFrame of some of the rows."
+        )

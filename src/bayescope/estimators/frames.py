@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -13,7 +13,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bayescope.storage import stored
-from bayescope.tables import Column, read_table
+from bayescope.tables import Column, TableDataset, read_table
 from bayescope.tables.preprocessing import Table, refuse_empty
 from bayescope.tables.suspicion import warn_of_numbers
 
@@ -94,6 +94,14 @@ class FrameReader:
             return self.columns(estimator, X)
         validate_data(estimator, numbers, reset=False, skip_check_array=True)
         return numbers
+
+    def blocks(self, table: TableDataset) -> Iterator[list[Column]]:
+        """The columns that were fitted of a table on disk, a block of rows at a time.
+
+        Raises:
+            OptionError: if one is not there.
+        """
+        return table.blocks(self.names, categorical=[self.names[place] for place in self.categorical])
 
 
 def finite_numbers(X: Any) -> np.ndarray | None:

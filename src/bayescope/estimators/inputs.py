@@ -62,9 +62,14 @@ class InputMap:
         preprocessing, mapped = Preprocessing.fit(
             table, targets, scaling="standard" if standardize else None, encoding=encoding, weights=weights
         )
-        transformer = feature_map(features, random_state)
-        if transformer is not None:
-            mapped = _dense(transformer.fit(mapped).transform(mapped))
+        return cls.of(preprocessing, feature_map(features, random_state), mapped)
+
+    @classmethod
+    def of(
+        cls, preprocessing: Preprocessing, transformer: Any | None, numbers: np.ndarray
+    ) -> tuple[InputMap, np.ndarray]:
+        """Fits a transformer to the preprocessed numbers of rows, or of some of them, and returns these mapped."""
+        mapped = numbers if transformer is None else _dense(transformer.fit(numbers).transform(numbers))
         some = mapped[:: max(1, mapped.shape[0] // SCALE_ROWS)]
         sds = some.std(axis=0)
         varying = sds[sds > 0]
@@ -75,7 +80,11 @@ class InputMap:
     def __call__(self, table: Table) -> np.ndarray:
         """The model's inputs of a table as it was read, shape (N, D)."""
         numbers = self.preprocessing(table)
-        return numbers if self.transformer is None else _dense(self.transformer.transform(numbers))
+        if self.transformer is None:
+            return numbers
+        if not len(numbers):  # which scikit-learn's transformers refuse
+            return np.empty((0, len(self.names)))
+        return _dense(self.transformer.transform(numbers))
 
     def notes(self) -> dict[str, str]:
         """What the inputs' units are, for a summary: a prior has units."""

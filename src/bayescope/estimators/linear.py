@@ -15,16 +15,21 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.priors import USELESS, positive_number, prior_notes, warn_of_far_intercept, weight_precision
-from bayescope.estimators.reading import PosteriorReader, as_tensor, noted
-from bayescope.estimators.weights import counted, row_count, row_weights, weight_notes
+from bayescope.estimators.reading import PosteriorReader, noted
+from bayescope.estimators.shared_rows import rows_in_memory
+from bayescope.estimators.table_inputs import TableInputs
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.weights import counted, row_count, row_weights, total_notes, weight_notes
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian
-from bayescope.linear.conjugate import conjugate, tune_scales
+from bayescope.linear.conjugate import conjugate_at, tune_scales
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
+from bayescope.linear.table import Table
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from bayescope.storage import stored
+from bayescope.tables.dataset import TableDataset, opened
 from bayescope.threads import threads_for
 
 
@@ -99,9 +104,11 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         """Finds the posterior of the weights, after the scales that are to be learnt.
 
         Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
-            y: N numbers.
-            sample_weight: how often each row counts, shape (N,): 2 is the same as the row twice.
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
+                one on disk (`open_table`), which is read in blocks.
+            y: N numbers; of a table on disk the name of their column, all others being features.
+            sample_weight: how often each row counts, shape (N,) or the name of a column: 2 is the same as the row
+                twice.
 
         Raises:
             InputError: if an input or an option cannot be used; the message names the column.
@@ -111,14 +118,13 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             ConvergenceWarning: if the evidence has no maximum.
             BayescopeWarning: if the intercept's prior holds it back.
         """
+        on_disk = opened(X)
+        if on_disk is not None:
+            return self._fit_table(on_disk, y, sample_weight)
         self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
         rows = row_count(table)
         table, targets, row_weight = counted(table, one_number(y, rows), row_weights(sample_weight, rows))
-        if isinstance(self.noise_variance, str) and len(targets) < 2:
-            raise InputError(
-                "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a "
-                "noise_variance."
-            )
+        self._refuse_few(len(targets))
         self._inputs, mapped = InputMap.fit(
             table,
             targets,
@@ -128,18 +134,45 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             encoding=self.encoding,
             weights=row_weight,
         )
-        self._infer(mapped, targets, row_weight)
+        data = rows_in_memory(mapped, Gaussian().targets(targets, 1), row_weight)
+        self._infer(data, weight_notes(row_weight, len(targets)))
         return self
 
-    def _infer(self, table: np.ndarray, y: np.ndarray, row_weight: np.ndarray | None) -> None:
+    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianLinearRegression:
+        """The same, a block of rows in memory at a time."""
+        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=False)
+        learnt = TableInputs.fit(
+            source,
+            lambda block: block.weights,
+            counted_once=sample_weight is None,
+            standardize=checks.flag("standardize", self.standardize),
+            features=self.features,
+            random_state=self.random_state,
+            encoding=self.encoding,
+        )
+        source.describe(self)
+        self._reader, self._inputs = source.reader, learnt.inputs
+        data = learnt.table(lambda block: Gaussian().targets(block.target, 1))
+        self._refuse_few(data.count)
+        counted = {} if sample_weight is None else total_notes(data.total, data.count)
+        self._infer(data, {**learnt.notes(data.count), **counted})
+        return self
+
+    def _refuse_few(self, rows: int) -> None:
+        if isinstance(self.noise_variance, str) and rows < 2:
+            raise InputError(
+                "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a "
+                "noise_variance."
+            )
+
+    def _infer(self, data: Table, told: dict[str, str]) -> None:
         """Finds the posterior and sets the learned attributes."""
-        model = LinearModel(table.shape[1], 1, checks.flag("fit_intercept", self.fit_intercept))
-        inputs, intercept = as_tensor(table), self._intercept_precision()
-        with threads_for(table.size):
-            each = None if row_weight is None else torch.from_numpy(row_weight)
-            precision, noise, tuned_by = self._scales(model, inputs, y, intercept, each)
-            prior = weight_prior(model, precision, intercept)
-            posterior = conjugate(model, Gaussian(noise), prior, inputs, y, weights=each)
+        model = LinearModel(len(self._inputs.names), 1, checks.flag("fit_intercept", self.fit_intercept))
+        intercept = self._intercept_precision()
+        with threads_for(data.count * model.features):
+            precision, noise, tuned_by = self._scales(model, data, intercept)
+            prior, likelihood = weight_prior(model, precision, intercept), Gaussian(noise)
+            posterior = conjugate_at(LinearDensity(model, likelihood, prior, data), likelihood)
         self.effective_parameters_ = effective_parameters(model, prior, posterior.precision)
         self.prior_precision_ = float(precision) if precision.ndim == 0 else precision.numpy().copy()
         self.noise_variance_ = noise
@@ -153,7 +186,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             **prior_notes(prior, model, tuned_by),
             "noise variance": f"{noise:.6g}{learnt}",
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
-            **weight_notes(row_weight, len(y)),
+            **told,
         }
         self.posterior_ = noted(posterior, notes)
         warn_of_far_intercept(self.intercept_, intercept)
@@ -166,9 +199,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
     def _intercept_precision(self) -> float:
         return positive_number("intercept_prior_precision", self.intercept_prior_precision)
 
-    def _scales(
-        self, model: LinearModel, inputs: Tensor, y: np.ndarray, intercept: float, row_weight: Tensor | None
-    ) -> tuple[Tensor, float, str | None]:
+    def _scales(self, model: LinearModel, data: Table, intercept: float) -> tuple[Tensor, float, str | None]:
         """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
         precision = weight_precision(self.prior_precision, model.features)
         noise = None
@@ -178,14 +209,13 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             noise = positive_number("noise_variance", self.noise_variance)
         if precision is not None and noise is not None:
             return precision, noise, None
-        # Precisions α_j on x_j are the precision 1 on x_j/√α_j.
-        scaled = inputs if precision is None else inputs * precision.rsqrt()
-        likelihood = Gaussian()
         scales = tune_scales(
-            LinearDensity(model, likelihood, Prior(), scaled, likelihood.targets(y, 1), row_weight),
+            LinearDensity(model, Gaussian(), Prior(), data),
             intercept_prior_precision=intercept,
             prior_precision=None if precision is None else 1.0,
             noise_variance=noise,
+            # Precisions α_j on x_j are the precision 1 on x_j/√α_j.
+            scale=None if precision is None else precision.rsqrt().expand(model.features),
         )
         if precision is not None:
             return precision, scales.noise_variance, None

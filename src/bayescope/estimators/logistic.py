@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any, final
 
 import numpy as np
-import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.estimators.fitting import FIRST_PRECISION, POSTERIORS, SAMPLERS, Task
+from bayescope.estimators.fitting import (
+    BY_SUMS,
+    FIRST_PRECISION,
+    POSTERIORS,
+    SAMPLERS,
+    Task,
+    fit_posterior,
+    refuse_all_rows,
+)
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import decided, factorized, one_class
@@ -25,18 +32,31 @@ from bayescope.estimators.priors import (
 from bayescope.estimators.reading import (
     MissingAttributeError,
     PosteriorReader,
-    as_tensor,
     generator_from,
     log_probabilities,
     noted,
 )
-from bayescope.estimators.weights import class_factors, class_notes, counted, row_count, row_weights, weight_notes
+from bayescope.estimators.shared_rows import rows_in_memory
+from bayescope.estimators.table_inputs import TableInputs
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableLabels
+from bayescope.estimators.weights import (
+    class_factors,
+    class_notes,
+    counted,
+    row_count,
+    row_weights,
+    total_notes,
+    weight_notes,
+)
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
+from bayescope.linear.table import Table
 from bayescope.models import LinearModel
 from bayescope.storage import stored
+from bayescope.tables.dataset import TableDataset, opened
 from bayescope.threads import threads_for
 
 
@@ -137,10 +157,11 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         """Finds the posterior of the weights.
 
         Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
-            y: N class labels.
-            sample_weight: how often each row counts, shape (N,), times ``class_weight``: 2 is the same as the row
-                twice, under any posterior.
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
+                one on disk (`open_table`), which is read in blocks.
+            y: N class labels; of a table on disk the name of their column, all others being features.
+            sample_weight: how often each row counts, shape (N,) or the name of a column, times ``class_weight``: 2 is
+                the same as the row twice, under any posterior.
 
         Raises:
             InputError: if an input or an option cannot be used; the message names the column.
@@ -149,6 +170,9 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
             ConvergenceError: if the inference does not reach its tolerance.
         """
         checks.choice("posterior", self.posterior, POSTERIORS)
+        on_disk = opened(X)
+        if on_disk is not None:
+            return self._fit_table(on_disk, y, sample_weight)
         self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
         rows = row_count(table)
         table, labels, each = counted(table, one_class(y, rows), row_weights(sample_weight, rows))
@@ -169,7 +193,34 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         )
         model = LinearModel(mapped.shape[1], outputs, checks.flag("fit_intercept", self.fit_intercept))
         notes = {**weight_notes(each, len(codes)), **class_notes(self.class_weight, classes, factors)}
-        self._infer(mapped, codes, each, model, likelihood, notes)
+        targets = likelihood.targets(codes, outputs)
+        data = rows_in_memory(mapped, targets, each, spread=self.posterior in BY_SUMS)
+        self._infer(data, model, likelihood, notes)
+        return self
+
+    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianLogisticRegression:
+        """The same, a block of rows in memory at a time."""
+        refuse_all_rows(self.posterior)
+        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=True)
+        labels = TableLabels.of(source, self.class_weight)
+        self.classes_ = labels.classes
+        likelihood, outputs = self._likelihood(len(self.classes_))
+        once = sample_weight is None and self.class_weight is None
+        learnt = TableInputs.fit(
+            source,
+            labels.weights,
+            counted_once=once,
+            standardize=checks.flag("standardize", self.standardize),
+            features=self.features,
+            random_state=self.random_state,
+            encoding=self.encoding,
+        )
+        source.describe(self)
+        self._reader, self._inputs = source.reader, learnt.inputs
+        data = learnt.table(lambda block: likelihood.targets(labels.codes(block), outputs))
+        model = LinearModel(len(learnt.inputs.names), outputs, checks.flag("fit_intercept", self.fit_intercept))
+        counted = {} if once else total_notes(data.total, data.count)
+        self._infer(data, model, likelihood, {**learnt.notes(data.count), **counted, **labels.notes})
         return self
 
     def predict(self, X: Any, *, abstain: float | None = None) -> np.ndarray:
@@ -230,26 +281,16 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
             )
         return Categorical(), classes
 
-    def _infer(
-        self,
-        table: np.ndarray,
-        codes: np.ndarray,
-        row_weight: np.ndarray | None,
-        model: LinearModel,
-        likelihood: Likelihood,
-        told: dict[str, str],
-    ) -> None:
+    def _infer(self, data: Table, model: LinearModel, likelihood: Likelihood, told: dict[str, str]) -> None:
         """Fits the named posterior and sets the learned attributes."""
         precision = weight_precision(self.prior_precision, model.features)
         intercept = positive_number("intercept_prior_precision", self.intercept_prior_precision)
         prior = weight_prior(model, FIRST_PRECISION if precision is None else precision, intercept)
-        targets = likelihood.targets(codes, model.outputs)
-        each = None if row_weight is None else torch.from_numpy(row_weight)
-        density = LinearDensity(model, likelihood, prior, as_tensor(table), targets, each)
+        density = LinearDensity(model, likelihood, prior, data)
         given = self._chain_options()
         task = Task(density, precision is None, intercept, generator_from(self.random_state), given)
-        with threads_for(table.size):
-            fitted = POSTERIORS[self.posterior](task)
+        with threads_for(data.count * model.features):
+            fitted = fit_posterior(self.posterior, task)
         notes = {**self._inputs.notes(), **prior_notes(fitted.prior, model, fitted.tuned_by), **told}
         self._effective_parameters = fitted.effective_parameters
         if fitted.effective_parameters is not None:

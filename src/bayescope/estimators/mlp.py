@@ -16,10 +16,13 @@ from bayescope.estimators.labels import Labels, decided, numbers
 from bayescope.estimators.mlp_network import Units
 from bayescope.estimators.mlp_reading import MLPEstimator, Targets, first_noise
 from bayescope.estimators.reading import log_probabilities
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableLabels, TableNumbers
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.inference_mode import outside_inference_mode
-from bayescope.likelihoods import Gaussian
+from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.storage import stored
+from bayescope.tables.dataset import TableDataset, opened
 
 
 @final
@@ -57,9 +60,10 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         class_weight: how much more each row counts by its class: "balanced" for as much in sum for each class, a dict
             from classes to positive numbers (1 for those left out), or ``None``. Probabilities are then those of the
             data reweighted so, not of the data as they are. Not for several labels a row.
-        epochs: how often each training reads the rows; ``None`` for as many as their number asks for.
+        epochs: how often each training reads the rows; ``None`` for as many as their number asks for, at least 30, and
+            5 of a table on disk.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
-        batch_size: the most rows of a minibatch; ``None`` for 32, and 128 in tables of over 4,000 rows.
+        batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".
         rate: of dropout before hidden layers, for the posterior "mc_dropout".
         draws: of the weights: those that "sgmcmc" and "nuts" keep a chain, and those that predictions by "variational",
@@ -142,9 +146,10 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         """Trains the network and finds the posterior of its weights.
 
         Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
-            y: N labels, or N rows of 0 and 1.
-            sample_weight: how often each row counts, shape (N,).
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
+                one on disk (`open_table`), which is read in blocks.
+            y: N labels, or N rows of 0 and 1; of a table on disk the name of a column of labels.
+            sample_weight: how often each row counts, shape (N,) or the name of a column.
 
         Raises:
             InputError: if an input or an option cannot be used; the message names the column.
@@ -152,6 +157,9 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
             UnsupportedError: if two options do not go together.
             ConvergenceError: if the loss stops being a finite number.
         """
+        table = opened(X)
+        if table is not None:
+            return self._fit_table(table, y, sample_weight)
         columns, rows = self._columns(X, y)
         weights = row_weights(sample_weight, rows)
         labels = Labels.of(y, weights)
@@ -161,6 +169,15 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         codes = distinct.targets if labels.multilabel else distinct.targets[:, 0].astype(np.int64)
         values = labels.likelihood.targets(codes, labels.outputs)
         self._learn(distinct, Targets(codes, values, labels.likelihood, labels.outputs, told))
+        return self
+
+    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianMLPClassifier:
+        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=True)
+        labels = TableLabels.of(source, self.class_weight)
+        self.classes_, self._multilabel = labels.classes, False
+        none = torch.empty(0, dtype=torch.float64)
+        goal = Targets(np.empty(0), none, labels.likelihood, labels.outputs, labels.notes)
+        self._learn_table(source, labels, goal)
         return self
 
     def predict(self, X: Any, *, abstain: float | None = None) -> np.ndarray:
@@ -220,9 +237,10 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         encoding: of labels: "one_hot", "ordinal" or "target".
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
-        epochs: how often each training reads the rows; ``None`` for as many as their number asks for.
+        epochs: how often each training reads the rows; ``None`` for as many as their number asks for, at least 30, and
+            5 of a table on disk.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
-        batch_size: the most rows of a minibatch; ``None`` for 32, and 128 in tables of over 4,000 rows.
+        batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".
         rate: of dropout before hidden layers, for the posterior "mc_dropout".
         draws: of the weights: those that "sgmcmc" and "nuts" keep a chain, and those that predictions by "variational",
@@ -306,9 +324,10 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         """Trains the network, learns the noise, and finds the posterior of the weights.
 
         Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor or a list of rows.
-            y: N numbers, or N rows of D.
-            sample_weight: how often each row counts, shape (N,).
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
+                one on disk (`open_table`), which is read in blocks.
+            y: N numbers, or N rows of D; of a table on disk the name of a column. All others are features.
+            sample_weight: how often each row counts, shape (N,) or the name of a column.
 
         Raises:
             InputError: if an input or an option cannot be used; the message names the column.
@@ -316,21 +335,40 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
             UnsupportedError: if two options do not go together.
             ConvergenceError: if the loss stops being a finite number.
         """
+        table = opened(X)
+        if table is not None:
+            return self._fit_table(table, y, sample_weight)
         columns, rows = self._columns(X, y)
         weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
         self._flat = targets.ndim == 1
         distinct = DistinctRows.of(columns, targets[:, None] if self._flat else targets, None, weights)
         units, self._outputs = Units.of(distinct.targets, distinct.weights), distinct.targets.shape[1]
+        likelihood, learns_noise = self._first_noise(units, rows)
+        values = torch.from_numpy(units.standardised(distinct.targets))
+        codes = distinct.targets[:, 0] if self._flat else distinct.targets
+        self._learn(distinct, Targets(codes, values, likelihood, len(units.scale), units.notes(), units, learns_noise))
+        return self
+
+    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianMLPRegressor:
+        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=False)
+        seen = TableNumbers.of(source)
+        self._flat, self._outputs = True, 1
+        units = Units(np.array([seen.shift]), np.array([seen.scale]))
+        likelihood, learns_noise = self._first_noise(units, seen.rows)
+        none = torch.empty(0, dtype=torch.float64)
+        goal = Targets(np.empty(0), none, likelihood, 1, units.notes(), units, learns_noise)
+        self._learn_table(source, seen, goal)
+        return self
+
+    def _first_noise(self, units: Units, rows: int) -> tuple[Likelihood, bool]:
+        """The likelihood of standardised targets, and whether its noise variance is to be learnt."""
         likelihood, learns_noise = first_noise(self.noise_variance, units.scale)
         if learns_noise and rows < 2:
             raise InputError(
                 "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. "
                 "Give a noise_variance."
             )
-        values = torch.from_numpy(units.standardised(distinct.targets))
-        codes = distinct.targets[:, 0] if self._flat else distinct.targets
-        self._learn(distinct, Targets(codes, values, likelihood, len(units.scale), units.notes(), units, learns_noise))
-        return self
+        return likelihood, learns_noise
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""

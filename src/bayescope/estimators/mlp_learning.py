@@ -28,6 +28,8 @@ STEPS_A_ROW, FEWEST_STEPS, MOST_STEPS, FEWEST_EPOCHS = 6, 240, 4000, 30
 # Rows of a minibatch: the first number in tables of up to MANY rows, else the second.
 MANY, BATCH, LARGE_BATCH = 4000, 32, 128
 STEP_SIZE = 0.02
+# Of a table on disk: rows of a minibatch, and at least so many epochs.
+DISK_BATCH, FEWEST_DISK_EPOCHS = 512, 5
 # The evidence is climbed at most so many times while training, at least once in so many steps of the optimiser.
 CLIMBS, STEPS_A_CLIMB = 14, 80
 
@@ -63,6 +65,17 @@ class Schedule:
         count = max(FEWEST_EPOCHS, wanted // steps) if epochs is None else checks.count("epochs", epochs)
         return cls(count, size, STEP_SIZE if lr is None else checks.positive_number("lr", lr), steps)
 
+    @classmethod
+    def on_disk(cls, rows: int, epochs: Any, batch_size: Any, lr: Any) -> Schedule:
+        """The same for a table on disk, of which fewer and larger minibatches are enough.
+
+        Raises:
+            InputError: if a number cannot be used.
+        """
+        size = DISK_BATCH if batch_size is None else checks.count("batch_size", batch_size)
+        usual = max(FEWEST_DISK_EPOCHS, MOST_STEPS // math.ceil(rows / size))
+        return cls.checked(rows, min(usual, 1000) if epochs is None else epochs, size, lr)
+
     @property
     def every(self) -> int:
         """Epochs from one climb of the evidence to the next."""
@@ -86,7 +99,7 @@ class Lesson:
 
     Attributes:
         architecture: of the network.
-        data: the inputs (N, D), and the canonical targets of the likelihood, standardised.
+        data: the inputs (N, D), and the canonical targets of the likelihood, standardised; or a loader of such.
         likelihood: p(y∣f); the noise variance of standardised targets is in it, or where its search begins.
         precision: the prior's, or ``None`` where it is to be learnt.
         learns_noise: whether the noise variance is to be learnt.
@@ -96,7 +109,7 @@ class Lesson:
     """
 
     architecture: Architecture
-    data: tuple[Tensor, Tensor]
+    data: Any
     likelihood: Likelihood
     precision: float | None
     learns_noise: bool
@@ -177,10 +190,10 @@ def _noises(lesson: Lesson, likelihood: Likelihood, module: nn.Module) -> Tensor
     gaussian = unweighted(likelihood)
     if not isinstance(gaussian, Gaussian):
         return None
-    inputs, targets = lesson.data
-    noise = gaussian.noise(targets[:, : lesson.architecture.outputs]).clone()
+    noise = gaussian.noise(torch.zeros(lesson.architecture.outputs, dtype=torch.float64)).clone()
     if not lesson.learns_noise or len(noise) == 1:
         return noise
+    inputs, targets = lesson.data
     weights = targets[:, -1:] if isinstance(likelihood, Weighted) else torch.ones_like(targets[:, :1])
     squares = ((targets[:, : len(noise)] - module(inputs)).square() * weights).sum(0)
     return torch.where(squares > 0, noise * squares / squares.mean(), noise)  # a constant column leaves none

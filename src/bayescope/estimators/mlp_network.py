@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputError
@@ -49,6 +49,10 @@ class Units:
     def standardised(self, targets: np.ndarray) -> np.ndarray:
         """z of y, shape (N, D)."""
         return (targets - self.shift) / self.scale
+
+    def given(self, standardised: Tensor) -> Tensor:
+        """y of z, shape (N, D)."""
+        return standardised * torch.from_numpy(self.scale) + torch.from_numpy(self.shift)
 
     def notes(self) -> dict[str, str]:
         """What a summary says of them."""

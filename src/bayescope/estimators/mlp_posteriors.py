@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, final
 
-from torch import Tensor, nn
+from torch import nn
 
 from bayescope import checks
 from bayescope.dropout.mc_dropout import mc_dropout
@@ -20,6 +20,7 @@ from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.weighted import unweighted
+from bayescope.network.weights import LargestVariance, Weights
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
@@ -44,7 +45,7 @@ class Setting:
     Attributes:
         network: trained, with outputs in the targets' unit; belongs to nobody else.
         make: a new network, by its seed.
-        data: inputs and targets.
+        data: inputs and targets, or a loader of such.
         likelihood: p(y∣f).
         precisions: of the prior, by layer.
         schedule: how networks are trained.
@@ -59,7 +60,7 @@ class Setting:
 
     network: nn.Sequential
     make: Callable[[int], nn.Sequential]
-    data: tuple[Tensor, Tensor]
+    data: Any
     likelihood: Likelihood
     precisions: Mapping[str, float]
     schedule: Schedule
@@ -84,6 +85,7 @@ class Kind:
         trains: whether it trains a network, and can go on from a checkpoint.
         sampled: whether predictions draw weights, as many as are asked for.
         drawn: whether it is made of draws, as many as are asked for.
+        streams: whether it is found from rows that are read in batches.
     """
 
     infer: Callable[..., Posterior]
@@ -92,6 +94,7 @@ class Kind:
     trains: bool = True
     sampled: bool = False
     drawn: bool = False
+    streams: bool = True
 
     @property
     def continues(self) -> bool:
@@ -154,13 +157,13 @@ POSTERIORS: dict[str, Kind] = {
     "map": Kind(fit_map, _new, _schedule),
     "laplace": Kind(laplace, _trained, _nothing, trains=False),
     "last_layer": Kind(laplace, _trained, _last_layer, trains=False),
-    "function_space": Kind(function_space, _trained, _nothing, trains=False),
+    "function_space": Kind(function_space, _trained, _nothing, trains=False, streams=False),
     "variational": Kind(variational, _new, _schedule, sampled=True),
     "mc_dropout": Kind(mc_dropout, _new, _dropout, sampled=True),
     "ensemble": Kind(ensemble, _several, _schedule),
     "swag": Kind(swag, _trained, _swag, sampled=True),
-    "sgmcmc": Kind(sgmcmc, _trained, _sgmcmc, drawn=True),
-    "nuts": Kind(nuts, _new, _nuts, trains=False, drawn=True),
+    "sgmcmc": Kind(sgmcmc, _trained, _sgmcmc, drawn=True, streams=False),
+    "nuts": Kind(nuts, _new, _nuts, trains=False, drawn=True, streams=False),
 }
 
 
@@ -170,7 +173,7 @@ def chosen(posterior: Any, options: Any, draws: Any) -> tuple[Kind, dict[str, An
     Raises:
         OptionError: if the posterior, or an option, is unknown.
         InputTypeError: if the options are no dictionary.
-        UnsupportedError: if draws are asked for where there are none.
+        UnsupportedError: if draws are asked for where there are none, or weights where they are the last layer's.
     """
     kind = POSTERIORS[checks.choice("posterior", posterior, POSTERIORS)]
     if options is not None and not isinstance(options, Mapping):
@@ -179,6 +182,11 @@ def chosen(posterior: Any, options: Any, draws: Any) -> tuple[Kind, dict[str, An
     for name in given:
         if name not in (supported := kind.supported()):
             raise OptionError.unknown("posterior_options", name, supported)
+    if posterior == "last_layer" and "weights" in given:
+        raise UnsupportedError(
+            f"posterior_options: expected no weights for posterior='last_layer', which are the last layer's, got "
+            f"{given['weights']!r}. Take posterior='laplace'."
+        )
     if draws is not None:
         checks.count("draws", draws)
         if not (kind.drawn or kind.sampled):
@@ -188,6 +196,27 @@ def chosen(posterior: Any, options: Any, draws: Any) -> tuple[Kind, dict[str, An
                 f"{drawing}."
             )
     return kind, given
+
+
+def _precisions(setting: Setting, weights: Any) -> dict[str, float]:
+    """The prior precisions of those layers that have a random weight.
+
+    Raises:
+        UnsupportedError: if the weights are found by the fit itself, which cannot tell beforehand whose they are.
+        BayescopeError: if the weights are none of the network's.
+    """
+    if isinstance(weights, LargestVariance):
+        raise UnsupportedError(
+            "posterior_options: expected weights that are known before the fit, as the prior has a precision for each "
+            "of their layers, got largest_variance. Take largest_magnitude, names or a mask."
+        )
+    *_, last = setting.precisions
+    random = Weights.select(setting.network, weights, lambda: [f"{last}.weight", f"{last}.bias"]).names
+    return {
+        layer: precision
+        for layer, precision in setting.precisions.items()
+        if any(name.startswith(f"{layer}.") for name in random)
+    }
 
 
 def infer(kind: Kind, setting: Setting, given: Mapping[str, Any]) -> Posterior:
@@ -201,7 +230,7 @@ def infer(kind: Kind, setting: Setting, given: Mapping[str, Any]) -> Posterior:
     Raises:
         BayescopeError: what the function of the library raises.
     """
-    options = {"prior_precision": dict(setting.precisions), **kind.options(setting)}
+    options = {"prior_precision": _precisions(setting, given.get("weights", "all")), **kind.options(setting)}
     if kind.trains:
         options["checkpoint"] = setting.checkpoint
     call = {

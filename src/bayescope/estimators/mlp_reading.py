@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, Protocol, cast, final
 
 import numpy as np
 import torch
@@ -18,8 +18,12 @@ from bayescope.estimators.distinct_rows import DistinctRows
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.mlp_learning import FIRST_NOISE, Learnt, Lesson, Schedule, learn
 from bayescope.estimators.mlp_network import Architecture, Units
-from bayescope.estimators.mlp_posteriors import DRAWS, Kind, Setting, chosen, infer
+from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, Setting, chosen, infer
+from bayescope.estimators.mlp_table import NetworkFiles
 from bayescope.estimators.reading import PosteriorHolder, as_tensor, generator_from
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableTargets
+from bayescope.estimators.together import same_for_all, shared_generator
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import Weighted
 from bayescope.posterior import DrawsPosterior, Posterior
@@ -136,32 +140,58 @@ class MLPEstimator(PosteriorHolder):
         """Learns the network and its hyperparameters, finds the posterior and sets the learned attributes."""
         kind, given = chosen(self.posterior, self.posterior_options, self.draws)
         schedule = Schedule.checked(len(rows.weights), self.epochs, self.batch_size, self.lr)
-        source = generator_from(self.random_state)
+        source = same_for_all(generator_from(self.random_state), rows.arrays)
         self.preprocessing_, table = Preprocessing.fit(
             rows.columns, targets.codes, scaling=self.scaling, encoding=cast(Any, self.encoding), weights=rows.weights,
             random_state=checks.seed_from(source),
         )  # fmt: skip
-        architecture = Architecture.checked(table.shape[1], self.hidden, self.activation, targets.outputs)
+        self._teach(_Held(as_tensor(table), rows, targets), targets, kind, given, schedule, source)
+
+    def _learn_table(self, table: TableRows, targets: TableTargets, goal: Targets) -> None:
+        """The same from a table on disk."""
+        kind, given = chosen(self.posterior, self.posterior_options, self.draws)
+        if not kind.streams:
+            streaming = ", ".join(repr(name) for name, each in POSTERIORS.items() if each.streams)
+            raise UnsupportedError(
+                f"posterior: expected one of {streaming} for a table on disk, got {self.posterior!r}, which needs all "
+                "rows in memory. Take one of those, or fit some of the rows as a data frame."
+            )
+        table.describe(self)
+        self._frames = table.reader
+        source = shared_generator(generator_from(self.random_state), table.processes)
+        order = checks.seed_from(source)
+        self.preprocessing_, files = NetworkFiles.of(table, targets, self.scaling, self.encoding)
+        schedule = Schedule.on_disk(files.rows, self.epochs, self.batch_size, self.lr)
+        streamed = _Streamed(files, schedule.batch_size, order, goal.units)
+        self._teach(streamed, goal, kind, given, schedule, source)
+
+    def _teach(
+        self, material: _Material, targets: Targets, kind: Kind, given: Mapping[str, Any], schedule: Schedule,
+        source: torch.Generator,
+    ) -> None:  # fmt: skip
+        architecture = Architecture.checked(material.features, self.hidden, self.activation, targets.outputs)
         path, prior_path = self._paths(kind)
-        inputs = as_tensor(table)
-        likelihood, (values,) = _weighted(targets.likelihood, [targets.values], rows.weights)
+        likelihood, data = material.standardised(targets.likelihood)
         seed = checks.seed_from(source)
         lesson = Lesson(
-            architecture, (inputs, values), likelihood, self._precision(), targets.learns_noise, schedule, prior_path,
+            architecture, data, likelihood, self._precision(), targets.learns_noise, schedule, prior_path,
             checks.flag("progress", self.progress),
         )  # fmt: skip
         learnt = learn(lesson, seed, train=kind.continues)
-        setting = self._setting(rows, targets, lesson, learnt, checks.seed_from(source), path)
+        setting = self._setting(material, targets, lesson, learnt, kind, checks.seed_from(source), path)
         posterior = infer(kind, setting, given)
-        notes = {"network": str(architecture), **learnt.notes, **self.preprocessing_.notes(), **targets.notes}
+        notes = {
+            "network": str(architecture), **learnt.notes, **self.preprocessing_.notes(), **targets.notes,
+            **material.notes(),
+        }  # fmt: skip
         self._remember(posterior, kind, learnt, notes, checks.seed_from(source))
 
     def _setting(
-        self, rows: DistinctRows, targets: Targets, lesson: Lesson, learnt: Learnt, seed: int, path: Path | None
-    ) -> Setting:
+        self, material: _Material, targets: Targets, lesson: Lesson, learnt: Learnt, kind: Kind, seed: int,
+        path: Path | None,
+    ) -> Setting:  # fmt: skip
         """What was learnt, in the targets' own unit."""
-        inputs, values = lesson.data
-        likelihood, units = lesson.likelihood, targets.units
+        plain, units = targets.likelihood, targets.units
         make: Callable[[int], nn.Sequential] = lesson.architecture.network
         network, noise = learnt.module, 1.0
         if units is not None and learnt.noise_variances is not None:
@@ -169,10 +199,10 @@ class MLPEstimator(PosteriorHolder):
             noise = min(1.0, float(learnt.noise_variances.mean()))
             told = learnt.noise_variances * scales.square()
             plain = Gaussian(told if len(told) > 1 else told[0])
-            likelihood, (values,) = _weighted(plain, [torch.from_numpy(rows.targets)], rows.weights)
             network, make = units.restored(network), units.maker(make)
+        likelihood, data = material.own(plain, in_order=kind.expands)
         return Setting(
-            network, make, (inputs, values), likelihood, learnt.precisions, lesson.schedule, self.members, self.rate,
+            network, make, data, likelihood, learnt.precisions, lesson.schedule, self.members, self.rate,
             self.draws, seed, path, lesson.progress, noise,
         )  # fmt: skip
 
@@ -228,10 +258,12 @@ class MLPEstimator(PosteriorHolder):
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""
         inputs, posterior = self.transform_inputs(X), self.posterior_
+        if not len(inputs):  # a network has to be called on a row; what it says of any has the shapes
+            return read(self._predicted(np.zeros((1, inputs.shape[1]))))[:0]
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else self._samples or 1
         widest = max([inputs.shape[1], *self.hidden])
         size = min(MOST_ROWS, max(1, BLOCK_NUMBERS // (draws * widest)))
-        starts = range(0, max(1, len(inputs)), size)
+        starts = range(0, len(inputs), size)
         with threads_for(size * draws * widest):
             return np.concatenate([read(self._predicted(inputs[start : start + size])) for start in starts])
 
@@ -259,11 +291,102 @@ def first_noise(noise_variance: Any, scale: np.ndarray) -> tuple[Likelihood, boo
     return Gaussian(told if len(told) > 1 else told[0]), False
 
 
-def _weighted(
-    likelihood: Likelihood, targets: Sequence[Tensor], weights: np.ndarray
-) -> tuple[Likelihood, list[Tensor]]:
-    """The likelihood and its targets, with weights where a row does not count once."""
-    if (weights == 1.0).all():
-        return likelihood, list(targets)
-    column = torch.from_numpy(weights)
-    return Weighted(likelihood, float(weights.mean())), [Weighted.join(each, column) for each in targets]
+class _Material(Protocol):
+    """What networks are trained on."""
+
+    @property
+    def features(self) -> int:
+        """Columns of the inputs."""
+
+    def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
+        """Data with standardised targets, and the likelihood of rows that count several times or in part."""
+
+    def own(self, likelihood: Likelihood, *, in_order: bool) -> tuple[Likelihood, Any]:
+        """The same with targets in their own unit; in order, where they are not trained on but read."""
+
+    def notes(self) -> Mapping[str, str]:
+        """Lines for a summary."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """Rows in memory.
+
+    Attributes:
+        inputs: of the network, shape (N, D).
+        rows: with their targets in their own unit.
+        targets: standardised.
+    """
+
+    inputs: Tensor
+    rows: DistinctRows
+    targets: Targets
+
+    @property
+    def features(self) -> int:
+        """D."""
+        return self.inputs.shape[1]
+
+    def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
+        """Arrays."""
+        return self._weighted(likelihood, self.targets.values)
+
+    def own(self, likelihood: Likelihood, *, in_order: bool) -> tuple[Likelihood, Any]:
+        """Arrays."""
+        regression = self.targets.units is not None
+        return self._weighted(likelihood, torch.from_numpy(self.rows.targets) if regression else self.targets.values)
+
+    def notes(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
+    def _weighted(self, likelihood: Likelihood, targets: Tensor) -> tuple[Likelihood, Any]:
+        """With weights, where a row does not count once."""
+        weights = self.rows.weights
+        if (weights == 1.0).all():
+            return likelihood, (self.inputs, targets)
+        joined = Weighted.join(targets, torch.from_numpy(weights))
+        return Weighted(likelihood, float(weights.mean())), (self.inputs, joined)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Streamed:
+    """Rows in files; targets there are standardised.
+
+    Attributes:
+        files: the rows.
+        batch_size: of minibatches.
+        seed: of the orders in which they are read.
+        units: of a regression.
+    """
+
+    files: NetworkFiles
+    batch_size: int
+    seed: int
+    units: Units | None
+
+    @property
+    def features(self) -> int:
+        """D."""
+        return self.files.features
+
+    def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
+        """A loader."""
+        return self.files.likelihood(likelihood), self.files.shuffled(self.batch_size, self.seed, _same)
+
+    def own(self, likelihood: Likelihood, *, in_order: bool) -> tuple[Likelihood, Any]:
+        """A loader."""
+        restored = _same if self.units is None else self.units.given
+        if in_order:
+            return self.files.likelihood(likelihood), self.files.ordered(restored)
+        return self.files.likelihood(likelihood), self.files.shuffled(self.batch_size, self.seed + 1, restored)
+
+    def notes(self) -> Mapping[str, str]:
+        """How the table was read."""
+        return self.files.notes()
+
+
+def _same(targets: Tensor) -> Tensor:
+    return targets

@@ -21,6 +21,7 @@ from bayescope.estimators.inputs import InputMap
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
 from bayescope.predictive import Predictive
 from bayescope.storage import save
+from bayescope.tables.dataset import opened
 from bayescope.threads import threads_for
 
 # Below this a probability of three classes and more is integrated on nodes of its own.
@@ -119,7 +120,15 @@ class PosteriorReader(PosteriorHolder):
 
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""
-        inputs, posterior = self.transform_inputs(X), self.posterior_
+        on_disk = opened(X)
+        if on_disk is None:
+            return self._read_inputs(self.transform_inputs(X), read)
+        check_is_fitted(self)
+        blocks = self._reader.blocks(on_disk)
+        return np.concatenate([self._read_inputs(self._inputs(block), read) for block in blocks])
+
+    def _read_inputs(self, inputs: np.ndarray, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
+        posterior = self.posterior_
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
         rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.function.outputs if posterior.function else 1)))
         starts = range(0, max(1, inputs.shape[0]), rows)

@@ -85,7 +85,12 @@ def class_factors(
 
 def weight_notes(weights: np.ndarray | None, rows: int) -> dict[str, str]:
     """What a summary says of weights, where there are some."""
-    return {} if weights is None else {"rows": f"{rows}, which count as {weights.sum():.6g} by their weights"}
+    return {} if weights is None else total_notes(float(weights.sum()), rows)
+
+
+def total_notes(total: float, rows: int) -> dict[str, str]:
+    """The same from the sum of the weights."""
+    return {"rows": f"{rows}, which count as {total:.6g} by their weights"}
 
 
 def class_notes(class_weight: Any, classes: Sequence[Any], factors: np.ndarray) -> dict[str, str]:

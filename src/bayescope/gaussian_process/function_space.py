@@ -34,6 +34,7 @@ from bayescope.network.weights import LargestVariance
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
+from bayescope.processes import refuse_several
 
 # What a posterior in function space says where it is asked for what it does not have.
 INSTEAD = "Take laplace, whose structure 'full' is the same posterior over weights."
@@ -105,13 +106,14 @@ def function_space(
     Raises:
         OptionError: if a name is unknown.
         InputError: if the data do not fit, passes over them differ, or points are missing or too many.
-        UnsupportedError: if options do not go together.
+        UnsupportedError: if options do not go together, or several processes call it.
         MemoryBudgetError: if the run would take more than the budget; the approximations are named.
 
     Warns:
         ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
     """
     checks.choice("approximation", approximation, _APPROXIMATIONS)
+    refuse_several("function_space", "its kernel is between all pairs of rows", "take bs.laplace, which sums over them")
     _check_points(approximation, points)
     tuned = isinstance(prior_precision, str)
     if tuned:

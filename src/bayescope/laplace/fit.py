@@ -270,6 +270,8 @@ class LaplaceFit:
             "curvature": f"{curvature.kind} in the structure {curvature.structure}, {curvature.rows:,} rows",
             "effective parameters": f"{self._determined:.1f} of {self.function.dim:,}",
         }
+        if curvature.output_factors:
+            notes["output factors"] = ", ".join(f"{k}: {v}" for k, v in curvature.output_factors.items())
         if self.temperature != 1.0:
             notes["temperature"] = f"{self.temperature:g}"
         if self.distance is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +12,8 @@ from torch import nn
 
 from bayescope import checks
 from bayescope.curvature.kinds import STRUCTURES, check_structure
-from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.curvature.output_factor import DENSE, check_output_factor
+from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.conditioning import Conditioning
 from bayescope.laplace.distance import TRAIN
@@ -24,6 +24,7 @@ from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.network.forward import reading
+from bayescope.network.wrappers import require_same_weights, unwrapped
 from bayescope.posterior import Posterior
 
 EVIDENCE = "evidence"
@@ -46,6 +47,7 @@ def laplace(
     rank: int | None = None,
     tolerance: float | None = None,
     sharing: str = "expand",
+    output_factor: str | Mapping[str, str] = DENSE,
     samples: int | None = None,
     batch_size: int = 1024,
     memory: int | None = None,
@@ -62,6 +64,9 @@ def laplace(
     values, and everything conditions on them.
 
     The caller's module is left as it is found: the posterior holds a copy.
+
+    Under an initialised process group of torch.distributed every process calls it and reads its share of the rows, as
+    `fit_curvature` says; all of them get the same posterior.
 
     Args:
         model: a trained module with outputs f of shape (N, C) or (N, …, C); or a list of such, trained apart, whose
@@ -82,6 +87,8 @@ def laplace(
         rank: the number of eigenvalues of "low_rank".
         tolerance: in place of the rank, the share of the largest eigenvalue below which the others are left out.
         sharing: how Kronecker structures treat positions that share weights: "expand" or "reduce".
+        output_factor: of Kronecker structures: "dense", or "diagonal" for layers of very many outputs; a dict gives it
+            to some layers, by name or glob.
         samples: how many draws the structure "samples" makes, in pairs θ* ± z: an even number, 64 by default.
         batch_size: rows at once, where the data are not in batches already.
         memory: the budget in bytes that the run may take.
@@ -104,9 +111,10 @@ def laplace(
         ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
     """
     check_structure(structure, (*STRUCTURES, SAMPLES))
+    check_output_factor(output_factor, structure)
     recipe = Recipe(
         resolve(likelihood), weights, curvature, structure, groups, rank, tolerance, sharing, temperature, batch_size,
-        memory, progress,
+        memory, progress, output_factor,
     )  # fmt: skip
     source = checks.generator(generator)
     checks.choice("mixture", mixture, ("equal", "evidence"))
@@ -142,8 +150,9 @@ def own(model: Any) -> nn.Module:
 
     Raises:
         InputTypeError: if it is no module.
-        InputError: if it cannot be copied.
+        InputError: if it cannot be copied, or processes that fit together have other weights.
     """
+    model = unwrapped(model)
     if not isinstance(model, nn.Module):
         hint = " Pass its .model." if isinstance(model, Posterior) else ""
         raise InputTypeError(f"model: expected a torch.nn.Module or a list of them, got {type(model).__name__}.{hint}")
@@ -153,14 +162,8 @@ def own(model: Any) -> nn.Module:
             "networks, give a plain list of modules."
         )
     with reading(model):
-        try:
-            copied = copy.deepcopy(model)
-        except RuntimeError as error:
-            raise InputError(
-                f"model: expected a module that copy.deepcopy copies, got: {error} Replace torch.nn.utils.weight_norm "
-                "by torch.nn.utils.parametrizations.weight_norm, and keep no results of a forward pass as attributes."
-            ) from error
-    copied.zero_grad(set_to_none=True)
+        copied = checks.module_copy(model)
+    require_same_weights(copied, own=True)
     return copied
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -16,9 +17,11 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call, explained
+from bayescope.network.inputs import call, explained, take_rows
 from bayescope.network.weights import Weights
+from bayescope.processes import Processes, present
 from bayescope.progress import progress_bar
+from bayescope.tape.tape import row_blocks
 
 # Two passes over the same rows differ by so many roundings of each row's share of Σ log p(y∣f), at most.
 ROUNDINGS = 16
@@ -62,7 +65,13 @@ class Slope:
 
 
 def read_slope(
-    module: nn.Module, weights: Weights, batches: Batches, likelihood: Likelihood, *, progress: bool = False
+    module: nn.Module,
+    weights: Weights,
+    batches: Batches,
+    likelihood: Likelihood,
+    *,
+    at_once: int | None = None,
+    progress: bool = False,
 ) -> Slope:
     """Reads Σ log p(y∣f) and its gradient in the random weights at their present values, in eval mode.
 
@@ -70,47 +79,100 @@ def read_slope(
     a loader that shuffles gives the same rows in another order, while augmentation and draws with replacement give
     other ones, and are noticed. The caller's state is put back.
 
+    Of several processes each reads its own rows, and all get the sums.
+
     Args:
         module: the network; it is left as found.
         weights: which of its parameters are random.
         batches: the data.
         likelihood: p(y∣f).
+        at_once: the most rows that are read together; ``None`` for those of a batch.
         progress: whether a bar is drawn.
 
     Raises:
         InputError: if the data do not fit the model or the likelihood, or an output is not finite.
     """
-    parameters = weights.parameters(module)
-    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-    total, fingerprint = torch.zeros((), dtype=torch.float64), Fingerprint()
-    rows = observed = 0
-    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
-    # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.
-    cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
-    with reading(module), progress_bar("reading", shown=progress) as report, torch.backends.cudnn.flags(enabled=cudnn):
-        torch.default_generator.manual_seed(checks.seed_from(torch.default_generator))
-        for inputs, targets in batches:
-            report(rows, rows, "the gradient")
-            with torch.enable_grad(), explained(module, inputs):
-                f = call(module, owned(inputs, copy=True))
-            observations = Observations.read(likelihood, f, targets, observed)
-            total += observations.log_likelihood().cpu()
-            if f.requires_grad:
-                slope = likelihood.gradient(observations.f, observations.y).reshape(f.shape).to(f)
-                grads = torch.autograd.grad(f, list(parameters.values()), slope, allow_unused=True)
-                for name, gradient in zip(parameters, grads, strict=True):
-                    if gradient is not None:
-                        sums[name] += gradient
-            fingerprint.add(inputs, targets)
-            rows, observed = rows + len(targets), observed + len(observations.f)
-            dtypes.add(f.dtype)
-    if not torch.isfinite(total):
+    processes = present()
+    with processes.agreed():
+        own = _Sums.read(module, weights, batches, likelihood, at_once=at_once, progress=progress and processes.first)
+    batches.check_shards()
+    slope = own.over(processes, weights)
+    if not torch.isfinite(slope.log_likelihood):
         raise InputError(
-            f"data: expected a finite log likelihood, got {float(total)} over {rows} rows. "
+            f"data: expected a finite log likelihood, got {float(slope.log_likelihood)} over {slope.rows} rows. "
             "The model's outputs hold NaN or infinity for some of them."
         )
-    coarsest = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-    return Slope(rows, observed, total, weights.flatten(sums), fingerprint.hex(), coarsest)
+    return slope
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What one process has read; see `Slope`."""
+
+    rows: int
+    observations: int
+    log_likelihood: float
+    gradient: dict[str, Tensor]
+    fingerprint: Fingerprint
+    dtype: torch.dtype
+
+    @classmethod
+    def read(
+        cls,
+        module: nn.Module,
+        weights: Weights,
+        batches: Batches,
+        likelihood: Likelihood,
+        *,
+        at_once: int | None,
+        progress: bool,
+    ) -> _Sums:
+        parameters, shard = weights.parameters(module), batches.shard
+        sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
+        total, fingerprint = torch.zeros((), dtype=torch.float64), Fingerprint()
+        rows = observed = 0
+        dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+        # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.
+        cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
+        with (
+            reading(module),
+            progress_bar("reading", shown=progress) as report,
+            torch.backends.cudnn.flags(enabled=cudnn),
+        ):
+            torch.default_generator.manual_seed(checks.seed_from(torch.default_generator))
+            for inputs, targets in batches:
+                report(rows, rows, "the gradient")
+                fingerprint.add(inputs, targets)
+                for some in row_blocks(len(targets), 1, at_once or len(targets)):
+                    with torch.enable_grad(), explained(module, inputs):
+                        f = call(module, owned(take_rows(inputs, some), copy=True))
+                    first = shard.first + rows * shard.step
+                    observations = Observations.read(likelihood, f, targets[some], first, shard.step)
+                    total += observations.log_likelihood().cpu()
+                    if f.requires_grad:
+                        slope = likelihood.gradient(observations.f, observations.y).reshape(f.shape).to(f)
+                        grads = torch.autograd.grad(f, list(parameters.values()), slope, allow_unused=True)
+                        for name, gradient in zip(parameters, grads, strict=True):
+                            if gradient is not None:
+                                sums[name] += gradient
+                    rows, observed = rows + len(targets[some]), observed + len(observations.f)
+                    dtypes.add(f.dtype)
+        return cls(rows, observed, float(total), sums, fingerprint, _coarsest(dtypes))
+
+    def over(self, processes: Processes, weights: Weights) -> Slope:
+        """The sums over all processes."""
+        rows, observations, log_likelihood = processes.sum_numbers(self.rows, self.observations, self.log_likelihood)
+        (gradient,) = processes.sum([weights.flatten(self.gradient)])
+        fingerprint = self.fingerprint.over(processes).hex()
+        total = torch.tensor(log_likelihood, dtype=torch.float64)
+        return Slope(
+            int(rows), int(observations), total, gradient, fingerprint, _coarsest(processes.gather(self.dtype))
+        )
+
+
+def _coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def positions(module: nn.Module, inputs: Any) -> int:

@@ -25,8 +25,10 @@ from bayescope.likelihoods.weighted import unweighted
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
+from bayescope.processes import alone
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings, Training
+from bayescope.training.sharing import mean_square
 from bayescope.training.watch import Verdict
 
 # A low rank would leave out directions that the evidence has to weigh.
@@ -212,7 +214,9 @@ class Climber:
                 "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
             )
         # A few rows tell whether the options go together, before any training.
-        trial = Evidence([recipe.fit(training.module, training.rows.few, start, gradient=False)], groups, noise=noise)
+        with alone():
+            few = recipe.fit(training.module, training.rows.few, start, gradient=False)
+        trial = Evidence([few], groups, noise=noise)
         (self._groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
         self._point = trial.start()
         self._climbed = torch.ones_like(self._point)
@@ -343,4 +347,4 @@ def _starting(likelihood: Likelihood, training: Training) -> Likelihood:
     if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
         return likelihood
     targets = torch.cat([targets.flatten(0, 1) for _, targets in training.rows.in_order()])
-    return likelihood.with_noise_variance((targets - targets.mean(0)).square().mean())
+    return likelihood.with_noise_variance(mean_square(targets, about_mean=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from bayescope import checks
 from bayescope.curvature import fit_curvature
+from bayescope.curvature.output_factor import DENSE
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import positions, read_slope
@@ -37,6 +39,7 @@ class Recipe:
         batch_size: rows at once.
         memory: the budget in bytes.
         progress: whether a bar is drawn.
+        output_factor: of Kronecker structures.
     """
 
     likelihood: Likelihood
@@ -51,6 +54,7 @@ class Recipe:
     batch_size: int = 1024
     memory: int | None = None
     progress: bool = False
+    output_factor: str | Mapping[str, str] = DENSE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", checks.positive_number("temperature", self.temperature))
@@ -80,12 +84,12 @@ class Recipe:
         curvature = fit_curvature(
             module, data, likelihood=self.likelihood, weights=self.weights, curvature=self.curvature,
             structure=self.structure, groups=self.groups, rank=self.rank, tolerance=self.tolerance,
-            sharing=self.sharing, batch_size=self.batch_size, memory=self.memory, generator=generator,
-            progress=self.progress,
+            sharing=self.sharing, output_factor=self.output_factor, batch_size=self.batch_size,
+            memory=self.memory, generator=generator, progress=self.progress,
         )  # fmt: skip
         batches = Batches(data, module, batch_size=self.batch_size)
         with torch.random.fork_rng(devices=[]):  # a shuffling loader reads the global generator
-            row = batches.first()[0]
+            row = batches.example()[0]
         function = NetworkModel.of(curvature.network, row)
         fit = LaplaceFit(
             curvature, function, function.flat, network_prior(prior_precision, function.weights), self.likelihood,
@@ -93,7 +97,9 @@ class Recipe:
         )  # fmt: skip
         if not gradient:
             return replace(fit, observations=curvature.rows * positions(module, function.inputs(row)))
-        slope = read_slope(module, function.weights, batches, self.likelihood, progress=self.progress)
+        slope = read_slope(
+            module, function.weights, batches, self.likelihood, at_once=curvature.at_once, progress=self.progress
+        )
         slope.require_same(curvature.rows, curvature.log_likelihood)
         return replace(
             fit, observations=slope.observations, gradient=slope.gradient, fingerprint=slope.fingerprint

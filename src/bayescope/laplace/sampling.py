@@ -24,6 +24,7 @@ from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.precision import DiagonalPrecision, Precision
+from bayescope.processes import present
 from bayescope.tape import Tape
 
 SAMPLES = 64
@@ -82,7 +83,8 @@ def sample_posterior(
     _refuse_ignored(recipe)
     count = _pairs(samples)
     source = checks.generator(generator)
-    planned = _plan(recipe, module, data, count)
+    with present().agreed():
+        planned = _plan(recipe, module, data, count)
     fit, preconditioner, name = _preconditioned(recipe, planned, module, data, prior_precision, count)
     system = _System(recipe, fit, data, planned)
     noise = system.noise(count, source)
@@ -123,6 +125,7 @@ class _System:
         network = fit.curvature.network
         self._prior = fit.prior.structured(fit.function.dim)
         self._temperature, self._like = recipe.temperature, fit.mode
+        self._processes = present()
         self._passes = Passes(
             network, Batches(data, network.module, batch_size=recipe.batch_size), recipe.likelihood, curvature="ggn",
             seed=0, rows=planned.rows, cotangents=planned.cotangents, progress=recipe.progress,
@@ -132,21 +135,26 @@ class _System:
         """A V, shape (P, R)."""
         sums = Products(vectors)
         self._passes.run(sums.add)
-        return sums.total() / self._temperature + self._prior.multiply(vectors)
+        (total,) = self._processes.sum([sums.total()])
+        return total / self._temperature + self._prior.multiply(vectors)
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
         """Σ Uᵀε/√T + P₀^{½} η with the covariance A, shape (P, count)."""
         # The prior's part first: it does not depend on how the data are cut into batches.
-        eta = torch.randn(self._like.shape[0], count, dtype=torch.float64, generator=generator).to(self._like)
-        total = self._prior.multiply(self._prior.sqrt_solve(eta))  # P₀ R with R Rᵀ = P₀⁻¹
+        eta = torch.randn(self._like.shape[0], count, dtype=torch.float64, generator=generator)
+        self._processes.share([eta])
+        of_prior = self._prior.multiply(self._prior.sqrt_solve(eta.to(self._like)))  # P₀ R with R Rᵀ = P₀⁻¹
+        if self._processes.count > 1:  # each draws for its own rows
+            generator = torch.Generator().manual_seed(self._processes.own_seed(generator))
+        of_data = torch.zeros_like(of_prior)
 
         def add(tape: Tape, fresh: bool) -> None:  # noqa: ARG001
             white = torch.randn(tape.rows, tape.outputs, count, dtype=torch.float64, generator=generator)
-            drawn = tape.transpose_multiply(white.to(self._like.device)).to(torch.float64)
-            total.add_(drawn, alpha=self._temperature**-0.5)
+            of_data.add_(tape.transpose_multiply(white.to(self._like.device)).to(torch.float64))
 
         self._passes.run(add)
-        return total
+        (total,) = self._processes.sum([of_data])
+        return of_prior.add_(total, alpha=self._temperature**-0.5)
 
     def effective_parameters(self, solution: Solution, count: int) -> float:
         """γ = tr(H A⁻¹) = E[zᵀHz], from the draws and the products A z that the solution ends with."""

@@ -25,6 +25,7 @@ from bayescope.network.positions import Question, by_cotangent, by_pair
 from bayescope.posterior import MixturePosterior, Posterior
 from bayescope.posterior.posterior import in_rows
 from bayescope.precision import BlockPrecision, DiagonalPrecision, Precision
+from bayescope.processes import Processes, present
 from bayescope.tape import JoinedTape
 
 # The grid: so many values a decade, for so many decades to either side of the present value.
@@ -86,7 +87,10 @@ def by_validation(
     ladders = [_Ladder.of(fit, each, resolved) for fit, each in zip(fits, groups, strict=True)]
     tables, targets = _read(ladders, data, batch_size)
     log_weights = q.log_weights if isinstance(q, MixturePosterior) else torch.zeros(1, dtype=torch.float64)
-    score = _Score(tables, targets, log_weights.to(targets.device), first, resolved, tuple(scales))
+    processes = present()
+    rows = int(processes.sum_numbers(len(targets))[0])
+    weights = log_weights.to(targets.device)
+    score = _Score(tables, targets, weights, first, resolved, tuple(scales), rows, processes)
     best, nll = _search(score, len(groups[0]), len(scales))
     names = [f"prior precision of {name}" if len(groups[0]) > 1 else "prior precision" for name in groups[0].names]
     _warn_of_ends(best, [*names, *scales], len(groups[0]))
@@ -183,11 +187,8 @@ class _Score:
     fit: LaplaceFit
     integral: str
     scales: tuple[str, ...]
-
-    @property
-    def rows(self) -> int:
-        """How many there are, positions counted."""
-        return len(self.tables[0].f)
+    rows: int
+    processes: Processes
 
     def __call__(self, point: Sequence[float]) -> float:
         """In nats a row; ∞ outside the grid and where A would not be positive definite. Between rungs, interpolated."""
@@ -200,7 +201,8 @@ class _Score:
         likelihood, scale = self._likelihood(steps), math.exp(STEP * sum(steps))
         parts = [self._latent(table, rungs, scale) for table in self.tables]
         latent = parts[0] if len(parts) == 1 else MixtureLatent(self.log_weights, parts)
-        value = -float(latent.log_prob(likelihood, self.targets).mean())
+        own = float(latent.log_prob(likelihood, self.targets).sum()) if len(self.targets) else 0.0
+        value = -self.processes.sum_numbers(own)[0] / self.rows
         return value if math.isfinite(value) else math.inf
 
     def _latent(self, table: _Table, rungs: Sequence[float], scale: float) -> GaussianLatent:
@@ -215,16 +217,28 @@ class _Score:
 
 
 def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[_Table], Tensor]:
-    """The tables of all modes, and the targets, in one pass over the data."""
-    function, likelihood = ladders[0].fit.function, ladders[0].fit.likelihood
+    """The tables of all modes, and the targets, in one pass over the data; of several processes each its own rows'."""
+    function, likelihood, processes = ladders[0].fit.function, ladders[0].fit.likelihood, present()
+    batches = Batches(data, function.module, batch_size=batch_size)
+    example = batches.example() if processes.count > 1 else None
     read: list[list[tuple[Tensor, Tensor]]] = [[] for _ in ladders]
     targets = []
-    for inputs, y in Batches(data, function.module, batch_size=batch_size):
-        for ladder, parts in zip(ladders, read, strict=True):
-            parts.append(ladder.read(inputs))
-        positions = len(read[0][-1][0]) // len(y)
+
+    def add(inputs: Any, y: Tensor, *, counts: bool = True) -> None:
+        found = [ladder.read(inputs) for ladder in ladders]
+        for (f, shares), parts in zip(found, read, strict=True):
+            parts.append((f, shares) if counts else (f[:0], shares[:, :, :0]))
+        positions = len(found[0][0]) // len(y)
         flat = y if positions == 1 else y.flatten(0, _leading(y.shape, positions))
-        targets.append(likelihood.targets(flat, function.outputs))
+        canonical = likelihood.targets(flat, function.outputs)
+        targets.append(canonical if counts else canonical[:0])
+
+    with processes.agreed():
+        for inputs, y in batches:
+            add(inputs, y)
+        if not targets and example is not None:
+            add(*example, counts=False)
+    batches.check_shards()
     tables = [
         _Table(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), ladder.valid())
         for ladder, parts in zip(ladders, read, strict=True)

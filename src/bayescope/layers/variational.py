@@ -7,7 +7,6 @@ bound; on a minibatch of M rows the first term is scaled by N/M. Each row of a b
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -62,7 +61,7 @@ def deterministic(module: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
     """
     made = {id(layer): layer.deterministic() for layer in _layers(module)}
     sds = {id(parameter): sd for layer in _layers(module) for parameter, sd in _paired(made[id(layer)], layer)}
-    replaced = copy.deepcopy(module, dict(made))  # deepcopy takes what stands in its memo for the copy
+    replaced = checks.module_copy(module, made)
     return replaced, {name: sds[id(p)] for name, p in replaced.named_parameters() if id(p) in sds}
 
 

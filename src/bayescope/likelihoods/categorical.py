@@ -18,6 +18,9 @@ from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, log_expect
 from bayescope.likelihoods.targets import LabelError
 from bayescope.storage import stored
 
+# The label that torch's losses leave out where nothing else is said.
+UNLABELLED = -100
+
 
 @stored("categorical")
 @final
@@ -36,7 +39,13 @@ class Categorical:
     - "laplace_bridge": the Dirichlet of Hobbhahn, Kristiadi & Hennig (2022), with (1, …, 1) taken out of f.
       For C > 2 it does not tend to softmax(μ) as cov → 0.
     - "monte_carlo": for callers that hold draws of f; `predictive` does not take it.
+
+    Attributes:
+        ignored: the label of what has none, such as a token of padding: −100 in torch's losses. It counts as no
+            observation: log p = 0 whatever f is. Without it such a label is refused.
     """
+
+    ignored: int | None = None
 
     @property
     def name(self) -> str:
@@ -61,7 +70,7 @@ class Categorical:
             outputs: C.
 
         Raises:
-            InputError: if there are fewer than two outputs, or a label is not one of 0…C−1.
+            InputError: if there are fewer than two outputs, or a label is neither one of 0…C−1 nor the ignored one.
         """
         if outputs < 2:
             raise InputError(
@@ -74,49 +83,62 @@ class Categorical:
         if labels.ndim != 1:
             advice = " Give y.argmax(1) for one-hot labels." if labels.shape[1:] == (outputs,) else ""
             raise InputError(f"y: expected class labels of shape (N,), got {tuple(labels.shape)}.{advice}")
+        if self.ignored is not None and 0 <= self.ignored < outputs:
+            raise InputError(
+                f"ignored: expected a label that is no class 0…{outputs - 1}, got {self.ignored}. Take -100."
+            )
         wrong = (labels < 0) | (labels >= outputs) | (labels != labels.floor())
+        wrong = wrong if self.ignored is None else wrong & (labels != self.ignored)
         if wrong.any():
             row = int(torch.nonzero(wrong)[0])
+            unlabelled = labels[row] == UNLABELLED and self.ignored is None
             raise LabelError(
                 f"class labels 0…{outputs - 1} for {outputs} outputs",
                 f"{labels[row].item():g}",
                 row,
-                "Number the classes from 0, or give the model an output for each class.",
+                "Where it stands for no label, take likelihood=bs.Categorical(ignored=-100)."
+                if unlabelled
+                else "Number the classes from 0, or give the model an output for each class.",
             )
         return labels.to(torch.int64)
 
+    def labelled(self, y: Tensor) -> Tensor | None:
+        """Which canonical targets are labels; ``None`` where none are ignored."""
+        return None if self.ignored is None else y != self.ignored
+
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """f_y − log Σ_c exp f_c, shape (..., N)."""
-        return _pick(torch.log_softmax(f, -1), y)
+        return self._pick(torch.log_softmax(f, -1), y)
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         """[c = y] − p_c, shape (..., N, C), the entry of y as Σ_{c≠y} p_c, which does not cancel as p_y → 1."""
         p = torch.softmax(f, -1)
-        hot = torch.nn.functional.one_hot(y, f.shape[-1]).to(torch.bool)
-        return torch.where(hot, torch.where(hot, 0.0, p).sum(-1, keepdim=True), -p)
+        place = self._places(y).expand(f.shape[:-1])[..., None]
+        others = p.scatter(-1, place, 0.0).sum(-1, keepdim=True)
+        return self._told((-p).scatter(-1, place, others), y, 1)
 
     def hessian(self, f: Tensor, y: Tensor) -> Tensor:
         """Λ = diag(p) − p pᵀ, its diagonal p_c Σ_{j≠c} p_j, shape (..., N, C, C)."""
         p = torch.softmax(f, -1)
         hessian = -p[..., :, None] * p[..., None, :]
         hessian.diagonal(dim1=-2, dim2=-1).copy_(p * _others(p))
-        return hessian
+        return self._told(hessian, y, 2)
 
     def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
         """p_c Σ_{j≠c} p_j, shape (..., N, C)."""
         p = torch.softmax(f, -1)
-        return p * _others(p)
+        return self._told(p * _others(p), y, 1)
 
     def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
         """diag(Σ_n p_n) − Σ_n p_n p_nᵀ, its diagonal Σ_n p_nc Σ_{j≠c} p_nj, shape (..., C, C)."""
-        p = torch.softmax(f, -1)
+        p = self._told(torch.softmax(f, -1), y, 1)
         total = -(p.mT @ p)
         total.diagonal(dim1=-2, dim2=-1).copy_((p * _others(p)).sum(-2))
         return total
 
     def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
         """A root of C − 1 columns, shape (..., N, C, C − 1); observed and expected Λ are the same."""
-        return self.fisher_sqrt(f)
+        return self._told(self.fisher_sqrt(f), y, 2)
 
     def fisher_sqrt(self, f: Tensor) -> Tensor:
         """A root of Λ with as many columns as its rank, shape (..., N, C, C − 1).
@@ -173,11 +195,14 @@ class Categorical:
         """
         mean, cov = mean.to(torch.float64), cov.to(torch.float64)
         if integral != "quadrature":
-            return _pick(_rule(integral, _LOG_PROBS)(mean, cov), y)
+            return self._pick(_rule(integral, _LOG_PROBS)(mean, cov), y)
         mean, root = _centred(mean, cov)
+        places = self._places(y)
         if mean.shape[-1] == 2:
-            return Bernoulli().predictive_log_prob(*_difference(mean, root), y[:, None], "quadrature")
-        return log_expected(self, mean, root, y)
+            found = Bernoulli().predictive_log_prob(*_difference(mean, root), places[:, None], "quadrature")
+        else:
+            found = log_expected(Categorical(), mean, root, places)
+        return self._told(found, y, 0)
 
     def distributions(self, columns: Tensor, outputs: int) -> Tensor:
         """The one distribution over the classes, shape (..., N, 1, C)."""
@@ -221,9 +246,20 @@ class Categorical:
         """Refused: a label is no mixture of Gaussians."""
         refuse_components(self.name)
 
+    def _pick(self, values: Tensor, y: Tensor) -> Tensor:
+        """The value of each label, shape (..., N)."""
+        places = self._places(y).expand(values.shape[:-1])[..., None]
+        return self._told(values.gather(-1, places)[..., 0], y, 0)
 
-def _pick(values: Tensor, y: Tensor) -> Tensor:
-    return values.gather(-1, y.expand(values.shape[:-1])[..., None])[..., 0]
+    def _places(self, y: Tensor) -> Tensor:
+        """The labels as indices: that of an ignored one is 0."""
+        labelled = self.labelled(y)
+        return y if labelled is None else torch.where(labelled, y, 0)
+
+    def _told(self, values: Tensor, y: Tensor, dims: int) -> Tensor:
+        """Values (..., N, *dims) of the labels, 0 where there is none."""
+        labelled = self.labelled(y)
+        return values if labelled is None else torch.where(labelled.reshape(*labelled.shape, *[1] * dims), values, 0.0)
 
 
 def _others(p: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from bayescope.linear.evidence import BOUNDS
 from bayescope.linear.expansion import GRID
 from bayescope.linear.laplace import compile_density, laplace_at
 from bayescope.linear.mode import find_mode
+from bayescope.linear.table import Batch
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
@@ -52,8 +53,12 @@ def conjugate(
     Raises:
         InputError: if X or y cannot be used, or the noise is still to be learnt.
     """
-    density = compile_density(model, likelihood, prior, X, y, weights)
-    infer = partial(conjugate, model, likelihood)
+    return conjugate_at(compile_density(model, likelihood, prior, X, y, weights), likelihood)
+
+
+def conjugate_at(density: LinearDensity, likelihood: Gaussian) -> GaussianPosterior:
+    """The same for a log joint with this likelihood."""
+    infer = partial(conjugate, density.model, likelihood)
     return laplace_at(find_mode(density, density.prior_mean), method="conjugate", infer=infer)
 
 
@@ -81,10 +86,11 @@ def tune_scales(
     intercept_prior_precision: float,
     prior_precision: float | None = None,
     noise_variance: float | None = None,
+    scale: Tensor | None = None,
 ) -> Scales:
     """Maximises the exact log evidence of a regression with one output over α, β = 1/noise, or both.
 
-    The table is read once: with the eigenvalues λ of the centred XᵀX, an evaluation takes O(D). With the intercept
+    The table is read twice: with the eigenvalues λ of the centred XᵀX, an evaluation takes O(D). With the intercept
     (prior precision τ) integrated out, the weights have precision S = α I + β XᵀX (centred) + c N x̄x̄ᵀ, where
     c = βτ/(βN + τ), and in the eigenbasis this is diagonal plus rank one:
 
@@ -96,6 +102,7 @@ def tune_scales(
         intercept_prior_precision: τ.
         prior_precision: α, if it is known; else it is learnt.
         noise_variance: 1/β, if it is known; else it is learnt.
+        scale: what each column of X is multiplied by, shape (D,); 1 by default.
 
     Warns:
         ConvergenceWarning: if the maximum is at a bound other than that of useless features: α/β at the lower of
@@ -104,7 +111,7 @@ def tune_scales(
     Raises:
         InputError: if y is constant and the noise is to be learnt.
     """
-    spectrum = _Spectrum.of(density, intercept_prior_precision)
+    spectrum = _Spectrum.of(density, intercept_prior_precision, scale)
     if noise_variance is None and spectrum.squares == 0.0:
         raise InputError("y: expected numbers that vary, to learn the noise from, got a constant. Give noise_variance.")
     search = _Search.over(spectrum, prior_precision, noise_variance)
@@ -145,30 +152,36 @@ class _Spectrum:
     intercept: float
 
     @classmethod
-    def of(cls, density: LinearDensity, intercept: float) -> _Spectrum:
-        """Reads the table once."""
-        x, y, bias = density.features, density.targets[:, 0], density.model.bias
-        rows, columns, weights = density.total, x.shape[1], density.weights
+    def of(cls, density: LinearDensity, intercept: float, scale: Tensor | None) -> _Spectrum:
+        """Reads the table twice, the second time for what is centred: XᵀX − N x̄x̄ᵀ cancels far from 0."""
+        columns, bias = density.model.features, density.model.bias
+        rows = density.table.total
+        factor = torch.ones(columns, dtype=torch.float64) if scale is None else scale
+
+        def centres(part: Batch) -> tuple[Tensor, ...]:
+            y = part.targets[:, 0]
+            return part.weighed(y).sum(), part.features.sum(0) if part.weights is None else part.weights @ part.features
+
+        mean, centre = torch.zeros((), dtype=torch.float64), torch.zeros(columns, dtype=torch.float64)
+        if bias:
+            mean, centre = (total / rows for total in density.sum(centres, size=columns))
+
+        def squares(part: Batch) -> tuple[Tensor, ...]:
+            centred, deviation = part.features - centre, part.targets[:, 0] - mean
+            rooted = centred if part.weights is None else centred * part.weights.sqrt()[:, None]
+            weighed = part.weighed(deviation)
+            return rooted.mT @ rooted, weighed @ centred, weighed @ deviation
+
+        gram, projected, deviations = density.sum(squares, size=columns**2)
+        gram, projected, centre = gram * factor * factor[:, None], projected * factor, centre * factor
         root = math.sqrt(rows)
-        mean = density.weighed(y).sum() / rows if bias else y.new_zeros(())
-        centre = (x.sum(0) if weights is None else weights @ x) / rows if bias else x.new_zeros(columns)
-        deviation = y - mean
-        weighed = density.weighed(deviation)
-
-        def block(part: slice) -> tuple[Tensor, ...]:
-            # Centred before it is squared: XᵀX − N x̄x̄ᵀ cancels where the columns lie far from 0.
-            centred = x[part] - centre
-            rooted = centred if weights is None else centred * weights[part].sqrt()[:, None]
-            return rooted.mT @ rooted, weighed[part] @ centred
-
-        gram, projected = density.rows.sum(block, size=columns**2)
         values, vectors = torch.linalg.eigh(gram)
         return cls(
             rows,
             values.clamp(min=0.0),  # eigenvalues of a Gram matrix: below zero by rounding alone
             vectors.mT @ projected,
             vectors.mT @ (centre * root),
-            float(weighed @ deviation),
+            float(deviations),
             float(mean) * root,
             intercept if bias else 0.0,
         )

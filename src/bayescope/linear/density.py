@@ -9,9 +9,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.rows import Rows
+from bayescope.linear.table import Batch, Block, HeldTable, Table
 from bayescope.models import LinearModel
 from bayescope.precision import Precision
 from bayescope.priors import Prior
@@ -39,37 +39,47 @@ class Reading:
 class LinearDensity:
     """log p(y, θ) = Σ_n w_n log p(y_n∣W x_n + b) + log p(θ), a `LogDensity` over the flat weights (W row-major, b).
 
-    The table is read where it lies: it is not copied and gets no column of ones.
-
     Attributes:
         model: f = W x (+ b), with C outputs and P = C D (+ C) weights.
         likelihood: p(y∣f).
         prior: p(θ).
-        features: X, float64, shape (N, D), of any strides.
-        targets: y in the likelihood's canonical form; the first dimension is N.
-        weights: w, how often each row counts, shape (N,); ``None`` counts each once.
+        table: the N rows: X, y and how often each counts.
     """
 
     model: LinearModel
     likelihood: Likelihood
     prior: Prior
-    features: Tensor
-    targets: Tensor
-    weights: Tensor | None = None
+    table: Table
 
-    def __post_init__(self) -> None:
-        if self.targets.shape[0] != self.features.shape[0]:
-            raise InputError(f"y: expected {self.features.shape[0]} rows as X has, got {self.targets.shape[0]}.")
+    @classmethod
+    def of(
+        cls,
+        model: LinearModel,
+        likelihood: Likelihood,
+        prior: Prior,
+        features: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+    ) -> LinearDensity:
+        """With rows in memory; no argument is copied.
+
+        Args:
+            model: f = W x (+ b).
+            likelihood: p(y∣f).
+            prior: p(θ).
+            features: X, float64, shape (N, D), of any strides.
+            targets: y in the likelihood's canonical form; the first dimension is N.
+            weights: w, how often each row counts, shape (N,); ``None`` counts each once.
+
+        Raises:
+            InputError: if there is not a target for each row.
+        """
+        return cls(model, likelihood, prior, HeldTable(Batch(features, targets, weights)))
 
     @property
     def dim(self) -> int:
         """P, the number of weights."""
         return self.model.dim
-
-    @cached_property
-    def rows(self) -> Rows:
-        """The rows of the table, to be read in blocks."""
-        return Rows(self.features.shape[0], self.model.features, self.model.outputs)
 
     @cached_property
     def prior_precision(self) -> Precision:
@@ -82,29 +92,43 @@ class LinearDensity:
         return self.prior.centre(self.dim)
 
     @property
-    def total(self) -> float:
-        """How many rows there are, by their weights."""
-        return float(self.features.shape[0] if self.weights is None else self.weights.sum())
+    def features(self) -> Tensor:
+        """X, shape (N, D), where the rows are in memory."""
+        return self.table.held().features
 
-    def weighed(self, each: Tensor) -> Tensor:
-        """What each row has, shape (N, ...), times the row's weight."""
-        return each if self.weights is None else each * self.weights.view(-1, *[1] * (each.ndim - 1))
+    @property
+    def targets(self) -> Tensor:
+        """y of N rows, where they are in memory."""
+        return self.table.held().targets
+
+    @property
+    def weights(self) -> Tensor | None:
+        """w, shape (N,), where the rows are in memory; ``None`` counts each once."""
+        return self.table.held().weights
 
     def with_prior(self, prior: Prior) -> LinearDensity:
         """The same table under another prior."""
-        return LinearDensity(self.model, self.likelihood, prior, self.features, self.targets, self.weights)
+        return LinearDensity(self.model, self.likelihood, prior, self.table)
 
-    def outputs(self, theta: Tensor) -> Tensor:
-        """f of every row, shape (..., N, C) for θ of shape (..., P)."""
-        return self.model.forward(self.features, theta)
+    def every(self, stride: int) -> LinearDensity:
+        """Every ``stride``-th row, in memory, weighted so that the rows taken count for all."""
+        taken = self.table.every(stride)
+        scaled = taken.scaled(self.table.count / taken.count)
+        return LinearDensity(self.model, self.likelihood, self.prior, scaled)
+
+    def sum(self, block: Block, *, size: int, copies: int = 1) -> list[Tensor]:
+        """Σ over blocks of rows of the tensors that ``block`` returns, of ``size`` numbers, for so many θ at once."""
+        return self.table.sum(block, size=size, outputs=self.model.outputs, copies=copies)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:
         """Σ_n w_n log p(y_n∣f_n), shape (...) for θ of shape (..., P)."""
-        total = theta.new_zeros(theta.shape[:-1])
-        for rows in self.rows.blocks(max(1, theta.numel() // self.dim)):
-            log_prob = self.likelihood.log_prob(self.model.forward(self.features[rows], theta), self.targets[rows])
-            total += log_prob.sum(-1) if self.weights is None else log_prob @ self.weights[rows]
-        return total
+
+        def block(rows: Batch) -> tuple[Tensor]:
+            log_prob = self.likelihood.log_prob(self.model.forward(rows.features, theta), rows.targets)
+            return (log_prob.sum(-1) if rows.weights is None else log_prob @ rows.weights,)
+
+        copies = max(1, theta.numel() // self.dim)
+        return self.sum(block, size=copies, copies=copies)[0]
 
     def log_prob(self, theta: Tensor) -> Tensor:
         """log p(y, θ), shape (...) for θ of shape (..., P)."""
@@ -127,64 +151,63 @@ class LinearDensity:
     def read(self, theta: Tensor, *, curvature: bool = True) -> Reading:
         """One pass over the rows: the log likelihood, its gradient and, if asked for, its curvature at θ (P,)."""
 
-        def block(rows: slice) -> tuple[Tensor, ...]:
-            x, y = self.features[rows], self.targets[rows]
+        def block(rows: Batch) -> tuple[Tensor, ...]:
+            x, y, _ = rows
             f = self.model.forward(x, theta)
-            log_prob, slope = self.likelihood.log_prob(f, y), self.likelihood.gradient(f, y)
-            if self.weights is not None:
-                log_prob, slope = log_prob * self.weights[rows], slope * self.weights[rows, None]
-            parts = log_prob.sum(), self._pull_back(x, slope)
+            log_prob, slope = rows.weighed(self.likelihood.log_prob(f, y)), rows.weighed(self.likelihood.gradient(f, y))
+            parts = log_prob.sum(), self.pulled_back(x, slope)
             return (*parts, self._curvature(rows, f)) if curvature else parts
 
-        return Reading(*self.rows.sum(block, size=self.dim**2 if curvature else self.dim))
+        return Reading(*self.sum(block, size=self.dim**2 if curvature else self.dim))
 
     def curvature(self, theta: Tensor) -> Tensor:
         """Σ_n w_n J_nᵀ Λ_n J_n at θ, shape (P, P): the negative Hessian of the log likelihood."""
 
-        def block(rows: slice) -> tuple[Tensor]:
-            return (self._curvature(rows, self.model.forward(self.features[rows], theta)),)
+        def block(rows: Batch) -> tuple[Tensor]:
+            return (self._curvature(rows, self.model.forward(rows.features, theta)),)
 
-        return self.rows.sum(block, size=self.dim**2)[0]
+        return self.sum(block, size=self.dim**2)[0]
+
+    def outputs(self, theta: Tensor) -> Tensor:
+        """f of every row in memory, shape (..., N, C) for θ of shape (..., P)."""
+        return self.model.forward(self.features, theta)
 
     def pull_back(self, g: Tensor) -> Tensor:
-        """Σ_n J_nᵀ g_n, shape (P,), for g of shape (N, C); row weights are not applied."""
-        return self._pull_back(self.features, g)
+        """Σ_n J_nᵀ g_n, shape (P,), over rows in memory, for g of shape (N, C); row weights are not applied."""
+        return self.pulled_back(self.features, g)
 
     def weighted_gram(self, lam: Tensor) -> Tensor:
-        """Σ_n J_nᵀ Λ_n J_n, shape (P, P), for Λ of shape (N,) or (N, C, C); row weights are not applied."""
-        each = lam[:, None, None] if lam.ndim == 1 else lam
-        return self.rows.sum(lambda rows: (self._gram(self.features[rows], each[rows]),), size=self.dim**2)[0]
+        """Σ_n J_nᵀ Λ_n J_n, shape (P, P), over rows in memory, for Λ of shape (N,) or (N, C, C), without weights."""
+        rows = HeldTable(Batch(self.features, lam[:, None, None] if lam.ndim == 1 else lam))
+        return rows.sum(lambda some: (self.gram(some.features, some.targets),), size=self.dim**2)[0]
 
     def latent_variance(self, precision: Precision) -> Tensor:
-        """J_n A⁻¹ J_nᵀ of every row, shape (N, C, C), for θ of precision A."""
-        root = precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64))  # A⁻¹ = R Rᵀ
-        weights, bias = self.model.unflat(root.mT)  # (P, C, D) and (P, C): entry p is from column p of R
-        stacked = weights.permute(2, 1, 0).reshape(self.model.features, -1)
-        variances = []
-        for rows in self.rows.blocks(self.dim):
-            spread = (self.features[rows] @ stacked).unflatten(-1, (self.model.outputs, self.dim))
-            if bias is not None:
-                spread += bias.mT
-            if self.model.outputs == 1:  # a batch of 1×P by P×1 products would be slow
-                variances.append(spread.square().sum(-1, keepdim=True))
-            else:
-                variances.append(spread @ spread.mT)
-        return torch.cat(variances)
+        """J_n A⁻¹ J_nᵀ of every row in memory, shape (N, C, C), for θ of precision A."""
+        spread = Spread.of(self.model, precision)
+        blocks = Rows(self.table.count, self.model.features, self.model.outputs).blocks(self.dim)
+        return torch.cat([spread(self.features[rows]) for rows in blocks])
+
+    def largest_output(self, theta: Tensor) -> float:
+        """The largest ∣f∣ of any row and output at θ, shape (P,)."""
+        return self.table.largest(lambda rows: self.model.forward(rows.features, theta).abs().max())
+
+    def pulled_back(self, x: Tensor, g: Tensor) -> Tensor:
+        """Σ_n J_nᵀ g_n, shape (P,), for rows x of shape (n, D) and g of shape (n, C)."""
+        weights = (g.mT @ x).reshape(-1)
+        return torch.cat([weights, g.sum(0)]) if self.model.bias else weights
 
     @cached_property
     def _prior_constant(self) -> Tensor:
         return self.prior.log_prob(self.prior_mean)
 
-    def _pull_back(self, x: Tensor, g: Tensor) -> Tensor:
-        weights = (g.mT @ x).reshape(-1)
-        return torch.cat([weights, g.sum(0)]) if self.model.bias else weights
+    def _curvature(self, rows: Batch, f: Tensor) -> Tensor:
+        return self.gram(rows.features, rows.weighed(self.likelihood.hessian(f, rows.targets)))
 
-    def _curvature(self, rows: slice, f: Tensor) -> Tensor:
-        lam = self.likelihood.hessian(f, self.targets[rows])
-        return self._gram(self.features[rows], lam if self.weights is None else lam * self.weights[rows, None, None])
+    def gram(self, x: Tensor, lam: Tensor) -> Tensor:
+        """Σ_n J_nᵀ Λ_n J_n, shape (P, P), for rows x of shape (n, D) and Λ of shape (n, C, C).
 
-    def _gram(self, x: Tensor, lam: Tensor) -> Tensor:
-        """Σ JᵀΛJ of one block, a product of the augmented inputs for each pair of outputs, in the flat order."""
+        It is a product of the augmented inputs for each pair of outputs, in the flat order.
+        """
         outputs, features = self.model.outputs, self.model.features
         split = outputs * features
         total = x.new_empty(self.dim, self.dim)
@@ -200,6 +223,38 @@ class LinearDensity:
         if self.model.bias:
             total[split:, :split] = total[:split, split:].mT
         return total
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """The covariance of the outputs for uncertain weights, row by row.
+
+    Attributes:
+        model: f = W x (+ b).
+        weights: the part of W in the columns of a root R of A⁻¹ = R Rᵀ, shape (D, C P).
+        bias: that of b, shape (C, P), or ``None``.
+    """
+
+    model: LinearModel
+    weights: Tensor
+    bias: Tensor | None
+
+    @classmethod
+    def of(cls, model: LinearModel, precision: Precision) -> Spread:
+        """For θ of precision A."""
+        root = precision.sqrt_solve(torch.eye(model.dim, dtype=torch.float64))
+        weights, bias = model.unflat(root.mT)  # (P, C, D) and (P, C): entry p is from column p of R
+        return cls(model, weights.permute(2, 1, 0).reshape(model.features, -1), None if bias is None else bias.mT)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """J_n A⁻¹ J_nᵀ of each row x, shape (n, C, C)."""
+        spread = (x @ self.weights).unflatten(-1, (self.model.outputs, self.model.dim))
+        if self.bias is not None:
+            spread += self.bias
+        if self.model.outputs == 1:  # a batch of 1×P by P×1 products would be slow
+            return spread.square().sum(-1, keepdim=True)
+        return spread @ spread.mT
 
 
 def _weighted_product(x: Tensor, weights: Tensor) -> Tensor:

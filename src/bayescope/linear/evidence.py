@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescope.errors import ConvergenceError, ConvergenceWarning
 from bayescope.linear.density import LinearDensity, Reading
 from bayescope.linear.expansion import Climb, Expansion
-from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, STRIDE, Mode, Retune, every, find_mode
+from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, Mode, Retune, find_mode, sample
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision, Precision
 from bayescope.priors import Prior
@@ -102,17 +102,17 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
     Raises:
         ConvergenceError: if the mode is not reached.
     """
-    large = density.rows.count >= LARGE_ROWS
-    sample = every(density, STRIDE) if large else density
-    few = every(density, max(1, density.rows.count // BOUND_ROWS))
+    large = density.table.count >= LARGE_ROWS
+    some = sample(density) if large else density
+    few = some.every(max(1, some.table.count // BOUND_ROWS))
     bounds, start = _bounds(few, intercept_prior_precision)
     climb = Climb(density.model, intercept_prior_precision, bounds, start)
 
     def retune(theta: Tensor, reading: Reading) -> Prior:
         return weight_prior(density.model, climb.step(theta, reading), intercept_prior_precision)
 
-    sample = sample.with_prior(weight_prior(density.model, math.exp(start), intercept_prior_precision))
-    mode = _rest(find_mode(sample, retune=retune, tolerance=SAMPLE_TOLERANCE if large else None), climb, retune)
+    some = some.with_prior(weight_prior(density.model, math.exp(start), intercept_prior_precision))
+    mode = _rest(find_mode(some, retune=retune, tolerance=SAMPLE_TOLERANCE if large else None), climb, retune)
     if large:
         climb.slope = _shift_slope(mode)
         full = density.with_prior(mode.density.prior)
@@ -209,7 +209,7 @@ def _shift_slope(mode: Mode) -> float:
     pull = density.prior_precision.diagonal() * mode.theta
     pull[weights:] = 0.0
     shift = -mode.precision.solve(pull)
-    largest = float(density.outputs(shift).abs().max())
+    largest = density.largest_output(shift)
     if largest == 0.0:
         return 0.0
     step = SHIFT_STEP / largest

@@ -61,7 +61,7 @@ def compile_density(
     if inputs.shape[0] == 0:
         raise InputError("X: expected at least one row, got none.")
     targets = likelihood.targets(y, model.outputs)
-    return LinearDensity(model, likelihood, prior, inputs, targets, _row_weights(weights, inputs.shape[0]))
+    return LinearDensity.of(model, likelihood, prior, inputs, targets, _row_weights(weights, inputs.shape[0]))
 
 
 def _row_weights(weights: Any, rows: int) -> Tensor | None:

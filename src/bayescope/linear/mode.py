@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
@@ -21,6 +22,8 @@ TOLERANCE = 1e-12
 # patterns of the rows.
 SAMPLED_ROWS, SAMPLED_SHARE = 20_000, 400
 STRIDE = 17
+# Such a sample takes no more memory than this: of more rows fewer are taken, however many there are.
+SAMPLE_BYTES = 2**25
 SAMPLE_TOLERANCE = 0.3
 # A large table stops within LARGE_TOLERANCE: the last step costs no pass, and the precision is that of a point 1e-6 sds
 # from the mode, where it differs by about 1e-6/√N of itself.
@@ -81,11 +84,11 @@ def find_mode(
         ConvergenceError: if the mode is not reached.
         NotPositiveDefiniteError: if the curvature is not positive definite, for a likelihood that is not log-concave.
     """
-    if start is None and density.rows.count >= max(SAMPLED_ROWS, SAMPLED_SHARE * density.dim):
-        sampled = find_mode(every(density, STRIDE), retune=retune, tolerance=SAMPLE_TOLERANCE)
+    if start is None and density.table.count >= max(SAMPLED_ROWS, SAMPLED_SHARE * density.dim):
+        sampled = find_mode(sample(density), retune=retune, tolerance=SAMPLE_TOLERANCE)
         start, density = sampled.theta, density.with_prior(sampled.density.prior)
     if tolerance is None:
-        tolerance = LARGE_TOLERANCE if density.rows.count >= LARGE_ROWS else TOLERANCE
+        tolerance = LARGE_TOLERANCE if density.table.count >= LARGE_ROWS else TOLERANCE
     theta = torch.zeros(density.dim, dtype=torch.float64) if start is None else start
     point = _Point.read(density, theta, retune)
     trace: dict[str, list[float]] = {"log_joint": [], "decrement": []}
@@ -101,14 +104,10 @@ def find_mode(
     )
 
 
-def every(density: LinearDensity, stride: int) -> LinearDensity:
-    """Every ``stride``-th row of a table, weighted so that the rows taken count for all; a view, not a copy."""
-    taken = density.targets[::stride]
-    share = density.rows.count / taken.shape[0]
-    weights = taken.new_full((taken.shape[0],), share, dtype=torch.float64)
-    if density.weights is not None:
-        weights = density.weights[::stride] * share
-    return LinearDensity(density.model, density.likelihood, density.prior, density.features[::stride], taken, weights)
+def sample(density: LinearDensity) -> LinearDensity:
+    """Every `STRIDE`-th row of a table, or fewer where these take more than `SAMPLE_BYTES`, counting for all."""
+    held = 8 * density.table.count * density.model.features
+    return density.every(max(STRIDE, math.ceil(held / SAMPLE_BYTES)))
 
 
 @final

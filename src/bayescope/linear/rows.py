@@ -46,7 +46,7 @@ class Rows:
         """Ranges that keep one block of the table in cache and its outputs for ``copies`` weights in bounds."""
         return self._blocks(0, self.count, copies)
 
-    def sum(self, block: Block, *, size: int) -> list[Tensor]:
+    def sum(self, block: Block, *, size: int, copies: int = 1) -> list[Tensor]:
         """Σ over blocks of the tensors that ``block`` returns for a range of rows; they need no order.
 
         The parts are the same on every machine and are added in order, so that the sum is, to the last bit.
@@ -54,20 +54,27 @@ class Rows:
         Args:
             block: a function of a range of rows; it runs in several threads.
             size: how many numbers one of its answers holds.
+            copies: for how many weights at once it computes outputs.
         """
         parts = min(PARTS, self.count * self.columns // (SUMS_SHARE * max(1, size)))
         if self.count * self.columns < PARALLEL_SIZE or parts < 2:
-            return self._sum(block, 0, self.count)
-        bounds = [part * self.count // parts for part in range(parts + 1)]
+            return self._sum(block, 0, self.count, copies)
+
+        def part(low: int, high: int) -> list[Tensor]:
+            return self._sum(block, low, high, copies)
+
+        bounds = [k * self.count // parts for k in range(parts + 1)]
         threads = torch.get_num_threads()
         if threads == 1:
-            return _total(map(lambda low, high: self._sum(block, low, high), bounds[:-1], bounds[1:]))
+            return _total(map(part, bounds[:-1], bounds[1:]))
         # torch's setting belongs to a thread, and new threads are born with the last one made: leaving puts that right.
         with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return _total(pool.map(lambda low, high: self._sum(block, low, high), bounds[:-1], bounds[1:]))
+            return _total(pool.map(part, bounds[:-1], bounds[1:]))
 
-    def _sum(self, block: Block, low: int, high: int) -> list[Tensor]:
-        return _total(block(rows) for rows in self._blocks(low, high, 1))
+    def _sum(self, block: Block, low: int, high: int, copies: int) -> list[Tensor]:
+        if low == high:  # the sum over no rows has a shape, too
+            return list(block(slice(low, high)))
+        return _total(block(rows) for rows in self._blocks(low, high, copies))
 
     def _blocks(self, low: int, high: int, copies: int) -> Iterator[slice]:
         rows = max(LEAST_ROWS, CACHE_BYTES // (8 * max(1, self.columns)))

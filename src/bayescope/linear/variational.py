@@ -29,10 +29,11 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import LinearDensity
+from bayescope.linear.density import LinearDensity, Spread
 from bayescope.linear.expectations import expected_log_likelihood
 from bayescope.linear.laplace import compile_density
 from bayescope.linear.mode import find_mode
+from bayescope.linear.table import Batch
 from bayescope.linear.tuning import tune_precision
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
@@ -174,8 +175,24 @@ def variational(
     Warns:
         ConvergenceWarning: if it is longer than the tolerance.
     """
-    kind = FAMILIES[checks.choice("family", family, FAMILIES)]
+    checks.choice("family", family, FAMILIES)
     density = compile_density(model, likelihood, prior, X, y, weights)
+    return variational_of(
+        density, family=family, tuned=tuned, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations
+    )
+
+
+def variational_of(
+    density: LinearDensity,
+    *,
+    family: str = "full",
+    tuned: Tensor | None = None,
+    nodes: int = 512,
+    tolerance: float = 1e-8,
+    max_iterations: int = 500,
+) -> GaussianPosterior:
+    """The same for a log joint; arguments as for `variational`."""
+    kind = FAMILIES[family]
     solve = partial(_maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
     notes = {"covariance": "full" if family == "full" else "diagonal (mean field)"}
     trace: dict[str, list[float]] = {}
@@ -188,8 +205,8 @@ def variational(
     trace["elbo"] = list(fit.trace)
     record = Record(kind.method, elbo_terms=fit.terms, notes=notes, trace=trace)
     options = partial(variational, family=family, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
-    again = partial(options, model, likelihood)  # not a closure: a posterior can be pickled
-    return GaussianPosterior(fit.mean, fit.precision, record, model, likelihood, infer=again)
+    again = partial(options, density.model, density.likelihood)  # not a closure: a posterior can be pickled
+    return GaussianPosterior(fit.mean, fit.precision, record, density.model, density.likelihood, infer=again)
 
 
 def _maximise(
@@ -225,17 +242,25 @@ def _maximise(
 
 def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, precision: Precision) -> Fit:
     """The bound at q = N(mean, precision⁻¹), its terms and its derivatives."""
-    prior = density.prior_precision
-    expected = expected_log_likelihood(
-        density.likelihood, density.outputs(mean), density.latent_variance(precision), density.targets, nodes=nodes
-    )
-    newton = density.weighted_gram(density.weighed(expected.curvature)) + prior.to_dense()
+    prior, spread = density.prior_precision, Spread.of(density.model, precision)
+
+    def block(rows: Batch) -> tuple[Tensor, ...]:
+        f = density.model.forward(rows.features, mean)
+        expected = expected_log_likelihood(density.likelihood, f, spread(rows.features), rows.targets, nodes=nodes)
+        return (
+            rows.weighed(expected.log_prob).sum(),
+            density.pulled_back(rows.features, rows.weighed(expected.gradient)),
+            density.gram(rows.features, rows.weighed(expected.curvature)),
+        )
+
+    log_likelihood, slope, curvature = density.sum(block, size=density.dim**2, copies=density.dim)
+    newton = curvature + prior.to_dense()
     terms = {
-        "expected log likelihood": density.weighed(expected.log_prob).sum(),
+        "expected log likelihood": log_likelihood,
         "expected log prior": density.prior.log_prob(mean) - 0.5 * precision.solve(prior.to_dense()).trace(),
         "entropy": 0.5 * (density.dim * (1.0 + math.log(2 * math.pi)) - precision.logdet()),
     }
-    gradient = density.pull_back(density.weighed(expected.gradient)) - prior.multiply(mean - density.prior_mean)
+    gradient = slope - prior.multiply(mean - density.prior_mean)
     return Fit(mean, precision, terms, gradient, family.project(newton), newton)
 
 

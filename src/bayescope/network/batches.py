@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Subset
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network.inputs import count_rows, placed, take_rows
+from bayescope.network.fingerprint import Fingerprint
+from bayescope.network.inputs import map_tensors, placed, take_rows
+from bayescope.network.pairs import as_tensor, checked_pair, map_arrays, pair_of
+from bayescope.network.shards import SAMPLER, Shard, following, part_of, shard_of
+from bayescope.processes import present
+
+# Rows of a batch that another process lends to one that has none.
+LENT = 8
 
 
 @final
@@ -24,33 +30,46 @@ class Batches:
     labels) stay whole, in arrays and data frames too: quantities that happen to be whole are given as
     ``X.astype(float)``.
 
+    Where several processes fit together, each reads its own rows, and every row is read once; see `shards`. Batches are
+    made by all of them at once then.
+
     Args:
         data: a ``DataLoader``; a ``Dataset``; a pair (X, y) of arrays, tensors or data frames, where X may be a dict or
             a tuple; or a list of batches. A batch is a pair, or a dict with its targets under "labels" or "label".
         module: the network.
         batch_size: rows at once where the data is not in batches already.
 
+    Attributes:
+        shard: which rows of all these are.
+
     Raises:
         InputTypeError: if the data has none of these forms.
-        InputError: if it is empty, or inputs and targets differ in length.
+        InputError: if it is empty, inputs and targets differ in length, or several processes read the same rows.
     """
 
     def __init__(self, data: Any, module: nn.Module, *, batch_size: int = 256) -> None:
         self._module = module
+        self._processes = present()
         self._arrays: tuple[Any, Tensor] | None = None
         self._source: Iterable[Any] = ()
         self._rows: int | None = None
+        self._seen: Fingerprint | None = None
         self._size = checks.count("batch_size", batch_size)
-        if isinstance(data, DataLoader):
-            self._source = data
+        self.shard = Shard()
+        if isinstance(data, DataLoader | IterableDataset):
+            self._source = data if isinstance(data, DataLoader) else self._loader(data)
+            self.shard = shard_of(self._processes, self._source)
         elif isinstance(data, Dataset):
-            self._source = DataLoader(data, batch_size=self._size, generator=torch.Generator())
+            rows = len(data)  # type: ignore[arg-type]  # torch declares no length
+            own = part_of(self._processes, data, rows)
+            self._source = self._loader(data if own == slice(0, rows) else Subset(data, range(own.start, own.stop)))
+            self._number(own.stop - own.start)
         elif isinstance(data, Mapping) or (isinstance(data, tuple) and len(data) == 2):
-            inputs, targets = _pair(data)
-            self._arrays = _checked(map_arrays(inputs), _as_tensor(targets))
-            self._rows = len(self._arrays[1])
+            self._take_arrays(data)
         elif isinstance(data, list) and all(isinstance(batch, Mapping | tuple | list) for batch in data):
-            self._source = data
+            self._source = data[part_of(self._processes, data, len(data))]
+            if self._processes.count > 1:
+                self._number(self.rows)
         else:
             raise InputTypeError(
                 f"data: expected a DataLoader, Dataset, pair (X, y) or list of batches, got {type(data).__name__}."
@@ -60,24 +79,31 @@ class Batches:
         """One pass over the data. Batches without rows are passed over.
 
         Raises:
-            InputError: if there is not a single row.
+            InputError: if there is not a single row, or a loader gives other numbers of rows than its sampler.
         """
-        rows = 0
-        for inputs, targets in self._pairs():
-            count = len(targets)
-            if count:
-                rows += count
-                device = next((p.device for p in self._module.parameters()), targets.device)
-                yield placed(inputs, self._module), targets.to(device, non_blocking=True)
-        if not rows:
+        seen = Fingerprint()
+        rows = given = 0
+        for batch in self._pairs():
+            given += len(batch[1])
+            inputs, targets = self._counted(*batch, before=rows)
+            if not len(targets):
+                continue
+            rows += len(targets)
+            if self._unproven:
+                seen.add(inputs, targets)
+            device = next((p.device for p in self._module.parameters()), targets.device)
+            yield placed(inputs, self._module), targets.to(device, non_blocking=True)
+        if not rows and self._processes.count == 1:
             raise InputError("data: expected at least one row, got none.")
-        self._rows = rows
+        self._check_given(given)
+        self._rows, self._seen = rows, seen
 
     @property
     def rows(self) -> int:
-        """N, the number of rows: known for arrays, and after a full pass; otherwise a pass counts them."""
+        """N, the number of this process's rows: known for arrays, and after a full pass; otherwise a pass counts."""
         if self._rows is None:
-            self._rows = sum(len(targets) for _, targets in self._pairs())
+            rows = sum(len(targets) for _, targets in self._pairs())
+            self._rows = rows if self.shard.limit is None else min(rows, self.shard.limit)
         return self._rows
 
     @property
@@ -85,18 +111,106 @@ class Batches:
         """How many rows a loader with ``drop_last`` leaves out of every pass, where it can be told."""
         sampler = getattr(self._source, "batch_sampler", None)
         if not isinstance(sampler, BatchSampler) or not sampler.drop_last or not isinstance(sampler.sampler, Sized):
-            return 0
-        return max(0, len(sampler.sampler) - self.rows)
+            return self.shard.missing
+        due = len(sampler.sampler) if self.shard.limit is None else self.shard.limit
+        return max(0, due - self.rows) + self.shard.missing
 
     def first(self) -> tuple[Any, Tensor]:
-        """The first batch."""
-        return next(iter(self))
+        """The first batch of this process.
+
+        Raises:
+            InputError: if it has no rows.
+        """
+        for batch in self:
+            return batch
+        raise InputError("data: expected at least one row on each process, got none here.")
+
+    def example(self) -> tuple[Any, Tensor]:
+        """The first batch; for a process without rows, some of another's. All processes ask for it at once.
+
+        Raises:
+            InputError: if there is not a single row.
+        """
+        with self._processes.agreed():
+            own = next(iter(self), None)
+        (lacking,) = self._processes.sum_numbers(own is None)
+        if not lacking:
+            assert own is not None
+            return own
+        lent = self._processes.gather(None if own is None else _few(*own))
+        found = next((batch for batch in lent if batch is not None), None)
+        if found is None:
+            raise InputError("data: expected at least one row, got none.")
+        if own is not None:
+            return own
+        device = next((p.device for p in self._module.parameters()), torch.device("cpu"))
+        return placed(found[0], self._module), found[1].to(device)
+
+    def check_shards(self) -> None:
+        """Checks after a pass that no row was read by two processes, as far as that can be told; all ask at once.
+
+        Raises:
+            InputError: on all processes, if there was one.
+        """
+        if self._processes.count == 1:
+            return
+        proof = self._seen.hex() if self._unproven and self._seen and self._rows else None
+        everyone = self._processes.gather((proof, self._rows or 0, self.shard.most))
+        proofs = [proof for proof, _, _ in everyone if proof is not None]
+        if len(set(proofs)) < len(proofs):
+            raise InputError(f"data: expected other rows on each process, got the same on two of them. {SAMPLER}")
+        rows, most = sum(rows for _, rows, _ in everyone), max(most or 0 for _, _, most in everyone)
+        if most and rows > most:
+            raise InputError(
+                f"data: expected each of the {most} rows of the data set once, got {rows} in all: the sampler repeats "
+                "some, to give every process as many. Take torch's DistributedSampler, whose repeats are known."
+            )
+
+    @property
+    def _unproven(self) -> bool:
+        """Whether nothing but the rows themselves can tell that processes read other ones."""
+        return self._processes.count > 1 and not self.shard.numbered
+
+    def _counted(self, inputs: Any, targets: Tensor, *, before: int) -> tuple[Any, Tensor]:
+        """The rows of a batch that count, after so many before it."""
+        left = len(targets) if self.shard.limit is None else max(0, self.shard.limit - before)
+        if left >= len(targets):
+            return inputs, targets
+        return take_rows(inputs, slice(0, left)), targets[:left]
+
+    def _take_arrays(self, data: Any) -> None:
+        with self._processes.agreed():
+            inputs, targets = pair_of(data)
+            inputs, targets = checked_pair(map_arrays(inputs), as_tensor(targets))
+        if self._processes.count > 1:
+            own = part_of(self._processes, (inputs, targets), len(targets))
+            inputs, targets = take_rows(inputs, own), targets[own]
+            self._number(len(targets))
+        self._arrays, self._rows = (inputs, targets), len(targets)
+
+    def _number(self, rows: int) -> None:
+        if self._processes.count > 1:
+            self.shard = following(self._processes, rows)
+
+    def _loader(self, data: Any) -> DataLoader[Any]:
+        return DataLoader(data, batch_size=self._size, generator=torch.Generator())
+
+    def _check_given(self, given: int) -> None:
+        """Where rows are left out by their place, there have to be as many as there are places."""
+        sampler = getattr(self._source, "batch_sampler", None)
+        if self.shard.given is None or getattr(sampler, "drop_last", False) or given == self.shard.given:
+            return
+        raise InputError(
+            f"data: expected a row for each of the {self.shard.given} that the DistributedSampler names, got {given}: "
+            "the loader's collate_fn or batch sampler makes other ones, and which of them are repeated cannot be told. "
+            "Take drop_last=False and a data set whose rows are those of the batches."
+        )
 
     def _pairs(self) -> Iterator[tuple[Any, Tensor]]:
         if self._arrays is None:
             for batch in self._source:
-                inputs, targets = _pair(batch)
-                yield _checked(map_arrays(inputs), _as_tensor(targets))
+                inputs, targets = pair_of(batch)
+                yield checked_pair(map_arrays(inputs), as_tensor(targets))
             return
         inputs, targets = self._arrays
         for start in range(0, len(targets), self._size):
@@ -104,61 +218,6 @@ class Batches:
             yield take_rows(inputs, rows), targets[rows]
 
 
-def map_arrays(inputs: Any) -> Any:
-    """Inputs with every array or data frame as a tensor; tuples and dicts stay what they are.
-
-    Raises:
-        InputTypeError: if there is something without numbers among them.
-    """
-    if isinstance(inputs, Mapping):
-        return {name: map_arrays(value) for name, value in inputs.items()}
-    if isinstance(inputs, tuple):
-        return tuple(map_arrays(value) for value in inputs)
-    return _as_tensor(inputs)
-
-
-def _pair(batch: Any) -> tuple[Any, Any]:
-    """Inputs and targets of a batch, or of a whole data set."""
-    if isinstance(batch, Mapping):
-        name = next((key for key in ("labels", "label") if key in batch), None)
-        if name is None:
-            raise InputError(f"data: expected targets under 'labels' in the dict, got {list(batch)}.")
-        return {key: value for key, value in batch.items() if key != name}, batch[name]
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        inputs, targets = batch
-        several = isinstance(inputs, list) and all(
-            isinstance(value, Tensor) for value in inputs
-        )  # by a loader's collate
-        return (tuple(inputs) if several else inputs), targets
-    raise InputTypeError(
-        "data: expected batches (inputs, targets) or dicts with 'labels', got "
-        f"{type(batch).__name__}{f' of length {len(batch)}' if isinstance(batch, tuple | list) else ''}. "
-        "Several inputs go into a tuple: ((x1, x2), y)."
-    )
-
-
-def _checked(inputs: Any, targets: Tensor) -> tuple[Any, Tensor]:
-    rows = count_rows(inputs)
-    if targets.ndim == 0 or len(targets) != rows:
-        raise InputError(f"data: expected as many targets as inputs, {rows}, got shape {tuple(targets.shape)}.")
-    return inputs, targets
-
-
-def _as_tensor(value: Any) -> Tensor:
-    """A tensor of numbers, sharing memory with an array where it can."""
-    if isinstance(value, Tensor):
-        return value.clone() if value.is_inference() else value.detach()  # autograd cannot keep the former
-    if isinstance(value, DataLoader | Dataset):
-        raise InputTypeError(
-            f"x: expected arrays or tensors, got a {type(value).__name__}. Take its inputs a batch at a time: "
-            "for x, y in loader."
-        )
-    array = np.asarray(value)
-    if array.dtype.kind == "O":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputTypeError(f"data: expected numbers ({error}).") from None
-    if array.dtype.kind not in "biuf":
-        raise InputTypeError(f"data: expected numbers, got dtype {array.dtype}. Encode text and categories first.")
-    return torch.from_numpy(array if array.flags.writeable and array.flags.c_contiguous else array.copy())
+def _few(inputs: Any, targets: Tensor) -> tuple[Any, Tensor]:
+    """A few rows, to be sent to another process."""
+    return map_tensors(lambda tensor: tensor[:LENT].detach().cpu().clone(), inputs), targets[:LENT].cpu().clone()

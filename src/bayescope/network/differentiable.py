@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from bayescope.models import among, among_pairs
 from bayescope.network.draws import fixed, substituted
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, count_rows, explained, placed, some_rows, take_rows
@@ -84,19 +85,23 @@ class DifferentiableNetwork:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64."""
         return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
-    def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
         jacobian, solved = self._solved(x, theta, precision)
-        return torch.einsum("...cp,...dp->...cd", jacobian, solved)
+        return among_pairs(torch.einsum("...cp,...dp->...cd", jacobian, solved), classes)
 
-    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C)."""
         jacobian, solved = self._solved(x, theta, precision)
-        return (jacobian * solved).sum(-1)
+        return among((jacobian * solved).sum(-1), classes)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         return torch.einsum("...p,rp->r...", self._jacobian(x, theta), v)
+
+    def is_last_layer(self, x: Any, theta: Tensor) -> bool:
+        """No: J is written out whatever the layer."""
+        return False
 
     def _solved(self, x: Any, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
         """J and J A⁻¹, shape (N, *positions, C, P)."""

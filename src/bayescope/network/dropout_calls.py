@@ -79,8 +79,8 @@ class DropoutCalls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _FUNCTIONS:
-            found = _read(func, args, kwargs)
+        found = dropout_call(func, args, kwargs)
+        if found is not None:
             self._place += found.rate > 0
             return self._answer(found) if found.rate > 0 and self._place - 1 not in self._off else found.input
         composite = _COMPOSITES.get(func)
@@ -98,7 +98,10 @@ def _plainly(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return func(*args, **kwargs)
 
 
-def _read(func: Any, args: Any, kwargs: Any) -> Call:
+def dropout_call(func: Any, args: Any, kwargs: Any) -> Call | None:
+    """A call to torch as one of dropout; ``None`` where it is none."""
+    if func not in _FUNCTIONS:
+        return None
     given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
     x, (axes, alpha) = given["input"], _FUNCTIONS[func]
     kept = x.ndim if axes is None else min(axes, x.ndim)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayescope.network.inputs import tensors
+from bayescope.processes import Processes
 
 # Odd constants of 64 bits, as in SplitMix64 (Steele, Lea and Flood 2014): wrapping products of them scatter the bits.
 GOLDEN, FIRST, SECOND = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
@@ -31,6 +32,13 @@ class Fingerprint:
             row = _scattered(row + _row_sums(tensor.detach().to(targets.device), place))
         self._total = (self._total + int(row.sum())) % 2**64
         self._rows += len(targets)
+
+    def over(self, processes: Processes) -> Fingerprint:
+        """That of the rows of all processes."""
+        whole = Fingerprint()
+        for total, rows in processes.gather((self._total, self._rows)):
+            whole._total, whole._rows = (whole._total + total) % 2**64, whole._rows + rows
+        return whole
 
     def hex(self) -> str:
         """The fingerprint as text."""

@@ -47,6 +47,12 @@ class Form(Protocol):
     def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
         """Σ_t g_nkt, shape (N, K, O): the rows of U for the bias by itself."""
 
+    def placed(self, seeds: Tensor) -> Tensor | None:
+        """Cotangents (K, N, *positions, O) with their axes as the call's output has them.
+
+        ``None`` where the output at a position is no linear map of one a: then the call can be no last layer.
+        """
+
 
 @final
 @dataclass(frozen=True)
@@ -72,6 +78,10 @@ class Dense:
     def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
         """Σ_t g_nkt."""
         return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
+
+    def placed(self, seeds: Tensor) -> Tensor:
+        """As they are."""
+        return seeds
 
 
 @final
@@ -112,6 +122,10 @@ class Convolved:
         g = g.sum(2) if layout.fold != "alone" else g
         return g.flatten(3).sum(3).transpose(0, 1)
 
+    def placed(self, seeds: Tensor) -> Tensor | None:
+        """(K, N, O, *positions): a pixel is one a, its window, unless channels are grouped or outputs overlap."""
+        return None if self.geometry.groups > 1 or self.geometry.transposed else seeds.movedim(-1, 2)
+
 
 @final
 @dataclass(frozen=True)
@@ -145,11 +159,14 @@ class Lookup:
         """Σ_t g_nkt."""
         return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
 
+    def placed(self, seeds: Tensor) -> None:
+        """Nowhere: a table is no linear map of the data."""
+
 
 def _tokens(cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
     """Cotangents as (K, N, T, O); those that all rows share, seeds at a last layer, stay (K, 1, T, O)."""
     g = layout.split(cotangents, rows, 1)
-    return g.reshape(g.shape[0], g.shape[1], -1, g.shape[-1])
+    return g.flatten(2, -2) if g.ndim > 3 else g[:, :, None]
 
 
 def _regrouped(images: StreamedTape, rows: int, count: int) -> StreamedTape:

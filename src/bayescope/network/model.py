@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
-from bayescope.network.batches import map_arrays
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, count_rows, described, explained, placed, some_rows, take_rows, tensors
 from bayescope.network.network import Network
+from bayescope.network.pairs import map_arrays
 from bayescope.network.shared_noise import outputs_under
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision, Precision
@@ -144,20 +144,24 @@ class NetworkModel:
             return self._checked(f, x, 1)
         return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
-    def covariance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
         with torch.no_grad():
-            return self._traced(x, theta).latent_covariance(x, precision)
+            return self._traced(x, theta).latent_covariance(x, precision, classes)
 
-    def variance(self, x: Any, theta: Tensor, precision: Precision) -> Tensor:
+    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
         with torch.no_grad():
-            return self._traced(x, theta).latent_variance(x, precision)
+            return self._traced(x, theta).latent_variance(x, precision, classes)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         with torch.no_grad():
             return self._traced(x, theta).jacobian_product(x, v)
+
+    def is_last_layer(self, x: Any, theta: Tensor) -> bool:
+        """Whether the random weights are those of one linear layer or convolution whose output is f."""
+        return self._traced(x, theta).head
 
     def _check_stored(self) -> None:
         """Checks that the weights of a file are those of its module.

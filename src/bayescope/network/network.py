@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -13,7 +14,7 @@ from bayescope.errors import InputError
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, placed, take_rows
 from bayescope.network.parts import Part, SelectedPart
-from bayescope.network.positions import Question, answer, by_cotangent, by_pair, chunk_size
+from bayescope.network.positions import HEAD_COPIES, Question, answer, by_cotangent, by_pair, chunk_size
 from bayescope.network.pushforward import push_forward
 from bayescope.network.recording import Recording
 from bayescope.network.trace import rounding, trace
@@ -25,8 +26,9 @@ from bayescope.tape.tape import row_blocks
 
 # The cotangents of all layers that are there together: rows are read in pieces, so that a deeper network takes no more.
 PIECE_BYTES = 8 * 2**20
-# A last layer has no cotangents but those that all rows share: so many rows are read at once.
+# A last layer has no cotangents of its own: so many rows are read at once, or as many as take so much.
 HEAD_ROWS = 1024
+HEAD_BYTES = 128 * 2**20
 
 
 @final
@@ -66,7 +68,7 @@ class Network:
         weights: which weights are random, and their flat order.
         parts: the sets of weights that are read together.
         indices: for each part the flat positions of its weights, the very tensors that every tape carries.
-        head: whether all random weights are those of one linear layer whose output is f itself.
+        head: whether all random weights are those of one linear layer or convolution whose output is f itself.
         treatment: how the sites are read.
         recorded: the parameters that sites are noted for; other random ones are read row by row.
     """
@@ -124,7 +126,7 @@ class Network:
         identity = torch.eye(shape.numel(), dtype=recording.outputs.dtype, device=recording.outputs.device)
         return recording.tape(identity.unflatten(1, (1, *shape)))
 
-    def latent_covariance(self, inputs: Any, precision: Precision) -> Tensor:
+    def latent_covariance(self, inputs: Any, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ for each row and position, shape (N, *positions, C, C), float64.
 
         Rows are read in pieces: few enough for the cotangents of all layers to stay within a few megabytes, or one by
@@ -136,17 +138,19 @@ class Network:
             inputs: a batch. As in a fit, it goes to the device of the module, and floating-point numbers get the dtype
                 of its parameters.
             precision: A, over the random weights.
+            classes: which outputs, int64 of shape (N, *positions, K), each row and position its own: then K stands for
+                C above, and only K cotangents a row travel through the network. ``None`` for all of them.
 
         Raises:
             InputError: if there are no rows, or A is over another number of weights.
         """
         self._check(precision)
-        return self.answers(inputs, Question(precision.covariance_of, by_pair))
+        return self.answers(inputs, Question(precision.covariance_of, by_pair), classes)
 
-    def latent_variance(self, inputs: Any, precision: Precision) -> Tensor:
+    def latent_variance(self, inputs: Any, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `latent_covariance` without the rest of it, shape (N, *positions, C): for many classes."""
         self._check(precision)
-        return self.answers(inputs, Question(precision.variance_of, by_cotangent))
+        return self.answers(inputs, Question(precision.variance_of, by_cotangent), classes)
 
     def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
         """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P).
@@ -184,20 +188,37 @@ class Network:
                 f"precision: expected one over the {self.dim} random weights of this network, got {precision.dim}."
             )
 
-    def answers(self, inputs: Any, question: Question) -> Tensor:
+    def answers(self, inputs: Any, question: Question, classes: Tensor | None = None) -> Tensor:
         """What is asked of the tapes of J, for each row and position, shape (N, *positions, ...): rows in pieces."""
-        return torch.cat([answer(self.record(some), question) for some in self._pieces(inputs)])
+        return torch.cat(
+            [
+                answer(self.record(placed(take_rows(inputs, rows), self.module)), question, _some(classes, rows))
+                for rows in self._pieces(inputs)
+            ]
+        )
 
-    def _pieces(self, inputs: Any) -> Iterator[Any]:
+    @property
+    def head_rows(self) -> int:
+        """How many rows of a last layer are read at once: what f and the inputs of the layer take goes by the row."""
+        *positions, outputs = self.treatment.outputs
+        width = outputs * HEAD_COPIES + sum(part.shape[2] for part in self.parts if part.shape is not None)
+        size = next(self.module.parameters()).element_size()
+        return max(1, min(HEAD_ROWS, HEAD_BYTES // (math.prod(positions) * width * size)))
+
+    def _pieces(self, inputs: Any) -> Iterator[slice]:
         rows = count_rows(inputs)
         if rows == 0:
             raise InputError("inputs: expected at least one row, got none.")
+        if self.head:
+            return row_blocks(rows, 1, self.head_rows)
         outputs = self.treatment.outputs
         together = self.treatment.row_numbers * chunk_size(outputs) // max(1, outputs[:-1].numel())
         size = next(self.module.parameters()).element_size()
-        row_bytes = PIECE_BYTES // HEAD_ROWS if self.head and len(outputs) == 1 else together * size
-        for block in row_blocks(rows, row_bytes, PIECE_BYTES):
-            yield placed(take_rows(inputs, block), self.module)
+        return row_blocks(rows, together * size, PIECE_BYTES)
+
+
+def _some(classes: Tensor | None, rows: slice) -> Tensor | None:
+    return None if classes is None else classes[rows]
 
 
 def _masked(

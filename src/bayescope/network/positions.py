@@ -7,17 +7,22 @@ have T C cotangents, and their joint covariance (T C)² numbers a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from itertools import combinations_with_replacement
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from bayescope.network.recording import Recording
-from bayescope.tape import JoinedTape, OuterTape, StreamedTape
+from bayescope.tape import ClassTape, JoinedTape, OuterTape, StreamedTape
 from bayescope.tape.tape import row_blocks
 
 # The most cotangents that a chunk of several positions has: the products between its positions are thrown away.
 COTANGENTS = 64
+# The cotangents of all layers that are there together: outputs of a row are asked for in chunks where they take more.
+COTANGENT_BYTES = 2**30
+# At a last layer: the answers, and what they are made of, at so many copies of an output each.
+HEAD_COPIES = 4
 
 
 class Question(NamedTuple):
@@ -48,21 +53,59 @@ def chunk_size(outputs: torch.Size) -> int:
     return max(1, min(outputs[:-1].numel(), COTANGENTS // max(1, outputs[-1])))
 
 
-def answer(recording: Recording, question: Question) -> Tensor:
-    """The answers for all rows and positions of a recording, shape (N, *positions, ...)."""
+def answer(recording: Recording, question: Question, classes: Tensor | None = None) -> Tensor:
+    """The answers for all rows and positions of a recording, shape (N, *positions, ...).
+
+    Args:
+        recording: of some rows.
+        question: what is asked.
+        classes: which outputs of a position are asked for, int64 of shape (N, *positions, K); ``None`` for all of them.
+    """
     shape = recording.outputs.shape[1:]
 
     def ask(tape: JoinedTape) -> Tensor:  # the caller's autocast is for the network
         with torch.autocast(recording.outputs.device.type, enabled=False):
             return question.ask(tape)
 
+    if recording.is_head:
+        return _by_pieces(recording.class_tape(classes), ask).unflatten(0, recording.outputs.shape[:-1])
     if len(shape) == 1:
-        return ask(recording.tape(_identity(recording)))
-    answers = [ask(tape) for tape in _rows_apart(recording)]
+        seeds = _identity(recording) if classes is None else _units(recording, classes)
+        return _by_chunks(recording, seeds, ask, paired=question.apart is by_pair)
+    answers = [] if classes is not None else [ask(tape) for tape in _rows_apart(recording)]
     if answers:
         return torch.cat(answers).unflatten(0, (recording.rows, *shape[:-1]))
-    chunks = [question.apart(ask(recording.tape(seeds)), len(seeds) // shape[-1]) for seeds in _chunks(recording)]
+    chunks = [question.apart(ask(recording.tape(seeds)), some) for seeds, some in _chunks(recording, classes)]
     return torch.cat(chunks, 1).unflatten(1, shape[:-1])
+
+
+def _by_chunks(recording: Recording, seeds: Tensor, ask: Callable[[JoinedTape], Tensor], *, paired: bool) -> Tensor:
+    """The answers for all cotangents of a row, as many at a time as memory allows, and at least one.
+
+    Pairs of cotangents in two chunks are asked for by a tape of both: with m chunks each cotangent travels through the
+    network about m times.
+    """
+    at_once = max(1, COTANGENT_BYTES // recording.cotangent_bytes)
+    if len(seeds) <= at_once:
+        return ask(recording.tape(seeds))
+    if not paired:
+        return torch.cat([ask(recording.tape(some)) for some in seeds.split(at_once)], 1)
+    parts = seeds.split(max(1, at_once // 2))
+    rows = [[torch.empty(0)] * len(parts) for _ in parts]
+    for i, j in combinations_with_replacement(range(len(parts)), 2):
+        both = ask(recording.tape(parts[i] if i == j else torch.cat([parts[i], parts[j]])))
+        size = len(parts[i])
+        rows[i][j] = both[:, :size, -len(parts[j]) :]
+        rows[j][i] = rows[i][j].mT
+    return torch.cat([torch.cat(row, 2) for row in rows], 1)
+
+
+def _by_pieces(joined: JoinedTape, ask: Callable[[JoinedTape], Tensor]) -> Tensor:
+    """The answers of a last layer's tape, whose rows are all positions of all rows, some at a time."""
+    (tape,) = cast(tuple[ClassTape, ...], joined.parts)
+    numbers = HEAD_COPIES * tape.outputs * min(tape.outputs, 2) + tape.shape[2]
+    blocks = row_blocks(tape.rows, numbers * tape.activations.element_size())
+    return torch.cat([ask(JoinedTape((tape.take(rows),), joined.indices, joined.dim)) for rows in blocks])
 
 
 def _identity(recording: Recording) -> Tensor:
@@ -73,15 +116,31 @@ def _identity(recording: Recording) -> Tensor:
     return eye.reshape(outputs, *[1] * (f.ndim - 1), outputs)
 
 
-def _chunks(recording: Recording) -> Iterator[Tensor]:
-    """The cotangents that pick out each output of a chunk of positions, shape (b C, 1, *positions, C)."""
+def _units(recording: Recording, classes: Tensor) -> Tensor:
+    """The cotangents that pick out each row's own outputs (N, K), shape (K, N, C)."""
+    seeds = recording.outputs.new_zeros(classes.shape[1], *recording.outputs.shape)
+    return seeds.scatter_(2, classes.mT[..., None], 1.0)
+
+
+def _chunks(recording: Recording, classes: Tensor | None) -> Iterator[tuple[Tensor, int]]:
+    """The cotangents that pick out each output of b positions, and b.
+
+    They are of shape (b C, 1, *positions, C); of K chosen outputs a position, (b K, N, *positions, C).
+    """
     shape = recording.outputs.shape[1:]
-    positions, outputs, size = shape[:-1].numel(), shape[-1], chunk_size(shape)
+    positions, outputs, width = shape[:-1].numel(), shape[-1], shape[-1] if classes is None else classes.shape[-1]
+    size = chunk_size(torch.Size((*shape[:-1], width)))
     for start in range(0, positions, size):
         some = min(size, positions - start)
-        seeds = recording.outputs.new_zeros(some * outputs, positions * outputs)
-        seeds.diagonal(start * outputs).fill_(1.0)
-        yield seeds.reshape(-1, 1, *shape)
+        if classes is None:
+            seeds = recording.outputs.new_zeros(some * outputs, positions * outputs)
+            seeds.diagonal(start * outputs).fill_(1.0)
+            yield seeds.reshape(-1, 1, *shape), some
+            continue
+        chosen = classes.flatten(1, -2)[:, start : start + some].movedim(0, -1)  # (b, K, N)
+        seeds = recording.outputs.new_zeros(some, width, recording.rows, positions * outputs)
+        first = outputs * torch.arange(start, start + some, device=chosen.device)[:, None, None]
+        yield seeds.scatter_(3, (first + chosen)[..., None], 1.0).reshape(-1, recording.rows, *shape), some
 
 
 def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
@@ -93,7 +152,7 @@ def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
     """
     shape = recording.outputs.shape
     few = shape[1:].numel() <= COTANGENTS
-    if not recording.is_head and (few or not _keeps_positions(recording)):
+    if few or not _keeps_positions(recording):
         return
     joined = recording.tape(_identity(recording).expand(-1, 1, *shape[1:]))
     tapes = _factors(joined, shape[1:-1].numel())

@@ -15,7 +15,7 @@ from bayescope.network.inputs import count_rows, explained, take_rows
 from bayescope.network.parts import Reading
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import MatrixSite
-from bayescope.tape import HeadTape, JoinedTape
+from bayescope.tape import ClassTape, HeadTape, JoinedTape, OuterTape, StreamedTape
 
 if TYPE_CHECKING:
     from bayescope.network.network import Network
@@ -39,7 +39,7 @@ class Recording:
     def __init__(self, network: Network, inputs: Any) -> None:
         self.rows = count_rows(inputs)
         self._network = network
-        self._autocast = _autocast_now(network.indices[0].device.type)
+        self._autocast = autocast_now(network.indices[0].device.type)
         with reading(network.module):
             self._inputs = owned(inputs, copy=network.treatment.overwrites_inputs)
             # Weights that are read row by row run the network again, on inputs as they were.
@@ -70,25 +70,54 @@ class Recording:
             tapes = tuple(part.tape(read) for part in self._network.treatment.parts)
         return JoinedTape(tapes, self._network.indices, self._network.dim)
 
-    def head_tape(self, hessian_diagonal: Tensor, hessian_sum: Tensor, root: Callable[[], Tensor]) -> JoinedTape:
+    def head_tape(
+        self, hessian_diagonal: Tensor, hessian_sum: Callable[[], Tensor], root: Callable[[], Tensor]
+    ) -> JoinedTape:
         """The tape of a last layer under roots of Λ_n, whose second moments come from Λ_n itself.
 
         Args:
             hessian_diagonal: Λ_ncc, shape (N, C); where the outputs have positions, each is a row of its own.
-            hessian_sum: Σ_n Λ_n, shape (C, C).
+            hessian_sum: the function that returns Σ_n Λ_n, shape (C, C).
             root: the function that returns the roots' columns, shape (K, N, C).
 
         Raises:
             UnsupportedError: if the random weights are not those of one linear layer whose output is f.
         """
-        if not self.is_head:
-            raise UnsupportedError("head_tape: expected the weights of one linear layer whose output is f itself.")
+        self._need_head("head_tape")
         self._check_places()
-        (site,) = cast(list[MatrixSite], self._sites)
-        activations = site.inputs.reshape(-1, 1, 1, site.inputs.shape[-1]).to(self.outputs)
-        moments = hessian_diagonal.to(self.outputs), hessian_sum.to(self.outputs)
-        tape = HeadTape(activations, *moments, root, site.bias is not None)
+        points = self._points()
+        tape = HeadTape(points.activations, hessian_diagonal.to(self.outputs), hessian_sum, root, points.bias)
         return JoinedTape((tape,), self._network.indices, self._network.dim)
+
+    def class_tape(self, classes: Tensor | None = None) -> JoinedTape:
+        """The Jacobian of a last layer's outputs, or of some of them, without cotangents of C numbers each.
+
+        Args:
+            classes: which outputs, int64 of shape (N, *positions, K); ``None`` for all of them.
+
+        Returns:
+            The tape, in which each position is a row of its own.
+
+        Raises:
+            UnsupportedError: if the random weights are not those of one linear layer whose output is f.
+        """
+        self._need_head("class_tape")
+        self._check_places()
+        points = self._points()
+        chosen = None if classes is None else classes.flatten(0, -2)
+        tape = ClassTape(points.activations[:, 0, 0], self.outputs.shape[-1], points.bias, chosen)
+        return JoinedTape((tape,), self._network.indices, self._network.dim)
+
+    def _points(self) -> OuterTape:
+        """What a last layer meets, each position a row of its own, under no cotangents."""
+        (part,) = self._network.treatment.parts
+        none = self.outputs.new_zeros(0, 1, *self.outputs.shape[1:])
+        tape = cast(OuterTape | StreamedTape, part.tape(self._read(none))).take(slice(None))
+        return OuterTape(tape.activations.flatten(0, 1)[:, None], tape.cotangents[:, :1, :1], tape.bias)
+
+    def _need_head(self, name: str) -> None:
+        if not self.is_head:
+            raise UnsupportedError(f"{name}: expected the weights of one linear layer whose output is f itself.")
 
     def _check_places(self) -> None:
         """Checks that the rows of this batch are where the trace has seen those of another one.
@@ -118,14 +147,24 @@ class Recording:
         self._in_doubt = False
 
     @property
+    def cotangent_bytes(self) -> int:
+        """What one cotangent of all rows takes at all layers together, while it travels and while it is read."""
+        places = sum(site.shape.numel() for site in self._sites) + self._f.numel()
+        by_row = sum(part.dim for part in self._network.parts if part.kind == "per-row") * self.rows
+        return max(1, (places + by_row) * self.outputs.element_size())
+
+    @property
     def is_head(self) -> bool:
-        """Whether all random weights are those of one linear layer whose output is f itself."""
-        return self._network.head and len(self._sites) == 1 and self._sites[0].shape == self._f.shape
+        """Whether all random weights are those of one linear layer or convolution whose output is f itself."""
+        if not self._network.head or len(self._sites) != 1:
+            return False
+        placed = cast(MatrixSite, self._sites[0]).form.placed(self._f.detach()[None])
+        return placed is not None and self._sites[0].shape == placed.shape[1:]
 
     def _read(self, seeds: Tensor) -> Reading:
         # At a head the cotangents of the site are the seeds: there is nothing to pull back.
         if self.is_head:
-            gradients: list[Tensor | None] = [seeds]
+            gradients: list[Tensor | None] = [cast(MatrixSite, self._sites[0]).form.placed(seeds)]
         else:
             seeds = seeds.expand(-1, self.rows, *self._f.shape[1:]).to(self._f)
             gradients = cotangents(self._f, [site.target for site in self._sites], seeds)
@@ -159,7 +198,7 @@ def checked_outputs(f: Tensor, rows: int) -> Tensor:
     return f
 
 
-def _autocast_now(device: str) -> Callable[[], torch.autocast]:
+def autocast_now(device: str) -> Callable[[], torch.autocast]:
     """What brings the autocast of this moment back later on."""
     dtype, enabled = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
     return partial(torch.autocast, device, dtype, enabled)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
@@ -20,7 +22,7 @@ from bayescope.network.inputs import call, count_rows, explained, first_not_fini
 from bayescope.network.last_layer import last_layer
 from bayescope.network.layout import Layout, layouts
 from bayescope.network.parts import MatrixPart, Part, Reading
-from bayescope.network.recording import checked_outputs, tape_dtype
+from bayescope.network.recording import autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Site
 from bayescope.network.treatment import Treatment
@@ -59,7 +61,7 @@ class Trace:
         weights: the random weights.
         treatment: how the sites are read.
         reasons: the parameters that are read row by row, and why.
-        head: whether all random weights are in one linear site whose output is f.
+        head: whether all random weights are in one linear site whose output is f, but for the order of its axes.
     """
 
     weights: Weights
@@ -83,7 +85,7 @@ def trace(module: nn.Module, inputs: Any, choice: Any) -> Trace:
         for _ in range(2 * len(weights.names) + 1):  # each round moves at least one parameter to the reading by rows
             found = probe.treat(weights, reasons)
             if not found.refused:
-                found = replace(found, refused=probe.wrong(weights, found.treatment, reference, reasons))
+                found = replace(found, refused=probe.wrong(weights, found, reference, reasons))
             if not found.refused:
                 return Trace(weights, found.treatment, reasons, found.head)
             _demote(reasons, found.refused)
@@ -103,8 +105,9 @@ def _demote(reasons: dict[str, str], refused: Mapping[str, str]) -> None:
 @final
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A treatment, and the parameters that it cannot hold, with the reasons."""
+    """A treatment, and the parameters that it cannot hold, with the reasons; and the recording that it was found on."""
 
+    recorded: _Recorded
     treatment: Treatment
     refused: Mapping[str, str]
     head: bool
@@ -121,6 +124,7 @@ class Probe:
         f: the network's output, with the graph of its own parameters.
         seeds: shape (N, N, ..., C).
         overwrites_inputs: whether the network changes what it is given.
+        dtype: the coarsest that the network computes in, which may cast inside.
     """
 
     module: nn.Module
@@ -128,6 +132,7 @@ class Probe:
     f: Tensor
     seeds: Tensor
     overwrites_inputs: bool
+    dtype: torch.dtype
 
     @classmethod
     def of(cls, module: nn.Module, inputs: Any) -> Probe:
@@ -144,7 +149,7 @@ class Probe:
         batch, inputs = inputs, map_tensors(lambda tensor: tensor.detach()[chosen], inputs)
         run_on = owned(inputs, copy=True)
         before = [tensor._version for tensor in tensors(run_on)]
-        with torch.enable_grad(), explained(module, batch):
+        with torch.enable_grad(), explained(module, batch), _Dtypes() as seen:
             f = checked_outputs(call(module, run_on), PROBES)
         if not f.isfinite().all():
             row = first_not_finite(batch)
@@ -157,7 +162,8 @@ class Probe:
         generator = torch.Generator().manual_seed(0)
         for row in range(PROBES):
             seeds[row, row] = torch.randn(f.shape[1:], generator=generator).to(f)
-        probe = cls(module, inputs, f, seeds, wrote)
+        coarsest = max({f.dtype, *seen.found}, key=lambda dtype: torch.finfo(dtype).eps)
+        probe = cls(module, inputs, f, seeds, wrote, coarsest)
         probe.check_rows()
         return probe
 
@@ -181,10 +187,21 @@ class Probe:
     @property
     def tolerance(self) -> tuple[float, float]:
         """What rounding may do, in the coarsest dtype at work."""
-        return rounding(self.f), (COARSE if _coarse(self.f) else TOLERANCES[self.f.dtype])[1]
+        inside = COARSE if _coarse(self.f) else TOLERANCES.get(self.dtype, COARSE)
+        return max(rounding(self.f), inside[0]), inside[1]
+
+    @cached_property
+    def mixture(self) -> Tensor:
+        """What rows and cotangents are weighted with before their gradients are summed, shape (N, K).
+
+        No two weights are alike and none is small, so that a row or a cotangent in another's place changes the sum.
+        One sum is compared and not N K rows: a network of many weights has no room for several times their number.
+        """
+        numbers = torch.arange(PROBES**2, dtype=torch.float64, device=self.f.device)
+        return ((0.5 + numbers / 32) * (1 - 2 * (numbers % 2))).reshape(PROBES, PROBES)  # exact in bfloat16
 
     def gradients(self, weights: Weights) -> dict[str, Tensor]:
-        """The gradient of each seed, by plain automatic differentiation, (N, *shape) by name.
+        """The gradient of the mixture of all seeds, by plain automatic differentiation, by name.
 
         Raises:
             InputError: if f depends on none of the weights.
@@ -193,17 +210,18 @@ class Probe:
         parameters = weights.parameters(self.module)
         if not self.f.requires_grad:
             raise InputError("weights: expected weights that the network's output depends on, got none.")
+        mixed = torch.einsum("kn...,nk->n...", self.seeds, self.mixture.to(self.seeds))
         options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         try:
-            rows = [torch.autograd.grad(self.f, list(parameters.values()), seed, **options) for seed in self.seeds]
+            gradients = torch.autograd.grad(self.f, list(parameters.values()), mixed, **options)
         except RuntimeError as error:  # such as activations that are needed and were changed in place
             raise UnsupportedError(f"model: expected a network that torch can differentiate, got: {error}") from error
-        return {name: torch.stack(of_one) for name, of_one in zip(parameters, zip(*rows, strict=True), strict=True)}
+        return dict(zip(parameters, gradients, strict=True))
 
     def record(
         self, names: frozenset[str], overwritten: frozenset[Hashable] = frozenset(), rows: int = PROBES
     ) -> _Recorded:
-        """The sites of some parameters, with their cotangents, on all or the first of the rows.
+        """The sites of some parameters, on all or the first of the rows.
 
         Raises:
             UnsupportedError: if the network fails under the recorder.
@@ -215,18 +233,20 @@ class Probe:
                 f"model: expected a network whose calls to torch can be recorded, got: {error} "
                 "Write what is in torch.func (vmap, grad, jvp) in plain calls to torch."
             ) from error
-        return _Recorded(f, notes.sites, cotangents(f, [site.target for site in notes.sites], self.seeds[:rows, :rows]))
+        return _Recorded(f, notes.sites, self.seeds[:rows, :rows])
 
     def last_layer(self) -> list[str]:
         """The parameters of the last layer."""
         trainable = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
-        return last_layer([site for site, _ in self.record(frozenset(trainable)).used], trainable)
+        return last_layer([site for site, _ in self.record(frozenset(trainable), rows=1).used], trainable)
 
     def treat(self, weights: Weights, reasons: Mapping[str, str]) -> Finding:
         """Records the network with some parameters left to the reading row by row, and sorts the others into parts."""
         names = frozenset(weights.names) - reasons.keys()
-        overwritten = frozenset(site.key for site in self.record(names).sites if site.overwritten)
-        recorded, fewer = self.record(names, overwritten), self.record(names, overwritten, FEWER)
+        recorded = self.record(names)
+        overwritten = frozenset(site.key for site in recorded.sites if site.overwritten)
+        recorded = self.record(names, overwritten) if overwritten else recorded
+        fewer = self.record(names, overwritten, FEWER)
         found, agreed = recorded.layouts(), fewer.layouts()
         settled: dict[Hashable, tuple[Layout, ...]] = {}
         refused: dict[str, str] = {}
@@ -243,29 +263,36 @@ class Probe:
         outputs = self.f[0].numel()
         numbers = outputs * sum(site.shape.numel() for site in used) // PROBES
         treatment = Treatment(parts, settled, overwritten, self.overwrites_inputs, numbers, self.f.shape[1:])
-        return Finding(treatment, refused | overlapping, recorded.is_head(parts, self.seeds))
+        return Finding(recorded, treatment, refused | overlapping, recorded.is_head(parts))
 
     def wrong(
-        self, weights: Weights, treatment: Treatment, reference: Mapping[str, Tensor], reasons: Mapping[str, str]
+        self, weights: Weights, finding: Finding, reference: Mapping[str, Tensor], reasons: Mapping[str, str]
     ) -> dict[str, str]:
         """The parameters for which the tape gives other gradients than automatic differentiation."""
-        recorded = self.record(frozenset(weights.names) - reasons.keys(), treatment.overwritten)
+        recorded, treatment = finding.recorded, finding.treatment
         like = recorded.f.detach().to(tape_dtype(recorded.f))
-        module, inputs, seeds = self.module, self.inputs, self.seeds
+        module, inputs, seeds, autocast = self.module, self.inputs, self.seeds, autocast_now(like.device.type)
+
+        def by_row(names: Sequence[str], rows: slice) -> Tensor:
+            with autocast():
+                return rowwise(module, names, take_rows(inputs, rows), seeds[:, rows])
+
         read = Reading(
             rows=PROBES,
             outputs=PROBES,
             uses=treatment.uses(recorded.sites, recorded.gradients, PROBES, like.dtype),
             like=like,
-            rowwise=lambda names, rows: rowwise(module, names, take_rows(inputs, rows), seeds[:, rows]),
+            rowwise=by_row,
         )
         sizes = [shape.numel() for shape in weights.shapes]
-        found = like.new_zeros(PROBES, sum(sizes))
+        found = like.new_zeros(sum(sizes))
         offsets = dict(zip(weights.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
-        each = torch.eye(PROBES, dtype=like.dtype, device=like.device).expand(PROBES, PROBES, PROBES)
-        for part in treatment.parts:
-            found[:, part.positions(offsets).to(like.device)] = part.tape(read).transpose_multiply(each).T.to(like)
-        values = dict(zip(weights.names, found.split(sizes, 1), strict=True))
+        mixture = self.mixture[..., None]
+        with torch.autocast(like.device.type, enabled=False):  # it is for the network's own products
+            for part in treatment.parts:
+                sums = part.tape(read).transpose_multiply(mixture)[:, 0]
+                found[part.positions(offsets).to(like.device)] = sums.to(like)
+        values = dict(zip(weights.names, found.split(sizes), strict=True))
         in_sites = {view.name for site, _ in recorded.used for view in site.views}
         # Where nothing is seen no rounding is either: in a coarse dtype all of a small gradient is within tolerance.
         unseen = [n for n in weights.names if (reasons[n] == UNSEEN if n in reasons else n not in in_sites)]
@@ -285,11 +312,31 @@ class Probe:
 
 
 @final
+class _Dtypes(TorchFunctionMode):
+    """Sees in which dtypes a network computes what depends on its weights: norms of language models, in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[torch.dtype] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.requires_grad:
+            self.found.add(result.dtype)
+        return result
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class _Recorded:
     f: Tensor
     sites: Sequence[Site]
-    gradients: Sequence[Tensor | None]
+    seeds: Tensor
+
+    @cached_property
+    def gradients(self) -> Sequence[Tensor | None]:
+        """The cotangents of the sites, (K, *site.shape)."""
+        return cotangents(self.f, [site.target for site in self.sites], self.seeds)
 
     @property
     def used(self) -> list[tuple[Site, Tensor]]:
@@ -303,9 +350,9 @@ class _Recorded:
             found.setdefault(site.key, []).append(layouts(g, site.lead, site.constant))
         return found
 
-    def is_head(self, parts: Sequence[Part], seeds: Tensor) -> bool:
+    def is_head(self, parts: Sequence[Part]) -> bool:
         """Whether all weights are in one linear site whose cotangents are the seeds themselves."""
-        if len(self.sites) != 1 or len(parts) != 1 or not isinstance(parts[0], MatrixPart) or parts[0].kind != "linear":
+        if len(self.sites) != 1 or len(parts) != 1 or not isinstance(parts[0], MatrixPart):
             return False
-        g = self.gradients[0]
-        return g is not None and g.shape == seeds.shape and torch.equal(g, seeds)
+        g, placed = self.gradients[0], parts[0].form.placed(self.seeds)
+        return g is not None and placed is not None and g.shape == placed.shape and torch.equal(g, placed)

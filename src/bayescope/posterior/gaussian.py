@@ -12,21 +12,27 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError
+from bayescope.curvature.memory import free_memory, readable
+from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
 from bayescope.likelihoods import Likelihood
-from bayescope.models import LinearizedModel, Model
+from bayescope.models import LinearizedModel, Model, among
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, in_rows
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
 from bayescope.storage import stored
+from bayescope.top_classes import TopLatent, others, top_classes
 from bayescope.transforms import Transform, pushforward_moments
 
 DEFAULT_SAMPLES = 1000
 # Covariances of the outputs of all rows that take more are not computed where their diagonals are all that is needed.
 COVARIANCE_BYTES = 256 * 2**20
+# An integral over f takes so many matrices like its covariance at once.
+COVARIANCES = 4
+# Up to so many classes the top ones are those of a prediction of all of them.
+EVERY_CLASS = 256
 
 
 @stored("gaussian_posterior", without=("infer", "fit"), told="lost")
@@ -103,16 +109,39 @@ class GaussianPosterior(Posterior):
         mean, shape = in_rows(function.forward(x, self.location), 0)
         if integral != "monte_carlo":
             options.refuse_samples(f"the {integral} integral draws nothing")
-        numbers = mean.numel() * function.outputs
-        if not likelihood.needs_covariance(integral) and 8 * numbers > COVARIANCE_BYTES:
+        marginal = not likelihood.needs_covariance(integral)
+        many = options.top is not None and mean.shape[-1] > EVERY_CLASS
+        if many and not (marginal and function.is_last_layer(x, self.location)):
+            return self._top(x, function, mean, shape, integral, options)
+        if marginal and 8 * mean.numel() * mean.shape[-1] > COVARIANCE_BYTES:
             variance = function.variance(x, self.location, self.precision).flatten(0, -2)
             return Answer(MarginalLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
+        _require_room(mean)
         cov = function.covariance(x, self.location, self.precision).flatten(0, -3)
         latent = GaussianLatent(mean, cov, integral)
         if integral == "monte_carlo":
             drawn = latent.with_draws(samples, options.generator)
             return Answer(drawn, f"linearized, monte_carlo with {samples} draws", shape)
         return Answer(latent, f"linearized, {integral} integral", shape)
+
+    def _top(
+        self, x: Any, function: Model, mean: Tensor, shape: tuple[int, ...], integral: str, options: Options
+    ) -> Answer:
+        """The top classes, the others as one more output at log Σ exp of theirs, without variance."""
+        assert options.top is not None
+        classes = top_classes(mean, options.top)
+        found = function.covariance(x, self.location, self.precision, classes.unflatten(0, shape)).flatten(0, -3)
+        joined = torch.cat([among(mean, classes), others(mean, classes)], -1)
+        whole = GaussianLatent(joined, torch.nn.functional.pad(found, (0, 1, 0, 1)), integral)
+        note = f"linearized, {integral} integral"
+        if integral == "monte_carlo":
+            samples = options.samples or DEFAULT_SAMPLES
+            whole = whole.with_draws(samples, options.generator)
+            note = f"linearized, monte_carlo with {samples} draws"
+        columns = torch.arange(options.top, device=classes.device).expand(classes.shape)
+        rest = mean.shape[-1] - options.top
+        note += f", the other {rest:,} classes at their mean outputs"
+        return Answer(whole, note, shape, TopLatent(whole, columns, classes))
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
         linearized = self.method == "linearized"
@@ -142,3 +171,16 @@ class GaussianPosterior(Posterior):
         if self.transform is None:
             return self.location, covariance
         return pushforward_moments(self.transform, self.location, covariance)
+
+
+def _require_room(mean: Tensor) -> None:
+    """Refuses covariances of all outputs (N, C) that memory does not hold, before they are computed."""
+    rows, outputs = mean.shape
+    needed = COVARIANCES * 8 * rows * outputs**2
+    if needed <= COVARIANCE_BYTES or needed <= (free := free_memory(mean.device)):
+        return
+    raise MemoryBudgetError(
+        f"predict: expected at most {readable(free)}, but the covariances of {rows:,} rows of {outputs:,} outputs, and "
+        f"the integral over them, take about {readable(needed)}. Take integral='mackay', which needs variances alone, "
+        "top= for the most probable classes, or fewer rows at once."
+    )

@@ -94,6 +94,7 @@ class MixturePosterior(Posterior):
         return torch.logsumexp(each + self.log_weights.reshape(-1, *[1] * (each.ndim - 1)), 0)
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        options = options._replace(top=None)  # the classes are those of the mixture
         views = [options.view(part.function) if part.function else function for part in self.components]
         parts = [part._latent(x, view, likelihood, options) for part, view in zip(self.components, views, strict=True)]
         latent = MixtureLatent(self.log_weights, [part.latent for part in parts])

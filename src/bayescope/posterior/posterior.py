@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError, UndefinedQuantityError
+from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.latent import Latent
-from bayescope.likelihoods import Likelihood, described
+from bayescope.likelihoods import Categorical, Likelihood, described
 from bayescope.models import Model
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
 from bayescope.storage import save
+from bayescope.top_classes import TopLatent
 
 
 class Options(NamedTuple):
@@ -30,6 +31,7 @@ class Options(NamedTuple):
     samples: int | None
     generator: torch.Generator
     differentiable: bool = False
+    top: int | None = None
 
     def view(self, function: Model) -> Model:
         """The model as these options read it."""
@@ -58,11 +60,15 @@ class Options(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The distribution of f at some inputs, a note of how it was found, and the shape (N, *positions) of its rows."""
+    """The distribution of f at some inputs, a note of how it was found, and the shape (N, *positions) of its rows.
+
+    Where ``top`` is there, it is the latent of the classes that were asked for, found without that of all of them.
+    """
 
     latent: Latent
     note: str
     shape: tuple[int, ...]
+    top: TopLatent | None = None
 
 
 class Evidence(Protocol):
@@ -70,6 +76,19 @@ class Evidence(Protocol):
 
     def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """A float64 scalar, differentiable in what is given as a tensor; ``None`` for what the fit itself had."""
+
+
+def _check_top(top: Any, likelihood: Likelihood, outputs: int) -> None:
+    """Checks a number of classes.
+
+    Raises:
+        UnsupportedError: if the likelihood is not categorical.
+        InputError: if there are no more classes than asked for.
+    """
+    if not isinstance(likelihood, Categorical):
+        raise UnsupportedError(f"top: expected the categorical likelihood, got {likelihood.name!r}. Leave it out.")
+    if checks.count("top", top) >= outputs > 0:
+        raise InputError(f"top: expected fewer than all {outputs} classes, got {top}. Leave it out for all of them.")
 
 
 def in_rows(f: Tensor, leading: int) -> tuple[Tensor, tuple[int, ...]]:
@@ -176,6 +195,7 @@ class Posterior(ABC):
         samples: int | None = None,
         generator: torch.Generator | int | None = None,
         differentiable: bool = False,
+        top: int | None = None,
     ) -> Predictive:
         """The predictive distribution at the inputs x.
 
@@ -194,6 +214,11 @@ class Posterior(ABC):
                 numbers of 8 bytes for N rows, C outputs and P weights, kept for as long as the answers are. Without it
                 no graph comes back. By "sampled" it draws weights, where the plain call may share noise per output
                 unit instead: rows have the same distribution each, and the draws are others.
+            top: of a classifier, how many classes of each row are asked for: those of its largest mean outputs, which
+                `Predictive.classes` names. They are integrated together with all others; of more than 256 classes a
+                linearised posterior takes the others at their mean outputs, unless the integral is "mackay" and the
+                weights are those of the last layer. No covariance of all classes is then computed, and the notes say
+                what was done.
 
         Returns:
             An immutable `Predictive`, in NumPy arrays where x is not a tensor.
@@ -213,11 +238,16 @@ class Posterior(ABC):
                 "differentiable: expected x to be a tensor that requires a gradient, with gradients on, got one that "
                 "has none. Call x.requires_grad_(), and leave torch.no_grad()."
             )
-        options = Options(method, integral, samples, checks.generator(generator), differentiable)
+        if top is not None:
+            _check_top(top, self.likelihood, self.function.outputs)
+        options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
             answer = self._latent(x, options.view(self.function), self.likelihood, options)
         notes = {"posterior": self.record.method, "latent": answer.note}
-        return Predictive(answer.latent, self.likelihood, not has_tensors(x), notes, answer.shape)
+        if top is None:
+            return Predictive(answer.latent, self.likelihood, not has_tensors(x), notes, answer.shape)
+        latent = answer.top or TopLatent.of(answer.latent, top)
+        return Predictive(latent, self.likelihood, not has_tensors(x), notes, answer.shape, latent.classes)
 
     @outside_inference_mode
     def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:

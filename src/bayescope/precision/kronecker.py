@@ -137,6 +137,11 @@ class KroneckerPrecision:
         return self._factors.shape
 
     @property
+    def factors(self) -> KroneckerFactors:
+        """The sums that it is made of, with their eigenvectors."""
+        return self._factors
+
+    @property
     def basis(self) -> KroneckerProduct:
         """The eigenvectors of output ⊗ input, in which `corrected` takes its eigenvalues."""
         return self._factors.basis
@@ -253,7 +258,7 @@ def _factor_like(factor: Tensor) -> bool:
 
 def _symmetric(factor: Tensor) -> Tensor:
     factor = factor.to(torch.float64)
-    return 0.5 * (factor + factor.mT) if factor.ndim == 3 else factor
+    return (factor + factor.mT).mul_(0.5) if factor.ndim == 3 else factor
 
 
 def _congruent(factor: Tensor, scale: Tensor) -> Tensor:

@@ -102,5 +102,5 @@ def unlike(name: str, key: str) -> UnsupportedError:
     """The error for a shared tensor that differs: sums in two eigenbases are no matrix in either."""
     return UnsupportedError(
         f"{name}: expected both precisions to have the same {key}, got two that differ. Fits of the structure 'ekfac' "
-        "do not add: give each process's fit reduce=, and all find the same basis. Factors of 'kfac' do."
+        "do not add: fit by processes of one group, which find the same basis together. Factors of 'kfac' do."
     )

@@ -18,6 +18,7 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.weights import Weights
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.sampling.langevin import StepSizes
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.optimizers import OWN_BATCH_SIZE
@@ -59,7 +60,8 @@ class Plan:
         draws = checks.count("draws", draws)
         if draws % (cycles or 1):
             raise InputError(f"draws: expected a multiple of the {cycles} cycles, got {draws}.")
-        apart = math.ceil(STEPS_APART / _steps(data, batch_size)) if thin is None else checks.count("thin", thin)
+        steps = max(present().gather(_steps(data, batch_size)))
+        apart = math.ceil(STEPS_APART / steps) if thin is None else checks.count("thin", thin)
         before = BURNT_IN * apart if burn_in is None else checks.count("burn_in", burn_in, least=0)
         return cls(draws, before, apart, cycles)
 
@@ -86,7 +88,7 @@ class Plan:
         """
         if self.cycles is None:
             return StepSizes(lr)
-        steps = _batches(data, rows)
+        steps = max(present().gather(_batches(data, rows)))
         return StepSizes(lr, steps * self.length, steps * self.burn_in)
 
     def facts(self) -> dict[str, Any]:
@@ -164,7 +166,7 @@ def stacked(training: Training, prior: Prior | None, chains: int) -> tuple[Stack
     if chains == 1:
         return Stack(modules, vectorized=False, evaluated=True), "1"
     small = products <= MOST_PRODUCTS or next(modules[0].parameters()).device.type != "cpu"
-    vectorized = small and not obstacle(modules[:2], training.rows.few[0], evaluated=True)
+    vectorized = all(present().gather(small and not obstacle(modules[:2], training.rows.few[0], evaluated=True)))
     return Stack(modules, vectorized=vectorized, evaluated=True), f"{chains}, {'' if vectorized else 'not '}in one pass"
 
 
@@ -200,7 +202,7 @@ def _steps(data: Any, batch_size: int | None) -> int:
 def _batches(data: Any, rows: Minibatches) -> int:
     """How many batches an epoch has."""
     if not isinstance(data, DataLoader | list):
-        return math.ceil(rows.rows / rows.largest)
+        return math.ceil((len(rows.whole()[1]) if rows.in_memory else rows.rows) / rows.largest)
     try:
         return len(data)
     except TypeError as error:

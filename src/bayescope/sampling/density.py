@@ -143,7 +143,7 @@ def compile_density(
         return density, inputs
     (layer,) = density.layers.layers
     model = LinearModel(layer.shape[1], layer.shape[0], layer.bias)
-    return LinearDensity(model, likelihood, prior, inputs, targets.flatten(0, 1)), inputs
+    return LinearDensity.of(model, likelihood, prior, inputs, targets.flatten(0, 1)), inputs
 
 
 def _all(rows: Minibatches) -> tuple[Any, Tensor]:

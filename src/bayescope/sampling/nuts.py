@@ -19,14 +19,17 @@ from bayescope.log_density import LogDensity
 from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
+from bayescope.network.shards import same_on_all
 from bayescope.network.weights import Weights
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
+from bayescope.processes import alone, present
 from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import diagnosed
 from bayescope.training.fit_map import describe
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.settings import chosen_weights
+from bayescope.training.sharing import common, share_weights
 
 # Random weights that are sampled unless `limit` says otherwise.
 MOST_WEIGHTS = 5000
@@ -105,13 +108,15 @@ def nuts(
         ConvergenceWarning: if a prediction's R-hat is above 1.01 or it has fewer than 400 effective draws.
         DivergenceWarning: if transitions diverged.
     """
-    chosen_likelihood, source = resolve(likelihood), checks.generator(generator)
+    chosen_likelihood, source = resolve(likelihood), common(checks.generator(generator))
     draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
     tune, chains = checks.count("tune", tune), checks.count("chains", chains)
     target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
     module = own(model)
+    _require_all_rows(data)
+    share_weights(module)
     exact = copy.deepcopy(module).to(torch.float64)
-    with reading(exact):
+    with alone(), reading(exact):  # several processes all draw the same chains
         rows = Minibatches(data, exact, chosen_likelihood, ROWS, torch.Generator())
         chosen = chosen_weights(exact, weights, rows.few[0])
         _check_size(chosen, checks.count("limit", limit))
@@ -134,6 +139,16 @@ def nuts(
         advice="Raise tune and draws.", divergences=divergences, thin=thin,
         notes=notes,
     )  # fmt: skip
+
+
+def _require_all_rows(data: Any) -> None:
+    """Refuses data that several processes have a part of each: every gradient is over all rows."""
+    processes = present()
+    if processes.count > 1 and not same_on_all(processes, data):
+        raise UnsupportedError(
+            "data: expected all rows on every process for NUTS, each of whose gradients is over all of them, got "
+            "different ones. Give (X, y) whole, or sample by sgmcmc, which reads minibatches."
+        )
 
 
 def _check_size(weights: Weights, limit: int) -> None:

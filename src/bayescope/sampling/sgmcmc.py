@@ -18,6 +18,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, Record
+from bayescope.processes import present
 from bayescope.sampling.chains import Collector, Plan, read_by, stacked
 from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions
 from bayescope.sampling.langevin import Langevin
@@ -195,5 +196,6 @@ def _diagnosis(
     """R-hat of predictions at training inputs; ``None`` of draws too few to tell."""
     if draws.shape[1] < FEWEST_DRAWS:
         return None
-    inputs, _ = next(iter(rows.in_order(rows.rows)))
-    return prediction_diagnosis(function, draws, inputs, likelihood)
+    inputs, _ = rows.whole() if rows.in_memory else next(iter(rows.in_order(rows.rows)))
+    found = prediction_diagnosis(function, draws, inputs, likelihood)
+    return found if rows.shared else present().gather(found)[0]

@@ -18,17 +18,19 @@ from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError, warn
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
-from bayescope.network.batches import map_arrays
 from bayescope.network.inputs import call, tensors
+from bayescope.network.pairs import map_arrays
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.sampling.trajectory import FEWEST, Trajectory
 from bayescope.training.fit_map import describe
 from bayescope.training.minibatches import Rows
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.optimizers import OWN_BATCH_SIZE, OptimizerChoice
 from bayescope.training.settings import Settings
+from bayescope.training.steps import share_buffers
 from bayescope.training.watch import NoWatch
 
 # Of the step size at the start of a cycle, what is left at its end; the epochs of a cycle; the columns that are kept.
@@ -320,8 +322,9 @@ def _renormalise(network: nn.Module, rows: Rows) -> bool:
         norm.train()
     if norms:
         with torch.no_grad():
-            for inputs, _ in rows.epoch():
+            for inputs, _ in rows.epoch(0):
                 call(network, inputs)
+        share_buffers(present(), network)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
@@ -11,7 +13,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import nn
 
-from bayescope.errors import FileError, UnsupportedError
+from bayescope.errors import FileError, InputTypeError, UnsupportedError
 from bayescope.files import staged
 from bayescope.storage import arrays, modules, scikit  # noqa: F401 - they tell the codec of their types
 from bayescope.storage.codec import MalformedError, Reader, Writer
@@ -49,15 +51,19 @@ def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[s
     Raises:
         UnsupportedError: if a part cannot be stored without code; the message has the path to it.
         InputError: if the file cannot be written, or a number in the metadata is not finite.
-        InputTypeError: if the metadata are of another type.
+        InputTypeError: if the path is none, or the metadata are of another type.
     """
-    place, told = Path(path), checked_metadata(metadata)
+    place, told = _place(path), checked_metadata(metadata)
     writer = Writer()
     kind = name_of(value)
     try:
         root = writer.value(value, kind)
     except RecursionError:
-        raise UnsupportedError(f"save: expected a {kind} that does not hold itself, got one that does.") from None
+        raise UnsupportedError(
+            f"save: expected a {kind} that does not hold itself, got one that does, or whose parts are nested more "
+            f"deeply than {sys.getrecursionlimit()} calls of Python's functions reach. Join containers that hold "
+            "nothing but one another, or raise that number by sys.setrecursionlimit."
+        ) from None
     _read_back(writer, root)
     table = described(writer.tensors)
     manifest = {
@@ -93,8 +99,9 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
     Raises:
         FileError: if there is no such file, or it is truncated, altered, or of a version that cannot be read.
         InputError: if the file needs a model and there is none, or another one.
+        InputTypeError: if the path is none.
     """
-    place = Path(path)
+    place = _place(path)
     # Whatever device torch takes by default, and as tensors that may meet autograd again.
     with torch.device("cpu"), torch.inference_mode(False), torch.no_grad():
         with _open(place) as file:
@@ -115,7 +122,7 @@ def read_manifest(path: str | Path) -> Manifest:
     Raises:
         FileError: as for `load`, but for what is altered in the tensors alone.
     """
-    place = Path(path)
+    place = _place(path)
     with _open(place) as file:
         found = _guarded(opened, file, place)
     return _guarded(_told, found, place)
@@ -172,6 +179,12 @@ def _read_first(manifest: Mapping[str, Any], reader: Reader, path: Path) -> Any:
 # One reader for each version of the format that is known.
 _READERS: dict[int, Callable[[Mapping[str, Any], Reader, Path], Any]] = {1: _read_first}
 assert max(_READERS) == FORMAT
+
+
+def _place(path: Any) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise InputTypeError(f"path: expected a path as text or a pathlib.Path, got {type(path).__name__}.")
+    return Path(path)
 
 
 def _open(path: Path) -> BinaryIO:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
@@ -10,6 +9,7 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
 from bayescope.storage.codec import (
     MalformedError,
@@ -239,7 +239,7 @@ def _read_custom(reader: Reader, content: Any) -> nn.Module:
     held = {key: reader.value(node) for key, node in of(tensors, dict).items()}
     if not all(isinstance(each, Tensor) for each in held.values()):
         raise MalformedError("a tensor of a network is none")
-    made = copy.deepcopy(reader.modules.model)
+    made = _copied(reader.modules.model)
     extra = {key: reader.value(node) for key, node in of(inserted, dict).items()}
     _refuse_unlike(held, _named(made), extra)
     _fill(made, held)
@@ -254,6 +254,13 @@ def _read_custom(reader: Reader, content: Any) -> nn.Module:
         if place in parts:
             parts[place].training = of(flag, bool)
     return made
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return checks.module_copy(model)
+    except InputError as error:  # the caller's module is to blame, not the file
+        raise ModelError(str(error)) from error
 
 
 def _readable(name: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.storage import stored
-from bayescope.tables.columns import Column, in_order_of, values_of_kind
+from bayescope.tables.columns import Column, Kind, in_order_of, values_of_kind
 from bayescope.tables.scaling import SCALINGS, Scaling
 
 Transform = Literal["standard", "quantile"]
@@ -89,13 +89,9 @@ class NumericEncoding:
         absent = np.isnan(column.values)
         seen = column.values[~absent] if absent.any() else column.values
         low, high = (float(seen.min()), float(seen.max())) if seen.size else (np.nan, np.nan)
-        if max(-low, high) > FARTHEST:
-            raise InputError(
-                f"column {column.name!r}: expected numbers whose squares are floats, got numbers from {low:.3g} to "
-                f"{high:.3g}. Divide the column by a constant, or put NaN where a number stands for a missing value."
-            )
+        refuse_far(column.name, low, high)
         counted = None if weights is None else weights[~absent]
-        edges, counts = _histogram(seen, low, high, counted)
+        edges, counts = binned(seen, low, high, counted)
         scaling = SCALINGS[transform].fit(seen, counted)
         missing = int(absent.sum()) if weights is None else float(weights[absent].sum())
         return cls(column.name, transform, scaling, low, high, missing, edges, counts)
@@ -175,10 +171,22 @@ class CategoricalEncoding:
             column: of labels.
             weights: how often each value counts, shape (N,); once by default.
         """
-        tally = _tally(column.values.tolist(), weights)
-        missing = tally.pop(None, 0)
-        categories = _sorted(tally) if column.categories is None else column.categories
-        return cls(column.name, categories, np.array([tally.get(label, 0) for label in categories]), missing)
+        return cls.of(column.name, _tally(column.values.tolist(), weights), column.categories)
+
+    @classmethod
+    def of(
+        cls, name: str, tally: Mapping[object, float], declared: tuple[object, ...] | None = None
+    ) -> CategoricalEncoding:
+        """From how often each label was seen.
+
+        Args:
+            name: of the column.
+            tally: the labels, ``None`` where missing.
+            declared: the labels in their order, where the table has one.
+        """
+        labels = {label: count for label, count in tally.items() if label is not None}
+        categories = _sorted(labels) if declared is None else declared
+        return cls(name, categories, np.array([labels.get(label, 0) for label in categories]), tally.get(None, 0))
 
     @property
     def levels(self) -> tuple[object, ...]:
@@ -255,7 +263,7 @@ class TableEncoding:
             raise InputError(
                 f"X: Found array with 0 sample(s) (shape=(0, {len(columns)})) while a minimum of 1 is required."
             )
-        transforms = _transforms(columns, numeric_transform)
+        transforms = transforms_of({column.name: column.kind for column in columns}, numeric_transform)
         return cls(
             tuple(
                 NumericEncoding.fit(column, transforms[column.name], weights)
@@ -286,11 +294,16 @@ class TableEncoding:
         return Encoded(values.T, levels.T)
 
 
-def _transforms(columns: Sequence[Column], transform: Transform | Mapping[str, Transform]) -> Mapping[str, Transform]:
+def transforms_of(kinds: Mapping[str, Kind], transform: Transform | Mapping[str, Transform]) -> Mapping[str, Transform]:
+    """The transform of each column, by its name.
+
+    Raises:
+        OptionError: if a transform or a named column is unknown.
+        UnsupportedError: if a transform is asked for labels.
+    """
     if not isinstance(transform, Mapping):
         checks.choice("numeric_transform", transform, SCALINGS)
-        return dict.fromkeys((column.name for column in columns), transform)
-    kinds = {column.name: column.kind for column in columns}
+        return dict.fromkeys(kinds, transform)
     for name, choice in transform.items():
         if name not in kinds:
             raise OptionError.unknown("numeric_transform", name, kinds)
@@ -319,7 +332,21 @@ def _sorted(labels: Mapping[object, float]) -> tuple[object, ...]:
         return tuple(labels)
 
 
-def _histogram(seen: np.ndarray, low: float, high: float, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def refuse_far(name: str, low: float, high: float) -> None:
+    """Refuses a column of numbers whose squares have no sum.
+
+    Raises:
+        InputError: if the smallest or the largest is such a number.
+    """
+    if max(-low, high) > FARTHEST:
+        raise InputError(
+            f"column {name!r}: expected numbers whose squares are floats, got numbers from {low:.3g} to "
+            f"{high:.3g}. Divide the column by a constant, or put NaN where a number stands for a missing value."
+        )
+
+
+def binned(seen: np.ndarray, low: float, high: float, weights: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Edges of 30 bins from the smallest to the largest number, and how often a number is in each."""
     if seen.size == 0:
         return np.full(BINS + 1, np.nan), np.zeros(BINS, dtype=np.int64)
     if not high - low > TINY:  # a bar has a width, also where one number fills the column

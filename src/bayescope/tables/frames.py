@@ -13,6 +13,8 @@ from bayescope.errors import InputError, InputTypeError
 from bayescope.tables.cells import DATES, column_of_cells, numeric_column
 from bayescope.tables.columns import Column
 
+# What a column holds whose type says that it is none of numbers or labels.
+_TIMES = {nw.Date: "dates", nw.Datetime: "dates", nw.Time: "times of day", nw.Duration: "lengths of time"}
 # Types that say that a column holds labels, even where it has no value. Text does not: pandas' objects pass for it.
 _LABELS = (nw.Boolean, nw.Categorical, nw.Enum)
 
@@ -42,7 +44,8 @@ class Frame:
         series = self._frame[:, position]
         dtype = series.dtype
         if dtype.is_temporal():
-            raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {dtype}. {DATES}.")
+            held = next((held for kind, held in _TIMES.items() if dtype == kind), "dates")
+            raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {held}. {DATES}.")
         if dtype.is_numeric() and not labels:
             return numeric_column(self._table, name, np.ascontiguousarray(series.cast(nw.Float64).to_numpy()))
         cells = np.empty(len(series), dtype=object)

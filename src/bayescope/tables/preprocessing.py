@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
@@ -162,26 +162,48 @@ class Preprocessing:
         imputer = _imputer(numbers, weights) if numbers.shape[1] else None
         numeric = [name for name, kind in zip(names, kinds, strict=True) if kind == "numeric"]
         scaler = _scaler(numeric, scaling, numbers if encoding == "one_hot" else np.hstack([numbers, codes]), weights)
-        places, outputs = _outputs(names, kinds, labels, encoding, imputer, codes.shape[1] // max(1, len(labels)))
+        learnt = cls.of(
+            dict(zip(names, kinds, strict=True)), imputer, scaler, labels, encoder, scaling, encoding,
+            codes=codes.shape[1] // max(1, len(labels)),
+        )  # fmt: skip
+        return learnt, learnt._joined(numbers, codes)
+
+    @classmethod
+    def of(
+        cls,
+        kinds: Mapping[str, Kind],
+        imputer: SimpleImputer | None,
+        scaler: StandardScaler | NormalScores | None,
+        labels: tuple[CategoricalEncoding, ...],
+        encoder: Encoder | None,
+        scaling: ScalingName | None,
+        encoding: EncodingName,
+        *,
+        codes: int = 1,
+    ) -> Preprocessing:
+        """The same from its learnt parts; ``codes`` says how many numbers a label becomes, but for "one_hot"."""
+        places, outputs = _outputs(tuple(kinds), tuple(kinds.values()), labels, encoding, imputer, codes)
         order = np.argsort(places, kind="stable")
         ordered = tuple(outputs[place] for place in order)
-        learnt = cls(names, kinds, imputer, scaler, labels, encoder, scaling, encoding, ordered, order)
-        return learnt, learnt._joined(numbers, codes)
+        return cls(
+            tuple(kinds), tuple(kinds.values()), imputer, scaler, labels, encoder, scaling, encoding, ordered, order
+        )
 
     def __call__(self, table: Table) -> np.ndarray:
         """A table of the same columns, found by their names, as numbers: float64, finite, shape (N, D).
 
         Args:
-            table: N ≥ 1 rows: columns, or finite float64 numbers, shape (N, D), in the order of the columns.
+            table: N ≥ 0 rows: columns, or finite float64 numbers, shape (N, D), in the order of the columns.
 
         Raises:
-            InputError: if there are no rows, or a column is missing, is not known or holds a number too far out.
+            InputError: if a column is missing, is not known or holds a number too far out.
             InputTypeError: if there are numbers where labels were, or labels where numbers were.
         """
-        refuse_empty(table)
         if not isinstance(table, np.ndarray) or self.labels:
             table = self._known(table)
         numbers, columns = _parted(table)
+        if not len(numbers):  # which scikit-learn's parts refuse
+            return np.empty((0, len(self.names)))
         levels = _levels(self.labels, columns, len(numbers))
         codes = np.empty(levels.shape) if self.encoder is None else self.encoder.transform(levels)
         return self._joined(numbers, codes)
@@ -287,21 +309,25 @@ def _has_gaps(numbers: np.ndarray) -> bool:
 
 
 def _imputer(numbers: np.ndarray, weights: np.ndarray | None) -> SimpleImputer:
-    """Puts the weighted mean where a number is missing; an indicator for the columns where one is.
+    """Puts the weighted mean where a number is missing; an indicator for the columns where one is."""
+    with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest float: they have no use for a mean
+        means = numbers.mean(0) if weights is None else weights @ numbers / weights.sum()
+    gaps = np.zeros(len(means), dtype=bool)
+    for j in np.flatnonzero(~np.isfinite(means)):
+        column = numbers[:, j]
+        there = ~np.isnan(column)
+        means[j] = _mean(column[there], None if weights is None else weights[there])
+        gaps[j] = not there.all()
+    return imputer_of(means, gaps)
+
+
+def imputer_of(means: np.ndarray, gaps: np.ndarray) -> SimpleImputer:
+    """From the means of the columns, shape (D,), and which of them have gaps.
 
     scikit-learn's imputer knows no weights. It learns the same from two rows: the means, and again the means but for
     the columns with gaps. A column without a number has the mean 0.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest float: they have no use for a mean
-        means = numbers.mean(0) if weights is None else weights @ numbers / weights.sum()
-    rows = np.stack([means, means])
-    for j in np.flatnonzero(~np.isfinite(means)):
-        column = numbers[:, j]
-        there = ~np.isnan(column)
-        rows[:, j] = _mean(column[there], None if weights is None else weights[there])
-        if not there.all():
-            rows[1, j] = np.nan
-    return SimpleImputer(add_indicator=True).fit(rows)
+    return SimpleImputer(add_indicator=True).fit(np.stack([means, np.where(gaps, np.nan, means)]))
 
 
 def _mean(x: np.ndarray, weights: np.ndarray | None) -> float:
@@ -317,6 +343,19 @@ def _scaler(
     if scaling is None or numbers.shape[1] == 0:
         return None
     farthest = np.fmax(np.fmax.reduce(numbers, 0), -np.fmin.reduce(numbers, 0))
+    refuse_far(names, farthest)
+    if scaling == "quantile":
+        return NormalScores.fit(numbers, weights)
+    empty = np.isnan(farthest)
+    return StandardScaler().fit(np.where(empty, 0.0, numbers) if empty.any() else numbers, None, weights)
+
+
+def refuse_far(names: Sequence[str], farthest: np.ndarray) -> None:
+    """Refuses columns of numbers, by the largest in size of each, whose squares have no sum.
+
+    Raises:
+        InputError: if there is one.
+    """
     far = farthest > FARTHEST
     if far.any():
         at = int(np.argmax(far))
@@ -324,10 +363,6 @@ def _scaler(
             f"column {names[at]!r}: expected numbers whose squares are floats, got one of {farthest[at]:.3g} in size. "
             "Divide the column by a constant, or put NaN where a number stands for a missing value."
         )
-    if scaling == "quantile":
-        return NormalScores.fit(numbers, weights)
-    empty = np.isnan(farthest)
-    return StandardScaler().fit(np.where(empty, 0.0, numbers) if empty.any() else numbers, None, weights)
 
 
 def _encoded(
@@ -341,11 +376,18 @@ def _encoded(
     """The encoder of levels, and the codes of those that it was learnt from."""
     if not labels:
         return None, np.empty(levels.shape)
-    sizes = [len(each.categories) for each in labels]
     if encoding == "target":
         if targets is None:
             raise UnsupportedError("encoding: expected y for 'target', got none. Use 'one_hot' or 'ordinal'.")
-        return out_of_fold([size + 2 for size in sizes], levels, targets, weights, random_state)
+        sizes = [len(each.categories) + 2 for each in labels]
+        return out_of_fold(sizes, levels, targets, weights, random_state)
+    encoder = encoder_of(encoding, labels)
+    return encoder, encoder.transform(levels)
+
+
+def encoder_of(encoding: EncodingName, labels: Sequence[CategoricalEncoding]) -> OneHotEncoder | OrdinalEncoder:
+    """The encoder "one_hot" or "ordinal" of the levels of one column of labels or more."""
+    sizes = [len(each.categories) for each in labels]
     if encoding == "ordinal":  # a missing label comes after all others
         known = [np.arange(size + 1) for size in sizes]
         encoder = OrdinalEncoder(categories=known, handle_unknown="use_encoded_value", unknown_value=UNSEEN_CODE)
@@ -353,7 +395,8 @@ def _encoded(
         # Of False and True, which are all there is, one column tells both.
         known = [np.arange(int(_is_truth(each)), len(each.categories) + (each.missing > 0)) for each in labels]
         encoder = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
-    return encoder, encoder.fit(levels).transform(levels)
+    # What there is to learn is told already: a row of levels that are known fits it.
+    return encoder.fit(np.array([[each[0] if len(each) else 0 for each in known]]))
 
 
 def _is_truth(labels: CategoricalEncoding) -> bool:

@@ -11,6 +11,7 @@ from scipy import sparse
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.tables.arrays import Rows
 from bayescope.tables.columns import Column
+from bayescope.tables.dataset import TableDataset
 from bayescope.tables.frames import Frame, frame_of
 
 
@@ -42,6 +43,11 @@ def read_table(
         InputError: if X has no columns, two of one name or an infinite number, is sparse or not two-dimensional, or
             ``categorical`` names a column that X does not have.
     """
+    if isinstance(X, TableDataset):
+        raise InputTypeError(
+            f"{name}: expected a table in memory, got one on disk. Take some rows at a time: "
+            "table.frame(slice(0, 100_000))."
+        )
     if sparse.issparse(X) or (isinstance(X, torch.Tensor) and X.layout != torch.strided):
         raise InputError(
             f"{name}: Sparse data not supported: expected a dense table, got {type(X).__name__}. Turn it into one with "

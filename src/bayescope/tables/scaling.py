@@ -36,9 +36,13 @@ class Standard:
         if x.size == 0:
             return cls(0.0, 1.0)
         mean = float(np.average(x, weights=weights))
-        variance = float(np.average((x - mean) ** 2, weights=weights))
+        return cls.of(mean, float(np.average((x - mean) ** 2, weights=weights)), x.size)
+
+    @classmethod
+    def of(cls, mean: float, variance: float, size: int) -> Standard:
+        """From the mean and variance of so many numbers."""
         # What rounding alone may leave of a constant column's variance (Chan, Golub & LeVeque 1983).
-        rounding = x.size * np.finfo(np.float64).eps
+        rounding = size * np.finfo(np.float64).eps
         constant = variance <= rounding * variance + (rounding * mean) ** 2
         return cls(mean, 1.0 if constant else variance**0.5)
 

@@ -1,5 +1,6 @@
 """Tapes: the Jacobian of a model on one batch, for each way that a reading can leave it behind."""
 
+from bayescope.tape.classes import ClassTape
 from bayescope.tape.computed import ComputedTape
 from bayescope.tape.dense import DenseTape
 from bayescope.tape.head import HeadTape
@@ -15,6 +16,7 @@ from bayescope.tape.unfold import Convolution
 from bayescope.tape.zero import ZeroTape
 
 __all__ = [
+    "ClassTape",
     "ComputedTape",
     "Convolution",
     "DenseTape",

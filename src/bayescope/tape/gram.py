@@ -50,7 +50,7 @@ def sum_of_grams(blocks: Iterable[Tensor], onto: Tensor | None) -> Tensor:
 def mirrored(total: Tensor) -> Tensor:
     """The symmetric matrices (G, D, D) that have this upper triangle."""
     upper = total.triu()
-    return upper + upper.triu(1).mT
+    return upper.add_(total.triu(1).mT)
 
 
 def columns(x: Tensor) -> Tensor:

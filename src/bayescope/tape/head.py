@@ -28,14 +28,14 @@ class HeadTape:
     Attributes:
         activations: a, shape (N, 1, 1, D) without the bias. Where the outputs have positions, each is a row of its own.
         hessian_diagonal: Λ_ncc, shape (N, C).
-        hessian_sum: Σ_n Λ_n, shape (C, C).
+        hessian_sum: the function that returns Σ_n Λ_n, shape (C, C): of many classes it is never asked for.
         root: the function that returns S, shape (K, N, C).
         bias: whether a bias is joined.
     """
 
     activations: Tensor
     hessian_diagonal: Tensor
-    hessian_sum: Tensor
+    hessian_sum: Callable[[], Tensor]
     root: Callable[[], Tensor]
     bias: bool
 
@@ -57,7 +57,7 @@ class HeadTape:
     @property
     def shape(self) -> tuple[int, int, int]:
         """(1, C, D), the joined bias counted in D."""
-        return 1, self.hessian_sum.shape[-1], self.activations.shape[-1] + self.bias
+        return 1, self.hessian_diagonal.shape[-1], self.activations.shape[-1] + self.bias
 
     @property
     def dim(self) -> int:
@@ -103,7 +103,12 @@ class HeadTape:
 
     def output_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_n Λ_n, shape (1, C, C), added to ``onto`` if that is given."""
-        return self.hessian_sum[None] if onto is None else onto.add_(self.hessian_sum)
+        total = self.hessian_sum().to(self.activations)
+        return total[None] if onto is None else onto.add_(total)
+
+    def output_squares(self) -> Tensor:
+        """Σ_n Λ_ncc, shape (1, C)."""
+        return self.hessian_diagonal.sum(0, keepdim=True)
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> OuterTape:
         """The tape of leftᵀ U_nk right, through the root."""

@@ -132,6 +132,10 @@ class LookupTape:
         """Σ_nkt g_nkt g_nktᵀ, shape (1, O, O), over all positions, added to ``onto`` if that is given."""
         return sum_of_grams([self._expanded.flatten(0, 2).mT[None]], onto)
 
+    def output_squares(self) -> Tensor:
+        """Σ_nkt g_nkto², shape (1, O), over all positions."""
+        return self._expanded.square().sum((0, 1, 2))[None]
+
     def rotated(self, left: Tensor | None, right: Tensor | None) -> LookupTape | StreamedTape:
         """The tape of leftᵀ U_nk right: a diagonal right scales g; a full one fills a, which is then streamed."""
         g = rotate(self._effective[..., None, :], left)

@@ -142,6 +142,12 @@ class OuterTape:
         tapes = self._pieces(self.cotangents[:, :1].numel())
         return sum_of_grams((columns(tape.cotangents) for tape in tapes), onto)
 
+    def output_squares(self) -> Tensor:
+        """Σ_nkt g_nkto², shape (G, O)."""
+        shared = self.rows // self.cotangents.shape[1]
+        blocks = self._blocks(self.cotangents[:, :1].numel()) if shared == 1 else [slice(None)]
+        return shared * reduce(add, (self.cotangents[:, rows].square().sum((0, 1, 2)) for rows in blocks))
+
     def rotated(self, left: Tensor | None, right: Tensor | None) -> OuterTape:
         """The tape of leftᵀ U_nk right, the bias now one of the columns."""
         if left is not None and left.ndim == 3 and self._identity:  # a product of C³ for 1,000 classes, in each batch

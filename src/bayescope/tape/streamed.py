@@ -111,6 +111,10 @@ class StreamedTape:
         """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O), added to ``onto`` if that is given."""
         return sum_of_grams((columns(self.cotangents(rows)) for rows in self._blocks()), onto)
 
+    def output_squares(self) -> Tensor:
+        """Σ_nkt g_nkto², shape (G, O)."""
+        return reduce(add, (self.cotangents(rows).square().sum((0, 1, 2)) for rows in self._blocks()))
+
     def rotated(self, left: Tensor | None, right: Tensor | None) -> StreamedTape:
         """The tape of leftᵀ U_nk right, rotated where it is read."""
         return replace(

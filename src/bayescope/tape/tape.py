@@ -12,8 +12,10 @@ from torch import Tensor
 # enough to stay far from the memory of the machine.
 BLOCK_BYTES = 32 * 2**20
 
-# What is written and read again at once is kept near this size, which the cache of a CPU holds.
+# What is written and read again at once is kept near this size, which the cache of a CPU holds; and on a GPU near the
+# other, since it takes long sums to occupy one.
 CACHE_BYTES = 4 * 2**20
+DEVICE_BYTES = 256 * 2**20
 
 
 def row_blocks(rows: int, bytes_per_row: int, limit: int | None = None) -> Iterator[slice]:
@@ -31,11 +33,11 @@ def row_blocks(rows: int, bytes_per_row: int, limit: int | None = None) -> Itera
 
 
 def pieces(rows: int, bytes_per_row: int, device: torch.device) -> list[slice]:
-    """Ranges of rows to work through: on a CPU of what its cache holds, else of what a block may take.
+    """Ranges of rows to work through: on a CPU of what its cache holds, on a GPU of what fills it.
 
     Where there are no rows, it is one range of none, since sums and concatenations need its dtype and shape.
     """
-    limit = min(BLOCK_BYTES, CACHE_BYTES) if device.type == "cpu" else BLOCK_BYTES
+    limit = min(BLOCK_BYTES, CACHE_BYTES) if device.type == "cpu" else DEVICE_BYTES
     return list(row_blocks(rows, bytes_per_row, limit)) or [slice(0, 0)]
 
 
@@ -114,6 +116,9 @@ class FactoredTape(Tape, Protocol):
 
     def output_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O); ``onto`` as for `input_gram`."""
+
+    def output_squares(self) -> Tensor:
+        """Σ_nkt g_nkto², shape (G, O): the diagonal of `output_gram`, without the rest of it."""
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> Tape:
         """The tape of leftᵀ U_nk right, for U_nk as a matrix (O, D) per group: g ↦ leftᵀ g, a ↦ rightᵀ a.

@@ -83,6 +83,10 @@ class ZeroTape:
         groups, outputs, _ = self.shape
         return self._zeros(onto, (groups, outputs, outputs))
 
+    def output_squares(self) -> Tensor:
+        """Σ_nkt g_nkto², shape (G, O)."""
+        return self.like.new_zeros(self.shape[:2])
+
     def rotated(self, left: Tensor | None, right: Tensor | None) -> ZeroTape:
         """The same zeros."""
         return self

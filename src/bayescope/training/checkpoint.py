@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
 import time
@@ -14,6 +15,7 @@ import torch
 
 from bayescope.errors import InputError
 from bayescope.files import staged, usable_folder
+from bayescope.processes import Processes, present
 
 # The share of a run's time that writing checkpoints may take.
 SHARE = 0.05
@@ -27,6 +29,7 @@ class Checkpoint:
 
     It is written beside its place and renamed, so that a run that is killed while it saves leaves the state before. It
     holds tensors, numbers and text, and is read by ``torch.load(weights_only=True)``: reading one runs no code of it.
+    Of several processes rank 0 alone reads and writes it, and tells the others; all methods but `due` are collective.
 
     Args:
         path: the file; ``None`` for no checkpoint. Its folder is made if it is missing.
@@ -40,8 +43,15 @@ class Checkpoint:
         self._path = None if path is None else Path(path)
         self._run = dict(run)
         self._saved, self._took = time.monotonic(), 0.0
-        if self._path is not None:
-            usable_folder("checkpoint", self._path.parent, [self._path.name])
+        self._processes = present()
+        with self._processes.agreed():
+            if self._path is not None and self._processes.first:
+                usable_folder("checkpoint", self._path.parent, [self._path.name])
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is to be one."""
+        return self._path is not None
 
     def load(self) -> dict[str, Any] | None:
         """The state to go on from, or ``None`` where there is none yet.
@@ -49,11 +59,20 @@ class Checkpoint:
         Raises:
             InputError: if the file is no checkpoint, or is one of another run.
         """
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return None
-        advice = f"Name another file, or take {self._path} away."
+        state: dict[str, Any] | None = None
+        with self._processes.agreed():
+            if self._processes.first:
+                state = self._found(self._path)
+        return state if self._processes.count == 1 else _from_first(self._processes, state)
+
+    def _found(self, path: Path) -> dict[str, Any] | None:
+        if not path.exists():
+            return None
+        advice = f"Name another file, or take {path} away."
         try:
-            found = torch.load(self._path, map_location="cpu", weights_only=True)
+            found = torch.load(path, map_location="cpu", weights_only=True)
         except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise InputError(f"checkpoint: expected the file of an earlier run, got {reason}. {advice}") from error
@@ -75,10 +94,25 @@ class Checkpoint:
         if self._path is None:
             return
         begun = time.monotonic()
-        with staged(self._path.parent) as stage:
-            torch.save({"run": self._run, "state": dict(state)}, stage / self._path.name)
+        with self._processes.agreed():
+            if self._processes.first:
+                with staged(self._path.parent) as stage:
+                    torch.save({"run": self._run, "state": dict(state)}, stage / self._path.name)
         self._saved = time.monotonic()
         self._took = self._saved - begun
+
+
+def _from_first(processes: Processes, state: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What rank 0 has, on every process."""
+    content = io.BytesIO()
+    if processes.first:
+        torch.save(state, content)
+    written = torch.frombuffer(bytearray(content.getvalue() or b"\0"), dtype=torch.uint8)
+    size = max(processes.gather(len(content.getvalue())))
+    received = written if processes.first else torch.zeros(size, dtype=torch.uint8)
+    processes.share([received])
+    found: dict[str, Any] | None = torch.load(io.BytesIO(received.numpy().tobytes()), weights_only=True)
+    return state if processes.first else found
 
 
 def _unlike(name: str, mine: Any, found: Any) -> str:

@@ -17,12 +17,16 @@ from torch.optim import Optimizer
 from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, InputError
 from bayescope.network.inputs import explained
+from bayescope.processes import present
 from bayescope.progress import Report, progress_bar
 from bayescope.threads import threads_for
 from bayescope.training.checkpoint import Checkpoint
+from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
 from bayescope.training.objective import Objective
 from bayescope.training.optimizers import Schedule, step_sizes
+from bayescope.training.sharing import gpus_of, held, share_random_states
+from bayescope.training.steps import Steps, Turn, share_buffers
 from bayescope.training.watch import Watch
 
 # Shorter runs show no bar, and nobody reads one faster than this.
@@ -79,7 +83,7 @@ class Outcome:
 
 @final
 class Loop:
-    """Trains a module in place, under random states of its own.
+    """Trains a module in place, under random states of its own; several processes train theirs alike.
 
     Args:
         module: the network.
@@ -109,7 +113,9 @@ class Loop:
         progress: bool,
     ) -> None:
         self._module, self._objective, self._rows = module, objective, rows
-        self._watch, self._checkpoint, self._progress = watch, checkpoint, progress
+        self._processes = present()
+        self._watch, self._checkpoint = watch, checkpoint
+        self._progress = progress and self._processes.first
         self._optimizer, self._values = optimizer, values
         self._schedule = Schedule(schedule, self._optimizer, epochs)
         self._epochs = epochs
@@ -128,14 +134,21 @@ class Loop:
         Raises:
             ConvergenceError: if the loss is no longer a finite number.
             InputError: if the checkpoint is one of another run.
+            ProcessError: if another process has failed or died.
         """
         ended = "all epochs"
+        self._processes.share(held(self._module))
+        share_random_states(self._processes, self._module)
+        interrupts = Interrupts(self._processes)
+        self._steps = Steps(self._processes, self._rows, self._objective.parameters, self._module, interrupts)
         self._resume()
         weights = sum(parameter.numel() for parameter in self._objective.parameters)
         try:
-            with _Bar("training", shown=self._progress) as bar, threads_for(self._rows.largest * weights):
+            # Ctrl-C is held back inside of all the rest.
+            with interrupts, _Bar("training", shown=self._progress) as bar, threads_for(self._rows.largest * weights):
                 while self._epoch < self._epochs and not self._stopped:
-                    self._one_epoch(bar)
+                    self._one_epoch(bar, interrupts)
+                interrupts.ask()
         except KeyboardInterrupt:
             ended = "an interrupt"
             self._forget_unfinished()
@@ -143,20 +156,23 @@ class Loop:
             ended = "no better validation"
         if self._best is not None:
             _restore(self._module, self._best)
+        self._processes.share(held(self._module))
         self._module.eval()
         for parameter in self._module.parameters():
             parameter.grad = None
         return Outcome(self._trace, self._epoch, self._epoch if self._best is None else self._kept, ended)
 
-    def _one_epoch(self, bar: _Bar) -> None:
+    def _one_epoch(self, bar: _Bar, interrupts: Interrupts) -> None:
         self._module.train()
         self._objective.begin_epoch(self._epoch, self._epochs)
         total: Tensor | float = 0.0
-        for inputs, targets in self._rows.epoch():
+        for turn in self._steps.turns(self._epoch):
             bar.show(self._epoch, self._epochs, f"epoch {self._epoch + 1}")
-            total = total + self._step(inputs, targets) * float(targets.shape[0])
+            total = total + self._step(turn)
+            interrupts.raise_agreed()
         terms = self._objective.finish_epoch(float(total))
         self._refuse_non_finite(terms["loss"])
+        share_buffers(self._processes, self._module)
         done = self._epoch + 1
         verdict = self._watch.judge(done)
         best, kept = (_snapshot(self._module), done) if verdict.best else (self._best, self._kept)
@@ -165,8 +181,14 @@ class Loop:
         # Together, and last: Ctrl-C before it leaves the epoch uncounted (`_forget_unfinished`).
         self._epoch, self._kept, self._best, self._stopped = done, kept, best, verdict.stop
         self._schedule.step(verdict.trace.get("validation_nll", terms["loss"]))
-        if self._checkpoint.due() or self._epoch == self._epochs or self._stopped:
+        if self._is_due() or self._epoch == self._epochs or self._stopped:
             self._checkpoint.save(self._state())
+
+    def _is_due(self) -> bool:
+        """Whether rank 0, which writes it, has the time for a checkpoint."""
+        if self._processes.count == 1 or not self._checkpoint.wanted:
+            return self._checkpoint.due()
+        return self._processes.sum_numbers(self._processes.first and self._checkpoint.due())[0] > 0
 
     def _forget_unfinished(self) -> None:
         """Leaves in the trace what is of epochs that were completed and judged."""
@@ -174,41 +196,42 @@ class Loop:
             del values[self._epoch :]
         self._trace = {name: values for name, values in self._trace.items() if values}
 
-    def _step(self, inputs: Any, targets: Tensor) -> Tensor:
+    def _step(self, turn: Turn) -> Tensor:
         """One step of the optimiser, which may ask for the gradient more than once.
 
         Returns:
-            The minibatch's mean of −log p(y∣f) before the step, float64.
+            The minibatch's sum of −log p(y∣f) before the step, float64.
         """
         first: list[Tensor] = []
 
         def evaluate() -> Tensor:
-            with explained(self._module, inputs):
-                nll = self._estimate(inputs, targets)
-            first.append(nll)
+            nll, rows = self._steps.evaluate(self._estimate, turn)
+            first.append(nll.to(torch.float64) * rows)
             return nll + self._objective.per_row_penalty() if self._values else nll
 
         self._optimizer.step(evaluate)  # type: ignore[arg-type]  # torch's optimisers take a closure of a tensor
-        return first[0].to(torch.float64)
+        return first[0]
 
     def _estimate(self, inputs: Any, targets: Tensor) -> Tensor:
-        try:
-            return self._objective.estimate(inputs, targets)
-        except BayescopeError:
-            raise
-        except ValueError as error:
-            if len(targets) > 1:
+        with explained(self._module, inputs):
+            try:
+                return self._objective.estimate(inputs, targets)
+            except BayescopeError:
                 raise
-            raise InputError(
-                "data: expected minibatches of at least two rows for this model (it has batch norm, which has no "
-                f"spread in a single one), got one of a single row: {error} Give a loader drop_last=True, or take "
-                "another batch_size."
-            ) from error
+            except ValueError as error:
+                if len(targets) > 1:
+                    raise
+                raise InputError(
+                    "data: expected minibatches of at least two rows for this model (it has batch norm, which has no "
+                    f"spread in a single one), got one of a single row: {error} Give a loader drop_last=True, or take "
+                    "another batch_size."
+                ) from error
 
     def _refuse_non_finite(self, loss: float) -> None:
         if math.isfinite(loss):
             return
-        self._rows.require_finite()
+        with self._processes.agreed():
+            self._rows.require_finite()
         sizes = ", ".join(f"{size:g}" for size in step_sizes(self._optimizer))
         raise ConvergenceError(
             f"loss: expected a finite number, got {loss} in epoch {self._epoch + 1}, with the step size {sizes}. Take "
@@ -229,7 +252,18 @@ class Loop:
             "watch": self._watch.state(),
             "random": torch.get_rng_state(),
             "random_gpu": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
-            "orders": [generator.get_state() for generator in self._rows.generators],
+            **self._orders(),
+        }
+
+    def _orders(self) -> dict[str, Any]:
+        """The states of what the order of the rows, and the processes' own random numbers, come from."""
+        orders = [generator.get_state() for generator in self._rows.generators]
+        if self._processes.count == 1:
+            return {"orders": orders}
+        return {
+            "orders": orders,
+            "orders_by_rank": self._processes.gather(orders),
+            "own": self._steps.seeds.get_state(),
         }
 
     def _resume(self) -> None:
@@ -245,7 +279,11 @@ class Loop:
         torch.set_rng_state(state["random"])
         if state["random_gpu"] is not None:
             torch.cuda.set_rng_state(state["random_gpu"], next(self._module.parameters()).device)
-        for generator, order in zip(self._rows.generators, state["orders"], strict=True):
+        orders, ranks = state["orders"], state.get("orders_by_rank", [])
+        if len(ranks) == self._processes.count > 1:
+            orders = ranks[self._processes.rank]
+            self._steps.seeds.set_state(state["own"])
+        for generator, order in zip(self._rows.generators, orders, strict=True):
             generator.set_state(order)
 
 
@@ -256,7 +294,7 @@ def random_states(module: nn.Module, generator: torch.Generator) -> Iterator[tor
     Yields:
         A generator for the order of the rows. The caller's is read twice, however long the training is.
     """
-    gpus = sorted({parameter.device.index for parameter in module.parameters() if parameter.device.type == "cuda"})
+    gpus = gpus_of(module)
     with torch.random.fork_rng(devices=gpus):
         seed = checks.seed_from(generator)
         torch.default_generator.manual_seed(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import torch
@@ -18,6 +18,9 @@ from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, first_not_finite, map_tensors, take_rows
+from bayescope.network.shards import same_on_all, set_epoch
+from bayescope.processes import alone, present
+from bayescope.row_noise import Cut
 from bayescope.training.objective import canonical_targets
 
 # Rows that are enough to see the network's outputs, or to trace it.
@@ -34,11 +37,21 @@ class Rows(Protocol):
     generators: list[torch.Generator]
 
     @property
+    def cut(self) -> Cut | None:
+        """Where the rows that were given last are in a minibatch of all processes; ``None`` for one of their own."""
+
+    @property
     def largest(self) -> int:
         """The rows of the largest minibatch, where they are cut here."""
 
-    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        """The minibatches of one epoch, with canonical targets whose first axis is over the rows."""
+    def epoch(self, number: int) -> Iterator[tuple[Any, Tensor]]:
+        """The minibatches of an epoch, with canonical targets whose first axis is over the rows.
+
+        Several processes have a part of each of them, or minibatches of their own.
+
+        Args:
+            number: of the epoch, from 0.
+        """
 
     def require_finite(self) -> None:
         """Reads the inputs for NaN and infinity.
@@ -56,19 +69,24 @@ class Minibatches:
     by one at most: none is left over with a single row, which batch norm could not take. Those of a ``DataLoader`` or a
     list of batches are the caller's own. Arrays lie on the module's device as a whole.
 
+    Under several processes that have all been given the same arrays, ``Dataset`` or list of batches, the minibatches
+    are those of a single process, each cut into the processes' parts. Loaders, and data that differ between processes,
+    are parts already, with an order of each process's own.
+
     Args:
         data: as in `Batches`.
         module: the network.
         likelihood: p(y∣f), whose form the targets get.
-        batch_size: the most rows of a minibatch; ``None`` for all rows at once.
-        generator: draws the permutations.
+        batch_size: the most rows of a minibatch of all processes; ``None`` for all rows at once.
+        generator: draws the permutations; alike on all processes.
 
     Attributes:
-        rows: N. The batches of a loader are counted in a pass of their own.
+        rows: N, over all processes. The batches of a loader are counted in a pass of their own.
         outputs: C.
         batch_size: the most rows of a minibatch: that of the caller's loader, where it has one.
-        few: a few rows and their targets, as they were given.
+        few: a few of this process's rows and their targets, as they were given.
         generators: those that the order of the rows comes from, beside torch's own.
+        cut: where the rows that were given last are in a minibatch of all processes.
 
     Raises:
         UnsupportedError: if all rows are asked for at once and the data come in batches.
@@ -77,9 +95,10 @@ class Minibatches:
     def __init__(
         self, data: Any, module: nn.Module, likelihood: Likelihood, batch_size: int | None, generator: torch.Generator
     ) -> None:
-        self._module, self._likelihood, self._generator, self._size = module, likelihood, generator, batch_size
+        self._module, self._likelihood = module, likelihood
+        self._processes = present()
+        self.cut: Cut | None = None
         self.batch_size: int | None = data.batch_size if isinstance(data, DataLoader) else batch_size
-        self.generators = [generator]
         if isinstance(data, TensorDataset) and len(data.tensors) == 2:
             data = data.tensors
         in_memory = isinstance(data, Mapping | tuple)
@@ -88,27 +107,47 @@ class Minibatches:
                 f"data: expected (X, y) for steps on all rows at once, got a {type(data).__name__}. Give the arrays, "
                 "or take an optimizer that steps on minibatches."
             )
+        self._shared = same_on_all(self._processes, data)
+        self._size, self._generator = batch_size, generator
+        if self._processes.count > 1 and not self._shared:
+            self._size = None if batch_size is None else math.ceil(batch_size / self._processes.count)
+            self._generator = torch.Generator().manual_seed(generator.initial_seed() + self._processes.rank)
+        self.generators = [self._generator]
+        self._source = data
+        self._batches = self._read_by(data, in_memory=in_memory)
+        with reading(module), torch.no_grad():
+            inputs, targets = self._batches.example()
+            with self._processes.agreed():
+                self._look(inputs, targets)
+                self._whole = (inputs, self._canonical(targets)) if in_memory else None
+        self.rows = self._count()
+        self.outputs = self._shape[-1] if self._shape else 0
+
+    def _read_by(self, data: Any, *, in_memory: bool) -> Batches:
         if isinstance(data, DataLoader):
             self.generators += [data.generator] if data.generator is not None else []
         elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):  # which has an order of its own
             rows = len(data)  # type: ignore[arg-type]  # torch declares none, and cannot do without either
-            places = _EvenBatches(rows, batch_size or rows, generator)
-            data = DataLoader(data, batch_sampler=places, generator=generator)
-        self._batches = Batches(data, module, batch_size=sys.maxsize if in_memory else batch_size or 1)
-        with reading(module), torch.no_grad():
-            inputs, targets = self._batches.first()
-            self.few = take_rows(inputs, slice(0, FEW)), targets[:FEW]
-            with explained(module, inputs):
-                f = call(module, self.few[0])
-                row = first_not_finite(inputs)
-                # A network may know what to do with NaN.
-                if row is not None and not call(module, take_rows(inputs, slice(row, row + 1))).isfinite().all():
-                    raise _not_finite(row)
-            warn_of_probabilities(likelihood, f)
-            self._shape = f.shape
-        self.rows = self._batches.rows
-        self.outputs = self._shape[-1] if self._shape else 0
-        self._whole = (inputs, self._canonical(targets)) if in_memory else None
+            places = _EvenBatches(rows, self._size or rows, self._generator, self._part)
+            data = DataLoader(data, batch_sampler=places, generator=self._generator)
+        size = sys.maxsize if in_memory else self._size or 1
+        if not self._shared:
+            return Batches(data, self._module, batch_size=size)
+        with alone(), self._processes.agreed():  # the rows are cut here
+            return Batches(data, self._module, batch_size=size)
+
+    def _look(self, inputs: Any, targets: Tensor) -> None:
+        """Takes some first rows, which the network has to be able to read."""
+        module = self._module
+        self.few = take_rows(inputs, slice(0, FEW)), targets[:FEW]
+        with explained(module, inputs):
+            f = call(module, self.few[0])
+            row = first_not_finite(inputs)
+            # A network may know what to do with NaN.
+            if row is not None and not call(module, take_rows(inputs, slice(row, row + 1))).isfinite().all():
+                raise _not_finite(row)
+        warn_of_probabilities(self._likelihood, f)
+        self._shape = f.shape
 
     @property
     def in_memory(self) -> bool:
@@ -116,41 +155,100 @@ class Minibatches:
         return self._whole is not None
 
     @property
-    def largest(self) -> int:
-        """The rows of the largest minibatch, where they are cut here."""
-        return min(self.rows, self._size or self.rows)
+    def shared(self) -> bool:
+        """Whether every process has all rows, of which it reads a part."""
+        return self._shared
 
-    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
-        """The minibatches of one epoch."""
+    @property
+    def largest(self) -> int:
+        """The rows of the largest minibatch, where they are cut here: of all processes if they share it."""
+        rows = self.rows if self._whole is None else len(self._whole[1])
+        return min(rows, self._size or rows)
+
+    def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:
+        """The minibatches of an epoch, of which several processes have a part each."""
         if self._whole is None:
-            before = 0
-            for inputs, targets in self._batches:
-                yield inputs, self._canonical(targets, before)
-                before += len(targets)
+            yield from self._in_batches(number)
             return
         inputs, targets = self._whole
-        if self.rows == self.largest:
-            yield inputs, targets
+        rows = len(targets)
+        if rows == self.largest:
+            own = self._part(rows)
+            yield (inputs, targets) if own is None else (take_rows(inputs, own), targets[own])
             return
-        for chosen in permuted(self.rows, self.largest, self._generator):
-            here = chosen.to(targets.device)
+        for chosen in permuted(rows, self.largest, self._generator):
+            own = self._part(len(chosen))
+            here = (chosen if own is None else chosen[own]).to(targets.device)
             yield _selected(inputs, here), targets.index_select(0, here)
 
     def in_order(self, most: int = 1024) -> Iterator[tuple[Any, Tensor]]:
-        """The same rows as they come, in blocks, for a validation that no randomness should reach."""
+        """The same rows as they come, in blocks, for a validation that no randomness should reach.
+
+        Several processes have a part of each block; one that has no row of a block passes it over.
+        """
         if self._whole is None:
-            yield from self.epoch()
+            for inputs, targets in self.epoch():
+                if self.cut is None or self.cut.count:
+                    yield inputs, targets
             return
         inputs, targets = self._whole
-        for start in range(0, self.rows, most):
-            rows = slice(start, start + most)
-            yield take_rows(inputs, rows), targets[rows]
+        for start in range(0, len(targets), most):
+            count = min(most, len(targets) - start)
+            own = self._processes.slice(count) if self._shared else slice(0, count)
+            self.cut = Cut(count, own) if self._shared else None
+            rows = slice(start + own.start, start + own.stop)
+            if own.start < own.stop:
+                yield take_rows(inputs, rows), targets[rows]
+
+    def whole(self) -> tuple[Any, Tensor]:
+        """All rows that this process has in memory, with canonical targets."""
+        assert self._whole is not None
+        return self._whole
+
+    def part(self, rows: int) -> slice:
+        """Which rows of a minibatch, shared or not, are this process's."""
+        own = self._part(rows)
+        return slice(0, rows) if own is None else own
+
+    def _part(self, rows: int) -> slice | None:
+        if not self._shared:
+            return None
+        self.cut = Cut(rows, self._processes.slice(rows))
+        return self.cut.own
+
+    def _in_batches(self, number: int) -> Iterator[tuple[Any, Tensor]]:
+        if self._processes.count > 1:
+            set_epoch(self._source, number)
+        sliced = self._shared and isinstance(self._source, list)
+        before = 0
+        for inputs, targets in self._batches:
+            own = self._part(len(targets)) if sliced else None
+            if own is None:
+                yield inputs, self._canonical(targets, before)
+            else:
+                some = _never_empty(own)
+                yield take_rows(inputs, some), self._canonical(targets[some], before + some.start)
+            before += len(targets)
+
+    def _count(self) -> int:
+        """N."""
+        if self._processes.count == 1:
+            return self._batches.rows
+        if self._shared and isinstance(self._source, Dataset):
+            next(iter(self._batches))  # draws from the generator what the pass of a single process draws
+            return len(self._source)  # type: ignore[arg-type]
+        if self._shared:
+            return self._batches.rows
+        with self._processes.agreed():
+            own = sum(len(targets) for _, targets in self._batches)
+        self._batches.check_shards()
+        return round(self._processes.sum_numbers(own)[0])
 
     def fingerprint(self) -> str:
         """What tells these rows from others, whatever their order, found without a trace on the order to come.
 
         It takes two passes over a loader: of rows that come out differently in each, as random augmentation makes them,
-        nothing but that is known.
+        nothing but that is known. Of rows that several processes have a part of each, rank 0 tells.
         """
         states = [generator.get_state() for generator in self.generators]
         with reading(self._module):
@@ -188,15 +286,23 @@ class Minibatches:
 class _EvenBatches:
     """The places of the rows of each minibatch, for a ``DataLoader``."""
 
-    def __init__(self, rows: int, batch_size: int, generator: torch.Generator) -> None:
-        self._rows, self._size, self._generator = rows, batch_size, generator
+    def __init__(
+        self, rows: int, batch_size: int, generator: torch.Generator, part: Callable[[int], slice | None]
+    ) -> None:
+        self._rows, self._size, self._generator, self._part = rows, batch_size, generator, part
 
     def __iter__(self) -> Iterator[list[int]]:
         for chosen in permuted(self._rows, self._size, self._generator):
-            yield chosen.tolist()
+            own = self._part(len(chosen))
+            yield (chosen if own is None else chosen[_never_empty(own)]).tolist()
 
     def __len__(self) -> int:
         return math.ceil(self._rows / self._size)
+
+
+def _never_empty(own: slice) -> slice:
+    """The rows of a process, or one of another's where it has none: no rows at all are no batch."""
+    return own if own.start < own.stop else slice(0, 1)
 
 
 def permuted(rows: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,12 +20,15 @@ from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.trace import trace
 from bayescope.network.weights import LargestVariance, Weights
+from bayescope.network.wrappers import unwrapped
+from bayescope.processes import present
 from bayescope.training import facts as describing
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.loop import Loop, Outcome, random_states
 from bayescope.training.minibatches import Minibatches, Rows
 from bayescope.training.objective import Objective
 from bayescope.training.optimizers import OptimizerChoice
+from bayescope.training.sharing import common, share_weights
 from bayescope.training.watch import Watch
 
 # Rows of a validation that are read at once.
@@ -62,7 +64,7 @@ class Settings:
         self.choice = optimizer if made else OptimizerChoice(optimizer, lr, batch_size)
         self.schedule = schedule
         self.checkpoint = checkpoint
-        self.generator = checks.generator(generator)
+        self.generator = common(checks.generator(generator))
         self.progress = checks.flag("progress", progress)
 
     @contextmanager
@@ -74,7 +76,9 @@ class Settings:
         """
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-        module = model if inplace else _copied(model)
+        model = unwrapped(model)
+        module = model if inplace else checks.module_copy(model)
+        share_weights(module)
         with random_states(module, self.generator) as order:
             rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
             yield Training(self, module, chosen_weights(module, weights, rows.few[0]), rows, order, inplace)
@@ -103,7 +107,7 @@ class Training:
 
     def held_out(self, data: Any) -> Minibatches:
         """Other rows, in an order that draws nothing from the generators of these."""
-        if isinstance(data, Dataset):
+        if isinstance(data, Dataset) and present().count == 1:
             data = DataLoader(data, batch_size=HELD_OUT, generator=torch.Generator())
         with reading(self.module):  # what a loader draws for itself is put back
             return Minibatches(data, self.module, self.settings.likelihood, HELD_OUT, torch.Generator())
@@ -144,7 +148,7 @@ class Training:
 
     def function(self) -> NetworkModel:
         """The trained module as a model that nobody else holds."""
-        module = _copied(self.module) if self.inplace else self.module
+        module = checks.module_copy(self.module) if self.inplace else self.module
         return NetworkModel(module, self.weights, self.rows.outputs)
 
 
@@ -162,11 +166,3 @@ def chosen_weights(module: nn.Module, choice: Any, inputs: Any) -> Weights:
     if isinstance(choice, str) and choice == "last_layer":
         return trace(module, inputs, choice).weights
     return Weights.select(module, choice)
-
-
-def _copied(module: nn.Module) -> nn.Module:
-    """A copy without gradients."""
-    copied = copy.deepcopy(module)
-    for parameter in copied.parameters():
-        parameter.grad = None
-    return copied

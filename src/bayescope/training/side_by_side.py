@@ -13,6 +13,8 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
+from bayescope.processes import present
+from bayescope.row_noise import Cut
 from bayescope.training.minibatches import Minibatches, permuted
 from bayescope.training.stack import Stack, for_each
 
@@ -35,24 +37,32 @@ class RowsOfEach:
     def __init__(self, rows: Minibatches, orders: Sequence[torch.Generator], chosen: Tensor | None = None) -> None:
         self.generators = list(orders)
         self._data, self._chosen, self._largest = rows, chosen, rows.largest
-        self._inputs, self._targets = next(rows.in_order(rows.rows))
+        self._inputs, self._targets = rows.whole()
+        self._count = len(self._targets)
         self._whole: tuple[Any, Tensor] | None = None
-        if rows.largest == rows.rows:
-            self._whole = self._taken(torch.arange(rows.rows).expand(len(self.generators), -1))
+        if rows.largest == self._count:
+            own = rows.part(self._count)
+            self._whole = self._taken(torch.arange(self._count).expand(len(self.generators), -1)[:, own])
 
     @property
     def largest(self) -> int:
         """The rows of the largest minibatch."""
         return self._largest
 
-    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
+    @property
+    def cut(self) -> Cut | None:
+        """As `Minibatches` has it."""
+        return self._data.cut
+
+    def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:
         """The minibatches of one epoch."""
         if self._whole is not None:
+            self._data.part(self._count)
             yield self._whole
             return
-        orders = [permuted(self._data.rows, self._largest, generator) for generator in self.generators]
+        orders = [permuted(self._count, self._largest, generator) for generator in self.generators]
         for places in zip(*orders, strict=True):
-            yield self._taken(torch.stack(places))
+            yield self._taken(torch.stack(places)[:, self._data.part(len(places[0]))])
 
     def require_finite(self) -> None:
         """Reads the inputs for NaN and infinity; raises as `Minibatches` does."""
@@ -90,9 +100,14 @@ class RowsForAll:
         """The rows of the largest minibatch, where they are cut here."""
         return self._rows.largest
 
-    def epoch(self) -> Iterator[tuple[Any, Tensor]]:
+    @property
+    def cut(self) -> Cut | None:
+        """As `Minibatches` has it."""
+        return self._rows.cut
+
+    def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:
         """The minibatches of one epoch."""
-        for inputs, targets in self._rows.epoch():
+        for inputs, targets in self._rows.epoch(number):
             yield for_each(inputs, self._members), for_each(targets, self._members).flatten(1, 2)
 
     def require_finite(self) -> None:
@@ -174,7 +189,8 @@ class JointOfEach:
 
     def finish_epoch(self, nll: float) -> Mapping[str, Any]:
         """The means over the networks in training, and under "losses" the loss of each: NaN for the others."""
-        each, penalties, ended = self._nll.cpu(), self.penalties().cpu(), self._ended()
+        (total,) = present().sum([self._nll])
+        each, penalties, ended = total.cpu(), self.penalties().cpu(), self._ended()
         mean, penalty = float(each[~ended].mean()), float(penalties[~ended].mean())
         losses = (each + penalties).masked_fill(ended, math.nan)
         return {"loss": mean + penalty, "nll": mean, "penalty": penalty, "losses": losses.tolist()}

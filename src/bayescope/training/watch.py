@@ -14,6 +14,7 @@ from bayescope import checks
 from bayescope.errors import ConvergenceError, InputError
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, tensors
+from bayescope.processes import present
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective, log_likelihood
 
@@ -115,12 +116,13 @@ class Validation:
             InputError: if inputs hold NaN or infinity, and with them the outputs.
             ConvergenceError: if the outputs do for inputs that do not.
         """
-        total = 0.0
-        with closing(self._losses()) as losses:
+        total, processes = 0.0, present()
+        with processes.agreed(), closing(self._losses()) as losses:
             for inputs, nll in losses:
                 if not math.isfinite(nll):  # NaN is neither better nor worse than the best
                     refuse_non_finite(inputs, nll, epoch)
                 total += nll
+        (total,) = processes.sum_numbers(total)
         better = total < self._best
         if better:
             self._best, self._epoch = total, epoch

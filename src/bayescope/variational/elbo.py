@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -16,12 +16,17 @@ from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import take_rows
 from bayescope.network.model import NetworkModel
 from bayescope.network.random_weights import RandomWeights
+from bayescope.network.row_dropout import drawing
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.reparameterization import GaussianTensor
+from bayescope.row_noise import OwnRandomState
+from bayescope.training.interrupts import Interrupts
 from bayescope.training.loop import random_states
 from bayescope.training.minibatches import Minibatches
+from bayescope.training.sharing import gpus_of
 
 # So many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice
 # running, or there are so many of them, or so many rows have been read.
@@ -101,13 +106,16 @@ def bound(kinds: Iterable[Draws], rows: Minibatches, kl: Tensor, most: int) -> B
         The bound, or ``None`` if Ctrl-C came before the first draws.
     """
     estimates: list[_Estimate] = []
-    outcomes, interrupted = 0, False
+    outcomes, interrupted, processes = 0, False, present()
     try:
-        outcomes = sum(targets.numel() for _, targets in rows.in_order())
-        for draws in kinds:
-            estimates.append(_Estimate(draws))  # noqa: PERF401 - those before Ctrl-C are kept
-        estimates = [min(estimates, key=_Estimate.error)]
-        estimates[0].draw(most)
+        with Interrupts(processes) as interrupts:
+            own = sum(targets.numel() for _, targets in rows.in_order())
+            outcomes = round(processes.sum_numbers(own)[0])
+            for draws in kinds:
+                interrupts.ask()
+                estimates.append(_Estimate(draws))
+            estimates = [min(estimates, key=_Estimate.error)]
+            estimates[0].draw(most, interrupts.ask)
     except KeyboardInterrupt:
         interrupted = True
     if not estimates:
@@ -136,13 +144,14 @@ class _Estimate:
         """n."""
         return sum(len(values) for values, _ in self._rounds)
 
-    def draw(self, most: int) -> None:
-        """Goes on until the error is small, or there are so many draws."""
+    def draw(self, most: int, ask: Callable[[], None]) -> None:
+        """Goes on until the error is small, or there are so many draws; asks before each round whether to."""
         accurate = 0
         while True:
             accurate = accurate + 1 if self.error() <= ACCURATE else 0
             if self.count >= most or (self.count >= FEWEST_DRAWS and accurate > 1):
                 return
+            ask()
             self._rounds.append(self._draws())  # whole or not at all, whenever Ctrl-C comes
 
     def mean(self) -> Tensor:
@@ -211,7 +220,7 @@ class WeightDraws:
         with reading(self._function.module), torch.no_grad():
             for inputs, targets in self._rows.in_order(self._together):
                 total += _summed(self._likelihood, self._function.forward(inputs, theta), targets)
-        return total
+        return present().sum([total])[0]
 
 
 @final
@@ -242,14 +251,18 @@ class RowDraws:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """ℓ, and zeros."""
-        total = torch.zeros(ROUND, dtype=torch.float64)
+        total, processes = torch.zeros(ROUND, dtype=torch.float64), present()
         # Reading begins from the same random state each time: what is drawn has to come from the generator.
         with reading(self._module), torch.no_grad(), random_states(self._module, self._generator):
+            seed = torch.initial_seed() + 1 + processes.rank
+            state = None if processes.count == 1 else OwnRandomState(seed, gpus_of(self._module))
             for inputs, targets in self._rows.in_order(self._together):
-                f = self._random.passes(
-                    self._gaussians, inputs, estimator="local_reparameterization", samples=ROUND
-                )  # fmt: skip
+                with drawing(self._rows.cut, state):
+                    f = self._random.passes(
+                        self._gaussians, inputs, estimator="local_reparameterization", samples=ROUND
+                    )  # fmt: skip
                 total = total.to(f.device) + _summed(self._likelihood, f.to(torch.float64), targets)
+        (total,) = processes.sum([total])
         return total, torch.zeros_like(total)
 
 

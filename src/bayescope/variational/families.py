@@ -16,6 +16,7 @@ from bayescope.errors import ConvergenceError, NotPositiveDefiniteError
 from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision, DiagonalPrecision, LowRankCovariance, Precision
 from bayescope.priors import Prior
+from bayescope.row_noise import for_all
 
 # Adam moves a parameter by about lr a step. With 1, sds are the last to arrive; with 10, Adam at a step size of 0.03 is
 # thrown out of a full covariance's optimum again.
@@ -129,7 +130,7 @@ class MeanField(nn.Module):
     def noise(self, n: int) -> Tensor:
         """σ∘z."""
         sd = self._flat()
-        return sd * torch.randn(n, *sd.shape, dtype=sd.dtype, device=sd.device)
+        return sd * _normal(n, len(sd), sd)
 
     def solve(self, offset: Tensor) -> Tensor:
         """v / σ²."""
@@ -174,8 +175,8 @@ class LowRank(nn.Module):
     def noise(self, n: int) -> Tensor:
         """s∘z₁ + L z₂."""
         sd, factor = self._parts()
-        own = torch.randn(n, len(sd), dtype=sd.dtype, device=sd.device)
-        return sd * own + torch.randn(n, factor.shape[1], dtype=sd.dtype, device=sd.device) @ factor.mT
+        own = _normal(n, len(sd), sd)
+        return sd * own + _normal(n, factor.shape[1], sd) @ factor.mT
 
     def solve(self, offset: Tensor) -> Tensor:
         """By Woodbury: S⁻¹v − S⁻¹L (I + LᵀS⁻¹L)⁻¹ LᵀS⁻¹v with S = diag(s²)."""
@@ -238,7 +239,7 @@ class Full(nn.Module):
     def noise(self, n: int) -> Tensor:
         """T z."""
         root = self._root()
-        return torch.randn(n, len(root), dtype=root.dtype, device=root.device) @ root.mT
+        return _normal(n, len(root), root) @ root.mT
 
     def solve(self, offset: Tensor) -> Tensor:
         """T⁻ᵀ T⁻¹ v."""
@@ -276,3 +277,8 @@ class Full(nn.Module):
     def _root(self) -> Tensor:
         triangle = torch.tril(self._pace * self.below, -1) + torch.diag((PACE * self.rho).exp())
         return self.get_buffer("start")[:, None] * triangle
+
+
+def _normal(n: int, dim: int, like: Tensor) -> Tensor:
+    """n standard normal vectors, which all rows of a minibatch have in common."""
+    return for_all(lambda: torch.randn(n, dim, dtype=like.dtype, device=like.device))

@@ -16,6 +16,7 @@ from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
+from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.training.loop import Outcome
@@ -82,7 +83,7 @@ def fit(
         sds: of the posterior that it goes on from, shape (P,), in the place of the recipe's. What is not random then
             stays as it is: the rows to come are not all that it was trained on.
     """
-    model, weights, own, precisions = _plain(model, weights)
+    model, weights, own, precisions = _plain(unwrapped(model), weights)
     steps = IvonSteps(recipe.lr) if recipe.is_ivon else None
     choice = recipe.optimizer if steps is None else OptimizerChoice.made_by(steps, recipe.batch_size)
     settings = Settings(

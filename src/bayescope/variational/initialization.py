@@ -18,6 +18,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.reparameterization import gaussian_kl
 from bayescope.training.objective import log_likelihood
 from bayescope.training.settings import Training
@@ -109,16 +110,16 @@ def capped(sds: Tensor, training: Training, likelihood: Likelihood, prior: Prior
     function = NetworkModel(training.module, training.weights, training.rows.outputs)
     inputs, targets = next(iter(training.rows.in_order(ROWS)))
     inputs, targets = take_rows(inputs, slice(0, ROWS)), targets[:ROWS]
-    share = training.rows.rows / len(targets)
     precision, centre = prior.diagonal(training.weights.dim).to(sds), prior.centre(training.weights.dim).to(sds)
 
-    def bound(cap: float) -> float:
-        cut = sds.clamp(max=cap)
-        q = DiagonalPrecision(cut.square().reciprocal())
+    def fit(cap: float) -> float:
+        q = DiagonalPrecision(sds.clamp(max=cap).square().reciprocal())
         f = function.sampled(inputs, function.flat, q, DRAWS, torch.Generator().manual_seed(0))
-        fit = sum(float(log_likelihood(likelihood, of_draw, targets)) for of_draw in f) / DRAWS
-        return share * fit - kl_weight * float(gaussian_kl(function.flat, cut, precision, centre))
+        return sum(float(log_likelihood(likelihood, of_draw, targets)) for of_draw in f) / DRAWS
 
-    bounds = [bound(cap) for cap in CAPS]
+    rows, *fits = present().sum_numbers(len(targets), *map(fit, CAPS))
+    share = training.rows.rows / rows
+    divergences = [gaussian_kl(function.flat, sds.clamp(max=cap), precision, centre) for cap in CAPS]
+    bounds = [share * fit - kl_weight * float(kl) for fit, kl in zip(fits, divergences, strict=True)]
     enough = max(bounds) - NOISE * len(sds)
     return sds.clamp(max=next(cap for cap, found in zip(CAPS, bounds, strict=True) if found >= enough))

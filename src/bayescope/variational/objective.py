@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bayescope.likelihoods import Likelihood
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.variational.families import Family, kl_divergence
 from bayescope.variational.gradients import Gradients
 from bayescope.variational.hyperparameters import Hyperparameters
@@ -135,7 +136,8 @@ class NegativeBound:
         """
         hyperparameters = self._hyperparameters
         if hyperparameters.learns_noise:
-            hyperparameters.fit_noise(hyperparameters.squares(nll, self._numbers), self._numbers)
+            numbers = round(present().sum_numbers(self._numbers)[0])
+            hyperparameters.fit_noise(hyperparameters.squares(nll, numbers), numbers)
         if self._warm:
             with torch.no_grad():
                 hyperparameters.fit_prior(self._mean().to(torch.float64), self._family.variance())

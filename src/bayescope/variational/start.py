@@ -21,6 +21,7 @@ from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
 from bayescope.training.settings import Training
+from bayescope.training.sharing import mean_square
 from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
 from bayescope.variational.gradients import AtDraws, ByRow, Gradients, StickingTheLanding
 from bayescope.variational.hyperparameters import Hyperparameters
@@ -188,7 +189,7 @@ def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
             f = call(training.module, inputs).to(torch.float64).flatten(0, -2) if trained else 0.0
             apart.append(targets.flatten(0, 1) - f)
     left = torch.cat(apart)
-    return (left if trained else left - left.mean(0)).square().mean()
+    return mean_square(left, about_mean=not trained)
 
 
 def _is_laplace(initial_sd: Any) -> bool:

@@ -1,0 +1,228 @@
+"""Networks on a GPU: every public path against the CPU in float64, the time of a fit and of predictions, host copies.
+
+    python -m bench.gpu [--device cuda] [--images 4096] [--batch 128] [--only paths|resnet|transformer]
+
+On a machine without a GPU it says so; `--device cpu` rehearses the script there on a few images. What it finds goes to
+`bench/results/gpu_<name of the device>.json` and `.md`. Times are of the slowest part alone that a user waits for: the
+whole fit, with the network traced and the factors mirrored, over an epoch of forward and backward passes on the same
+images, which lie on the device already; medians of runs in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import bayescope as bs
+from bayescope.curvature.memory import readable
+from tests.device_paths import EXACT, TRAINS, seeded
+from tests.large_models import ResNet, VisionTransformer
+
+RESULTS = Path(__file__).parent / "results"
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"resnet": ResNet, "transformer": VisionTransformer}
+CLASSES, SIDE = 1000, 224
+FIT_BUDGET, PREDICT_BUDGET = 6.0, 1.2
+Report = dict[str, Any]
+
+
+def waited(device: torch.device) -> None:
+    """Lets the device finish what is queued."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def in_turn(works: dict[str, Callable[[], object]], device: torch.device, repeats: int) -> dict[str, float]:
+    """The median seconds of each work, after one run that warms up."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(repeats + 1):
+        for name, work in works.items():
+            waited(device)
+            start = time.perf_counter()
+            work()
+            waited(device)
+            if turn:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: median(found) for name, found in seconds.items()}
+
+
+# --- right ------------------------------------------------------------------------------------------------------------
+
+
+def paths(device: torch.device) -> list[Report]:
+    """Each public path on the device: its largest error relative to the largest entry, or why it failed."""
+    found: list[Report] = []
+    for name, run in (EXACT | TRAINS).items():
+        record: Report = {"path": name, "compared": name in EXACT}
+        try:
+            answers = run(device.type)
+            record["on_device"] = any(answer.device.type == device.type for answer in answers)
+            record["finite"] = all(bool(answer.isfinite().all()) for answer in answers)
+            if name in EXACT:
+                record["error"] = max(map(_error, answers, run("cpu")))
+        except Exception as error:  # noqa: BLE001 - one path that fails is a row of the table, not the end of it
+            record["failure"] = f"{type(error).__name__}: {error}"
+        found.append(record)
+        print(f"{name:<28} {record.get('failure') or record.get('error', 'finite' if record['finite'] else 'NaN')}")
+    return found
+
+
+def _error(found: Tensor, wanted: Tensor) -> float:
+    found, wanted = found.detach().cpu().double(), wanted.detach().double()
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-300))
+
+
+# --- fast -------------------------------------------------------------------------------------------------------------
+
+
+def images(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Noise with labels of no meaning, on the device."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(count, 3, SIDE, SIDE, generator=generator)
+    return x.to(device), torch.randint(CLASSES, (count,), generator=generator).to(device)
+
+
+def epoch(module: nn.Module, x: Tensor, y: Tensor, batch: int) -> None:
+    """Forward and backward passes over all images."""
+    for some, labels in zip(x.split(batch), y.split(batch), strict=True):
+        functional.cross_entropy(module(some), labels, reduction="sum").backward()
+        module.zero_grad()
+
+
+@torch.no_grad()
+def forward(module: nn.Module, x: Tensor, batch: int) -> None:
+    """Forward passes over all images."""
+    for some in x.split(batch):
+        module(some)
+
+
+def speed(name: str, device: torch.device, count: int, batch: int, repeats: int) -> Report:
+    """A network of full size: the fit with one sampled label, and last-layer predictions."""
+    module = seeded(NETWORKS[name]).float().to(device)
+    x, y = images(count, device)
+    options: dict[str, Any] = {"likelihood": "categorical", "batch_size": batch}
+
+    def fit() -> Any:
+        return bs.fit_curvature(module, (x, y), curvature="fisher", generator=0, **options)
+
+    plan = bs.plan(module, (x, y), curvature="fisher", **options)
+    before = _allocated(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    last = bs.laplace(module, (x[:batch], y[:batch]), weights="last_layer", prior_precision=100.0, **options)
+    works: dict[str, Callable[[], object]] = {
+        "epoch": lambda: epoch(module, x, y, batch),
+        "fit": fit,
+        "forward": lambda: forward(module, x, batch),
+        "last layer": lambda: [last.predict(some, integral="mackay").probs for some in x.split(batch)],
+    }
+    seconds = in_turn(works, device, repeats)
+    return {
+        "network": name,
+        "images": count,
+        "batch": batch,
+        "rows_at_once": plan.rows,
+        "seconds": seconds,
+        "fit_over_epoch": seconds["fit"] / seconds["epoch"],
+        "last_layer_over_forward": seconds["last layer"] / seconds["forward"],
+        "planned_bytes": plan.bytes,
+        "peak_bytes": _peak(device) - before if device.type == "cuda" else None,
+        "host_copies_a_batch": host_copies(module, x, y, batch, options) if device.type == "cuda" else None,
+    }
+
+
+def host_copies(module: nn.Module, x: Tensor, y: Tensor, batch: int, options: dict[str, Any]) -> float:
+    """How many times a batch of a fit waits for the device or copies from it: what four batches have over two."""
+    counts = []
+    for batches in (2, 4):
+        size = max(1, batch // 4)
+        data = x[: batches * size], y[: batches * size]
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            bs.fit_curvature(module, data, curvature="fisher", generator=0, **{**options, "batch_size": size})
+        counts.append(sum(event.count for event in profiler.key_averages() if "Memcpy DtoH" in event.key))
+    return (counts[1] - counts[0]) / 2
+
+
+def _allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device)
+
+
+# --- report -----------------------------------------------------------------------------------------------------------
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's own name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU (rehearsal)"
+
+
+def markdown(results: Report) -> str:
+    """The results as a table."""
+    lines = [f"# {results['device']}", "", f"Made by `python -m bench.gpu`, torch {results['torch']}.", ""]
+    if results["speed"]:
+        lines += [
+            f"| network | images | fit over an epoch (budget {FIT_BUDGET:g}) | last layer over forward "
+            f"(budget {PREDICT_BUDGET:g}) | planned | peak | host copies a batch |",
+            "|---|---|---|---|---|---|---|",
+        ]
+    for found in results["speed"]:
+        peak = "–" if found["peak_bytes"] is None else readable(found["peak_bytes"])
+        copies = "–" if found["host_copies_a_batch"] is None else f"{found['host_copies_a_batch']:g}"
+        lines.append(
+            f"| {found['network']} | {found['images']:,} in batches of {found['batch']} "
+            f"| {found['fit_over_epoch']:.2f} | {found['last_layer_over_forward']:.2f} | {readable(found['planned_bytes'])} | {peak} | {copies} |"
+        )
+    failed = [record for record in results["paths"] if "failure" in record or not record["finite"]]
+    errors = [record["error"] for record in results["paths"] if "error" in record]
+    lines += ["", f"{len(results['paths'])} public paths run, {len(failed)} failed."]
+    if errors:
+        lines[-1] += f" The largest error beside the CPU in float64: {max(errors):.1e} of the largest entry."
+    lines += [f"- {record['path']}: {record.get('failure', 'not finite')}" for record in failed]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Runs what was asked for and writes it down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--images", type=int, help="4096, and 8 on a CPU")
+    parser.add_argument("--batch", type=int, help="128, and 8 on a CPU")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=("paths", *NETWORKS))
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
+    chosen = parser.parse_args()
+    if chosen.device == "cuda" and not torch.cuda.is_available():
+        print("No CUDA device here. `--device cpu` rehearses the script without one.")
+        return
+    device = torch.device(chosen.device)
+    images_, batch = (4096, 128) if device.type == "cuda" else (8, 8)
+    images_, batch = chosen.images or images_, chosen.batch or batch
+    warnings.filterwarnings("ignore", category=bs.errors.ConvergenceWarning)  # the weights are random
+    results: Report = {"device": device_name(device), "torch": torch.__version__, "paths": [], "speed": []}
+    if chosen.only in (None, "paths"):
+        results["paths"] = paths(device)
+    for name in NETWORKS:
+        if chosen.only in (None, name):
+            results["speed"].append(speed(name, device, images_, batch, chosen.repeats))
+    slug = "_".join(results["device"].lower().replace("(", "").replace(")", "").split())
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    (chosen.out / f"gpu_{slug}.json").write_text(json.dumps(results, indent=2) + "\n")
+    (chosen.out / f"gpu_{slug}.md").write_text(markdown(results))
+    print(markdown(results))
+
+
+if __name__ == "__main__":
+    main()

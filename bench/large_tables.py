@@ -1,0 +1,153 @@
+"""Seconds and memory of a fit to Parquet files of ever more rows, read a block at a time.
+
+Each size is fitted in a process of its own, which has fitted a few rows before, so that libraries are loaded. Memory
+is the highest resident size during the fit, sampled every millisecond, less what was resident before it. The files are
+written to a temporary folder and deleted.
+
+    python -m bench.large_tables [--model logistic additive mlp] [--rows 100000 1000000 10000000] [--columns 20]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import bayescope as bs
+from bench.linear import peak_growth
+
+RESULTS = Path(__file__).parent / "results"
+# Rows that are made and written at a time, a row group of the file each.
+GROUP = 100_000
+TARGET = "y"
+# What a rate is taken over, to say what more rows than were measured would take.
+FORETOLD = 10**8
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "logistic": lambda: bs.BayesianLogisticRegression(prior_precision="evidence", standardize=True),
+    "additive": lambda: bs.NeuralAdditiveClassifier(random_state=0),
+    "mlp": lambda: bs.BayesianMLPClassifier(random_state=0),
+}
+
+
+def write(path: Path, rows: int, columns: int) -> None:
+    """A table of correlated normal columns, and labels from a logistic model."""
+    rng = np.random.default_rng(0)
+    mixing = np.eye(columns) + 0.5 * rng.standard_normal((columns, columns)) / np.sqrt(columns)
+    weights = 0.3 * rng.standard_normal(columns)
+    names = [f"x{j}" for j in range(columns)]
+    schema = pa.schema([*((name, pa.float64()) for name in names), (TARGET, pa.int64())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, rows, GROUP):
+            x = rng.standard_normal((min(GROUP, rows - start), columns)) @ mixing
+            y = rng.random(len(x)) < 1.0 / (1.0 + np.exp(-(x @ weights + 0.3)))
+            arrays = [*(pa.array(np.ascontiguousarray(column)) for column in x.T), pa.array(y.astype(np.int64))]
+            writer.write_table(pa.table(arrays, schema=schema))
+
+
+def measure(model: str, path: Path, warm: Path) -> dict[str, float]:
+    """Seconds and memory of one fit, in this process."""
+    MODELS[model]().fit(bs.open_table(warm), TARGET)
+    table = bs.open_table(path)
+    fitted: list[Any] = []
+    start, computed = time.perf_counter(), time.process_time()
+    grown = peak_growth(lambda: fitted.append(MODELS[model]().fit(table, TARGET)))
+    took, computed = time.perf_counter() - start, time.process_time() - computed
+    start = time.perf_counter()
+    for _ in table.blocks():
+        pass
+    return {
+        "rows": table.rows,
+        "file_mb": path.stat().st_size / 1e6,
+        "seconds": took,
+        "cpu_seconds": computed,
+        "read_once_seconds": time.perf_counter() - start,
+        "peak_growth_mb": grown / 1e6,
+        "log_evidence": fitted[0].log_evidence_,
+    }
+
+
+def measure_all(model: str, sizes: list[int], columns: int) -> dict[str, Any]:
+    """All sizes, each in a process of its own."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        warm = Path(folder) / "warm.parquet"
+        write(warm, 5_000, columns)
+        for rows in sizes:
+            path = Path(folder) / "table.parquet"
+            write(path, rows, columns)
+            command = [sys.executable, "-m", "bench.large_tables", "--one", model, str(path), str(warm)]
+            answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            found.append(json.loads(answer.splitlines()[-1]))
+            print(model, found[-1], flush=True)
+            path.unlink()
+    return {"columns": columns, "sizes": found, "foretold": foretold(found)}
+
+
+def foretold(sizes: list[dict[str, float]]) -> dict[str, float]:
+    """What 10⁸ rows would take at the rate between the two largest sizes: extrapolated, and not measured."""
+    if len(sizes) < 2:
+        return {}
+    smaller, larger = sizes[-2:]
+    rate = (larger["seconds"] - smaller["seconds"]) / (larger["rows"] - smaller["rows"])
+    return {"rows": FORETOLD, "seconds": larger["seconds"] + rate * (FORETOLD - larger["rows"])}
+
+
+def table_of(results: dict[str, Any]) -> str:
+    """The results in Markdown."""
+    lines = [
+        "# Fits to tables on disk",
+        "",
+        "Parquet, read in blocks of 65,536 rows; one process. `python -m bench.large_tables` writes this.",
+        "",
+        "| model | rows × columns | file, MB | seconds | of a core, s | seconds per 10⁶ rows | one reading, s | memory over the start, MB |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for model, found in results.items():
+        for size in found["sizes"]:
+            lines.append(
+                f"| {model} | {size['rows']:,} × {found['columns']} | {size['file_mb']:.0f} | {size['seconds']:.1f} | "
+                f"{size.get('cpu_seconds', float('nan')):.1f} | "
+                f"{1e6 * size['seconds'] / size['rows']:.2f} | {size['read_once_seconds']:.1f} | "
+                f"{size['peak_growth_mb']:.0f} |"
+            )
+        more = found["foretold"]
+        if more:
+            lines.append(
+                f"| {model} | {more['rows']:,} × {found['columns']} | | {more['seconds']:.0f}, extrapolated | | | | |"
+            )
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Measures, and writes what was found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", nargs="+", default=["logistic"], choices=list(MODELS))
+    parser.add_argument("--rows", nargs="+", type=int, default=[10**5, 10**6, 10**7])
+    parser.add_argument("--columns", type=int, default=20)
+    parser.add_argument("--one", nargs=3, metavar=("MODEL", "PATH", "WARM"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        model, path, warm = options.one
+        print(json.dumps(measure(model, Path(path), Path(warm))))
+        return
+    written = RESULTS / "large_tables.json"
+    results = json.loads(written.read_text(encoding="utf-8")) if written.exists() else {}
+    for model in options.model:
+        results[model] = measure_all(model, options.rows, options.columns)
+        written.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        written.with_suffix(".md").write_text(table_of(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

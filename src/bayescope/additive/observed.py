@@ -1,0 +1,117 @@
+"""What an additive model is fitted to: rows with targets, in memory or in files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+import torch
+from torch import Tensor
+
+from bayescope.additive.design import Design
+from bayescope.additive.families import Family
+from bayescope.additive.margins import Margin
+from bayescope.additive.passes import InMemory, Passes, RowValues
+from bayescope.additive.terms import Column, Rows
+
+
+class Observed(Protocol):
+    """N rows, their targets, and the distinct points that terms read of them.
+
+    Attributes:
+        scale: the outputs' unit in that of the targets, shape (C,).
+        shift: the outputs' zero, shape (C,).
+        log_unit: log∣dy/d target∣ of one row: what log Z loses for each when it is told in y's unit.
+    """
+
+    @property
+    def scale(self) -> Tensor:
+        """Of the outputs."""
+
+    @property
+    def shift(self) -> Tensor:
+        """Of the outputs."""
+
+    @property
+    def log_unit(self) -> float:
+        """Of the targets."""
+
+    @property
+    def targets(self) -> RowValues:
+        """Canonical, in units in which first weights of order 1 make sense: standard deviations of y."""
+
+    @property
+    def weights(self) -> RowValues:
+        """Of the rows, shape (N,)."""
+
+    @property
+    def total(self) -> float:
+        """Σ w."""
+
+    @property
+    def offset(self) -> RowValues | None:
+        """Shape (N, C), in the unit of the targets."""
+
+    @property
+    def passes(self) -> Passes:
+        """How the rows are read."""
+
+    @property
+    def values(self) -> Rows:
+        """Rows in which each feature takes all the values that it has, whatever the others have."""
+
+    def design(self, family: Family) -> Design:
+        """The distinct points of a family."""
+
+    def margin(self, column: Column, generator: torch.Generator) -> Margin:
+        """One feature in a few groups."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Rows in memory.
+
+    Attributes:
+        rows: encoded, their offset in the outputs' unit.
+        targets: canonical.
+        weights: of the rows, shape (N,).
+        scale: the outputs' unit in that of the targets, shape (C,).
+        shift: the outputs' zero, shape (C,).
+        log_unit: log∣dy/d target∣ of one row.
+    """
+
+    rows: Rows
+    targets: Tensor
+    weights: Tensor
+    scale: Tensor
+    shift: Tensor
+    log_unit: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Σ w."""
+        return float(self.weights.sum())
+
+    @property
+    def offset(self) -> Tensor | None:
+        """In the unit of the targets."""
+        return None if self.rows.offset is None else self.rows.offset / self.scale
+
+    @property
+    def passes(self) -> Passes:
+        """All at once."""
+        return InMemory()
+
+    @property
+    def values(self) -> Rows:
+        """The rows."""
+        return self.rows
+
+    def design(self, family: Family) -> Design:
+        """The distinct points of a family."""
+        return Design.of(family, self.rows, self.weights)
+
+    def margin(self, column: Column, generator: torch.Generator) -> Margin:
+        """One feature in a few groups."""
+        return Margin.of(column, self.rows, self.weights, generator)

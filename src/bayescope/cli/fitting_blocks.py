@@ -1,0 +1,185 @@
+"""`bayescope fit` on a directory, a glob or a large file: a block of rows in memory at a time."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from bayescope.cli.answer import answer, noted_warnings
+from bayescope.cli.checkpoints import Checkpoints
+from bayescope.cli.dataset import DatasetSource
+from bayescope.cli.fit_answer import Outcome, facts_of_fit, lines_of_fit
+from bayescope.cli.fit_settings import FitSettings
+from bayescope.cli.fitted_table import FittedTable
+from bayescope.cli.held_out import HeldOut, score
+from bayescope.cli.models import build
+from bayescope.cli.python_saved import table_of
+from bayescope.cli.target import Target
+from bayescope.cli.training_table import Roles, TrainingTable
+from bayescope.errors import InputError
+from bayescope.processes import Processes
+from bayescope.tables import TableDataset
+from bayescope.tables.seen import MOST_VALUES, LabelsSeen, NumbersSeen
+
+# So many rows judge a fit well enough: the standard error of an accuracy is then below 0.002.
+JUDGES = 100_000
+
+
+def fit_blocks(path: Path, out: Path, settings: FitSettings, processes: Processes) -> None:
+    """Fits a model to a table of any size, prints how well it predicts held-out rows, and saves it.
+
+    Args:
+        path: a directory, a glob or a file.
+        out: the model's file.
+        settings: all else.
+        processes: that work on it together.
+
+    Raises:
+        InputError: if the table, an option or the file cannot be used; before any fit, and before anything is written.
+    """
+    with processes.agreed():
+        source = DatasetSource(path, settings.missing)
+        roles = settings.roles.within(source)
+        table = _opened(source, roles)
+        target = _target(table, source, roles.target, settings.task)
+        estimator = build(settings.options, target.task)
+        if roles.categorical:
+            estimator.set_params(categorical=list(roles.categorical))
+        every = _stride(settings.test_size, table.rows)
+        checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
+    outcome = _fitted(estimator, table, target, roles, every, checkpoints, settings, processes)
+    if processes.first:
+        told = _described(outcome, target, roles, source.name, settings)
+        outcome.estimator.save(out, metadata=told.metadata())
+        checkpoints.remove()
+        facts = facts_of_fit(_shown(source.name, target, told), outcome, out)
+        answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
+
+
+def _opened(source: DatasetSource, roles: Roles) -> TableDataset:
+    names = roles.features(source.header)
+    if not names:
+        raise InputError(f"{source.name}: expected features beside the target, got none. Add columns, or drop fewer.")
+    extra = [roles.target, *([] if roles.weight is None else [roles.weight])]
+    return source.table([*names, *extra])
+
+
+def _target(table: TableDataset, source: DatasetSource, name: str, task: str) -> Target:
+    """The target by its different values, which a pass over its column tells."""
+    labels = table.kinds[name] == "categorical"
+    numbers, seen = NumbersSeen(name), LabelsSeen(name)
+    for (column,) in table.blocks([name]):
+        once = np.ones(len(column.values))
+        if labels:
+            seen.add(column, once)
+        else:
+            numbers.add(column.values, once)
+    if None in seen.tally or numbers.missing:
+        raise InputError(
+            f"{source.name}: column {name!r}: expected a target in each row of a table read in blocks, got rows "
+            "without. Leave them out of the table."
+        )
+    if labels:
+        found = np.array(list(seen.tally), dtype=object)
+        return Target.of(source, name, found, "labels", np.zeros(1), task)
+    if numbers.values is None and task != "classification":
+        return Target(name, np.empty(0), "regression", f"{name} has more than {MOST_VALUES:,} different numbers")
+    few = np.arange(MOST_VALUES + 1.0) if numbers.values is None else numbers.values
+    return Target.of(source, name, few, "numeric", np.zeros(1), task)
+
+
+def _stride(share: float, rows: int) -> int | None:
+    """Every how-manieth row is held out: by the share asked for, and no more than judge a fit; ``None`` for none."""
+    if not 0 <= share <= 0.5:
+        raise InputError(
+            f"--test-size: expected a number from 0 to 0.5 for a table that is read in blocks, got {share:g}. 0 holds "
+            "nothing out."
+        )
+    if share == 0:
+        return None
+    every = max(round(1.0 / share), math.ceil(rows / JUDGES))
+    if rows < 2 * every:
+        raise InputError(
+            f"--test-size: expected at least two rows to judge by, got {rows // every} of {rows}. Change the share, or "
+            "hold nothing out with --test-size 0."
+        )
+    return every
+
+
+def _fitted(
+    estimator: Any,
+    table: TableDataset,
+    target: Target,
+    roles: Roles,
+    every: int | None,
+    checkpoints: Checkpoints,
+    settings: FitSettings,
+    processes: Processes,
+) -> Outcome:
+    begun = time.perf_counter()
+    again = settings.refit or every is None
+    remarks = []
+    if settings.resume and not checkpoints.found:
+        remarks.append(f"--resume: {checkpoints.nothing_left(settings.options.model)}; it was fitted from the start")
+    rows = table.rows
+    with noted_warnings() as warned:
+        held_out, model = None, None
+        if every is not None:
+            learnt, judges = table.split(every)
+            rows = learnt.rows
+            remarks.append(f"rows {every}, {2 * every}, {3 * every} and so on were held out")
+            model = _fit(estimator, learnt, roles, checkpoints.first)
+            if processes.first:
+                held_out = _judged(model, judges, roles, target, settings.options.seed)
+        if again:
+            rows, model = table.rows, _fit(estimator, table, roles, checkpoints.last)
+    seconds = time.perf_counter() - begun
+    return Outcome(model, np.arange(rows), held_out, seconds, (*remarks, *warned), refitted=again and every is not None)
+
+
+def _fit(estimator: Any, table: TableDataset, roles: Roles, checkpoint: Path | None) -> Any:
+    """A fitted copy, which knows nothing of where this was."""
+    fresh = clone(estimator)
+    if checkpoint is not None:
+        fresh.set_params(checkpoint=str(checkpoint))
+    fresh.fit(table, roles.target, **({} if roles.weight is None else {"sample_weight": roles.weight}))
+    return fresh if checkpoint is None else fresh.set_params(checkpoint=None)
+
+
+def _judged(model: Any, table: TableDataset, roles: Roles, target: Target, seed: int) -> HeldOut:
+    """Scores of a model on the rows of a table, which are read into memory."""
+    names = roles.features(table.names)
+    columns = table.read([*names, target.name], slice(None), categorical=roles.categorical)
+    *features, labels = (pd.Series(column.values, name=column.name) for column in columns)
+    if target.task == "classification":
+        labels = pd.Series(labels.to_numpy().astype(model.classes_.dtype), name=target.name)
+    return score(model, pd.concat(features, axis=1), labels, seed)
+
+
+def _described(outcome: Outcome, target: Target, roles: Roles, source: str, settings: FitSettings) -> FittedTable:
+    """What the model's file says of the table."""
+    model = outcome.estimator
+    judged = () if outcome.held_out is None else outcome.held_out.scores
+    return replace(
+        table_of(source, model),
+        target=target.name,
+        classes=model.classes_.tolist() if target.task == "classification" else [],
+        file=Path(source).name,
+        rows=len(outcome.rows),
+        dropped=list(roles.drop),
+        weight=roles.weight,
+        seed=settings.options.seed,
+        scores=[[s.name, s.value, s.low, s.high] for s in judged if np.isfinite([s.value, s.low, s.high]).all()],
+    )
+
+
+def _shown(source: str, target: Target, told: FittedTable) -> TrainingTable:
+    """The table, as far as an answer tells of it."""
+    return TrainingTable(source, pd.DataFrame(), told.kinds, target)

@@ -1,0 +1,175 @@
+"""A table on disk as an additive model is fitted to it: two passes over the features turn rows into codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from bayescope.additive.coded import CodedData, Codes
+from bayescope.additive.design import MOST_POINTS
+from bayescope.errors import InputError
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableTargets
+from bayescope.tables.codes import Coder, LabelCoder, NumberCoder
+from bayescope.tables.columns import Kind, values_of_kind
+from bayescope.tables.encoding import transforms_of
+from bayescope.tables.row_files import Constant, RowFile
+from bayescope.tables.seen import LabelsSeen, NumbersSeen, Sample, Sampler
+from bayescope.tables.suspicion import warn_of_numbers
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """The unit of an additive model's outputs.
+
+    Attributes:
+        scale: in that of the targets, shape (C,).
+        shift: their zero, shape (C,).
+        log_unit: log∣dy/d target∣ of one row.
+    """
+
+    scale: np.ndarray
+    shift: np.ndarray
+    log_unit: float = 0.0
+
+
+def coded(source: TableRows, targets: TableTargets, outputs: Outputs, numeric_transform: Any) -> CodedData:
+    """Reads a table twice: what its columns hold, and the point of each value, which goes to a file.
+
+    Args:
+        source: the table.
+        targets: what is to be predicted.
+        outputs: their unit.
+        numeric_transform: of columns of numbers, as the estimators take it.
+
+    Raises:
+        InputError: if a column cannot be used.
+        OptionError: if a transform or a column that it names is unknown.
+    """
+    processes = source.processes
+    with processes.agreed():
+        survey = _Survey.of(source, targets)
+    survey = reduce(_Survey.joined, processes.gather(survey))
+    coders = survey.coders(numeric_transform)
+    with processes.agreed():
+        files = _Files.of(source, targets, outputs, coders)
+        if not files.codes.rows:
+            raise InputError(
+                "sample_weight: expected a weight above 0 in some row of each process's part of the table, got none."
+            )
+    sums = [[torch.from_numpy(part) for part in coder.sums()] for coder in coders]
+    added = iter(processes.sum([part for parts in sums for part in parts]))
+    features = tuple(
+        coder.coded([next(added).numpy() for _ in parts]) for coder, parts in zip(coders, sums, strict=True)
+    )
+    scale, shift = torch.from_numpy(outputs.scale), torch.from_numpy(outputs.shift)
+    weights = files.weights or Constant(1.0, files.codes.rows)
+    return CodedData(
+        features, files.codes, files.targets, weights, files.offset, scale, shift, outputs.log_unit, processes
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Survey:
+    """What the first pass tells of the features.
+
+    Attributes:
+        kinds: of the columns, by name.
+        numbers: the columns of numbers.
+        labels: those of labels.
+        sample: of rows, the columns of numbers.
+    """
+
+    kinds: Mapping[str, Kind]
+    numbers: Sequence[NumbersSeen]
+    labels: Sequence[LabelsSeen]
+    sample: Sample
+
+    @classmethod
+    def of(cls, source: TableRows, targets: TableTargets) -> _Survey:
+        """Reads the table."""
+        kinds: dict[str, Kind] = {
+            name: "categorical" if name in source.categorical else source.table.kinds[name] or "numeric"
+            for name in source.names
+        }
+        numbers = [NumbersSeen(name) for name, kind in kinds.items() if kind == "numeric"]
+        labels = [LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"]
+        sampler = Sampler(len(numbers))
+        for count, block in enumerate(source.blocks()):
+            if count == 0:
+                warn_of_numbers(block.columns)
+            if not len(block.rows):
+                continue
+            weights, by_name = targets.weights(block), {column.name: column for column in block.columns}
+            values = [values_of_kind(by_name[own.name], "numeric") for own in numbers]
+            for own, x in zip(numbers, values, strict=True):
+                own.add(x, weights)
+            for told in labels:
+                told.add(by_name[told.name], weights)
+            sampler.add(np.column_stack([*values, weights]), block.rows)
+        return cls(kinds, numbers, labels, sampler.sample())
+
+    def joined(self, other: _Survey) -> _Survey:
+        """That of both parts."""
+        numbers = [one.joined(another) for one, another in zip(self.numbers, other.numbers, strict=True)]
+        labels = [one.joined(another) for one, another in zip(self.labels, other.labels, strict=True)]
+        return _Survey(self.kinds, numbers, labels, self.sample.joined([other.sample]))
+
+    def coders(self, numeric_transform: Any) -> list[Coder]:
+        """Of the columns, in the order of the table."""
+        transforms = transforms_of(self.kinds, numeric_transform)
+        coders: dict[str, Coder] = {told.name: LabelCoder(told.encoding()) for told in self.labels}
+        for place, own in enumerate(self.numbers):
+            sample = self.sample.column(place)
+            encoding = own.encoding(transforms[own.name], sample)
+            some = sample[0] if own.values is None else own.values
+            coders[own.name] = NumberCoder(encoding, some, own.values is not None, MOST_POINTS)
+        return [coders[name] for name in self.kinds]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Files:
+    """What the second pass writes.
+
+    Attributes:
+        codes: the point of each value.
+        targets: in canonical form.
+        weights: of the rows, or ``None`` where all count once.
+        offset: in the unit of the targets, or ``None``.
+    """
+
+    codes: Codes
+    targets: RowFile
+    weights: RowFile | None
+    offset: RowFile | None
+
+    @classmethod
+    def of(cls, source: TableRows, targets: TableTargets, outputs: Outputs, coders: Sequence[Coder]) -> _Files:
+        """Reads the table."""
+        codes = Codes(len(coders), max(coder.points for coder in coders))
+        values: RowFile | None = None
+        weights = RowFile()
+        offset = None if source.offset is None else RowFile((len(outputs.scale),))
+        plain = True
+        for block in source.blocks():
+            counts, canonical = targets.weights(block), targets.values(block)
+            values = values or RowFile(canonical.shape[1:], canonical.dtype)
+            values.append(canonical)
+            weights.append(counts)
+            plain = plain and bool((counts == 1.0).all())
+            if offset is not None:
+                assert block.offset is not None
+                padded = np.pad(block.offset[:, None], ((0, 0), (0, len(outputs.scale) - 1)))
+                offset.append(padded / outputs.scale)
+            pairs = zip(coders, block.columns, strict=True)
+            codes.append(np.stack([coder.codes(column, counts) for coder, column in pairs]))
+        assert values is not None
+        return cls(codes, values, None if plain else weights, offset)

@@ -1,0 +1,207 @@
+"""A table on disk as a network is trained on it: read twice, then from temporary files, in a new order each epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from bayescope.errors import InputError
+from bayescope.estimators.reading import as_tensor
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableTargets
+from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.weighted import Weighted
+from bayescope.tables.columns import Kind
+from bayescope.tables.learning import TableSeen
+from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName
+from bayescope.tables.row_files import RowFile
+from bayescope.tables.suspicion import warn_of_numbers
+
+# An epoch reads pieces of so many neighbouring rows in a new order, and shuffles the rows of so many pieces together.
+PIECE_ROWS, WINDOW_PIECES = 4096, 16
+# Rows at once where the order is the table's.
+ORDERED_ROWS = 4096
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NetworkFiles:
+    """The rows of a process's part of a table, as a network takes them.
+
+    Attributes:
+        inputs: float64, shape (N, D).
+        targets: canonical, with the rows' weights as a last column where these are not all 1.
+        mean_weight: of the rows of all processes; ``None`` where all count once.
+        rows: of all processes.
+        longest: the rows of the process that has most.
+        count: of processes.
+    """
+
+    inputs: RowFile
+    targets: RowFile
+    mean_weight: float | None
+    rows: int
+    longest: int
+    count: int
+
+    @classmethod
+    def of(
+        cls, source: TableRows, targets: TableTargets, scaling: Any, encoding: Any
+    ) -> tuple[Preprocessing, NetworkFiles]:
+        """Reads a table twice: what its columns hold, and each row as numbers, which go to files.
+
+        Args:
+            source: the table.
+            targets: what is to be predicted.
+            scaling: of numbers, as `Preprocessing` takes it.
+            encoding: of labels, as `Preprocessing` takes it.
+
+        Raises:
+            InputError: if a column cannot be used, or a process has no row.
+            OptionError: if the scaling or the encoding is unknown.
+            UnsupportedError: for the encoding "target".
+        """
+        processes = source.processes
+        kinds: dict[str, Kind] = {
+            name: "categorical" if name in source.categorical else source.table.kinds[name] or "numeric"
+            for name in source.names
+        }
+        seen = TableSeen(kinds, scaling=cast(ScalingName | None, scaling), encoding=cast(EncodingName, encoding))
+        total, rows, plain = 0.0, 0, True
+        with processes.agreed():
+            for place, block in enumerate(source.blocks()):
+                if place == 0:
+                    warn_of_numbers(block.columns)
+                if len(block.rows):
+                    weights = targets.weights(block)
+                    seen.add(block.columns, weights, block.rows)
+                    total, rows = total + float(weights.sum()), rows + len(weights)
+                    plain = plain and bool((weights == 1.0).all())
+            if not rows:
+                raise InputError(
+                    "sample_weight: expected a weight above 0 in some row of each process's part of the table, got "
+                    "none."
+                )
+        preprocessing = reduce(TableSeen.joined, processes.gather(seen)).preprocessing()
+        each = processes.gather((rows, total, plain))
+        everyone = sum(count for count, *_ in each)
+        mean = None if all(once for *_, once in each) else sum(mass for _, mass, _ in each) / everyone
+        with processes.agreed():
+            inputs, values = _written(source, targets, preprocessing, weighted=mean is not None)
+        longest = max(count for count, *_ in each)
+        return preprocessing, cls(inputs, values, mean, everyone, longest, processes.count)
+
+    @property
+    def features(self) -> int:
+        """D."""
+        return self.inputs.shape[0]
+
+    def notes(self) -> dict[str, str]:
+        """What a summary says of them."""
+        size = (self.inputs.nbytes + self.targets.nbytes) / 2**20
+        window = PIECE_ROWS * WINDOW_PIECES
+        return {
+            "table": f"read twice from disk, then from temporary files of {size:,.0f} MiB, freed since; each epoch in "
+            f"a new order of pieces of {PIECE_ROWS:,} rows, shuffled {window:,} rows at a time"
+        }
+
+    def likelihood(self, plain: Likelihood) -> Likelihood:
+        """p(y∣f) to the power of each row's weight, where these are not all 1."""
+        return plain if self.mean_weight is None else Weighted(plain, self.mean_weight)
+
+    def shuffled(self, batch_size: int, seed: int, standardised: Callable[[Tensor], Tensor]) -> DataLoader[Any]:
+        """Minibatches in a new order at each pass, of at most so many rows over all processes.
+
+        Args:
+            batch_size: the most rows.
+            seed: of the orders.
+            standardised: makes of targets what the network is trained on.
+        """
+        order = torch.Generator().manual_seed(seed)
+        own = max(1, batch_size // self.count)
+        steps = math.ceil(self.longest / own)
+        return DataLoader(_Shuffled(self, steps, order, standardised), batch_size=None, generator=order)
+
+    def ordered(self, standardised: Callable[[Tensor], Tensor]) -> DataLoader[Any]:
+        """The rows as they come."""
+        return DataLoader(_Ordered(self, standardised), batch_size=None, generator=torch.Generator())
+
+    def read(self, rows: slice, standardised: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of neighbouring rows."""
+        targets = self.targets[rows]
+        if self.mean_weight is None:
+            return self.inputs[rows], standardised(targets)
+        return self.inputs[rows], torch.cat([standardised(targets[:, :-1]), targets[:, -1:]], 1)
+
+
+def _written(
+    source: TableRows, targets: TableTargets, preprocessing: Preprocessing, *, weighted: bool
+) -> tuple[RowFile, RowFile]:
+    """Inputs and targets of all rows."""
+    inputs = RowFile((len(preprocessing.names),))
+    values: RowFile | None = None
+    for block in source.blocks():
+        if not len(block.rows):
+            continue
+        canonical = as_tensor(targets.values(block))
+        if weighted:
+            canonical = Weighted.join(canonical, as_tensor(targets.weights(block)))
+        values = values or RowFile(tuple(canonical.shape[1:]), canonical.numpy().dtype)
+        inputs.append(preprocessing(block.columns))
+        values.append(canonical.numpy())
+    assert values is not None
+    return inputs, values
+
+
+@final
+class _Ordered(IterableDataset[tuple[Tensor, Tensor]]):
+    """Batches in the order of the table."""
+
+    def __init__(self, files: NetworkFiles, standardised: Callable[[Tensor], Tensor]) -> None:
+        self._files, self._standardised = files, standardised
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for start in range(0, len(self._files.inputs), ORDERED_ROWS):
+            yield self._files.read(slice(start, start + ORDERED_ROWS), self._standardised)
+
+
+@final
+class _Shuffled(IterableDataset[tuple[Tensor, Tensor]]):
+    """A number of minibatches, of sizes that differ by one at most, in an order that is drawn at each pass."""
+
+    def __init__(
+        self, files: NetworkFiles, steps: int, order: torch.Generator, standardised: Callable[[Tensor], Tensor]
+    ) -> None:
+        self._files, self._order, self._standardised = files, order, standardised
+        rows = len(files.inputs)
+        self._sizes = [rows * (k + 1) // steps - rows * k // steps for k in range(steps)]
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        left: Sequence[Tensor] = ()
+        windows = self._windows()
+        for size in self._sizes:
+            while not left or len(left[0]) < size:
+                window = next(windows)
+                left = [torch.cat(pair) for pair in zip(left, window, strict=True)] if left else window
+            yield left[0][:size], left[1][:size]
+            left = [part[size:] for part in left]
+
+    def _windows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Rows of several pieces, shuffled."""
+        count = len(self._files.inputs)
+        pieces = torch.randperm(math.ceil(count / PIECE_ROWS), generator=self._order)
+        for some in pieces.split(WINDOW_PIECES):
+            read = [
+                self._files.read(slice(at * PIECE_ROWS, (at + 1) * PIECE_ROWS), self._standardised)
+                for at in some.tolist()
+            ]
+            inputs, targets = (torch.cat(parts) for parts in zip(*read, strict=True))
+            shuffled = torch.randperm(len(inputs), generator=self._order)
+            yield inputs[shuffled], targets[shuffled]

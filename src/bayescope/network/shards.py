@@ -1,0 +1,240 @@
+"""Which rows of a data set are one process's, where several fit together, and what their numbers are among all rows.
+
+Every row is to count once. What all processes were given alike is cut into contiguous parts; what differs between them
+is each one's own part already. A `DistributedSampler` deals the rows out in turn, and repeats some of them until all
+processes have as many: those come last, and are left out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from bayescope.errors import InputError
+from bayescope.network.fingerprint import Fingerprint
+from bayescope.network.inputs import count_rows, map_tensors
+from bayescope.network.pairs import as_tensor, map_arrays, pair_of
+from bayescope.processes import Processes
+
+# So many rows, evenly spread, tell whether arrays are the same on all processes; and so many of a data set that has to
+# be asked for each.
+LOOKED_AT, ASKED_FOR = 1024, 8
+# What to do about a loader that gives every process all rows.
+SAMPLER = (
+    "Give the DataLoader a DistributedSampler: DataLoader(data, batch_size=…, sampler=DistributedSampler(data, "
+    "shuffle=False))."
+)
+
+
+@final
+@dataclass(frozen=True)
+class Shard:
+    """One process's rows.
+
+    Attributes:
+        first: the number of the process's first row among those of all, ...
+        step: ... and how far it is from each to the next.
+        numbered: whether the numbers are known.
+        limit: how many rows of a pass count; those after them are other processes', repeated.
+        given: how many rows a pass gives with those; ``None`` where that is not known.
+        missing: how many rows of the data set no process reads.
+        most: the rows of the data set, where reading more in all means that some count twice.
+    """
+
+    first: int = 0
+    step: int = 1
+    numbered: bool = True
+    limit: int | None = None
+    given: int | None = None
+    missing: int = 0
+    most: int | None = None
+
+
+def part_of(processes: Processes, data: Any, count: int) -> slice:
+    """Which of ``count`` rows of arrays or of a data set, or batches of a list, are the process's.
+
+    Raises:
+        InputError: if some processes have the same, and others not.
+    """
+    return processes.slice(count) if same_on_all(processes, data) else slice(0, count)
+
+
+def following(processes: Processes, rows: int) -> Shard:
+    """So many rows of the process, after those of the processes before it."""
+    return Shard(sum(processes.gather(rows)[: processes.rank]))
+
+
+def shard_of(processes: Processes, loader: Any) -> Shard:
+    """What a loader, or a data set that gives its rows one after another, gives the process.
+
+    Raises:
+        InputError: if it gives all processes the same, or its sampler is for other processes than these.
+    """
+    if processes.count == 1:
+        return Shard()
+    with processes.agreed():
+        sampler = _sampler(loader)
+        shard = _dealt(processes, loader, sampler)
+        plain = isinstance(sampler, SequentialSampler | RandomSampler) and not isinstance(
+            loader.dataset, IterableDataset
+        )
+        own = _fingerprint(loader.dataset) if plain else None
+    everyone = processes.gather(own)
+    if own is not None and everyone.count(own) == processes.count:
+        raise InputError(
+            f"data: expected other rows on each of {processes.count} processes, got all on each. {SAMPLER}"
+        )
+    return shard
+
+
+def _sampler(loader: Any) -> Any:
+    return getattr(getattr(loader, "batch_sampler", None), "sampler", getattr(loader, "sampler", None))
+
+
+def _dealt(processes: Processes, loader: Any, sampler: Any) -> Shard:
+    """What a sampler for several processes deals out."""
+    replicas, rank = getattr(sampler, "num_replicas", None), getattr(sampler, "rank", None)
+    if replicas is None or rank is None:
+        return Shard(numbered=False)
+    if (replicas, rank) != (processes.count, processes.rank):
+        raise InputError(
+            f"data: expected a sampler for rank {processes.rank} of {processes.count}, got one for rank {rank} of "
+            f"{replicas}. Make it after the process group, without num_replicas= and rank=."
+        )
+    rows = len(loader.dataset)
+    if type(sampler).__iter__ is not DistributedSampler.__iter__:
+        return Shard(numbered=False, most=rows)
+    if sampler.drop_last:
+        missing = max(0, rows - sampler.total_size) if processes.first else 0
+        return Shard(rank, replicas, given=len(sampler), missing=missing)
+    return Shard(rank, replicas, limit=max(0, -(-(rows - rank) // replicas)), given=len(sampler))
+
+
+def same_on_all(processes: Processes, data: Any) -> bool:
+    """Whether all processes were given the same arrays, list of batches or data set.
+
+    Never so for a loader, whose sampler says what it reads, and for a data set that cannot be asked for a row.
+
+    Raises:
+        InputError: if some processes have the same, and others not.
+    """
+    if processes.count == 1 or isinstance(data, DataLoader | IterableDataset):
+        return False
+    with processes.agreed():
+        own = _fingerprint(data)
+    everyone = processes.gather(own)
+    if everyone.count(own) == processes.count:
+        return True
+    for rank, one in enumerate(everyone):
+        if one in everyone[:rank] and not one.empty:
+            raise InputError(
+                f"data: expected the same on all {processes.count} processes or another part on each, got the same on "
+                f"ranks {everyone.index(one)} and {rank} alone."
+            )
+    return False
+
+
+def set_epoch(data: Any, number: int) -> None:
+    """Tells the sampler of a loader, if it asks for it, that another epoch begins: each has an order of its own."""
+    sampler = _sampler(data)
+    if hasattr(sampler, "set_epoch"):
+        sampler.set_epoch(number)
+
+
+@final
+@dataclass(frozen=True)
+class _Fingerprint:
+    """What tells data apart: their form, and a hash of some rows."""
+
+    form: str
+    rows: int
+    hash: str
+
+    @property
+    def empty(self) -> bool:
+        return self.rows == 0
+
+
+def _fingerprint(data: Any) -> _Fingerprint:
+    if isinstance(data, Dataset):
+        return _of_dataset(data)
+    if isinstance(data, list):
+        return _of_batches(data)
+    inputs, targets = pair_of(data)
+    return _of_rows(map_arrays(inputs), as_tensor(targets))
+
+
+def _of_rows(inputs: Any, targets: torch.Tensor) -> _Fingerprint:
+    rows, found = count_rows(inputs), Fingerprint()
+    some = torch.tensor(_spread(rows, LOOKED_AT), dtype=torch.int64)
+    if rows:
+        found.add(map_tensors(lambda tensor: tensor[some.to(tensor.device)], inputs), targets[some.to(targets.device)])
+    shapes: list[Any] = []
+    map_tensors(lambda tensor: shapes.append((tuple(tensor.shape), str(tensor.dtype))), inputs)
+    return _Fingerprint(str((*shapes, tuple(targets.shape))), rows, found.hex())
+
+
+def _of_batches(batches: Sequence[Any]) -> _Fingerprint:
+    parts = []
+    for place in _spread(len(batches), ASKED_FOR):
+        inputs, targets = pair_of(batches[place])
+        parts.append(_of_rows(map_arrays(inputs), as_tensor(targets)))
+    return _Fingerprint("batches", len(batches), str(parts))
+
+
+def _of_dataset(data: Dataset[Any]) -> _Fingerprint:
+    rows = len(data)  # type: ignore[arg-type]  # torch declares no length
+    with _same_draws():
+        asked = [data[place] for place in _spread(rows, ASKED_FOR)]
+    found: list[str] = []
+    for one in asked:
+        row = Fingerprint()
+        row.add(*_as_rows(one))
+        found.append(row.hex())
+    return _Fingerprint(type(data).__qualname__, rows, " ".join(found))
+
+
+def _as_rows(one: Any) -> tuple[Any, torch.Tensor]:
+    """One row of a data set as a batch of one."""
+    numbers: list[torch.Tensor] = []
+
+    def gather(value: Any) -> None:
+        if isinstance(value, Mapping):
+            gather(list(value.values()))
+        elif isinstance(value, tuple | list):
+            for entry in value:
+                gather(entry)
+        else:
+            numbers.append(as_tensor(value).reshape(1, -1))
+
+    gather(one)
+    return tuple(numbers), torch.zeros(1)
+
+
+def _spread(rows: int, most: int) -> list[int]:
+    """Places of at most so many rows, the first and the last among them."""
+    count = min(rows, most)
+    return [place * (rows - 1) // max(1, count - 1) for place in range(count)]
+
+
+@contextmanager
+def _same_draws() -> Iterator[None]:
+    """Random augmentation gives the same numbers on all processes, and leaves no trace in the global states."""
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002 — data sets draw from the global state
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002

@@ -1,0 +1,259 @@
+"""The processes that work on one fit: their sums, and how an error of one reaches the others.
+
+They are those of torch.distributed's default group, where one is initialised (`torchrun` and
+``torch.distributed.init_process_group``). Without one there is a single process, for which nothing here costs or
+changes anything. Under a group every fit is collective: each process calls it, each with its share of the data, and all
+of them end with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, final
+
+import torch
+from torch import Tensor, distributed
+
+from bayescope import checks
+from bayescope.errors import ProcessError, UnsupportedError
+
+# Tensors of one sum travel together, up to about so many bytes at once: the copy that this takes stays small.
+BUCKET_BYTES = 2**26
+
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """What is called inside is this process's own affair: nothing is summed over processes or waits for another.
+
+    Under an initialised process group of torch.distributed every fit is collective. A fit that one process makes by
+    itself, such as an evaluation on rank 0, is called inside of this:
+
+        if torch.distributed.get_rank() == 0:
+            with bs.alone():
+                q = bs.laplace(other, held_out, likelihood="categorical")
+
+    It holds for the thread that it is called in. Predictions, evidences, samples and files do without: they never wait.
+    """
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
+
+
+@final
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a group, and which of them this is.
+
+    Every method but `slice` is collective: each process has to call it, in the same order. Of a single process each
+    returns what it was given.
+
+    Attributes:
+        rank: this process's place, from 0.
+        count: how many there are.
+        group: torch.distributed's group; ``None`` is the default one.
+    """
+
+    rank: int = 0
+    count: int = 1
+    group: Any = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this is rank 0, which prints and writes for all."""
+        return self.rank == 0
+
+    def slice(self, n: int) -> slice:
+        """This process's contiguous part of ``n`` things; the parts differ by one thing at most, and may be empty."""
+        return slice(n * self.rank // self.count, n * (self.rank + 1) // self.count)
+
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums over the processes, in the order given; equal to the last bit on all of them.
+
+        Args:
+            tensors: of the same shapes, types and kinds of device on every process.
+
+        Raises:
+            ProcessError: if another process has died, or does other work.
+        """
+        if self.count == 1:
+            return list(tensors)
+        return self._in_buckets(tensors, "sum", lambda bucket: distributed.all_reduce(bucket, group=self.group))
+
+    def sum_numbers(self, *numbers: float) -> tuple[float, ...]:
+        """The sums of numbers over the processes, in float64."""
+        (total,) = self.sum([torch.tensor(numbers, dtype=torch.float64)])
+        return tuple(total.tolist())
+
+    def share(self, tensors: Sequence[Tensor], source: int = 0) -> None:
+        """Writes one process's tensors into those of all others.
+
+        Args:
+            tensors: of the same shapes and types on every process; they are written to, without a gradient.
+            source: the rank whose tensors are taken.
+
+        Raises:
+            ProcessError: if another process has died, or does other work.
+        """
+        if self.count == 1:
+            return
+        place = source if self.group is None else distributed.get_global_rank(self.group, source)
+        shared = self._in_buckets(tensors, "share", lambda bucket: distributed.broadcast(bucket, place, self.group))
+        if self.rank == source:
+            return
+        with torch.no_grad():
+            for tensor, received in zip(tensors, shared, strict=True):
+                tensor.detach().copy_(received)
+
+    def common_seed(self, source: torch.Generator) -> int:
+        """A seed that is the same on all processes: rank 0 draws it, the others' generators move on by as much."""
+        seed = torch.tensor(checks.seed_from(source))
+        self.share([seed])
+        return int(seed)
+
+    def own_seed(self, source: torch.Generator) -> int:
+        """A seed of this process's own, from rank 0's generator; of a single process `common_seed` itself.
+
+        Each takes its own of as many seeds as there are processes: torch's generator ignores all but 32 bits of one, so
+        that far apart is no further than random.
+        """
+        common = self.common_seed(source)
+        if self.count == 1:
+            return common
+        drawn = torch.Generator().manual_seed(common)
+        return [checks.seed_from(drawn) for _ in range(self.count)][self.rank]
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes by rank, such as names, shapes and hashes: they are pickled."""
+        if self.count == 1:
+            return [value]
+        everyone: list[Any] = [None] * self.count
+        with _told("gather"):
+            distributed.all_gather_object(everyone, value, group=self.group)
+        return everyone
+
+    def agree(self, error: BaseException | None) -> None:
+        """Raises on all processes if one has failed; to be called before what they do together.
+
+        Args:
+            error: what this process has failed with, or ``None``.
+
+        Raises:
+            ProcessError: with the rank and message of those that failed; where all have failed alike, their own error
+                as it is. A `ProcessError` is raised as it is, since the others know of it or cannot be reached.
+        """
+        if error is not None and (self.count == 1 or isinstance(error, ProcessError)):
+            raise error
+        (failed,) = self.sum_numbers(float(error is not None))
+        if not failed:
+            return
+        told = self.gather(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None and (len(set(told)) == 1 or not isinstance(error, Exception)):
+            raise error
+        failures = [f"rank {rank} failed with {message}" for rank, message in enumerate(told) if message is not None]
+        raise ProcessError(
+            f"processes: expected all {self.count} to succeed; {'; '.join(failures)}. Mend that there: the others "
+            "stopped with it."
+        ) from error
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Work of each process by itself, at whose end all go on or, if it failed on one, all raise; see `agree`.
+
+        Nothing inside may be collective unless every process gets there.
+        """
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:  # noqa: BLE001 — of an interrupt, too, the others have to learn
+            error = raised
+        self.agree(error)
+
+    def _in_buckets(self, tensors: Sequence[Tensor], work: str, collective: Callable[[Tensor], Any]) -> list[Tensor]:
+        """Copies of the tensors after a collective that works in place on flat buckets of them."""
+        done: list[Tensor] = [tensor.detach() for tensor in tensors]
+        kinds = sorted(range(len(done)), key=lambda i: (str(done[i].dtype), str(done[i].device), i))
+        for _, same in groupby(kinds, key=lambda i: (done[i].dtype, done[i].device)):
+            for bucket in _bucketed(list(same), done):
+                flat = torch.cat([done[i].reshape(-1) for i in bucket])
+                staged = flat.to(self._device(flat.device))
+                with _told(work):
+                    collective(staged)
+                pieces = staged.to(flat.device).split([done[i].numel() for i in bucket])
+                for i, piece in zip(bucket, pieces, strict=True):
+                    own = piece if len(bucket) == 1 else piece.clone()  # none keeps the bucket
+                    done[i] = own.reshape(done[i].shape)
+        return done
+
+    def _device(self, device: torch.device) -> torch.device:
+        """Where a tensor of a device has to be for the group's backend: NCCL takes tensors of its GPUs alone."""
+        served = [pair.partition(":")[0] for pair in distributed.get_backend_config(self.group).split(",")]
+        if device.type in served:
+            return device
+        return torch.device(served[0], torch.cuda.current_device()) if served[0] == "cuda" else torch.device(served[0])
+
+
+def present(group: Any = None) -> Processes:
+    """The processes of torch.distributed's default group, or of another; else this one alone.
+
+    Args:
+        group: of torch.distributed; ``None`` for the default one.
+    """
+    if _alone.get() or not distributed.is_available() or not distributed.is_initialized():
+        return Processes()
+    count = distributed.get_world_size(group)
+    return Processes(distributed.get_rank(group), count, group) if count > 1 else Processes()
+
+
+def refuse_several(name: str, reason: str, advice: str) -> None:
+    """Refuses to be called by several processes that fit together.
+
+    Args:
+        name: of the function.
+        reason: why it cannot be spread over processes.
+        advice: what else to do.
+
+    Raises:
+        UnsupportedError: if there are several.
+    """
+    count = present().count
+    if count > 1:
+        raise UnsupportedError(
+            f"{name}: expected one process, got {count} that fit together: {reason}. Call it on one of them inside "
+            f"bs.alone(), with all rows, or {advice}."
+        )
+
+
+@contextmanager
+def _told(work: str) -> Iterator[None]:
+    """A failure of torch.distributed in our own words."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessError(
+            f"processes: expected all to take part in a {work} over torch.distributed, got: {error} Another process "
+            "has died, or does other work than this one: look at what it said, and call every fit on every rank, or "
+            "inside bs.alone()."
+        ) from error
+
+
+def _bucketed(places: list[int], tensors: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Places of tensors, consecutive ones together as long as they take no more than `BUCKET_BYTES`."""
+    bucket: list[int] = []
+    size = 0
+    for place in places:
+        extent = tensors[place].numel() * tensors[place].element_size()
+        if bucket and size + extent > BUCKET_BYTES:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(place)
+        size += extent
+    if bucket:
+        yield bucket

@@ -1,0 +1,145 @@
+"""Random numbers for a minibatch that several processes share, each with a part of its rows.
+
+What is drawn for each row, as the noise of outputs and the masks of dropout are, is drawn for the whole minibatch from
+random states that are alike on all processes, and each keeps its own rows' part: these are the numbers that a single
+process would draw. What cannot be drawn so comes from a random state of the process's own, and has the same law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+Draw = Callable[[Sequence[int]], Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Cut:
+    """A minibatch that is cut into the parts of several processes.
+
+    Attributes:
+        rows: B, of the whole minibatch.
+        own: which of them this process has.
+    """
+
+    rows: int
+    own: slice
+
+    @property
+    def count(self) -> int:
+        """How many rows this process has."""
+        return self.own.stop - self.own.start
+
+
+@final
+class OwnRandomState:
+    """A random state of torch that this process has for itself, beside the one that is alike on all.
+
+    Args:
+        seed: another one on each process.
+        gpus: the devices whose random states belong to it, beside the CPU's.
+    """
+
+    def __init__(self, seed: int, gpus: Sequence[int] = ()) -> None:
+        self._seed, self._gpus = seed, list(gpus)
+        self._states: tuple[Tensor, list[Tensor]] | None = None
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is drawn inside goes on where this state is; the other one is as it was afterwards."""
+        with torch.random.fork_rng(devices=self._gpus):
+            if self._states is None:
+                torch.default_generator.manual_seed(self._seed)
+                for index in self._gpus:
+                    torch.cuda.default_generators[index].manual_seed(self._seed)
+            else:
+                torch.set_rng_state(self._states[0])
+                for index, state in zip(self._gpus, self._states[1], strict=True):
+                    torch.cuda.set_rng_state(state, index)
+            try:
+                yield
+            finally:
+                self._states = torch.get_rng_state(), [torch.cuda.get_rng_state(index) for index in self._gpus]
+
+
+class Drawing(NamedTuple):
+    """How random numbers are drawn at present.
+
+    Attributes:
+        cut: of the minibatch.
+        own: the random state for what cannot be drawn for the whole minibatch.
+    """
+
+    cut: Cut
+    own: OwnRandomState
+
+
+_drawing: ContextVar[Drawing | None] = ContextVar("a minibatch that processes share", default=None)
+_settled: ContextVar[bool] = ContextVar("how the numbers that are being drawn are shared is settled", default=False)
+
+
+@contextmanager
+def drawing_for(cut: Cut, own: OwnRandomState) -> Iterator[None]:
+    """What is drawn inside is for a process's part of a minibatch."""
+    token = _drawing.set(Drawing(cut, own))
+    try:
+        yield
+    finally:
+        _drawing.reset(token)
+
+
+def unsettled() -> Drawing | None:
+    """How numbers are to be drawn, where that is anybody's question: on a part of a minibatch, outside of this file."""
+    return None if _settled.get() else _drawing.get()
+
+
+def for_all(draw: Callable[[], Tensor]) -> Tensor:
+    """Numbers that all rows have in common, such as a draw of the weights: alike on all processes."""
+    if _drawing.get() is None:
+        return draw()
+    with _settling():
+        return draw()
+
+
+def by_row(draw: Draw, shape: Sequence[int], axis: int) -> Tensor:
+    """Numbers of which each row has its own, in the given shape.
+
+    Args:
+        draw: from a shape to numbers.
+        shape: of what is wanted.
+        axis: of it, along which the rows are; it may be longer than the rows are many, and is no axis of them then.
+    """
+    drawing = _drawing.get()
+    if drawing is None:
+        return draw(shape)
+    cut = drawing.cut
+    if shape[axis] != cut.count:
+        return by_process(lambda: draw(shape))
+    with _settling():
+        whole = draw([*shape[:axis], cut.rows, *shape[axis + 1 :]])
+    return whole.narrow(axis, cut.own.start, cut.count)
+
+
+def by_process(draw: Callable[[], Tensor]) -> Tensor:
+    """Numbers that each process draws for itself."""
+    drawing = _drawing.get()
+    if drawing is None:
+        return draw()
+    with _settling(), drawing.own.inside():
+        return draw()
+
+
+@contextmanager
+def _settling() -> Iterator[None]:
+    token = _settled.set(True)
+    try:
+        yield
+    finally:
+        _settled.reset(token)

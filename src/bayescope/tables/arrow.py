@@ -1,0 +1,93 @@
+"""Arrow's arrays as columns: the type of a column, and not what it holds, tells numbers from labels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from bayescope import checks
+from bayescope.errors import BayescopeError, InputError, InputTypeError
+from bayescope.tables.cells import DATES, NUMBERS_OR_TEXT, column_of_cells
+from bayescope.tables.columns import Column, Kind
+
+
+def arrow_module(name: str = "pyarrow") -> ModuleType:
+    """pyarrow, or a part of it.
+
+    Raises:
+        MissingDependencyError: if it is not installed.
+    """
+    return checks.optional_package(name, extra="parquet")
+
+
+def kind_of(kind: Any) -> Kind | None:
+    """What a type of Arrow's holds: numbers, also where all are missing, or labels; ``None`` for anything else."""
+    types = arrow_module().types
+    if any(fits(kind) for fits in (types.is_integer, types.is_floating, types.is_decimal, types.is_null)):
+        return "numeric"
+    if types.is_dictionary(kind):
+        return None if types.is_nested(kind.value_type) or types.is_temporal(kind.value_type) else "categorical"
+    texts = (types.is_boolean, types.is_string, types.is_large_string, types.is_string_view)
+    return "categorical" if any(fits(kind) for fits in texts) else None
+
+
+def refusal(table: str, fields: list[Any]) -> BayescopeError:
+    """The error that names columns of types that are neither numbers nor labels."""
+    types = arrow_module().types
+    listed = ", ".join(f"{field.name!r} ({field.type})" for field in fields)
+    advice = DATES if any(types.is_temporal(field.type) for field in fields) else NUMBERS_OR_TEXT
+    return InputTypeError(f"{table}: expected columns of numbers or labels, got {listed}. {advice}, by columns=[…].")
+
+
+def column_of(table: str, name: str, array: Any, *, kind: Kind | None, labels: bool, start: int) -> Column:
+    """An array of a type that `kind_of` knows, as a column.
+
+    Args:
+        table: its name, for messages.
+        name: of the column.
+        array: the values.
+        kind: what the column holds in other files, where this one has no value.
+        labels: whether numbers are labels.
+        start: the first value's row, for messages.
+
+    Raises:
+        InputError: if a number is infinite.
+    """
+    types = arrow_module().types
+    if types.is_null(array.type) and (labels or kind == "categorical"):
+        return Column(name, "categorical", np.full(len(array), None))
+    if kind_of(array.type) == "categorical" or labels:
+        return _labels(table, name, array, numbers=labels)
+    wide = array.cast("float32") if types.is_float16(array.type) else array
+    # Whole numbers beyond 2⁵³ are rounded, as NumPy does it.
+    values = np.ascontiguousarray(wide.cast("float64", safe=False).to_numpy(zero_copy_only=False))
+    infinite = np.isinf(values)
+    if infinite.any():
+        row = int(np.argmax(infinite))
+        raise InputError(
+            f"{table}: expected finite numbers in column {name!r}, got {float(values[row])} in row {start + row}. "
+            "Where it stands for a missing value, leave the cell empty."
+        )
+    return Column(name, "numeric", values)
+
+
+def _labels(table: str, name: str, array: Any, *, numbers: bool) -> Column:
+    """Each distinct label is looked at once."""
+    types = arrow_module().types
+    typed = types.is_dictionary(array.type) or types.is_boolean(array.type)
+    if types.is_dictionary(array.type) and len(array.dictionary) > len(array):  # that of the file, and not of the rows
+        array = array.dictionary_decode()
+    coded = array if types.is_dictionary(array.type) else array.dictionary_encode()
+    known = np.empty(len(coded.dictionary), dtype=object)
+    known[:] = coded.dictionary.to_pylist()
+    column = column_of_cells(table, name, known, labels=True)
+    # The last place is what a missing value has: NumPy's −1.
+    kept = np.array([*column.values, None], dtype=object)
+    places = coded.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
+    truths = types.is_boolean(array.type)
+    return replace(
+        column, values=kept[places], categories=(False, True) if truths else None, inferred=not numbers and not typed
+    )

@@ -1,0 +1,289 @@
+"""Tables on disk, larger than memory: read in blocks of rows by pyarrow."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from copy import copy
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, TypeVar, final
+
+import numpy as np
+import pandas as pd
+
+from bayescope import checks
+from bayescope.errors import InputError, OptionError
+from bayescope.tables.arrow import arrow_module, column_of, kind_of, refusal
+from bayescope.tables.choices import AllRows, Choice, EveryRow, OtherRows
+from bayescope.tables.columns import Column, Kind
+from bayescope.tables.parts import parts_of
+from bayescope.tables.sources import broken, dataset_of
+
+BLOCK_ROWS = 65_536
+
+T = TypeVar("T")
+
+
+def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows: int = BLOCK_ROWS) -> TableDataset:
+    """Opens a table on disk, of any size, to be read in blocks of rows.
+
+    No row is read yet. Parquet (.parquet, .pq), Arrow's own files (.arrow, .ipc, .feather) and text (.csv, .tsv) are
+    known by their suffix; a directory is read with those below it, in the order of their paths, and its folders such
+    as year=2026 are a column. Estimators take the table in place of X, with the name of the target in place of y.
+
+    Args:
+        source: the path of a file or of a directory, a glob, a list of these, or a ``pyarrow.dataset.Dataset``.
+        columns: those to read; all by default.
+        block_rows: rows of a block. Memory stays at a few blocks, however many rows there are.
+
+    Raises:
+        InputError: if there is no such file or no row, a file cannot be read, or the files have other columns than
+            the first.
+        OptionError: if one of ``columns`` is not there.
+        InputTypeError: if the source is something else.
+        MissingDependencyError: if pyarrow is not installed.
+
+    Examples:
+        >>> import tempfile, pandas as pd
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> pd.DataFrame({"x": [0.0, 1.0, 2.0], "y": ["a", "b", "b"]}).to_parquet(f"{folder.name}/part-0.parquet")
+        >>> table = open_table(folder.name)
+        >>> table.names, table.rows
+        (('x', 'y'), 3)
+    """
+    name = source if isinstance(source, str) else "table"
+    return TableDataset(dataset_of(source), columns=columns, block_rows=block_rows, name=str(name))
+
+
+def opened(X: Any) -> TableDataset | None:
+    """X as a table on disk where it is one, or a dataset of pyarrow's; else ``None``."""
+    if isinstance(X, TableDataset):
+        return X
+    datasets = sys.modules.get("pyarrow.dataset")  # what was not imported, X cannot be of
+    return TableDataset(X) if datasets is not None and isinstance(X, datasets.Dataset) else None
+
+
+@final
+class TableDataset:
+    """A table on disk, read in blocks of rows.
+
+    Args:
+        dataset: a ``pyarrow.dataset.Dataset``.
+        columns: those to read; all by default.
+        block_rows: rows of a block.
+        name: for messages.
+
+    Attributes:
+        name: for messages.
+        names: of the columns.
+        kinds: what each holds, by its type: "numeric" or "categorical"; ``None`` for what is neither.
+        rows: how many.
+        block_rows: rows of a block.
+    """
+
+    def __init__(
+        self, dataset: Any, *, columns: Sequence[str] | None = None, block_rows: int = BLOCK_ROWS, name: str = "table"
+    ) -> None:
+        self.name = name
+        self.block_rows = checks.count("block_rows", block_rows)
+        self.names: tuple[str, ...] = _names(name, dataset.schema, columns)
+        self._parts, schema = parts_of(name, dataset, self.names, chosen=columns is not None)
+        self._fields = {name: schema.field(name) for name in self.names}
+        self.kinds: dict[str, Kind | None] = {name: kind_of(field.type) for name, field in self._fields.items()}
+        self._choice: Choice = AllRows()
+        self._bounds = [0, *accumulate(part.rows for part in self._parts)]
+        self.rows = self._bounds[-1]
+        if self.rows == 0:
+            raise InputError(f"{name}: expected rows, got none in {len(self._parts)} files. Give a table with data.")
+
+    def __repr__(self) -> str:
+        return f"TableDataset({self.name!r}, {self.rows} rows, {len(self.names)} columns)"
+
+    def fingerprint(self) -> str:
+        """A digest of columns, rows and both ends of each file: cheap, and another one for most other data."""
+        digest = hashlib.sha256(repr(self._choice).encode())
+        for field in self._fields.values():
+            digest.update(f"{field.name}\0{field.type}\0".encode())
+        for part in self._parts:
+            digest.update(f"{part.rows}\0".encode() + part.edges())
+        return digest.hexdigest()
+
+    def blocks(
+        self, names: Sequence[str] | None = None, *, part: tuple[int, int] = (0, 1), categorical: Sequence[str] = ()
+    ) -> Iterator[list[Column]]:
+        """The rows in order, a block at a time; the next is decoded while one is worked on.
+
+        Args:
+            names: of the columns to read, in their order; all by default.
+            part: (k, n): the k-th of n parts of the rows, each in one piece; their sizes differ by one at most.
+            categorical: columns whose numbers are labels.
+
+        Returns:
+            Blocks of `block_rows` rows, the last of fewer. The columns are as `read_table` has them, but that their
+            types alone tell their kinds.
+
+        Raises:
+            OptionError: if a column is not there.
+            InputTypeError: if a column holds neither numbers nor labels.
+            InputError: if a file cannot be read, or a number is infinite.
+        """
+        k, n = part
+        if not 0 <= k < n:
+            raise InputError(f"part: expected (k, n) with 0 ≤ k < n, got {part}.")
+        wanted = self._wanted(names)
+        return _ahead(self._blocks(wanted, k * self.rows // n, (k + 1) * self.rows // n, frozenset(categorical)))
+
+    def read(self, names: Sequence[str] | None, rows: slice, *, categorical: Sequence[str] = ()) -> list[Column]:
+        """A range of rows, as columns in memory; only the row groups that hold them are read.
+
+        Args:
+            names: of the columns, in their order; ``None`` for all.
+            rows: with step 1.
+            categorical: columns whose numbers are labels.
+
+        Raises:
+            OptionError, InputTypeError, InputError: as `blocks` does.
+        """
+        wanted = self._wanted(names)
+        low, high, step = rows.indices(self.rows)
+        if step != 1 or low >= high:
+            raise InputError(f"rows: expected a slice of one row or more with step 1, got {rows}.")
+        blocks = list(self._blocks(wanted, low, high, frozenset(categorical)))
+        return [_joined(pieces) for pieces in zip(*blocks, strict=True)]
+
+    def frame(self, rows: slice, names: Sequence[str] | None = None) -> pd.DataFrame:
+        """A range of rows as a DataFrame, for what takes tables in memory; arguments as for `read`."""
+        columns = self.read(names, rows)
+        return pd.DataFrame({column.name: pd.Series(column.values, dtype=column.values.dtype) for column in columns})
+
+    def split(self, every: int) -> tuple[TableDataset, TableDataset]:
+        """The table without every so-manieth row, and a table of these, such as rows to judge a fit by.
+
+        Args:
+            every: at least 2; the rows ``every − 1``, ``2 every − 1``, … counted from 0, are the second table's.
+
+        Raises:
+            InputError: if a part is left without rows.
+        """
+        apart = checks.count("every", every, least=2)
+        if self.rows < apart or not isinstance(self._choice, AllRows):
+            raise InputError(f"every: expected a whole table of at least {apart} rows, got {self!r}.")
+        return self._of(OtherRows(apart)), self._of(EveryRow(apart))
+
+    def batches(self, names: Sequence[str], size: int) -> Iterator[Any]:
+        """The rows in order as record batches of pyarrow's, of at most ``size`` rows and of one schema.
+
+        Raises:
+            InputError: if a file cannot be read.
+        """
+        arrow = arrow_module()
+        schema = arrow.schema([self._fields[name] for name in names])
+        for part in self._parts:
+            with _told(part.name):
+                for batch in part.batches(names, 0, part.rows, size):
+                    arrays = [batch[field.name].cast(field.type) for field in schema]
+                    yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def type_of(self, name: str) -> Any:
+        """The type of a column, one of pyarrow's."""
+        return self._fields[name].type
+
+    def _of(self, choice: Choice) -> TableDataset:
+        some = copy(self)
+        some._choice, some.rows = choice, choice.count(self.rows)
+        return some
+
+    def _wanted(self, names: Sequence[str] | None) -> list[str]:
+        """The names of columns, all of which can be read."""
+        wanted = list(self.names if names is None else names)
+        for name in wanted:
+            if name not in self._fields:
+                raise OptionError.unknown("column", name, self.names)
+        strange = [self._fields[name] for name in wanted if self.kinds[name] is None]
+        if strange:
+            raise refusal(self.name, strange)
+        return wanted
+
+    def _blocks(
+        self, names: list[str], low: int, high: int, categorical: frozenset[str]
+    ) -> Generator[list[Column], None, None]:
+        """The rows from ``low`` to ``high``, cut into blocks whatever the files and their row groups are."""
+        left: list[list[Column]] = []
+        held = 0
+        with closing(self._pieces(names, low, high, categorical)) as pieces:
+            for piece in pieces:
+                left.append(piece)
+                held += len(piece[0].values)
+                while held >= self.block_rows:
+                    columns = [_joined(parts) for parts in zip(*left, strict=True)]
+                    yield [replace(column, values=column.values[: self.block_rows]) for column in columns]
+                    left = [[replace(column, values=column.values[self.block_rows :]) for column in columns]]
+                    held -= self.block_rows
+            if held:
+                yield [_joined(parts) for parts in zip(*left, strict=True)]
+
+    def _pieces(
+        self, names: list[str], low: int, high: int, categorical: frozenset[str]
+    ) -> Generator[list[Column], None, None]:
+        """The same as they come from the files."""
+        arrow = arrow_module()
+        low, high = self._choice.place(low), self._choice.place(high - 1) + 1
+        for part, start, end in zip(self._parts, self._bounds, self._bounds[1:], strict=False):
+            first, last = max(low, start) - start, min(high, end) - start
+            if first >= last:
+                continue
+            with _told(part.name):
+                for batch in part.batches(names, first, last, self.block_rows):
+                    columns = [
+                        column_of(
+                            part.name, name, array, kind=self.kinds[name], labels=name in categorical, start=first
+                        )
+                        for name, array in batch.items()
+                    ]
+                    count = len(columns[0].values)
+                    yield self._choice.among(columns, start + first)
+                    first += count
+            arrow.default_memory_pool().release_unused()
+
+
+@contextmanager
+def _told(file: str) -> Iterator[None]:
+    """What pyarrow says of a file that cannot be read, in our words."""
+    try:
+        yield
+    except (arrow_module().ArrowException, OSError) as error:
+        raise broken(file, error) from None
+
+
+def _names(table: str, schema: Any, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """The columns that are to be read."""
+    twice = [name for name in schema.names if schema.names.count(name) > 1]
+    if twice:
+        raise InputError(f"{table}: expected a name of its own for each column, got {twice[0]!r} twice. Rename one.")
+    if columns is None:
+        return tuple(schema.names)
+    if isinstance(columns, str):
+        raise InputError(f"columns: expected a list of columns, got {columns!r}. Write [{columns!r}].")
+    for name in columns:
+        if name not in schema.names:
+            raise OptionError.unknown("columns", name, schema.names)
+    return tuple(dict.fromkeys(columns))
+
+
+def _joined(pieces: Sequence[Column]) -> Column:
+    """Pieces of one column as one."""
+    first = pieces[0]
+    return first if len(pieces) == 1 else replace(first, values=np.concatenate([piece.values for piece in pieces]))
+
+
+def _ahead(blocks: Generator[T, None, None]) -> Iterator[T]:
+    """The same blocks, each asked for while the one before it is worked on."""
+    with closing(blocks), ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, blocks, None)
+        while (block := coming.result()) is not None:
+            coming = thread.submit(next, blocks, None)
+            yield block

@@ -1,0 +1,96 @@
+"""Numbers of many rows in temporary files: for passes over more rows than memory holds.
+
+The files have no names. The operating system frees one as soon as nobody reads it any more, also where a fit fails, is
+interrupted or killed, so that there is nothing to tidy up. They are read by ordinary reads and not mapped, so that they
+count as no process's memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import tempfile
+import weakref
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope.errors import InputError
+
+
+@final
+class RowFile:
+    """Numbers of N rows, written once from the first to the last and read by slices.
+
+    Args:
+        shape: of one row.
+        dtype: of the numbers, NumPy's.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = (), dtype: Any = np.float64) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._width = math.prod(shape)
+        self._rows = 0
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 — closed, and so freed, with the last reference to this
+        weakref.finalize(self, self._file.close)
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes of the disk."""
+        return self._rows * self._width * self.dtype.itemsize
+
+    def append(self, numbers: np.ndarray) -> None:
+        """Writes more rows, shape (n, *shape).
+
+        Raises:
+            InputError: if the disk is full.
+        """
+        try:
+            self._file.seek(self.nbytes)
+            self._file.write(np.ascontiguousarray(numbers, dtype=self.dtype).data)
+            self._file.flush()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise InputError(
+                f"X: expected room for temporary files in {tempfile.gettempdir()!r}, got a full disk. Set the "
+                "environment variable TMPDIR to a folder on another one."
+            ) from None
+        self._rows += len(numbers)
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """The numbers of a range of rows, a new tensor of shape (n, *shape)."""
+        return torch.from_numpy(self.array(rows))
+
+    def array(self, rows: slice) -> np.ndarray:
+        """The same as an array."""
+        start, stop, _ = rows.indices(self._rows)
+        numbers = np.empty((max(0, stop - start), *self.shape), self.dtype)
+        self._file.seek(start * self._width * self.dtype.itemsize)
+        self._file.readinto(numbers.reshape(-1).data.cast("B"))
+        return numbers
+
+
+@final
+class Constant:
+    """One number for all rows, such as the weight 1.
+
+    Args:
+        value: the number.
+        rows: how many rows.
+    """
+
+    def __init__(self, value: float, rows: int) -> None:
+        self._value, self._rows = value, rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        start, stop, _ = rows.indices(self._rows)
+        return torch.full((max(0, stop - start),), self._value, dtype=torch.float64)

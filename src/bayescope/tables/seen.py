@@ -1,0 +1,258 @@
+"""What one pass over a table of any length leaves of its columns: moments, extremes, labels, and a sample of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import pandas as pd
+
+from bayescope.errors import InputError
+from bayescope.tables.columns import Column
+from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding, Transform, binned, refuse_far
+from bayescope.tables.scaling import Quantiles, Standard
+
+# Different numbers of a column that are told one by one; a column that has more is told by a sample.
+MOST_VALUES = 1024
+# Different labels of a column.
+MOST_LABELS = 65_000
+# Rows of the sample.
+SAMPLE_ROWS = 262_144
+
+
+@final
+class NumbersSeen:
+    """A column of numbers, added a block at a time.
+
+    Args:
+        name: of the column.
+
+    Attributes:
+        size: how many were there.
+        missing: how many were missing, by weight.
+        values: its different numbers, ascending, or ``None`` where there are more than 1,024.
+        counts: how often each was there, by weight.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.missing = 0.0
+        self.values: np.ndarray | None = np.empty(0)
+        self.counts = np.empty(0)
+        self.size, self._mass, self._mean, self._squares = 0, 0.0, 0.0, 0.0
+        self._low, self._high = np.inf, -np.inf
+
+    def add(self, numbers: np.ndarray, weights: np.ndarray) -> None:
+        """Numbers, NaN where missing, and how often each counts, above 0; both of shape (n,)."""
+        absent = np.isnan(numbers)
+        if absent.any():
+            self.missing += float(weights[absent].sum())
+            numbers, weights = numbers[~absent], weights[~absent]
+        if not numbers.size:
+            return
+        self._low, self._high = min(self._low, float(numbers.min())), max(self._high, float(numbers.max()))
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers too far out are refused in the end
+            mass = float(weights.sum())
+            mean = float(weights @ numbers) / mass
+            self._moments(numbers.size, mass, mean, float(weights @ (numbers - mean) ** 2))
+        self._tally(numbers, weights)
+
+    def joined(self, other: NumbersSeen) -> NumbersSeen:
+        """This, with what another pass has seen of other rows."""
+        self.missing += other.missing
+        if not other.size:
+            return self
+        self._low, self._high = min(self._low, other._low), max(self._high, other._high)
+        self._moments(other.size, other._mass, other._mean, other._squares)
+        if other.values is None:
+            self.values = None
+        else:
+            self._tally(other.values, other.counts)
+        return self
+
+    @property
+    def standard(self) -> Standard:
+        """Mean and scale."""
+        return Standard.of(self._mean, self._squares / self._mass, self.size) if self.size else Standard(0.0, 1.0)
+
+    @property
+    def varies(self) -> bool:
+        """Whether the numbers are not all one, but for rounding."""
+        rounding = 4.0 * np.finfo(np.float64).eps * max(abs(self._low), abs(self._high))
+        return bool(self._high - self._low > rounding)
+
+    @property
+    def farthest(self) -> float:
+        """The largest number in size; 0 where there was none."""
+        return max(-self._low, self._high, 0.0)
+
+    def quantiles(self, sample: tuple[np.ndarray, np.ndarray]) -> Quantiles:
+        """Its normal scores: of all numbers where at most 1,024 are different, else of a sample and its weights."""
+        return Quantiles.fit(*(sample if self.values is None else (self.values, self.counts)))
+
+    def encoding(self, transform: Transform, sample: tuple[np.ndarray, np.ndarray]) -> NumericEncoding:
+        """How the column is encoded; its histogram is still empty.
+
+        Args:
+            transform: "standard" or "quantile".
+            sample: some of its numbers and their weights, for the quantiles of more than 1,024 different ones.
+
+        Raises:
+            InputError: if the numbers are so large that their squares are no floats.
+        """
+        low, high = (self._low, self._high) if self.size else (np.nan, np.nan)
+        refuse_far(self.name, low, high)
+        scaling = self.quantiles(sample) if transform == "quantile" else self.standard
+        span = np.array([low, high]) if self.size else np.empty(0)
+        edges, counts = binned(span, low, high, np.zeros(len(span)))
+        return NumericEncoding(self.name, transform, scaling, low, high, self.missing, edges, counts)
+
+    def _moments(self, size: int, mass: float, mean: float, squares: float) -> None:
+        """Joins weighted means and sums of squares about them (Chan, Golub & LeVeque 1983, eq. 2.1)."""
+        total, apart = self._mass + mass, mean - self._mean
+        self._squares += squares + apart * apart * self._mass * mass / total
+        self._mean += apart * mass / total
+        self.size, self._mass = self.size + size, total
+
+    def _tally(self, numbers: np.ndarray, weights: np.ndarray) -> None:
+        if self.values is None:
+            return
+        values, inverse = np.unique(np.concatenate([self.values, numbers]), return_inverse=True)
+        if len(values) > MOST_VALUES:
+            self.values, self.counts = None, np.empty(0)
+            return
+        self.counts = np.bincount(inverse, np.concatenate([self.counts, weights])).astype(np.float64)
+        self.values = values
+
+
+@final
+class LabelsSeen:
+    """A column of labels, added a block at a time.
+
+    Args:
+        name: of the column.
+
+    Attributes:
+        tally: how often each label was there, by weight; ``None`` stands for a missing one.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tally: dict[object, float] = {}
+        self._declared: tuple[object, ...] | None = None
+
+    def add(self, column: Column, weights: np.ndarray) -> None:
+        """Labels, and how often each counts, above 0.
+
+        Raises:
+            InputError: if there are more different labels than a model could have an effect for.
+        """
+        self._declared = column.categories
+        if column.values.size:
+            labels, places = _coded(column.values)
+            self._merge(dict(zip(labels, np.bincount(places, weights).tolist(), strict=True)))
+
+    def joined(self, other: LabelsSeen) -> LabelsSeen:
+        """This, with what another pass has seen of other rows."""
+        self._declared = self._declared or other._declared
+        self._merge(other.tally)
+        return self
+
+    def encoding(self) -> CategoricalEncoding:
+        """How the column is encoded."""
+        return CategoricalEncoding.of(self.name, self.tally, self._declared)
+
+    def _merge(self, tally: dict[object, float]) -> None:
+        for label, count in tally.items():
+            self.tally[label] = self.tally.get(label, 0.0) + count
+        if len(self.tally) > MOST_LABELS:
+            raise InputError(
+                f"column {self.name!r}: expected labels that rows share, got more than {MOST_LABELS:,} different ones. "
+                "Leave the column out, or turn it into numbers or into fewer labels."
+            )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A uniform sample of rows: those whose numbers in the table have the smallest hashes.
+
+    It depends on neither the blocks nor the parts that a table is read in; one of no more rows is all in it.
+
+    Attributes:
+        numbers: shape (n, D), and last the rows' weights.
+        keys: the hashes, shape (n,).
+        rows: the rows' numbers in the table, shape (n,).
+    """
+
+    numbers: np.ndarray
+    keys: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def of(cls, numbers: np.ndarray, rows: np.ndarray) -> Sample:
+        """Of rows with these numbers in the table."""
+        return cls(numbers, _hashes(rows), rows)
+
+    def joined(self, others: Sequence[Sample]) -> Sample:
+        """That of all rows together, in the order of the table."""
+        parts = [self, *others]
+        keys, rows = np.concatenate([part.keys for part in parts]), np.concatenate([part.rows for part in parts])
+        kept = np.argpartition(keys, SAMPLE_ROWS)[:SAMPLE_ROWS] if len(keys) > SAMPLE_ROWS else np.arange(len(keys))
+        kept = kept[np.argsort(rows[kept])]
+        return Sample(np.concatenate([part.numbers for part in parts])[kept], keys[kept], rows[kept])
+
+    def column(self, place: int) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of a column that are there, and their rows' weights."""
+        there = ~np.isnan(self.numbers[:, place])
+        return self.numbers[there, place], self.numbers[there, -1]
+
+
+@final
+class Sampler:
+    """Draws a sample from blocks of rows.
+
+    Args:
+        width: numbers of a row.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._kept = Sample.of(np.empty((0, width + 1)), np.empty(0, dtype=np.int64))
+        self._waiting: list[Sample] = []
+        self._limit = np.iinfo(np.uint64).max
+
+    def add(self, numbers: np.ndarray, rows: np.ndarray) -> None:
+        """Rows, shape (n, D + 1), and their numbers in the table."""
+        keys = _hashes(rows)
+        small = keys <= self._limit
+        self._waiting.append(Sample(numbers[small], keys[small], rows[small]))
+        if sum(len(part.keys) for part in self._waiting) > SAMPLE_ROWS // 4:
+            self._settle()
+
+    def sample(self) -> Sample:
+        """The sample."""
+        self._settle()
+        return self._kept
+
+    def _settle(self) -> None:
+        self._kept = self._kept.joined(self._waiting)
+        self._waiting = []
+        if len(self._kept.keys) == SAMPLE_ROWS:
+            self._limit = self._kept.keys.max()
+
+
+def _hashes(rows: np.ndarray) -> np.ndarray:
+    """64 bits of each number that look random (Steele, Lea & Flood 2014, SplitMix)."""
+    z: np.ndarray = (rows.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _coded(labels: np.ndarray) -> tuple[list[object], np.ndarray]:
+    """Different labels in order of appearance, last a missing one where there is one, and the place of each row's."""
+    codes, found = pd.factorize(labels)
+    absent = codes < 0
+    return [*found.tolist(), *[None] * bool(absent.any())], np.where(absent, len(found), codes)

@@ -1,0 +1,77 @@
+"""What processes have to have in common before they train together: weights, and where random numbers come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.processes import Processes, present
+
+
+def common(generator: torch.Generator) -> torch.Generator:
+    """The generator itself, which on every process goes on from where rank 0's is."""
+    processes = present()
+    if processes.count > 1:
+        state = generator.get_state()
+        processes.share([state])
+        generator.set_state(state)
+    return generator
+
+
+def share_weights(module: nn.Module) -> None:
+    """Gives the module on every process rank 0's parameters and buffers."""
+    present().share(held(module))
+
+
+def share_random_states(processes: Processes, module: nn.Module, source: int = 0) -> None:
+    """Gives torch's random states, of the CPU and of the module's GPUs, one rank's state on every process."""
+    if processes.count == 1:
+        return
+    gpus = gpus_of(module)
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(index) for index in gpus)]
+    processes.share(states, source)
+    torch.set_rng_state(states[0])
+    for index, state in zip(gpus, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, index)
+
+
+def mean_square(values: Tensor, *, about_mean: bool) -> Tensor:
+    """The mean square of the values that all processes have, a scalar.
+
+    Args:
+        values: this process's, with rows on the first axis.
+        about_mean: whether the mean over all rows is taken off first.
+    """
+    processes = present()
+    if processes.count == 1:
+        return (values - values.mean(0) if about_mean else values).square().mean()
+    if about_mean:
+        total, rows = processes.sum([values.sum(0), torch.tensor(float(len(values)), dtype=torch.float64)])
+        values = values - total / rows.to(total)
+    squares, numbers = processes.sum_numbers(float(values.square().sum()), values.numel())
+    return values.new_tensor(squares / numbers)
+
+
+def mean_of(values: Tensor) -> float:
+    """The mean of the numbers that all processes have."""
+    processes = present()
+    if processes.count == 1:
+        return float(values.mean())
+    total, numbers = processes.sum_numbers(float(values.sum()), values.numel())
+    return total / numbers
+
+
+def held(module: nn.Module) -> list[Tensor]:
+    """All parameters and buffers."""
+    return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
+
+
+def gpus_of(module: nn.Module) -> list[int]:
+    """The GPUs that the parameters lie on."""
+    return _distinct(parameter.device for parameter in module.parameters())
+
+
+def _distinct(devices: Iterable[torch.device]) -> list[int]:
+    return sorted({device.index for device in devices if device.type == "cuda"})

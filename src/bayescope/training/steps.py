@@ -1,0 +1,186 @@
+"""The steps of an epoch: by one process, or by several at once on parts of each minibatch, as if they were one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.network.row_dropout import compiled, drawing
+from bayescope.processes import Processes
+from bayescope.row_noise import Cut, OwnRandomState
+from bayescope.training.interrupts import Interrupts
+from bayescope.training.minibatches import Rows
+from bayescope.training.sharing import gpus_of, share_random_states
+from bayescope.training.stack import Stack
+
+Estimate = Callable[[Any, Tensor], Tensor]
+# What keeps the seeds of the processes' own random states apart from the one that torch was seeded with.
+_APART = 0x5DEECE66D
+
+
+class Turn(NamedTuple):
+    """A step to be taken.
+
+    Attributes:
+        inputs: this process's rows; ``None`` where it has none left and others have.
+        targets: theirs; none, or those of a row that is not this process's, where it has no part of the minibatch.
+        cut: where the rows are in a minibatch of all processes; ``None`` where they are one of their own.
+    """
+
+    inputs: Any
+    targets: Tensor
+    cut: Cut | None
+
+    @property
+    def rows(self) -> int:
+        """How many rows this process has."""
+        return len(self.targets) if self.cut is None else self.cut.count
+
+
+class Taken(NamedTuple):
+    """What a step's rows told, on all processes.
+
+    Attributes:
+        nll: the mean of −log p(y∣f) over them.
+        rows: how many they are.
+    """
+
+    nll: Tensor
+    rows: float
+
+
+@final
+class Steps:
+    """The steps that all processes take together, on the gradient of their joint minibatch.
+
+    With B_r rows on rank r, the gradient of the minibatch of B = Σ B_r rows is Σ_r (B_r/B) g_r: what a rank adds for
+    the prior or for KL(q∥p), the same on each, has the weight Σ_r B_r/B = 1 and counts once. All numbers of a step
+    travel in one sum, and with them whether there is a next one, and whether a process has failed or is interrupted.
+
+    Args:
+        processes: which take part.
+        rows: in minibatches.
+        parameters: whose gradients are summed.
+        module: what is trained.
+        interrupts: of this process.
+
+    Attributes:
+        seeds: draws a seed a step, alike on all processes, for their own random states.
+    """
+
+    def __init__(
+        self, processes: Processes, rows: Rows, parameters: Sequence[nn.Parameter], module: nn.Module,
+        interrupts: Interrupts,
+    ) -> None:  # fmt: skip
+        self._processes, self._rows, self._parameters = processes, rows, list(parameters)
+        self._module, self._interrupts = module, interrupts
+        self.seeds = torch.Generator().manual_seed(torch.initial_seed() ^ _APART)
+        self._gpus = gpus_of(module)
+        self._whole_passes = compiled(module)
+        double = any(parameter.dtype == torch.float64 for parameter in self._parameters)
+        self._dtype = torch.float64 if double else torch.float32
+        self._error: BaseException | None = None
+        self._left = self._more = False
+
+    def turns(self, epoch: int) -> Iterator[Turn]:
+        """The turns of an epoch, as many on each process."""
+        if self._processes.count == 1:
+            for inputs, targets in self._rows.epoch(epoch):
+                yield Turn(inputs, targets, None)
+            return
+        self._own = self._state()
+        iterator = self._rows.epoch(epoch)
+        turn = self._next(iterator)
+        self._more = True
+        while self._more:
+            self._own = self._state()
+            following = self._next(iterator) if self._left else _NOTHING
+            yield turn
+            turn = following
+
+    def evaluate(self, estimate: Estimate, turn: Turn) -> Taken:
+        """Sets the gradients to those of the minibatch of all processes.
+
+        Args:
+            estimate: sets them to those of this process's rows, and returns the mean of −log p(y∣f) over them.
+            turn: the step.
+
+        Raises:
+            ProcessError: if another process has failed.
+            KeyboardInterrupt: if one was interrupted, on all of them after the same step.
+        """
+        if self._processes.count == 1:
+            return Taken(estimate(turn.inputs, turn.targets), float(turn.targets.shape[0]))
+        rows, nll = turn.rows, torch.zeros(())
+        for parameter in self._parameters:
+            parameter.grad = None
+        if rows and self._error is None:
+            try:
+                with drawing(None if self._whole_passes else turn.cut, self._own):
+                    nll = estimate(turn.inputs, turn.targets)
+            except BaseException as error:  # noqa: BLE001 — the others have to learn of it
+                self._error = error
+        taken = self._summed(0 if self._error else rows, nll)
+        if turn.cut is not None and turn.cut.rows < self._processes.count:
+            # Those without rows have drawn nothing; the last process always has some.
+            share_random_states(self._processes, self._module, self._processes.count - 1)
+        return taken
+
+    def _summed(self, rows: int, nll: Tensor) -> Taken:
+        weighted = [self._weighted(parameter, rows) for parameter in self._parameters]
+        device = self._parameters[0].device
+        told = [rows, self._left, self._error is not None, self._interrupts.pending]
+        numbers = torch.tensor([*map(float, told), *(float(p.grad is not None) for p in self._parameters)])
+        value = nll.detach().to(device, self._dtype).reshape(1) * rows if rows else torch.zeros(1)
+        sums = self._processes.sum([*weighted, *(t.to(device, self._dtype) for t in (numbers, value))])
+        total, left, failed, interrupted, *used = sums[-2].tolist()
+        if failed:
+            self._processes.agree(self._error)
+        for parameter, gradient, present in zip(self._parameters, sums, used, strict=False):
+            if present:
+                parameter.grad = (gradient / total).to(parameter.dtype)
+        self._more, self._interrupts.agreed = left > 0, interrupted > 0
+        return Taken(sums[-1][0] / total, total)
+
+    def _weighted(self, parameter: nn.Parameter, rows: int) -> Tensor:
+        """B_r g_r, in the type that sums are taken in."""
+        gradient = parameter.grad
+        if gradient is None or not rows:
+            return torch.zeros_like(parameter, dtype=self._dtype, requires_grad=False)
+        return gradient.to_dense().to(self._dtype) * rows
+
+    def _next(self, iterator: Iterator[tuple[Any, Tensor]]) -> Turn:
+        """This process's next rows; an error of its data waits for the step that all take next."""
+        try:
+            with self._own.inside():
+                found = next(iterator, None)
+        except BaseException as error:  # noqa: BLE001 — as above
+            self._error, found = error, None
+        self._left = found is not None
+        return _NOTHING if found is None else Turn(*found, self._rows.cut)
+
+    def _state(self) -> OwnRandomState:
+        seed = int(torch.randint(2**62, (1,), generator=self.seeds)) + self._processes.rank
+        return OwnRandomState(seed, self._gpus)
+
+
+_NOTHING = Turn(None, torch.empty(0), None)
+
+
+def share_buffers(processes: Processes, module: nn.Module) -> None:
+    """Gives every process the same buffers: the mean of batch norms' running statistics, and rank 0's of all others."""
+    if processes.count == 1:
+        return
+    held: list[Tensor] = []
+    for part in module.modules():
+        named = zip(part.buffer_names, part.buffers(), strict=True) if isinstance(part, Stack) else part.named_buffers(
+            recurse=False
+        )  # fmt: skip
+        held += [buffer for name, buffer in named if name.rpartition(".")[2] in ("running_mean", "running_var")]
+    with torch.no_grad():
+        for buffer, total in zip(held, processes.sum(held), strict=True):
+            buffer.copy_(total / processes.count)
+    processes.share([buffer.detach() for buffer in module.buffers()])

@@ -1,0 +1,72 @@
+"""A problem whose rows are read block by block is the problem of all rows at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bayescope.additive.fit import Schedule, climb
+from bayescope.additive.passes import Blockwise, Computed
+from bayescope.additive.seen import Seen
+from bayescope.processes import Processes
+from tests.additive.problems import CASES, Case, flat, hyperparameters, start_of, state_of
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+
+
+def in_blocks(case: Case, size: int = 5) -> Case:
+    count = len(case.problem.weights)
+    blocks = tuple(slice(at, min(at + size, count)) for at in range(0, count, size))
+    return replace(case, problem=replace(case.problem, passes=Blockwise(blocks, Processes())))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_sums_over_blocks_are_those_over_all_rows(case: Case) -> None:
+    streamed = in_blocks(case)
+    state = state_of(case.problem, case.outputs)
+    here, there = (each.problem.linearized(state, each.likelihood) for each in (case, streamed))
+    assert isinstance(there.curvature, Computed)
+    torch.testing.assert_close(there.f[0:5], here.f[0:5], **CLOSE)
+    at = hyperparameters(case.problem, case.likelihood)
+    torch.testing.assert_close(streamed.problem.log_joint(state, at), case.problem.log_joint(state, at), **CLOSE)
+    torch.testing.assert_close(flat(*there.gradient()), flat(*here.gradient()), **CLOSE)
+    torch.testing.assert_close(flat(*there.product(*here.gradient())), flat(*here.product(*here.gradient())), **CLOSE)
+    for one, other in zip(there.blocks[0], here.blocks[0], strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+    assert streamed.problem.rows() == pytest.approx(case.problem.rows(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gaussian, two outputs", "categorical"])
+def test_a_climb_over_blocks_ends_where_one_over_all_rows_does(name: str) -> None:
+    case = next(each for each in CASES if each.name == name)
+    schedule = Schedule(epochs=6, burn_in=2)
+    here, there = (
+        climb(
+            each.problem, start_of(each.problem, each.outputs), hyperparameters(each.problem, each.likelihood), schedule
+        )
+        for each in (case, in_blocks(case))
+    )
+    assert there.log_evidence == pytest.approx(here.log_evidence, rel=1e-8)
+    torch.testing.assert_close(flat(*_of(there)), flat(*_of(here)), rtol=1e-6, atol=1e-6)
+
+
+def _of(fit: object) -> tuple[object, object]:
+    return fit.state.thetas, fit.state.intercept
+
+
+def test_what_was_seen_in_blocks() -> None:
+    case = next(each for each in CASES if each.name == "bernoulli")
+    here, there = (Seen.of(each.problem, 3) for each in (case, in_blocks(case)))
+    for one, other in zip((*here.features, *here.pairs), (*there.features, *there.pairs), strict=True):
+        assert torch.equal(one.numbers, other.numbers)
+        assert torch.equal(one.levels, other.levels)
+        torch.testing.assert_close(one.weights, other.weights, **CLOSE)
+
+
+def test_rows_evenly_among_all_are_the_same_in_blocks() -> None:
+    numbers = torch.arange(23.0)
+    blocks = tuple(slice(at, min(at + 5, 23)) for at in range(0, 23, 5))
+    passes = Blockwise(blocks, Processes())
+    assert passes.evenly(lambda rows: numbers[rows], 8).tolist() == numbers[::3].tolist()

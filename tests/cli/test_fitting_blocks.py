@@ -1,0 +1,160 @@
+"""`bayescope fit` on directories, globs and large files: in blocks, what Python finds, by one process or several."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bayescope as bs
+from bayescope.cli import dataset, fitting, fitting_blocks
+from bayescope.storage import read_manifest
+from tests.cli.tables import mixed, refused, run
+
+ROWS = 240
+LINEAR = ["--model", "linear", "--target", "state", "--drop", "id,cost"]
+
+
+@pytest.fixture(scope="module")
+def rows() -> pd.DataFrame:
+    return mixed(ROWS).assign(alive=np.arange(ROWS) % 3 == 0)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory, rows: pd.DataFrame) -> Path:
+    folder = tmp_path_factory.mktemp("parts")
+    rows[:100].to_parquet(folder / "a.parquet", index=False)
+    rows[100:].to_parquet(folder / "b.parquet", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("model") / "m.bayes"
+    result = run("fit", parts, *LINEAR, "--out", out)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "note: rows 5, 10, 15 and so on were held out" in result.stdout
+    assert "judged on 48 held-out rows" in result.stdout
+    return out
+
+
+def test_the_model_is_that_of_python(model: Path, parts: Path, rows: pd.DataFrame):
+    columns = ["age", "dose", "colour", "alive", "state"]
+    own = bs.BayesianLogisticRegression(prior_precision="evidence", standardize=True, random_state=0)
+    own.fit(bs.open_table(parts, columns=columns), "state")
+    saved = bs.load(model)
+    assert saved.classes_.tolist() == ["sick", "well"]
+    np.testing.assert_array_equal(saved.predict_proba(rows[columns[:-1]]), own.predict_proba(rows[columns[:-1]]))
+    told = read_manifest(model).metadata["command line"]
+    assert told["rows"] == ROWS
+    assert told["kinds"] == {"age": "numeric", "dose": "numeric", "colour": "labels", "alive": "labels"}
+    assert told["classes"] == ["sick", "well"]
+
+
+def test_the_judged_rows_are_not_fitted(parts: Path, rows: pd.DataFrame, tmp_path: Path):
+    out = tmp_path / "m.bayes"
+    result = run("fit", parts, *LINEAR, "--no-refit", "--out", out, "--json")
+    facts = json.loads(result.stdout)
+    assert (facts["rows"], facts["held_out"]["rows"]) == (192, 48)
+    apart = rows[np.arange(ROWS) % 5 == 4]
+    features = apart[["age", "dose", "colour", "alive"]]
+    assert facts["held_out"]["scores"]["accuracy"]["value"] == pytest.approx(
+        bs.load(out).score(features, apart["state"])
+    )
+
+
+def test_predictions_of_files_are_those_of_one(model: Path, parts: Path, rows: pd.DataFrame, tmp_path: Path):
+    whole, several, single = tmp_path / "rows.parquet", tmp_path / "several.csv", tmp_path / "single.csv"
+    rows.to_parquet(whole, index=False)
+    assert run("predict", model, whole, "--out", single, "--keep", "id").exit_code == 0
+    for source in (parts, parts / "*.parquet"):
+        result = run("predict", model, source, "--out", several, "--keep", "id")
+        assert result.exit_code == 0, (result.output, result.exception)
+        assert several.read_bytes() == single.read_bytes()
+    page = tmp_path / "r.html"
+    assert run("report", model, parts, "--out", page, "--reference", "none").exit_code == 0
+
+
+def test_a_large_file_is_fitted_in_blocks_and_a_small_one_is_not(
+    rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, taken = tmp_path / "rows.parquet", []
+    rows.to_parquet(path, index=False)
+    monkeypatch.setattr(fitting, "fit_blocks", lambda *_: taken.append("blocks"))
+    monkeypatch.setattr(fitting, "_fit_whole", lambda *_: taken.append("whole"))
+    for options in ([], ["--stream"], ["--no-stream"]):
+        assert run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes", *options).exit_code == 0
+    monkeypatch.setattr(dataset, "LARGE_BYTES", path.stat().st_size)
+    assert run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes").exit_code == 0
+    assert taken == ["whole", "blocks", "whole", "blocks"]
+
+
+def test_text_is_read_in_blocks_where_asked(rows: pd.DataFrame, tmp_path: Path):
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    out = tmp_path / "m.bayes"
+    result = run("fit", tmp_path / "rows.csv", *LINEAR, "--stream", "--categorical", "alive", "--out", out)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert refused(run("fit", tmp_path / "rows.csv", *LINEAR, "--stream", "--missing", "-9", "--out", out), "--missing")
+
+
+@pytest.mark.parametrize(
+    ("target", "drop", "task"), [("cost", "id,state", "regression"), ("id", "cost,state", "regression")]
+)
+def test_numbers_of_many_values_are_a_regression(parts: Path, tmp_path: Path, target: str, drop: str, task: str):
+    out = tmp_path / "m.bayes"
+    options = ["--model", "linear", "--test-size", "0", "--json", "--out", out]
+    result = run("fit", parts, "--target", target, "--drop", drop, *options)
+    assert result.exit_code == 0, (result.output, result.exception)
+    facts = json.loads(result.stdout)
+    assert (facts["task"], facts["rows"], facts["held_out"]) == (task, ROWS, None)
+
+
+def test_no_more_rows_are_held_out_than_judge_a_fit():
+    assert fitting_blocks._stride(0.2, 10_000) == 5
+    assert fitting_blocks._stride(0.2, 10**7) == 100
+    assert fitting_blocks._stride(0.0, 10**7) is None
+
+
+def test_what_cannot_be_used_is_told(parts: Path, rows: pd.DataFrame, tmp_path: Path):
+    out = tmp_path / "m.bayes"
+    (tmp_path / "none").mkdir()
+    assert refused(run("fit", tmp_path / "none", *LINEAR, "--out", out), "expected a directory with .parquet")
+    assert refused(run("fit", tmp_path / "*.parquet", *LINEAR, "--out", out), "some file fits")
+    assert refused(run("fit", parts, *LINEAR, "--out", out, "--test-size", "0.7"), "from 0 to 0.5")
+    assert refused(run("fit", parts, *LINEAR, "--out", out, "--test-size", "0.001"), "at least two rows to judge by")
+    assert refused(run("fit", parts, "--target", "stat", "--out", out), "Did you mean 'state'?")
+    rows.assign(state=rows["state"].where(rows["id"] != 7)).to_parquet(tmp_path / "gap.parquet")
+    assert refused(run("fit", tmp_path / "gap.parquet", *LINEAR, "--stream", "--out", out), "a target in each row")
+    rows.assign(state=pd.Timestamp("2020-01-01")).to_parquet(tmp_path / "dates.parquet")
+    assert refused(run("fit", tmp_path / "dates.parquet", *LINEAR, "--stream", "--out", out), "dates or times")
+    assert not out.exists()
+
+
+def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    typed = [*command, "-m", "bayescope", *map(str, arguments)]
+    return subprocess.run(typed, capture_output=True, text=True, timeout=500, env=environment, check=False)
+
+
+def test_several_processes_write_one_model_and_speak_once(model: Path, parts: Path, rows: pd.DataFrame, tmp_path: Path):
+    out = tmp_path / "m.bayes"
+    done = torchrun("fit", parts, *LINEAR, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("BayesianLogisticRegression of state") == 1
+    features = rows[["age", "dose", "colour", "alive"]]
+    np.testing.assert_allclose(bs.load(out).predict_proba(features), bs.load(model).predict_proba(features), rtol=1e-8)
+
+
+def test_an_error_of_several_processes_is_told_once_and_ends_them(parts: Path, tmp_path: Path):
+    done = torchrun("fit", parts, "--target", "nobody", "--model", "linear", "--out", tmp_path / "m.bayes")
+    assert done.returncode != 0
+    assert done.stderr.count("expected a target column 'nobody'") == 1
+    assert "exitcode  : 2" in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,30 @@
+"""Names that nobody has: the one that was probably meant is asked after, and no other."""
+
+import pytest
+
+from bayescope.cli.header import hint
+from bayescope.cli.opening import closest
+
+COLUMNS = ["age", "blood pressure", "Kind", "state", "cost"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "meant"),
+    [
+        ("ages", "age"), ("stat", "state"), ("KIND", "Kind"), ("blood_pressure", "blood pressure"),
+        ("rate", None), ("dates", None), ("target", None), ("cause", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_name_is_asked_after_where_it_is_a_slip(wanted, meant):
+    told = hint(wanted, COLUMNS)
+    assert told.startswith("its columns are 'age'")
+    assert told.endswith("." if meant is None else f"Did you mean {meant!r}?")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "meant"), [("tabel.csv", "table.csv"), ("table.cvs", "table.csv"), ("costs.csv", None)]
+)
+def test_a_file_is_asked_after_where_it_is_a_slip(wanted, meant, tmp_path):
+    for name in ("table.csv", "report.html"):
+        (tmp_path / name).touch()
+    assert closest(tmp_path / wanted) == ("" if meant is None else f" Did you mean {meant!r}?")

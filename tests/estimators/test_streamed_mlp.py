@@ -1,0 +1,103 @@
+"""Networks of tables on disk: in full batches they are those of rows in memory; minibatches have each row once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bayescope as bs
+from bayescope.errors import UnsupportedError
+from bayescope.estimators import mlp_table
+from bayescope.estimators.mlp_table import NetworkFiles
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.table_targets import TableNumbers
+from tests.estimators.streamed import features, frame, opened, stored
+
+Regressor, Classifier = bs.BayesianMLPRegressor, bs.BayesianMLPClassifier
+# No two rows are equal: in memory those are merged, and a weight is not two rows for a Kronecker factor.
+TABLE = frame().assign(dose=np.random.default_rng(5).uniform(size=600))
+# Larger than the table: the order of the rows is only that of a sum.
+WHOLE = 5000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(tmp_path_factory.mktemp("table"), TABLE)
+
+
+def options(**more: object) -> dict[str, object]:
+    return {"hidden": (5,), "epochs": 4, "batch_size": WHOLE, "random_state": 0, **more}
+
+
+@pytest.mark.parametrize(
+    ("make", "target", "weighted", "given"),
+    [
+        (Regressor, "y", True, options()),
+        (Regressor, "y", False, options(posterior="map", prior_precision=2.0, noise_variance=5.0, encoding="ordinal")),
+        (Classifier, "cls", True, options(class_weight={"low": 2.0}, scaling="quantile")),
+        (Classifier, "two", False, options(posterior="last_layer")),
+    ],
+)
+def test_rows_on_disk_have_the_fit_of_rows_in_memory(folder, make, target, weighted, given):
+    table = opened(folder, target, weighted=weighted)
+    streamed = make(**given).fit(table, target, sample_weight="w" if weighted else None)
+    held = make(**given).fit(features(TABLE), TABLE[target], sample_weight=TABLE["w"] if weighted else None)
+    some = features(TABLE)[:60]
+    np.testing.assert_allclose(streamed.transform_inputs(some), held.transform_inputs(some), rtol=1e-12, atol=1e-12)
+    ours, theirs = (model.predict_distribution(some) for model in (streamed, held))
+    np.testing.assert_allclose(ours.mean, theirs.mean, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(ours.variance, theirs.variance, rtol=1e-5, atol=1e-6)
+    if given.get("posterior") != "map":
+        assert streamed.log_evidence_ == pytest.approx(held.log_evidence_, rel=1e-8)
+    if make is Classifier:
+        assert streamed.classes_.tolist() == held.classes_.tolist()
+    else:
+        assert streamed.noise_variance_ == pytest.approx(held.noise_variance_, rel=1e-6)
+
+
+@pytest.mark.parametrize("posterior", ["laplace", "variational", "mc_dropout", "ensemble", "swag"])
+def test_each_posterior_that_trains_in_minibatches(folder, posterior):
+    more = {"draws": 10} if posterior in ("variational", "mc_dropout", "swag") else {}
+    short = {"posterior_options": {"epochs": 2}} if posterior == "swag" else {}
+    given = options(
+        posterior=posterior, hidden=(3,), epochs=1, batch_size=100, members=2, prior_precision=1.0, **more, **short
+    )
+    first, again = (Classifier(**given).fit(opened(folder, "two"), "two") for _ in range(2))
+    probs = first.predict_proba(features(TABLE)[:20])
+    assert np.isfinite(probs).all()
+    np.testing.assert_array_equal(probs, again.predict_proba(features(TABLE)[:20]))
+    assert "temporary files" in first.summary()
+
+
+@pytest.mark.parametrize("posterior", ["nuts", "sgmcmc", "function_space"])
+def test_posteriors_that_need_all_rows_in_memory_are_refused(folder, posterior):
+    with pytest.raises(UnsupportedError, match=f"for a table on disk, got '{posterior}'"):
+        Regressor(**options(posterior=posterior)).fit(opened(folder, "y"), "y")
+
+
+def test_each_pass_has_every_row_once_in_an_order_of_its_own(folder, monkeypatch):
+    monkeypatch.setattr(mlp_table, "PIECE_ROWS", 16)
+    monkeypatch.setattr(mlp_table, "WINDOW_PIECES", 3)
+    source = TableRows.of(opened(folder, "y"), "y", None, categorical=None, labels=False)
+    _, files = NetworkFiles.of(source, TableNumbers.of(source), "standard", "one_hot")
+    inputs, targets = files.read(slice(0, files.rows), lambda z: z)
+    known = {tuple(row): place for place, row in enumerate(torch.cat([inputs, targets], 1).tolist())}
+    assert files.rows == len(TABLE)
+    loader = files.shuffled(7, 0, lambda z: z)
+    passes = []
+    for _ in range(2):
+        batches = [torch.cat(batch, 1).tolist() for batch in loader]
+        assert {len(batch) for batch in batches} <= {6, 7}
+        passes.append([known[tuple(row)] for batch in batches for row in batch])
+    assert sorted(passes[0]) == sorted(passes[1]) == sorted(known.values())
+    assert passes[0] != passes[1]
+    # Rows of a window of 48 are of three pieces of 16 neighbours, in another order.
+    assert len({place // 16 for place in passes[0][:48]}) == 3
+    assert passes[0][:48] != sorted(passes[0][:48])
+    again = [known[tuple(row)] for batch in files.shuffled(7, 0, lambda z: z) for row in torch.cat(batch, 1).tolist()]
+    assert again == passes[0]
+    in_order = torch.cat([torch.cat(batch, 1) for batch in files.ordered(lambda z: z)])
+    assert torch.equal(in_order, torch.cat([inputs, targets], 1))

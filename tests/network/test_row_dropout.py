@@ -1,0 +1,91 @@
+"""Dropout on parts of a minibatch has the masks of the whole; other random calls are each process's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bayescope.network.row_dropout import compiled, drawing
+from bayescope.row_noise import Cut, OwnRandomState
+
+ROWS = 7
+PARTS = [slice(0, 3), slice(3, 7)]
+CALLS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dropout": lambda x: F.dropout(x, 0.4, True),
+    "named": lambda x: F.dropout(input=x, p=0.4, training=True),
+    "in place": lambda x: F.dropout(x.clone(), 0.4, True, True),
+    "channels": lambda x: F.dropout1d(x, 0.4, True),
+    "alpha": lambda x: F.alpha_dropout(x, 0.4, True),
+    "layers": nn.Sequential(nn.Dropout(0.5), nn.Flatten(), nn.Dropout(0.5)),
+    "off": lambda x: F.dropout(F.dropout(x, 0.4, False), 0.0, True),
+}
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "noise": lambda x: x + torch.randn_like(x),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5),
+    "bernoulli": lambda x: x * torch.bernoulli(torch.full_like(x, 0.5)),
+}
+
+
+def in_parts(call: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    """The result on each process's part, from the same random state."""
+    found = []
+    for rank, part in enumerate(PARTS):
+        torch.default_generator.manual_seed(1)
+        with drawing(Cut(ROWS, part), OwnRandomState(rank)):
+            found.append(call(x[part]))
+    return found
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("name", CALLS)
+def test_parts_have_the_masks_of_the_whole(name: str) -> None:
+    x = torch.arange(1.0, 1 + ROWS * 12).reshape(ROWS, 3, 4)
+    torch.default_generator.manual_seed(1)
+    whole = CALLS[name](x)
+    assert torch.equal(torch.cat(in_parts(CALLS[name], x)), whole)
+
+
+@pytest.mark.global_rng
+def test_gradients_go_through_the_masks() -> None:
+    x = torch.ones(ROWS, 5, requires_grad=True)
+    out = torch.cat(in_parts(CALLS["dropout"], x))
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, out.detach())
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("name", OTHERS)
+def test_rows_of_different_processes_have_different_numbers_in_other_calls(name: str) -> None:
+    x = torch.ones(ROWS, 3, 4).cumsum(-1)
+    first, second = in_parts(OTHERS[name], x)
+    assert not torch.equal(first, second[: len(first)])
+
+
+@pytest.mark.global_rng
+def test_the_shared_state_goes_on_alike_whatever_the_parts() -> None:
+    states = []
+    for rank, part in enumerate(PARTS):
+        torch.default_generator.manual_seed(1)
+        with drawing(Cut(ROWS, part), OwnRandomState(rank)):
+            CALLS["layers"](OTHERS["noise"](torch.ones(part.stop - part.start, 2, 2)))
+        states.append(torch.get_rng_state())
+    assert torch.equal(*states)
+
+
+@pytest.mark.global_rng
+def test_minibatches_of_one_s_own_are_drawn_from_one_s_own_state() -> None:
+    found = []
+    for rank in range(2):
+        torch.default_generator.manual_seed(1)
+        with drawing(None, OwnRandomState(rank)):
+            found.append(F.dropout(torch.ones(50), 0.5, True))
+    assert not torch.equal(*found)
+
+
+def test_a_plain_network_is_not_compiled() -> None:
+    assert not compiled(nn.Sequential(nn.Flatten(), nn.Dropout()))

@@ -1,0 +1,228 @@
+"""Tables on disk: the same columns as in memory, in blocks of any size, from files of any kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as arrow_dataset
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bayescope as bs
+from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.tables import Column, read_table
+
+ROWS = 313
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    source = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "number": source.normal(size=ROWS),
+            "whole": source.integers(0, 5, ROWS),
+            "text": source.choice(["x", "y", "z"], ROWS),
+            "truth": source.random(ROWS) < 0.5,
+            "typed": pd.Categorical(source.choice(["p", "q"], ROWS)),
+        }
+    )
+    table.loc[3, "number"], table.loc[[5, 200], "text"] = np.nan, None
+    return table
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, frame: pd.DataFrame) -> Path:
+    folder = tmp_path_factory.mktemp("table")
+    frame[:100].to_parquet(folder / "a.parquet", row_group_size=17)
+    frame[100:103].to_parquet(folder / "b.parquet")
+    frame[103:].to_parquet(folder / "c.parquet", row_group_size=1000)
+    return folder
+
+
+def assert_same(columns: list[Column], frame: pd.DataFrame) -> None:
+    for ours, theirs in zip(columns, read_table(frame), strict=True):
+        assert (ours.name, ours.kind, ours.inferred) == (theirs.name, theirs.kind, theirs.inferred)
+        assert ours.values.dtype == theirs.values.dtype
+        pd.testing.assert_series_equal(pd.Series(ours.values), pd.Series(theirs.values))
+
+
+@pytest.mark.parametrize("block_rows", [1000, 64, 7])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_blocks_are_the_table_whatever_the_files(folder: Path, frame: pd.DataFrame, block_rows: int, parts: int):
+    table = bs.open_table(folder, block_rows=block_rows)
+    assert (table.names, table.rows) == (tuple(frame.columns), ROWS)
+    at = 0
+    for part in range(parts):
+        sizes = []
+        for columns in table.blocks(part=(part, parts)):
+            sizes.append(len(columns[0].values))
+            assert_same(columns, frame[at : at + sizes[-1]])
+            at += sizes[-1]
+        assert set(sizes[:-1]) <= {block_rows}
+        assert abs(sum(sizes) - ROWS / parts) < 1
+    assert at == ROWS
+
+
+def test_columns_come_in_the_order_asked_for(folder: Path):
+    table = bs.open_table(folder, columns=["text", "whole", "number"])
+    assert table.names == ("text", "whole", "number")
+    (columns,) = table.blocks(["number", "text"])
+    assert [column.name for column in columns] == ["number", "text"]
+    (columns,) = table.blocks(["whole"], categorical=["whole"])
+    assert columns[0].kind == "categorical"
+    assert set(columns[0].values) == {0, 1, 2, 3, 4}
+
+
+def test_a_range_of_rows_is_read_across_files(folder: Path, frame: pd.DataFrame):
+    table = bs.open_table(folder, block_rows=50)
+    assert_same(table.read(None, slice(95, 220)), frame[95:220])
+    assert_same(table.read(None, slice(-2, None)), frame[-2:])
+    with pytest.raises(InputError, match="one row or more"):
+        table.read(None, slice(4, 4))
+
+
+@given(every=st.integers(2, ROWS), parts=st.integers(1, 4))
+@settings(max_examples=20, deadline=None)
+def test_a_split_has_each_row_once(folder: Path, frame: pd.DataFrame, every: int, parts: int):
+    rest, apart = bs.open_table(folder, block_rows=90).split(every)
+    last = np.arange(ROWS) % every == every - 1
+    for table, expected in ((rest, frame["number"][~last]), (apart, frame["number"][last])):
+        found = [block[0].values for part in range(parts) for block in table.blocks(["number"], part=(part, parts))]
+        assert table.rows == len(expected)
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+    assert rest.fingerprint() != apart.fingerprint()
+
+
+def test_other_formats_read_alike(tmp_path: Path, frame: pd.DataFrame):
+    feather.write_feather(frame, tmp_path / "t.feather")
+    assert_same(bs.open_table(tmp_path, block_rows=64).read(None, slice(50, 200)), frame[50:200])
+    assert_same(bs.open_table(arrow_dataset.dataset(pa.Table.from_pandas(frame))).read(None, slice(0, ROWS)), frame)
+    plain = frame.drop(columns="typed").assign(whole=[0] * (ROWS - 1) + [0.5])
+    plain[:200].to_csv(tmp_path / "a.csv", index=False)
+    plain[200:].to_csv(tmp_path / "b.csv", index=False)  # whole numbers above, and a half in the last row
+    table = bs.open_table(tmp_path / "*.csv", block_rows=100)
+    assert table.rows == ROWS
+    assert table.read(["whole"], slice(0, ROWS))[0].values[-1] == 0.5
+
+
+def test_a_filter_is_kept(folder: Path, frame: pd.DataFrame):
+    dataset = arrow_dataset.dataset(folder).filter(arrow_dataset.field("whole") < 2)
+    table = bs.open_table(dataset, block_rows=20)
+    assert table.rows == (frame["whole"] < 2).sum()
+    found = np.concatenate([block[0].values for block in table.blocks(["number"])])
+    np.testing.assert_array_equal(found, frame["number"][frame["whole"] < 2])
+
+
+def test_folders_that_name_values_are_columns(tmp_path: Path, frame: pd.DataFrame):
+    for year, part in ((2020, frame[:10]), (2021, frame[10:30])):
+        (tmp_path / f"year={year}").mkdir()
+        part.to_parquet(tmp_path / f"year={year}" / "rows.parquet")
+    for source in (tmp_path, tmp_path / "*" / "rows.parquet"):
+        table = bs.open_table(source)
+        assert table.names[-1] == "year"
+        assert table.read(["year", "whole"], slice(8, 12))[0].values.tolist() == [2020, 2020, 2021, 2021]
+
+
+def test_a_column_without_values_in_one_file_has_the_type_of_the_others(tmp_path: Path):
+    pd.DataFrame({"x": [1.0, 2.0], "label": [None, None]}).to_parquet(tmp_path / "a.parquet")
+    pd.DataFrame({"x": [3.0], "label": ["red"]}).to_parquet(tmp_path / "b.parquet")
+    label = bs.open_table(tmp_path).read(["label"], slice(0, 3))[0]
+    assert (label.kind, label.values.tolist()) == ("categorical", [None, None, "red"])
+
+
+def test_a_fingerprint_tells_tables_apart(tmp_path: Path, frame: pd.DataFrame):
+    frame.to_parquet(tmp_path / "t.parquet")
+    first = bs.open_table(tmp_path).fingerprint()
+    assert first == bs.open_table(tmp_path / "t.parquet").fingerprint()
+    assert first != bs.open_table(tmp_path, columns=["number"]).fingerprint()
+    frame.assign(number=frame["number"] + 1.0).to_parquet(tmp_path / "t.parquet")
+    assert bs.open_table(tmp_path).fingerprint() != first
+
+
+def test_a_pass_that_is_left_early_ends(folder: Path):
+    blocks = iter(bs.open_table(folder, block_rows=5).blocks())
+    next(blocks)
+    blocks.close()  # type: ignore[attr-defined]
+
+
+def test_sources_that_cannot_be_opened_are_told(tmp_path: Path, frame: pd.DataFrame):
+    with pytest.raises(InputError, match="got none of that name"):
+        bs.open_table(tmp_path / "missing")
+    with pytest.raises(InputError, match="some file fits"):
+        bs.open_table(tmp_path / "*.parquet")
+    with pytest.raises(InputError, match="got none in it"):
+        bs.open_table(tmp_path)
+    with pytest.raises(InputTypeError, match="source: expected a path"):
+        bs.open_table(3)
+    frame.to_parquet(tmp_path / "t.parquet")
+    with pytest.raises(OptionError, match="Did you mean 'number'"):
+        bs.open_table(tmp_path, columns=["nummber"])
+    with pytest.raises(InputError, match=r"columns: .*Write \['number'\]"):
+        bs.open_table(tmp_path, columns="number")
+    frame.drop(columns="typed").to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"t\.csv and .*t\.parquet"):
+        bs.open_table(tmp_path)
+    frame[:0].to_parquet(tmp_path / "empty.parquet")
+    with pytest.raises(InputError, match="expected rows, got none in 1 files"):
+        bs.open_table(tmp_path / "empty.parquet")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda frame: frame.drop(columns="text"), "no column 'text'"),
+        (lambda frame: frame.assign(more=1.0), "the unknown column 'more'"),
+        (lambda frame: frame.assign(number="a"), "column 'number': expected double"),
+    ],
+)
+def test_files_of_other_columns_are_told(tmp_path: Path, frame: pd.DataFrame, change, said: str):
+    frame.to_parquet(tmp_path / "a.parquet")
+    change(frame).to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=rf"b\.parquet.*{said}"):
+        bs.open_table(tmp_path)
+    assert bs.open_table(tmp_path, columns=["whole"]).rows == 2 * ROWS
+
+
+def test_what_stands_in_the_files_is_told(tmp_path: Path, frame: pd.DataFrame):
+    path = tmp_path / "t.parquet"
+    frame.assign(when=pd.Timestamp("2020-01-01"), nested=[[1]] * ROWS).to_parquet(path)
+    table = bs.open_table(path)
+    with pytest.raises(InputTypeError, match=r"'when' \(timestamp.*'nested' \(list"):
+        table.blocks()
+    assert len(next(iter(table.blocks(["number"])))) == 1
+    with pytest.raises(OptionError, match="column: expected one of"):
+        table.blocks(["nobody"])
+    frame.assign(number=[0.0] * 250 + [np.inf] * 63).to_parquet(path)
+    with pytest.raises(InputError, match="got inf in row 250"):
+        list(bs.open_table(path, block_rows=100).blocks())
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"t\.parquet: expected a table that can be read"):
+        bs.open_table(path)
+
+
+def test_a_file_that_goes_away_is_told(tmp_path: Path, frame: pd.DataFrame):
+    frame.to_parquet(tmp_path / "t.parquet")
+    table = bs.open_table(tmp_path)
+    (tmp_path / "t.parquet").unlink()
+    with pytest.raises(InputError, match="expected a table that can be read"):
+        list(table.blocks())
+
+
+def test_one_row_group_of_all_rows_is_not_decoded_at_once(tmp_path: Path):
+    """What Arrow has allocated at the most while 400,000 rows pass is a small part of the 32 MB that they take."""
+    rows, columns = 400_000, 10
+    table = pa.table({f"x{j}": np.random.default_rng(j).normal(size=rows) for j in range(columns)})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=rows, use_dictionary=False, data_page_size=2**16)
+    del table
+    pool = pa.default_memory_pool()
+    before, most = pool.bytes_allocated(), 0
+    for _ in bs.open_table(tmp_path, block_rows=10_000).blocks():
+        most = max(most, pool.bytes_allocated() - before)
+    assert most < 0.4 * rows * columns * 8
