@@ -1,7 +1,8 @@
 """Very many outputs: what is planned, what is taken, and how long it takes; each case in a process of its own.
 
-python -m bench.large_outputs          # all of them, into bench/results/large_outputs.{json,md}
-python -m bench.large_outputs CASE     # one, in this process
+python -m bench.large_outputs                # all of them, into bench/results/large_outputs.{json,md}
+python -m bench.large_outputs --again CASE…  # some of them again, beside the others' results
+python -m bench.large_outputs --here CASE    # one, in this process
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,38 +185,41 @@ def markdown(results: Mapping[str, Any]) -> str:
     ]
     for name, found in results["cases"].items():
         for asked, value in found["predictions"].items():
+            planned = f"{found['planned_variances_mb']:,.0f}" if asked in VARIANCES else "–"
             lines.append(
-                f"| {name} | {found['predicted_rows']} | {asked} | {found['planned_variances_mb']:,.0f} | "
+                f"| {name} | {found['predicted_rows']} | {asked} | {planned} | "
                 f"{value['measured_mb']:,.0f} | {value['seconds']:.2f} |"
             )
     return "\n".join([*lines, "", "With a dense output factor and `memory=16e9`:", "", f"> {results['refused']}", ""])
 
 
-def main() -> None:
-    """All cases, printed and saved."""
-    cases = {}
-    for name in CASES:
-        command = [sys.executable, "-m", "bench.large_outputs", name]
+def main(names: Sequence[str]) -> None:
+    """Measures cases, and saves them beside the results that there are of the others."""
+    path = RESULTS.with_suffix(".json")
+    known = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.exists() else {}
+    for name in names:
+        command = [sys.executable, "-m", "bench.large_outputs", "--here", name]
         answer = subprocess.run(command, check=False, capture_output=True, text=True)
         if answer.returncode:
             raise RuntimeError(f"{name}: {answer.stderr}")
-        cases[name] = json.loads(answer.stdout)
-        print(name, json.dumps(cases[name]), flush=True)
+        known[name] = json.loads(answer.stdout)
+        print(name, json.dumps(known[name]), flush=True)
     results = {
         "threads": torch.get_num_threads(), "machine": platform.processor() or platform.machine(),
-        "torch": torch.__version__, "load": os.getloadavg()[0], "cases": cases, "refused": refused(),
+        "torch": torch.__version__, "load": os.getloadavg()[0],
+        "cases": {name: known[name] for name in CASES}, "refused": refused(),
     }  # fmt: skip
     text = markdown(results)
     print(text)
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.with_suffix(".json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     RESULTS.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
     torch.default_generator.manual_seed(0)
-    if len(sys.argv) == 2:
-        print(json.dumps(measure(CASES[sys.argv[1]])))
+    if sys.argv[1:2] == ["--here"]:
+        print(json.dumps(measure(CASES[sys.argv[2]])))
     else:
-        main()
+        main(sys.argv[2:] or list(CASES))

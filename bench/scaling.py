@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 import bayescope as bs
+from bayescope.tables.dataset import TableDataset
 from bench.scaling_floors import Shape, floor_of
 from bench.scaling_report import draw, written
 
@@ -323,10 +324,21 @@ TABLES: dict[str, Callable[[Path], Callable[[], object]]] = {
 }
 
 
-def fitted_table(make: Callable[[Path], Callable[[], object]], warm: Path, path: Path) -> tuple[Any, Any]:
-    """A fit of a table on disk, and a plain reading of it."""
+def fitted_table(make: Callable[[Path], Callable[[], object]], warm: Path, path: Path) -> tuple[Any, Any, int]:
+    """A fit of a table on disk, a plain reading of it, and how often the fit read it."""
+    passes, blocks = [0], TableDataset.blocks
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        passes[0] += 1
+        return blocks(*arguments, **options)
+
+    def work() -> None:
+        passes[0] = 0
+        fit()
+
     make(warm)()
-    return timed(make(path)), reading(path)
+    fit, TableDataset.blocks = make(path), counted  # type: ignore[method-assign]
+    return timed(work), reading(path), passes[0]
 
 
 def table_points(folder: Path, quick: bool) -> list[Point]:
@@ -339,8 +351,8 @@ def table_points(folder: Path, quick: bool) -> list[Point]:
         for name, make in TABLES.items():
             if name.startswith("additive") and rows > 100_000:
                 continue
-            (cpu, clock, memory), (floor, _, _) = in_process(fitted_table, make, warm, path)
-            facts = {"bytes": float(path.stat().st_size), "readings": cpu / floor}
+            (cpu, clock, memory), (floor, _, _), passes = in_process(fitted_table, make, warm, path)
+            facts = {"bytes": float(path.stat().st_size), "readings": cpu / floor, "passes": float(passes)}
             blocks = 2.0 * 65_536 * (COLUMNS + 1) * 8
             points.append(Point("rows", name, rows, cpu, clock, memory, floor, blocks, facts))
     return points
@@ -374,7 +386,6 @@ def rank_points(folder: Path, quick: bool) -> list[Point]:
             alone = alone or cpu
             facts = {"cores": float(os.cpu_count() or 1), "cpu_sum": sum(each[0] for each in took)}
             points.append(Point("ranks", name, count, cpu, clock, memory, alone / count, 0.0, facts))
-            told(points[-1])
     return points
 
 
@@ -399,9 +410,8 @@ def machine() -> dict[str, Any]:
 
 
 def measured(folder: Path, quick: bool, only: str | None, file: Path) -> None:
-    """Measures all axes, or one; the file has each curve as soon as it is there."""
-    before = json.loads(file.read_text())["points"] if file.exists() else []
-    points = [point for point in before if only not in (None, point["axis"])]
+    """Measures all axes, or one; in the file each curve takes the place of an earlier one as soon as it is there."""
+    points = json.loads(file.read_text())["points"] if file.exists() else []
     works: list[tuple[str, Callable[[], list[Point]]]] = [
         *((sweep.axis, partial(in_process, swept, sweep)) for sweep in sweeps(quick)),
         ("rows", lambda: table_points(folder, quick)),
@@ -410,7 +420,10 @@ def measured(folder: Path, quick: bool, only: str | None, file: Path) -> None:
     for axis, work in works:
         if only in (None, axis):
             new = work()
-            told(new[-1])
+            for point in new:
+                told(point)
+            curves = {(point.axis, point.method) for point in new}
+            points = [point for point in points if (point["axis"], point["method"]) not in curves]
             points += [asdict(point) for point in new]
             file.write_text(json.dumps({"machine": machine(), "points": points}, indent=1) + "\n")
 

@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 AXES = {
     "rows": ("rows N", "Against rows"),
@@ -88,7 +89,11 @@ def _table(axis: str, each: dict[str, list[dict[str, Any]]]) -> str:
     for method, points in each.items():
         for place, point in enumerate(points):
             last = place == len(points) - 1
-            grown = f"{slope(points, 'cpu'):.2f}, {slope(points, 'memory'):.2f}" if last and axis != "ranks" else ""
+            grown = (
+                f"{slope(points, 'cpu'):.2f}, {slope(points, 'memory'):.2f}"
+                if last and place and axis != "ranks"
+                else ""
+            )
             over = f" ({int(point['size'])} on {int(point['facts']['cores'])} cores)" if _crowded(point) else ""
             ratio = point["cpu"] / point["floor"]
             lines.append(
@@ -112,11 +117,15 @@ def _jobs(found: dict[str, Any]) -> list[str]:
             parts.append(
                 f"**{MANY:.0e} rows × {COLUMNS} columns, {method}.** The largest table here had {last['size']:,} rows: "
                 f"{last['cpu'] / last['size'] * 1e6:.3g} CPU seconds a million rows, {last['facts']['readings']:.1f} "
-                f"times one plain reading, {_bytes(last['memory'])}. In proportion: {hours:.3g} core hours, "
-                f"{hours / PROCESSES:.2g} hours with {PROCESSES} processes, of a file of "
-                f"{_bytes(last['facts']['bytes'] / last['size'] * MANY)}. This is an extrapolation over a factor of "
-                f"{MANY / last['size']:,.0f} in rows; nothing of that size was run."
+                f"times one plain reading, in {last['facts']['passes']:.0f} passes and {_bytes(last['memory'])}. In "
+                f"proportion: {hours:.3g} core hours, {hours / PROCESSES:.2g} hours with {PROCESSES} processes, of "
+                f"files of {_bytes(last['facts']['bytes'] / last['size'] * MANY)}. This is an extrapolation over a "
+                f"factor of {MANY / last['size']:,.0f} in rows; nothing of that size was run."
             )
+    parts.append(
+        "Of weights, with 256 rows: what does not grow with rows (eigenvalues) is in the time of a row, and what rows "
+        "take while they are read (cotangents) in the memory of a weight, so that both are upper bounds for more rows."
+    )
     for method, points in curves(found, "weights").items():
         last = points[-1]
         if method in ("diagonal", "Kronecker", "last layer", "VI, 5 epochs", "forward + backward"):
@@ -158,9 +167,10 @@ def draw(found: dict[str, Any], folder: Path) -> None:
                 _curve(right, method, points, "memory", 1e6, floor="floor_memory")
             left.set(xscale="log", yscale="log", xlabel=label, ylabel="CPU seconds")
             right.set(xscale="log", yscale="log", xlabel=label, ylabel="peak memory above the start, MB")
-            right.set_ylim(bottom=0.3)
             if axis == "ranks":
                 _name_processes((left, right), each)
+            else:
+                right.set_ylim(bottom=0.3)
             handles, labels = left.get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside right center", frameon=False)
             figure.suptitle(f"{title}: measured (solid), and the floor (dashed)", x=0.01, ha="left")
@@ -181,6 +191,8 @@ def _name_processes(panels: Sequence[Axes], each: dict[str, list[dict[str, Any]]
     points = next(iter(each.values()))
     for panel in panels:
         panel.minorticks_off()
+        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        panel.yaxis.set_major_formatter("{x:g}")
         panel.set_xticks([p["size"] for p in points], [str(p["size"]) for p in points])
     crowded = [p for p in points if _crowded(p)]
     if crowded:

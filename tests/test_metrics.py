@@ -46,7 +46,7 @@ def test_an_impossible_truth_costs_infinity() -> None:
 
 
 def test_nll_of_gaussian_predictions() -> None:
-    mean, variance, y = RNG.normal(size=(3, 50, 2))
+    mean, variance, y = np.random.default_rng(1).normal(size=(3, 50, 2))
     variance = variance**2 + 0.1
     expected = -stats.norm(mean, np.sqrt(variance)).logpdf(y)
     assert metrics.nll(mean, variance, y) == pytest.approx(expected.sum(1).mean(), rel=1e-12)
@@ -86,7 +86,8 @@ def test_auroc_equals_scikit_learn_and_counts_ties_half() -> None:
 
 
 def test_ood_auroc_is_the_chance_that_the_outsider_scores_higher() -> None:
-    inside, outside = RNG.integers(5, size=40), RNG.integers(2, 8, size=30)
+    source = np.random.default_rng(1)
+    inside, outside = source.integers(5, size=40), source.integers(2, 8, size=30)
     above = (outside[:, None] > inside).mean() + 0.5 * (outside[:, None] == inside).mean()
     assert metrics.ood_auroc(inside, outside) == pytest.approx(above, rel=1e-12)
     assert metrics.ood_auroc([0.0, 1.0], [2.0]) == 1.0

@@ -76,6 +76,7 @@ __all__ = [
     "Predictive",
     "Prior",
     "Selection",
+    "TableDataset",
     "alone",
     "compare",
     "conformal",

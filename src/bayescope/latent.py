@@ -21,9 +21,12 @@ from bayescope.likelihoods.information import information_of_draws, information_
 from bayescope.likelihoods.quasi_monte_carlo import eigenroot
 from bayescope.quadrature import normal_nodes
 from bayescope.special import log_ndtr
+from bayescope.tape.tape import row_blocks
 
 # Nodes for quantiles of class probabilities with more than two classes: their spacing bounds the error in level.
 QUANTILE_NODES = 4096
+# Moments are taken over the draws of so many rows at once as take so much.
+MOMENT_BYTES = 256 * 2**20
 
 
 class Latent(Protocol):
@@ -242,8 +245,18 @@ class DrawsLatent:
         return self.values.var(0, correction=0)
 
     def moments(self, likelihood: Likelihood) -> Moments:
-        """The law of total variance over the draws."""
-        mean, variance = likelihood.conditional(self.values)
+        """The law of total variance over the draws, some rows at a time where all of them are very many numbers."""
+        draws, rows, outputs = self.values.shape
+        blocks = list(row_blocks(rows, 8 * draws * outputs, MOMENT_BYTES)) or [slice(None)]
+        parts = [self._moments(self.values[:, some], likelihood) for some in blocks]
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(*((part.mean, part.aleatoric, part.epistemic) for part in parts), strict=True)
+        return Moments(*(torch.cat(column) for column in columns))
+
+    @staticmethod
+    def _moments(values: Tensor, likelihood: Likelihood) -> Moments:
+        mean, variance = likelihood.conditional(values)
         centre = mean.mean(0)
         return Moments(centre, variance.mean(0), (mean - centre).square().mean(0))
 

@@ -192,3 +192,38 @@ def test_roots_and_hessians_of_sure_predictions_do_not_cancel(sure: int, dtype: 
     assert root.dtype == dtype
     torch.testing.assert_close(Categorical().hessian(f, y)[0].double(), truth, rtol=tolerance, atol=0)
     torch.testing.assert_close((root.double() @ root.double().mT).diagonal(), truth.diagonal(), rtol=tolerance, atol=0)
+
+
+def test_a_row_without_a_label_tells_nothing() -> None:
+    """Every method gives 0 there, and elsewhere what it gives without it."""
+    generator = torch.Generator().manual_seed(5)
+    f = torch.randn(2, 4, 3, dtype=torch.float64, generator=generator)
+    y, plain, marked = torch.tensor([2, -100, 0, -100]), Categorical(), Categorical(ignored=-100)
+    told, known = torch.tensor([0, 2]), y.clamp(min=0)
+    assert torch.equal(marked.targets(y, 3), y)
+    for name in ("log_prob", "gradient", "hessian", "ggn_diagonal", "ggn_sqrt"):
+        found, wanted = getattr(marked, name)(f, y), getattr(plain, name)(f, known)
+        assert torch.equal(found[:, told], wanted[:, told])
+        assert not found[:, [1, 3]].any()
+    torch.testing.assert_close(marked.ggn_sum(f, y), plain.ggn_sum(f[:, told], y[told]))
+
+
+@pytest.mark.parametrize("outputs", [2, 3])
+@pytest.mark.parametrize("integral", ["quadrature", "mackay", "laplace_bridge"])
+def test_a_prediction_is_not_scored_where_there_is_no_label(integral: str, outputs: int) -> None:
+    mean = torch.linspace(-1.0, 1.0, 3 * outputs, dtype=torch.float64).reshape(3, outputs)
+    cov = torch.eye(outputs, dtype=torch.float64).expand(3, outputs, outputs)
+    y = torch.tensor([1, -100, 0])
+    found = Categorical(ignored=-100).predictive_log_prob(mean, cov, y, integral)
+    wanted = Categorical().predictive_log_prob(mean[[0, 2]], cov[[0, 2]], y[[0, 2]], integral)
+    assert found[1] == 0
+    torch.testing.assert_close(found[[0, 2]], wanted)
+
+
+def test_the_label_for_none_is_no_class() -> None:
+    with pytest.raises(InputError, match="ignored: expected a label that is no class"):
+        Categorical(ignored=1).targets([0, 1], 3)
+    with pytest.raises(InputError, match=r"got -100 in row 1. .*bs.Categorical\(ignored=-100\)"):
+        Categorical().targets([0, -100], 3)
+    with pytest.raises(InputError, match=r"got -1 in row 1. Number the classes"):
+        Categorical(ignored=-100).targets([0, -1], 3)

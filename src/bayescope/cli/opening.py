@@ -60,8 +60,6 @@ def check_file(path: Path) -> str | None:
     Raises:
         InputError: if there is no such file, or its name has another ending.
     """
-    if path.is_dir():
-        raise InputError(f"{path}: expected a file, got a folder. Name the table inside it.")
     if not path.exists():
         raise InputError(f"{path}: expected a file, got nothing there.{closest(path)}")
     return separator_of(path) if path.is_file() else ","

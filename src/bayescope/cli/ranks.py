@@ -1,4 +1,4 @@
-"""Commands under `torchrun`: the processes that it started work on one fit, of which the first one speaks and writes."""
+"""Commands under `torchrun`: its processes work on one fit, and the first one alone speaks and writes."""
 
 from __future__ import annotations
 

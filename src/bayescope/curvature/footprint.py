@@ -123,12 +123,16 @@ class Footprint:
         }
         return counts[structure]()
 
-    def tracing(self) -> int:
+    def tracing(self, *, head: bool) -> int:
         """A sum of the gradients of a few rows, by autograd and from the tape, while the two are compared.
 
         Each row has cotangents that are zero in the others, at the outputs and at every part.
+
+        Args:
+            head: whether the outputs are the only part: nothing then travels back.
         """
-        spread = PROBES * self.native * (2 * self.outputs + sum(self.cotangents))
+        travelling = 0 if head else 2 * max(self.cotangents)
+        spread = PROBES * self.native * (2 * self.outputs + sum(self.cotangents) + travelling)
         sums = self.dim * (COPIES * self.itemsize + FLOAT64)  # and where each weight is in the flat vector
         return sums + PROBES * (spread + self.held)
 

@@ -274,7 +274,14 @@ def plan_network(
         else:
             chunk, at_once = _at_once(footprint, total, columns, budget - held, device)
             reading = chunk.reading(at_once) + chunk.root(columns) + (curvature == "fisher") * chunk.drawing()
-        return _Costs(chunk, at_once, footprint.tracing(), held, reading, max(chunk.slope(), footprint.posterior()))
+        return _Costs(
+            chunk,
+            at_once,
+            footprint.tracing(head=network.head),
+            held,
+            reading,
+            max(chunk.slope(), footprint.posterior()),
+        )
 
     def factored(factor: str) -> _Costs:
         return costs("kfac", (factor,) * len(network.parts))

@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
 from bayescope.tape.selected import SelectedTape
+from bayescope.tape.streamed import StreamedTape
 from bayescope.tape.tape import pieces, row_blocks
 
 
@@ -143,7 +144,7 @@ class ClassTape:
         """Σ_nk s_c² e(c_nk), shape (1, C)."""
         return self._by_class(self.activations.new_ones(self.rows, 1))[:, 0][None]
 
-    def rotated(self, left: Tensor | None, right: Tensor | None) -> ClassTape | OuterTape:
+    def rotated(self, left: Tensor | None, right: Tensor | None) -> ClassTape | OuterTape | StreamedTape:
         """The tape of leftᵀ U_nk right, the bias now one of the columns; a full left has a row for each class."""
         a = rotate(self._inputs()[:, None], right)[:, 0]
         if left is None or left.ndim == 2:
@@ -151,8 +152,19 @@ class ClassTape:
             return ClassTape(a, self.width, False, self.classes, scale)
         table = left[0].to(a)
         table = table if self.scale is None else table * self.scale[:, None]
-        g = table[:, None] if self.classes is None else table[self.classes.mT]
-        return OuterTape(a[:, None, None], g[:, :, None, None])
+        if self.classes is None:
+            return OuterTape(a[:, None, None], table[:, None, None, None])
+        classes, numbers = self.classes, self.outputs * table.shape[1] + a.shape[1]
+        return StreamedTape(
+            rows=self.rows,
+            outputs=self.outputs,
+            shape=(1, table.shape[1], a.shape[1]),
+            positions=1,
+            activations=lambda rows: a[rows, None, None],
+            cotangents=lambda rows: table[classes[rows].mT][:, :, None, None],
+            row_bytes=numbers * a.element_size(),
+            device=a.device,
+        )
 
     def reduced(self) -> ClassTape:
         """Itself: there is one position."""
