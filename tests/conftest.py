@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from tests.browser import CHROMIUM
 
 mpl.use("Agg")
+# A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 # What each test finds in the global generators, whichever ran before it, in whichever process.
 np.random.seed(0)  # noqa: NPY002

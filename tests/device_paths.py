@@ -80,7 +80,7 @@ def curvature(name: str, kind: str, structure: str, device: str) -> Answers:
     found = bs.fit_curvature(
         module, data, likelihood="categorical", curvature=kind, structure=structure, generator=0, **options
     )
-    posterior = found.with_prior(50.0)
+    posterior = found.with_prior(500.0)
     return [found.precision.diagonal(), posterior.marginal_variance(), posterior.logdet(), found.log_likelihood]
 
 

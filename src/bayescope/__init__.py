@@ -45,7 +45,7 @@ from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
 from bayescope.sampling.swag import swag
 from bayescope.storage import load, read_manifest
-from bayescope.tables import TableDataset, open_table
+from bayescope.tables.dataset import TableDataset, open_table
 from bayescope.training.fit_map import fit_map
 from bayescope.variational.variational import variational
 

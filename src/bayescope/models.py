@@ -79,6 +79,9 @@ class Model(Protocol):
     def is_last_layer(self, x: Any, theta: Tensor) -> bool:
         """Whether θ is one linear layer whose output is f: then the variances of all classes cost little."""
 
+    def opened(self, x: Any, theta: Tensor) -> Model:
+        """The same model for questions at these inputs and weights: what f and J both need is computed once for all."""
+
 
 @stored("linear_model")
 @final
@@ -155,6 +158,10 @@ class LinearModel:
     def is_last_layer(self, x: Tensor, theta: Tensor) -> bool:
         """It is nothing else."""
         return True
+
+    def opened(self, x: Tensor, theta: Tensor) -> LinearModel:
+        """Itself: there is nothing to share."""
+        return self
 
     def tape(self, x: Tensor) -> LinearTape:
         """The Jacobian in factors."""
@@ -239,6 +246,10 @@ class LinearizedModel:
     def is_last_layer(self, x: Any, theta: Tensor) -> bool:
         """Whether the model is."""
         return self.model.is_last_layer(x, self.at)
+
+    def opened(self, x: Any, theta: Tensor) -> LinearizedModel:
+        """That of the opened model."""
+        return LinearizedModel(self.model.opened(x, self.at), self.at)
 
 
 def at_draws(model: Model, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:

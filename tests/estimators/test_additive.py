@@ -359,7 +359,7 @@ DATES = pd.date_range("2020-01-01", periods=ROWS)
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"x": X.assign(day=DATES)}, InputTypeError, r"column 'day', got Datetime.*days since a date"),
+        ({"x": X.assign(day=DATES)}, InputTypeError, r"column 'day', got dates.*days since a date"),
         ({"x": X.assign(dose=np.inf)}, InputError, r"finite numbers in column 'dose', got inf in row 0"),
         ({"x": X.assign(mix=[1, "x"] * 45)}, InputTypeError, r"labels alone in column 'mix', got 1 and 'x'"),
         ({"x": X.assign(thing=[{}] * ROWS)}, InputTypeError, r"in column 'thing', got \{\} \(dict\) in row 0"),

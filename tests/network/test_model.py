@@ -203,3 +203,39 @@ def test_inputs_that_do_not_fit_are_described_where_answers_are_differentiated()
     f = model().differentiable
     with pytest.raises(InputError, match=r"x: shape \(6, 2\) and dtype float64, z: shape \(6, 2\)"):
         f.forward(f.inputs({"x": numbers(6, 2), "z": INPUTS["z"]}), model().flat)
+
+
+def test_an_opened_last_layer_runs_its_body_once_and_answers_alike() -> None:
+    module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5)))
+    x = numbers(7, 3)
+    model = NetworkModel.of(Network.trace(module, x, "last_layer"), x)
+    precision = DiagonalPrecision(torch.linspace(1.0, 2.0, model.dim, dtype=torch.float64))
+    classes = torch.arange(14).reshape(7, 2) % 5
+    calls: list[int] = []
+    hook = model.module.register_forward_hook(lambda *_: calls.append(1))
+    opened = model.opened(x, model.flat)
+    answers = [
+        opened.forward(x, model.flat),
+        opened.variance(x, model.flat, precision),
+        opened.covariance(x, model.flat, precision, classes),
+    ]
+    assert len(calls) == 1
+    hook.remove()
+    wanted = [
+        model.forward(x, model.flat),
+        model.variance(x, model.flat, precision),
+        model.covariance(x, model.flat, precision, classes),
+    ]
+    for found, other in zip(answers, wanted, strict=True):
+        torch.testing.assert_close(found, other, rtol=1e-12, atol=0.0)
+    elsewhere = model.flat + 1.0
+    torch.testing.assert_close(opened.forward(x, elsewhere), model.forward(x, elsewhere), rtol=1e-12, atol=0.0)
+    moved = opened.covariance(x, elsewhere, precision)
+    torch.testing.assert_close(moved, model.covariance(x, elsewhere, precision), rtol=1e-12, atol=0.0)
+
+
+def test_a_whole_network_keeps_nothing_between_questions() -> None:
+    module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5)))
+    x = numbers(7, 3)
+    model = NetworkModel.of(Network.trace(module, x), x)
+    assert model.opened(x, model.flat) is model

@@ -347,7 +347,13 @@ def test_local_reparameterization_spares_the_noise_of_weights() -> None:
     random, drawn = RandomWeights.of(module, tuple(gaussians), x), []
     with pytest.MonkeyPatch.context() as patch:
         randn = torch.randn
-        patch.setattr(torch, "randn", lambda *a, **k: (drawn.append(a), randn(*a, **k))[1])
+
+        def remembered(*size: Any, **options: Any) -> torch.Tensor:
+            noise = randn(*size, **options)
+            drawn.append(tuple(noise.shape))
+            return noise
+
+        patch.setattr(torch, "randn", remembered)
         patch.setattr(torch, "randn_like", lambda v: pytest.fail(f"drew noise of {tuple(v.shape)}"))
         random.passes(gaussians, x, estimator="local_reparameterization")
     assert drawn == [(7, 5), (7, 2)]

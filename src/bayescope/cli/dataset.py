@@ -11,7 +11,7 @@ from bayescope.cli.header import check_header
 from bayescope.cli.parquet import ParquetBlock, kind_of_type, recut
 from bayescope.cli.source import Kind
 from bayescope.errors import InputError
-from bayescope.tables import TableDataset, open_table
+from bayescope.tables.dataset import TableDataset, open_table
 
 # A Parquet file of so many bytes and more is fitted a block of rows at a time.
 LARGE_BYTES = 500_000_000

@@ -25,7 +25,7 @@ from bayescope.cli.target import Target
 from bayescope.cli.training_table import Roles, TrainingTable
 from bayescope.errors import InputError
 from bayescope.processes import Processes
-from bayescope.tables import TableDataset
+from bayescope.tables.dataset import TableDataset
 from bayescope.tables.seen import MOST_VALUES, LabelsSeen, NumbersSeen
 
 # So many rows judge a fit well enough: the standard error of an accuracy is then below 0.002.

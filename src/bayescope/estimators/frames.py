@@ -13,7 +13,8 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from bayescope.storage import stored
-from bayescope.tables import Column, TableDataset, read_table
+from bayescope.tables import Column, read_table
+from bayescope.tables.dataset import TableDataset
 from bayescope.tables.preprocessing import Table, refuse_empty
 from bayescope.tables.suspicion import warn_of_numbers
 

@@ -103,6 +103,10 @@ class DifferentiableNetwork:
         """No: J is written out whatever the layer."""
         return False
 
+    def opened(self, x: Any, theta: Tensor) -> DifferentiableNetwork:
+        """Itself: each answer has a graph of its own."""
+        return self
+
     def _solved(self, x: Any, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
         """J and J A⁻¹, shape (N, *positions, C, P)."""
         jacobian = self._jacobian(x, theta)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, count_rows, described, explained, placed, some_rows, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.pairs import map_arrays
+from bayescope.network.recording import Recording
 from bayescope.network.shared_noise import outputs_under
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision, Precision
@@ -29,7 +30,7 @@ from bayescope.tape.tape import row_blocks
 TRACED_ROWS = 8
 
 
-@stored("network_model", without=("network",))
+@stored("network_model", without=("network", "read"))
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkModel:
@@ -44,12 +45,14 @@ class NetworkModel:
         outputs: C; 0 where the network has not been run yet.
         network: how the module is read where J is asked for; ``None`` where it has not been found out. It then is when
             J is first asked for, on those inputs, and again for rows of another shape.
+        read: of an opened model, what the network has left on its inputs.
     """
 
     module: nn.Module
     weights: Weights
     outputs: int
     network: Network | None = None
+    read: Sequence[Recording] | None = None
 
     @classmethod
     def of(cls, network: Network, inputs: Any) -> NetworkModel:
@@ -98,10 +101,7 @@ class NetworkModel:
         """The model whose module has other weights, shape (P,); itself where they are its own."""
         if self._is_own(theta):
             return self
-        moved = copy.deepcopy(self)
-        moved.__dict__.pop("flat", None)
-        moved.__dict__.pop("source", None)
-        moved.__dict__.pop("_found", None)
+        moved = copy.deepcopy(replace(self, read=None))
         values = self.weights.unflat(theta.detach(), self.module)
         with torch.no_grad():
             for name, parameter in self.weights.parameters(moved.module).items():
@@ -122,6 +122,8 @@ class NetworkModel:
         Raises:
             InputError: if the network cannot be run on the inputs, or gives no f of that shape.
         """
+        if self.read is not None and self._is_own(theta):
+            return self._checked(torch.cat([some.outputs.to(torch.float64) for some in self.read]), x, 0)
         with reading(self.module), torch.no_grad(), explained(self.module, x):
             if self._is_own(theta):
                 rows = (owned(some, copy=self._copied) for some in self._rows(x))
@@ -147,12 +149,12 @@ class NetworkModel:
     def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
         with torch.no_grad():
-            return self._traced(x, theta).latent_covariance(x, precision, classes)
+            return self._traced(x, theta).latent_covariance(x, precision, classes, self._read(theta))
 
     def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
         with torch.no_grad():
-            return self._traced(x, theta).latent_variance(x, precision, classes)
+            return self._traced(x, theta).latent_variance(x, precision, classes, self._read(theta))
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
@@ -162,6 +164,20 @@ class NetworkModel:
     def is_last_layer(self, x: Any, theta: Tensor) -> bool:
         """Whether the random weights are those of one linear layer or convolution whose output is f."""
         return self._traced(x, theta).head
+
+    def opened(self, x: Any, theta: Tensor) -> NetworkModel:
+        """Where a last layer is asked about at its own weights, a model that has run the body on the inputs.
+
+        Of other layers nothing is kept between questions but f: their recordings hold the activations of all rows.
+        """
+        if self.network is None or not self.network.head or not self._is_own(theta):
+            return self
+        with torch.no_grad():
+            return replace(self, read=self.network.recordings(x))
+
+    def _read(self, theta: Tensor) -> Sequence[Recording] | None:
+        """What an opened model has read, where it is asked about the same weights."""
+        return self.read if self.read is not None and self._is_own(theta) else None
 
     def _check_stored(self) -> None:
         """Checks that the weights of a file are those of its module.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -126,7 +126,17 @@ class Network:
         identity = torch.eye(shape.numel(), dtype=recording.outputs.dtype, device=recording.outputs.device)
         return recording.tape(identity.unflatten(1, (1, *shape)))
 
-    def latent_covariance(self, inputs: Any, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def recordings(self, inputs: Any) -> list[Recording]:
+        """The network run on all rows, in the pieces in which its answers read them: for several questions."""
+        return [self.record(placed(take_rows(inputs, rows), self.module)) for rows in self._pieces(inputs)]
+
+    def latent_covariance(
+        self,
+        inputs: Any,
+        precision: Precision,
+        classes: Tensor | None = None,
+        recordings: Sequence[Recording] | None = None,
+    ) -> Tensor:
         """J A⁻¹ Jᵀ for each row and position, shape (N, *positions, C, C), float64.
 
         Rows are read in pieces: few enough for the cotangents of all layers to stay within a few megabytes, or one by
@@ -140,17 +150,24 @@ class Network:
             precision: A, over the random weights.
             classes: which outputs, int64 of shape (N, *positions, K), each row and position its own: then K stands for
                 C above, and only K cotangents a row travel through the network. ``None`` for all of them.
+            recordings: those of these inputs, where they are there already.
 
         Raises:
             InputError: if there are no rows, or A is over another number of weights.
         """
         self._check(precision)
-        return self.answers(inputs, Question(precision.covariance_of, by_pair), classes)
+        return self.answers(inputs, Question(precision.covariance_of, by_pair), classes, recordings)
 
-    def latent_variance(self, inputs: Any, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def latent_variance(
+        self,
+        inputs: Any,
+        precision: Precision,
+        classes: Tensor | None = None,
+        recordings: Sequence[Recording] | None = None,
+    ) -> Tensor:
         """The diagonal of `latent_covariance` without the rest of it, shape (N, *positions, C): for many classes."""
         self._check(precision)
-        return self.answers(inputs, Question(precision.variance_of, by_cotangent), classes)
+        return self.answers(inputs, Question(precision.variance_of, by_cotangent), classes, recordings)
 
     def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
         """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P).
@@ -188,14 +205,21 @@ class Network:
                 f"precision: expected one over the {self.dim} random weights of this network, got {precision.dim}."
             )
 
-    def answers(self, inputs: Any, question: Question, classes: Tensor | None = None) -> Tensor:
+    def answers(
+        self,
+        inputs: Any,
+        question: Question,
+        classes: Tensor | None = None,
+        recordings: Sequence[Recording] | None = None,
+    ) -> Tensor:
         """What is asked of the tapes of J, for each row and position, shape (N, *positions, ...): rows in pieces."""
-        return torch.cat(
-            [
-                answer(self.record(placed(take_rows(inputs, rows), self.module)), question, _some(classes, rows))
-                for rows in self._pieces(inputs)
-            ]
-        )
+        found = []
+        for piece, rows in enumerate(self._pieces(inputs)):
+            some = (
+                self.record(placed(take_rows(inputs, rows), self.module)) if recordings is None else recordings[piece]
+            )
+            found.append(answer(some, question, _some(classes, rows)))
+        return torch.cat(found)
 
     @property
     def head_rows(self) -> int:

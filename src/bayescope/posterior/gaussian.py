@@ -106,6 +106,7 @@ class GaussianPosterior(Posterior):
             f = function.sampled(x, self.location, self.precision, samples, options.generator)
             values, shape = in_rows(f, 1)
             return Answer(DrawsLatent(values), f"sampled, {samples} draws of the weights", shape)
+        function = function.opened(x, self.location)
         mean, shape = in_rows(function.forward(x, self.location), 0)
         if integral != "monte_carlo":
             options.refuse_samples(f"the {integral} integral draws nothing")

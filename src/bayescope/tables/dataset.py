@@ -49,9 +49,9 @@ def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows:
 
     Examples:
         >>> import tempfile, pandas as pd
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> pd.DataFrame({"x": [0.0, 1.0, 2.0], "y": ["a", "b", "b"]}).to_parquet(f"{folder.name}/part-0.parquet")
-        >>> table = open_table(folder.name)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pd.DataFrame({"x": [0.0, 1.0, 2.0], "y": ["a", "b", "b"]}).to_parquet(f"{folder}/part-0.parquet")
+        ...     table = open_table(folder)
         >>> table.names, table.rows
         (('x', 'y'), 3)
     """
