@@ -226,3 +226,11 @@ def test_one_row_group_of_all_rows_is_not_decoded_at_once(tmp_path: Path):
     for _ in bs.open_table(tmp_path, block_rows=10_000).blocks():
         most = max(most, pool.bytes_allocated() - before)
     assert most < 0.4 * rows * columns * 8
+
+
+def test_a_file_without_a_row_group_adds_no_rows(tmp_path: Path) -> None:
+    rows = pa.table({"x": [1.0, 2.0]})
+    pq.write_table(rows, tmp_path / "b.parquet")
+    pq.ParquetWriter(tmp_path / "a.parquet", rows.schema).close()
+    empty = next(part for part in bs.open_table(str(tmp_path))._parts if part.rows == 0)
+    assert list(empty.batches(["x"], 0, 0, 10)) == []

@@ -128,7 +128,10 @@ class GaussianPosterior(Posterior):
     def _top(
         self, x: Any, function: Model, mean: Tensor, shape: tuple[int, ...], integral: str, options: Options
     ) -> Answer:
-        """The top classes, the others as one more output at log Σ exp of theirs, without variance."""
+        """The top classes, the others as one more output at log Σ exp of theirs, without variance.
+
+        Where the others are uncertain, E[Σ exp f] is more than this: the top classes' probabilities come out too large.
+        """
         assert options.top is not None
         classes = top_classes(mean, options.top)
         found = function.covariance(x, self.location, self.precision, classes.unflatten(0, shape)).flatten(0, -3)

@@ -58,6 +58,8 @@ class ParquetPart:
         groups = self.fragment.row_groups
         bounds = [0, *accumulate(group.num_rows for group in groups)]
         taken = [g for g, below in enumerate(bounds[:-1]) if below < high and bounds[g + 1] > low]
+        if not taken:  # a file without rows may have no row group either
+            return
         there = [name for name in names if name not in self.constants]
         with self.fragment.open() as stream, self._file(stream) as file:
             start = bounds[taken[0]]
