@@ -5,16 +5,13 @@ and fits again. What counts is how many labels it has when its accuracy on a tes
 median over the seeds, each with its own table, pool and first labels, which all choices share. It
 takes two minutes of one core.
 
-    python -m bench.active_learning [--seeds 20]
+    python -m bench.active_learning [--seeds 20] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -23,8 +20,8 @@ import torch
 from sklearn.datasets import load_digits, make_moons
 
 import bayescope as bs
+from bench import record
 
-RESULTS = Path(__file__).parent / "results" / "active_learning"
 Model = bs.BayesianLogisticRegression
 Choice = Callable[[Model, np.ndarray, int, torch.Generator], np.ndarray]
 
@@ -119,7 +116,7 @@ def run(seeds: int) -> dict[str, Any]:
 
 def table(answers: dict[str, Any], seeds: int) -> str:
     """The results as Markdown."""
-    lines = ["# Active learning", "", __doc__.split("\n\n")[1].replace("\n", " "), ""]
+    lines: list[str] = []
     for name, setting in SETTINGS.items():
         lines += [f"## {name.capitalize()}: {setting.accuracy:.0%} accuracy", "", setting.table.__doc__ or "", ""]
         lines += ["| choice | labels needed, median | quartiles | fewer than at random |", "|---|---|---|---|"]
@@ -129,19 +126,20 @@ def table(answers: dict[str, Any], seeds: int) -> str:
             fewer = "" if label == "random" else f"in {(np.array(needed) < chance).sum()} of {seeds} seeds"
             lines.append(f"| {label} | {median(needed):g} | {low:g} to {high:g} | {fewer} |")
         lines.append("")
-    lines.append(f"{seeds} seeds. `python -m bench.active_learning`.")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Runs it and writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    seeds = parser.parse_args().seeds
+    parser = record.arguments(__doc__)
+    parser.add_argument("--seeds", type=int, help="20; 1 of a quick run")
+    options = parser.parse_args()
+    seeds = options.seeds or (1 if options.quick else 20)
     torch.set_num_threads(1)
-    answers = run(seeds)
-    RESULTS.with_suffix(".json").write_text(json.dumps(answers, indent=1) + "\n")
-    RESULTS.with_suffix(".md").write_text(table(answers, seeds))
+    answers, origin = run(seeds), record.made("bench.active_learning")
+    said = f"{(__doc__ or '').split(chr(10) * 2)[1]} {seeds} seeds."
+    text = record.page("Active learning", origin, said, [table(answers, seeds)])
+    record.save(record.folder(options), "active_learning", {"made": origin, "answers": answers}, text)
 
 
 if __name__ == "__main__":

@@ -6,21 +6,16 @@ of tanh with as many weights. Models take turns within one run; a ratio is that 
 network's. Then an epoch of the library's own fit: one damped Gauss-Newton step of all weights, the blocks of the
 curvature and the evidence with its update, over all rows, beside an epoch of the dense network at batches of 128.
 
-    python -m bench.additive [--threads 1]
+    python -m bench.additive [--threads 1] [--turns 5] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from statistics import median
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,29 +28,15 @@ from bayescope.additive.newton import FIRST_DAMPING, step
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.additive.terms import Column, Rows, Term
 from bayescope.likelihoods import Gaussian
+from bench import record
+from bench.turns import Work, in_turns, ratios, told
 
-RESULTS = Path(__file__).parent / "results" / "additive_speed"
 FEATURES, HIDDEN = 30, 32
 BATCHES = (128, 256, 1024)
-ROUNDS = 200
+STEPS = 40
 ROWS = (500, 5000, 20000)
-EPOCHS = 8
 BASE = "dense, two hidden layers"
-LOOP = "additive, a loop over nets"
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table: seconds are medians, `fastest` the least of them; both ratios are to the dense network's."""
-
-    work: str
-    who: str
-    weights: int
-    size: int
-    seconds: float
-    fastest: float
-    ratio: float
-    ratio_of_fastest: float
+LOOP = "a loop over nets"
 
 
 class Loop(nn.Module):
@@ -102,49 +83,24 @@ def trainer(module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
     return run
 
 
-def timed(run: Callable[[], object]) -> float:
-    """Seconds of CPU time, which other work on the machine does not enter: on one thread the time that it takes."""
-    start = time.process_time()
-    run()
-    return time.process_time() - start
-
-
-def in_turns(work: dict[str, Callable[[], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, taken in turns, the first tenth left out."""
-    seconds: dict[str, list[float]] = {name: [] for name in work}
-    for _ in range(rounds):
-        for name, run in work.items():
-            seconds[name].append(timed(run))
-    return {name: taken[rounds // 10 :] for name, taken in seconds.items()}
-
-
-def steps() -> list[Row]:
-    """The first table."""
+def steps(turns: int) -> list[dict[str, Any]]:
+    """Training steps on minibatches."""
     generator = torch.Generator().manual_seed(0)
     additive = AdditiveNetwork(FEATURES, hidden=HIDDEN, generator=generator)
-    models = {
-        "additive, batched": additive,
-        LOOP: Loop(),
-        "dense, one hidden layer": dense(1, count(additive)),
-        BASE: dense(2, count(additive)),
-    }
-    rows = []
+    models = {"batched nets": additive, LOOP: Loop(), "dense, one hidden layer": dense(1, count(additive))}
+    found = []
     for batch in BATCHES:
         x, y = torch.randn(batch, FEATURES, generator=generator), torch.randn(batch, 1, generator=generator)
-        runs = {name: trainer(module, x, y) for name, module in models.items()}
-        loop = {LOOP: runs.pop(LOOP)}  # by itself: its many small tensors would fall into the others' turns
-        seconds = in_turns(runs, ROUNDS) | in_turns(loop, ROUNDS // 4)
-        rows += [
-            row(f"training step, batch {batch}", name, count(models[name]), batch, taken, seconds[BASE])
-            for name, taken in seconds.items()
-        ]
-    return rows
-
-
-def row(work: str, who: str, weights: int, size: int, taken: list[float], base: list[float]) -> Row:
-    """A line with its ratios."""
-    middle, least = median(taken), min(taken)
-    return Row(work, who, weights, size, middle, least, middle / median(base), least / min(base))
+        title = f"training step, batch {batch}"
+        unit = f"{title}: {BASE}"
+        base = Work(unit, trainer(dense(2, count(additive)), x, y), unit)
+        works = {name: Work(f"{title}: {name}", trainer(module, x, y), unit) for name, module in models.items()}
+        works["batched nets"].budget = 2.0
+        loop = works.pop(LOOP)  # by itself: its many small tensors would fall into the others' turns
+        for together in ([base, *works.values()], [replace(base, seconds=[]), loop]):
+            in_turns(together, turns, clock=time.process_time, inner=lambda _: STEPS)
+            found += ratios(together)
+    return found
 
 
 def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
@@ -171,9 +127,9 @@ def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
     return run
 
 
-def epochs() -> list[Row]:
-    """The second table."""
-    rows = []
+def epochs(turns: int) -> list[dict[str, Any]]:
+    """Epochs of the library's own fit."""
+    found = []
     for n in ROWS:
         generator = torch.Generator().manual_seed(n)
         x = torch.randn(n, FEATURES, generator=generator, dtype=torch.float64)
@@ -187,48 +143,46 @@ def epochs() -> list[Row]:
             for run in runs:
                 run()
 
-        who = {"additive, Gauss-Newton and evidence": gauss_newton(x, y), BASE: minibatches}
-        seconds = in_turns(who, EPOCHS)
-        rows += [
-            row(f"epoch, {n:,} rows", name, count(module), n, taken, seconds[BASE]) for name, taken in seconds.items()
+        title = f"epoch, {n:,} rows"
+        unit = f"{title}: {BASE}"
+        works = [
+            Work(unit, minibatches, unit),
+            Work(f"{title}: Gauss-Newton and evidence", gauss_newton(x, y), unit),
         ]
-    return rows
+        in_turns(works, turns, clock=time.process_time, inner=lambda _: 2)
+        found += ratios(works)
+    return found
 
 
-def written(rows: list[Row], threads: int) -> str:
-    """The tables, in Markdown."""
-    lines = [
-        f"# Additive models: {FEATURES} features, nets of {HIDDEN} hidden units",
-        "",
-        f"`python -m bench.additive --threads {threads}` on {platform.machine()}, {os.cpu_count()} CPUs, {threads} "
-        f"thread(s), load {os.getloadavg()[0]:.1f}, torch {torch.__version__}. Ratios are to the dense network of two "
-        "hidden layers in the same run. Times are of the CPU, so that other work on the machine does not enter but by "
-        "the caches that it takes; the least stand beside the medians.",
-        "",
-        "| work | who | weights | median CPU ms | ratio | least | ratio |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {r.work} | {r.who} | {r.weights:,} | {1e3 * r.seconds:.3g} | {r.ratio:.2f} | {1e3 * r.fastest:.3g} | "
-        f"{r.ratio_of_fastest:.2f} |"
-        for r in rows
-    ]
-    return "\n".join(lines) + "\n"
+def rows_of(found: list[dict[str, Any]]) -> str:
+    """The table."""
+    lines = []
+    for each in found:
+        title, _, who = each["work"].partition(": ")
+        budget = f"≤ {each['budget']:g}" if each["budget"] else ""
+        spread = f"{told(each['least'])}–{told(each['greatest'])}"
+        lines.append([title, who, budget, f"**{told(each['ratio'])}**", spread, f"{1e3 * each['seconds']:.3g}"])
+    return record.table(["work", "who", "budget", f"× {BASE}", "least to greatest", "CPU ms"], lines)
 
 
 def main() -> None:
-    """Runs both tables and writes them."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Runs both and writes them."""
+    parser = record.arguments(__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    threads = parser.parse_args().threads
-    torch.set_num_threads(threads)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     # What a program that reads tables has long done: the allocator keeps memory of this size instead of giving it back.
     torch.empty(7_000_000)
-    rows = [*steps(), *epochs()]
-    RESULTS.with_suffix(".json").write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    text = written(rows, threads)
-    RESULTS.with_suffix(".md").write_text(text)
-    print(text)
+    turns = 1 if options.quick else options.turns
+    found = [*steps(turns), *epochs(turns)]
+    origin = record.made("bench.additive")
+    said = (
+        f"{FEATURES} features, nets of {HIDDEN} hidden units, beside a dense network of two hidden layers and as many "
+        "weights, in the same turn of one process: the median, and the least and greatest. Times are of the CPU."
+    )
+    text = record.page("Additive models: speed", origin, said, [rows_of(found)])
+    record.save(record.folder(options), "additive", {"made": origin, "ratios": found}, text)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,7 @@ resident memory, Python and torch included, and its CPU time is what other work 
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -26,7 +23,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-RESULTS = Path(__file__).parent / "results"
+from bench import record
+
 NUMBERS, LABELS, TOGETHER = 16, 4, 250_000
 FITTED_ROWS = 5_000
 LIMIT = 1e9  # bytes
@@ -103,8 +101,7 @@ def measure(folder: Path, models: list[str], rows: int, ending: str) -> list[Row
 
 def markdown(measured: list[Row]) -> str:
     """The measurements as a table, and what they say."""
-    lines = ["# `bayescope predict` on long tables", "", (__doc__ or "").split("\n\n")[1].replace("\n", " "), ""]
-    lines += ["| model | rows | format | table | predictions | seconds | CPU seconds | peak memory |"]
+    lines = ["| model | rows | format | table | predictions | seconds | CPU seconds | peak memory |"]
     lines += ["|---|---:|---|---:|---:|---:|---:|---:|"]
     for row in measured:
         lines.append(
@@ -115,9 +112,7 @@ def markdown(measured: list[Row]) -> str:
     most = max(row["peak_bytes"] for row in measured)
     verdict = "below" if most < LIMIT else "ABOVE"
     lines += ["", f"The largest peak is {most / 1e6:.0f} MB, {verdict} the {LIMIT / 1e9:.0f} GB that it may be.", ""]
-    lines += [*slopes(measured), "", f"{platform.machine()}, {os.cpu_count()} CPUs, one thread, load "
-              f"{os.getloadavg()[0]:.1f}."]  # fmt: skip
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *slopes(measured)])
 
 
 def slopes(measured: list[Row]) -> list[str]:
@@ -134,24 +129,26 @@ def slopes(measured: list[Row]) -> list[str]:
 
 def main() -> None:
     """Measures and writes the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = record.arguments(__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--longest", type=int, default=10_000_000, help="of the first model and format alone; 0: none")
     parser.add_argument("--models", nargs="+", default=["linear", "additive"])
     parser.add_argument("--formats", nargs="+", default=[".csv", ".parquet"])
     parser.add_argument("--folder", type=Path, help="for the tables, which are taken away at the end")
     given = parser.parse_args()
+    rows, longest = ([20_000], 0) if given.quick else (given.rows, given.longest)
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
         fit_models(folder, given.models)
-        cases = [(given.models, rows, ending) for rows in given.rows for ending in given.formats]
-        cases += [([given.models[0]], given.longest, given.formats[0])] if given.longest else []
+        cases = [(given.models, size, ending) for size in rows for ending in given.formats]
+        cases += [([given.models[0]], longest, given.formats[0])] if longest else []
         measured: list[Row] = []
-        for models, rows, ending in cases:
-            measured += measure(folder, models, rows, ending)
-            (RESULTS / "cli_predict.json").write_text(json.dumps(measured, indent=2) + "\n")
-            (RESULTS / "cli_predict.md").write_text(markdown(measured))
+        for models, size, ending in cases:
+            measured += measure(folder, models, size, ending)
+            origin, said = record.made("bench.cli_predict"), (__doc__ or "").split("\n\n")[1]
+            text = record.page("`bayescope predict` on long tables", origin, said, [markdown(measured)])
+            record.save(record.folder(given), "cli_predict", {"made": origin, "rows": measured}, text)
 
 
 if __name__ == "__main__":

@@ -3,28 +3,22 @@
 Seconds are the processor's, in one thread, the medians of runs that take turns; a plain loop in PyTorch, with the same
 minibatches and the same optimiser for one member after another, stands beside them.
 
-    python -m bench.ensembles [--repeats 5]
+    python -m bench.ensembles [--turns 5] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
-from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from bayescope.ensembles import ensemble
-from bayescope.training.stack import MOST_PRODUCTS
+from bench import record
+from bench.turns import Work, in_turns, ratios, told
 
-RESULTS = Path(__file__).parent / "results" / "ensembles"
 MEMBERS, NOISE = 5, 1.0
 
 
@@ -88,76 +82,46 @@ def plain(size: Size, data: tuple[Tensor, Tensor]) -> None:
                 optimizer.step()
 
 
-def seconds(works: Sequence[Callable[[], None]], repeats: int) -> list[float]:
-    """The median processor time of each, taking turns; what is done once in a process is done before."""
-    for work in works:
-        work()
-    taken: list[list[float]] = [[] for _ in works]
-    for _ in range(repeats):
-        for work, times in zip(works, taken, strict=True):
-            begun = time.process_time()
-            work()
-            times.append(time.process_time() - begun)
-    return [median(times) for times in taken]
-
-
-def measure(size: Size, repeats: int) -> dict[str, Any]:
-    """The line of a size, in milliseconds a step of all members."""
-    data = data_of(size)
-    together, apart, own, torch_loop = (
-        1e3 * value / size.steps
-        for value in seconds(
-            [
-                lambda: bayescope(size, data, side_by_side=True),
-                lambda: bayescope(size, data, side_by_side=False),
-                lambda: bayescope(size, data, side_by_side=None),
-                lambda: plain(size, data),
-            ],
-            repeats,
-        )
-    )
-    return {
-        "widths": "-".join(map(str, size.widths)),
-        "batch_size": size.batch_size,
-        "weights": size.weights,
-        "chosen": "side by side" if size.batch_size * size.weights <= MOST_PRODUCTS else "one after another",
-        "side_by_side_ms": together,
-        "one_after_another_ms": apart,
-        "by_default_ms": own,
-        "plain_torch_ms": torch_loop,
-        "ratio": own / apart,
-    }
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The table in Markdown."""
-    head = [
-        "| network | batch | side by side | one after another | by default | plain loop | ratio |",
-        "|---|---|---|---|---|---|---|",
+def works_of(size: Size) -> list[Work]:
+    """The ways to train five members, beside a plain loop."""
+    data, name = data_of(size), f"{'-'.join(map(str, size.widths))}, batch {size.batch_size}"
+    unit = f"{name}: plain loop"
+    return [
+        Work(unit, lambda: plain(size, data), unit),
+        Work(f"{name}: side by side", lambda: bayescope(size, data, side_by_side=True), unit),
+        Work(f"{name}: one after another", lambda: bayescope(size, data, side_by_side=False), unit),
+        Work(f"{name}: by default", lambda: bayescope(size, data, side_by_side=None), unit),
     ]
-    lines = [
-        f"| {r['widths']} | {r['batch_size']} | {r['side_by_side_ms']:.2f} ms | {r['one_after_another_ms']:.2f} ms "
-        f"| {r['by_default_ms']:.2f} ms, {r['chosen']} | {r['plain_torch_ms']:.2f} ms | {r['ratio']:.2f} |"
-        for r in rows
-    ]
-    return "\n".join(head + lines)
+
+
+def rows_of(records: list[dict[str, Any]]) -> str:
+    """The table: a line of each network and way."""
+    lines = []
+    for each in records:
+        network, _, way = each["work"].partition(": ")
+        spread = f"{told(each['least'])}–{told(each['greatest'])}"
+        lines.append([network, way, f"**{told(each['ratio'])}**", spread])
+    return record.table(["network", "how", "× a plain loop", "least to greatest"], lines)
 
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    parser = record.arguments(__doc__)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [measure(size, repeats) for size in SIZES]
-    text = table(rows)
-    print(text)
-    RESULTS.parent.mkdir(exist_ok=True)
-    machine = {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()}
-    RESULTS.with_suffix(".json").write_text(json.dumps({**machine, "repeats": repeats, "rows": rows}, indent=1) + "\n")
-    title = f"# A training step of {MEMBERS} members (processor time, one thread)\n\n"
-    title += "The ratio is the default's to one after another's.\n\n"
-    RESULTS.with_suffix(".md").write_text(title + text + "\n")
+    found: list[dict[str, Any]] = []
+    for size in SIZES[:2] if options.quick else SIZES:
+        works = works_of(size)
+        in_turns(works, 1 if options.quick else options.turns, clock=time.process_time)
+        found += ratios(works)
+    origin = record.made("bench.ensembles")
+    said = (
+        f"A training of {MEMBERS} members for some epochs, as a ratio of the processor's time to that of a plain loop "
+        "in PyTorch over the members, in the same turn: the median, and the least and greatest. One thread."
+    )
+    text = record.page("Ensembles: speed", origin, said, [rows_of(found)])
+    record.save(record.folder(options), "ensembles", {"made": origin, "ratios": found}, text)
 
 
 if __name__ == "__main__":

@@ -4,20 +4,16 @@ The truth is the posterior of weight space under the full GGN, in float64. Every
 near the data to far from them; errors are relative, of the variances of all outputs. Approximations are drawn
 `SEEDS` times, errors are means over the draws, with the standard error of the evidence's.
 
-    python -m bench.function_space [--no-peers]
+    python -m bench.function_space [--no-peers] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import platform
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -28,8 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayescope import Gaussian
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
+from bench import record
 
-RESULTS = Path(__file__).parent / "results" / "function_space"
 ROWS, NOISE = 400, 0.1
 POINTS = (20, 50, 100, ROWS)
 SEEDS = range(5)
@@ -261,20 +257,20 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = record.arguments(__doc__)
     parser.add_argument("--no-peers", action="store_true", help="leave laplace-torch out")
-    peers = not parser.parse_args().no_peers
+    options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the peer's own
-    in_function_space(problems()[0], "nystrom", 5, 0)  # what is imported at first use
-    rows = [row for problem in problems() for row in measure(problem, peers=peers)]
-    text = table(rows)
-    print(text)
-    RESULTS.parent.mkdir(exist_ok=True)
-    machine = {"python": platform.python_version(), "torch": torch.__version__, "machine": platform.machine()}
-    RESULTS.with_suffix(".json").write_text(json.dumps({**machine, "rows": [known(r) for r in rows]}, indent=1) + "\n")
-    title = f"# Laplace in function space ({ROWS} rows, 480 to 543 weights, one thread)\n\n"
-    RESULTS.with_suffix(".md").write_text(title + text + "\n")
+    tried = problems()[: 1 if options.quick else None]
+    in_function_space(tried[0], "nystrom", 5, 0)  # what is imported at first use
+    rows = [row for problem in tried for row in measure(problem, peers=not (options.no_peers or options.quick))]
+    origin, said = record.made("bench.function_space"), (__doc__ or "").split("\n\n")[1]
+    title = f"Laplace in function space ({ROWS} rows, 480 to 543 weights, one thread)"
+    text = record.page(title, origin, said, [table(rows)])
+    if not options.no_peers:
+        results = {"made": origin, "rows": [known(row) for row in rows]}
+        record.save(record.folder(options), "function_space", results, text)
 
 
 if __name__ == "__main__":

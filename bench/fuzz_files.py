@@ -5,12 +5,11 @@ and their headers, and manifests and tensors whose checksums have been put right
 hooks, which see code that is compiled or run, processes, sockets, pickles and files that are opened for writing, with
 the memory of the process capped. What loads is asked for a prediction.
 
-    python -m bench.fuzz_files [count] [seed]
+    python -m bench.fuzz_files [--count 10000] [--seed 0] [--quick]
 """
 
 from __future__ import annotations
 
-import json
 import random
 import resource
 import sys
@@ -28,10 +27,10 @@ import torch
 import bayescope as bs
 from bayescope.errors import BayescopeError, FileError
 from bayescope.storage import registry
+from bench import record
 from tests.storage import saved
 from tests.storage.mutants import WELL_FRAMED, mutant
 
-RESULTS = Path(__file__).parent / "results"
 POSTERIORS = (
     "laplace, full, float32", "laplace, block, float64", "laplace, kfac, float32", "laplace, ekfac, float32",
     "laplace, low_rank, float64", "laplace, samples, float32", "dropout", "ensemble", "swag", "function space",
@@ -171,8 +170,7 @@ def written(result: dict[str, Any]) -> str:
         change, what = key.split(": ", 1)
         table.setdefault(change, Counter())[what] += number
     columns = sorted({what for row in table.values() for what in row})
-    lines = [f"# {result['count']:,} altered files (seed {result['seed']})", ""]
-    lines += [
+    lines = [
         f"- crashes, or errors that are not the library's own, on loading: {len(result['crashes'])}",
         f"- code run, processes, sockets, pickles, files written while loading: {sum(result['forbidden'].values())}",
         f"- files accepted whose checksums do not agree: {result['whole_with_wrong_checksums']}",
@@ -192,18 +190,22 @@ def written(result: dict[str, Any]) -> str:
     if result["errors_of_others"]:
         lines += ["", "Errors of other libraries, by predictions of edited files:", ""]
         lines += [f"- {number} × `{message}`" for message, number in sorted(result["errors_of_others"].items())]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Runs as many as the command line says, and writes the results."""
-    count, seed = (int(argument) for argument in (*sys.argv[1:], *["10000", "0"][len(sys.argv) - 1 :]))
+    parser = record.arguments(__doc__)
+    parser.add_argument("--count", type=int, help="10,000; 500 of a quick run")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    result = run(count, seed)
-    (RESULTS / "fuzz_files.json").write_text(json.dumps(result, indent=1) + "\n")
-    (RESULTS / "fuzz_files.md").write_text(written(result))
-    sys.stdout.write(written(result))
+    result = run(options.count or (500 if options.quick else 10_000), options.seed)
+    origin, said = record.made("bench.fuzz_files"), (__doc__ or "").split("\n\n")[1]
+    title = f"{result['count']:,} altered files (seed {result['seed']})"
+    text = record.page(title, origin, said, [written(result)])
+    record.save(record.folder(options), "fuzz_files", {"made": origin, **result}, text)
     sys.exit(bool(result["crashes"] or result["forbidden"] or result["whole_with_wrong_checksums"]))
 
 

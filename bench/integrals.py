@@ -3,14 +3,12 @@
 Binary integrals are compared with mpmath's adaptive quadrature, multiclass ones and joint densities with 2²⁰ randomised
 quasi-Monte-Carlo points (16 scramblings of 2¹⁶), whose standard error stands beside them.
 
-    python -m bench.integrals
+    python -m bench.integrals [--quick]
 """
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import mpmath
@@ -20,9 +18,9 @@ from torch import Tensor
 from bayescope.latent import GaussianLatent
 from bayescope.likelihoods import Bernoulli, Categorical, HeteroscedasticGaussian, Likelihood
 from bayescope.quadrature import normal_nodes
+from bench import record
 from tests import reference
 
-RESULTS = Path(__file__).parent / "results"
 BINARY_SDS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0, 1e4)
 SDS = (0.1, 0.3, 1.0, 3.0, 10.0)
 CLASSES = (3, 10)
@@ -160,20 +158,19 @@ TITLES = {
 
 def main() -> None:
     """Runs everything, prints the tables and saves them."""
+    options = record.arguments(__doc__).parse_args()
+    few = slice(1) if options.quick else slice(None)
     forms = ("mean_log_variance", "natural")
     results = {
-        **{link: [binary(link, sd) for sd in BINARY_SDS] for link in ("logit", "probit")},
-        "categorical": [multiclass(outputs, sd) for outputs in CLASSES for sd in SDS],
-        "heteroscedastic": [heteroscedastic(form, sd) for form in forms for sd in (1e-3, 0.1, 1.0, 2.5)],
-        "joint": [joint(form, sd) for form in forms for sd in (0.1, 0.3, 1.0)],
+        **{link: [binary(link, sd) for sd in BINARY_SDS[few]] for link in ("logit", "probit")},
+        "categorical": [multiclass(outputs, sd) for outputs in CLASSES[few] for sd in SDS[few]],
+        "heteroscedastic": [heteroscedastic(form, sd) for form in forms for sd in (1e-3, 0.1, 1.0, 2.5)[few]],
+        "joint": [joint(form, sd) for form in forms for sd in (0.1, 0.3, 1.0)[few]],
     }
-    lines = ["# Integrals over a Gaussian f: errors against adaptive quadrature and 2²⁰ randomised points"]
-    for name, rows in results.items():
-        lines += ["", f"## {TITLES[name]}", "", *table(rows)]
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "integrals.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    (RESULTS / "integrals.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    print("\n".join(lines))
+    parts = ["\n".join([f"## {TITLES[name]}", "", *table(rows)]) for name, rows in results.items()]
+    origin, said = record.made("bench.integrals"), (__doc__ or "").split("\n\n")[1]
+    text = record.page("Integrals over a Gaussian f", origin, said, parts)
+    record.save(record.folder(options), "integrals", {"made": origin, **results}, text)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,13 @@ Two pairs interact among ten independent features. "evidence" has the target of 
 18 of 20 seeds; mutual information stands beside it without one, since it asks for dependent effects and not for
 interaction. The gain that "evidence" foretells is compared with what log Z rises by when the pair has its net.
 
-    python -m bench.interactions [--seeds 20]
+    python -m bench.interactions [--seeds 20] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -28,9 +24,9 @@ from bayescope.additive.interactions import METHODS, rank
 from bayescope.additive.terms import Rows
 from bayescope.likelihoods import Bernoulli, Gaussian
 from bayescope.tables import TableEncoding, read_table
+from bench import record
 from bench.papers.additive_sets import load
 
-RESULTS = Path(__file__).parent / "results"
 FEATURES = 10
 PLANTED = {(0, 4), (5, 6)}
 Row = dict[str, Any]
@@ -161,25 +157,24 @@ def lines(title: str, rows: Sequence[Row]) -> list[str]:
 
 
 def main() -> None:
-    """Runs everything and writes it to results/interactions.json and .md."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
-    seeds = parser.parse_args().seeds
-    report = {
-        "found": [found(*case, seeds) for case in CASES],
-        "foretold": foretold(max(1, seeds // 5)),
-        "cost": costs(),
+    """Runs everything and writes it."""
+    parser = record.arguments(__doc__)
+    parser.add_argument("--seeds", type=int, help="20; 1 of a quick run")
+    options = parser.parse_args()
+    seeds = options.seeds or (1 if options.quick else 20)
+    cases = CASES[:1] if options.quick else CASES
+    report = {"found": [found(*case, seeds) for case in cases]}
+    if not options.quick:
+        report |= {"foretold": foretold(max(1, seeds // 5)), "cost": costs()}
+    titles = {
+        "found": "Two planted pairs among ten independent features: seeds in which both come first",
+        "foretold": "The gain in log evidence that is foretold, and the rise of log Z with the pair's net",
+        "cost": "Seconds to rank all pairs",
     }
-    written = {"threads": torch.get_num_threads(), "machine": platform.machine(), **report}
-    (RESULTS / "interactions.json").write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n")
-    text = ["# Rankings of pairs of features", ""]
-    text += lines("Two planted pairs among ten independent features: seeds in which both come first", report["found"])
-    text += lines(
-        "The gain in log evidence that is foretold, and the rise of log Z with the pair's net", report["foretold"]
-    )
-    text += lines("Seconds to rank all pairs", report["cost"])
-    (RESULTS / "interactions.md").write_text("\n".join(text))
-    print("\n".join(text))
+    origin, said = record.made("bench.interactions"), (__doc__ or "").split("\n\n")[1]
+    parts = ["\n".join(lines(titles[name], rows)) for name, rows in report.items()]
+    text = record.page("Rankings of pairs of features", origin, said, parts)
+    record.save(record.folder(options), "interactions", {"made": origin, **report}, text)
 
 
 if __name__ == "__main__":

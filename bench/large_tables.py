@@ -4,7 +4,7 @@ Each size is fitted in a process of its own, which has fitted a few rows before,
 is the highest resident size during the fit, sampled every millisecond, less what was resident before it. The files are
 written to a temporary folder and deleted.
 
-    python -m bench.large_tables [--model logistic additive mlp] [--rows 100000 1000000 10000000] [--columns 20]
+    python -m bench.large_tables [--model logistic mlp] [--rows 100000 1000000] [--columns 20] [--quick]
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import bayescope as bs
+from bench import record
 from bench.linear import peak_growth
 
-RESULTS = Path(__file__).parent / "results"
 # Rows that are made and written at a time, a row group of the file each.
 GROUP = 100_000
 TARGET = "y"
@@ -104,12 +104,6 @@ def foretold(sizes: list[dict[str, float]]) -> dict[str, float]:
 def table_of(results: dict[str, Any]) -> str:
     """The results in Markdown."""
     lines = [
-        "# Fits to tables on disk",
-        "",
-        "Parquet, read in blocks of 65,536 rows by one process, on two cores that other work shared: seconds of a core "
-        "are what the fit itself computed. 10⁸ rows are in proportion to the most that were measured. "
-        "`python -m bench.large_tables` writes this.",
-        "",
         "| model | rows × columns | file, MB | seconds | seconds of a core | µs of a core a row | one reading, s | "
         "memory over the start, MB |",
         "|---|---|---|---|---|---|---|---|",
@@ -126,13 +120,13 @@ def table_of(results: dict[str, Any]) -> str:
             f"| {model} | {more['rows']:,} × {found['columns']}, extrapolated | | {more['seconds']:.0f} | "
             f"{more['cpu_seconds']:.0f} | | | |"
         )
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Measures, and writes what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", nargs="+", default=["logistic"], choices=list(MODELS))
+    parser = record.arguments(__doc__)
+    parser.add_argument("--model", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--rows", nargs="+", type=int, default=[10**5, 10**6, 10**7])
     parser.add_argument("--columns", type=int, default=20)
     parser.add_argument("--one", nargs=3, metavar=("MODEL", "PATH", "WARM"), help=argparse.SUPPRESS)
@@ -141,12 +135,18 @@ def main() -> None:
         model, path, warm = options.one
         print(json.dumps(measure(model, Path(path), Path(warm))))
         return
-    written = RESULTS / "large_tables.json"
-    results = json.loads(written.read_text(encoding="utf-8")) if written.exists() else {}
-    for model in options.model:
-        results[model] = measure_all(model, options.rows, options.columns)
-        written.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        written.with_suffix(".md").write_text(table_of(results), encoding="utf-8")
+    into, sizes = record.folder(options), [20_000] if options.quick else options.rows
+    for model in options.model[:1] if options.quick else options.model:
+        models = record.load(into, "large_tables").get("models", {}) | {
+            model: measure_all(model, sizes, options.columns)
+        }
+        origin = record.made("bench.large_tables")
+        said = (
+            "Parquet, read in blocks of 65,536 rows by one process. Seconds of a core are what the fit itself "
+            "computed. 10⁸ rows are in proportion to the most that were measured."
+        )
+        text = record.page("Fits to tables on disk", origin, said, [table_of(models)])
+        record.save(into, "large_tables", {"made": origin, "models": models}, text)
 
 
 if __name__ == "__main__":

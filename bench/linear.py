@@ -1,30 +1,31 @@
 """The speed and memory of logistic regression on a million rows, beside scikit-learn's point estimate.
 
-Both fit the same table in one process, in turn; the ratio of the medians is what counts. Memory is measured in a
+Both fit the same table in one process, in turn; the ratio is what counts. Memory is measured in a
 process of its own: the highest resident size during our fit, sampled, less what was resident before it.
 
-    python -m bench.linear [--rows 1000000] [--columns 50] [--repeats 3]
+    python -m bench.linear [--rows 1000000] [--columns 50] [--turns 5] [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+import torch
 from sklearn.linear_model import LogisticRegression
 
 from bayescope.estimators import BayesianLogisticRegression
+from bench import record
+from bench.turns import Machine, Work, in_turns, ratios, shown
 
-RESULTS = Path(__file__).parent / "results" / "linear.json"
+LBFGS = "scikit-learn, lbfgs"
 
 
 def table(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,13 +37,6 @@ def table(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
         X[start : start + 10_000] = X[start : start + 10_000] @ mixing
     logits = X @ (0.3 * rng.standard_normal(columns)) + 0.3
     return X, (rng.random(rows) < 1.0 / (1.0 + np.exp(-logits))).astype(np.int64)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def resident() -> int:
@@ -75,46 +69,53 @@ def measure_memory(rows: int, columns: int) -> dict[str, float]:
     return {"data_mb": X.nbytes / 1e6, "peak_growth_mb": grown / 1e6, "total_over_data": 1.0 + grown / X.nbytes}
 
 
-def measure_time(rows: int, columns: int, repeats: int) -> dict[str, object]:
-    """Seconds of both fits, in turn."""
+def works(rows: int, columns: int) -> list[Work]:
+    """Both fits of one table, and our whole posterior's at a fixed prior.
+
+    A posterior's Hessian alone asks for N D² operations, and the table has to be read once.
+    """
     X, y = table(rows, columns)
-    ours: list[float] = []
-    theirs: list[float] = []
-    for _ in range(repeats):
-        ours.append(seconds(lambda: BayesianLogisticRegression(prior_precision="evidence").fit(X, y)))
-        theirs.append(seconds(lambda: LogisticRegression(solver="lbfgs").fit(X, y)))
-    return {
-        "bayescope_seconds": ours,
-        "scikit_learn_seconds": theirs,
-        "ratio_of_medians": median(ours) / median(theirs),
-        "load_average": os.getloadavg(),
-        "cores": os.cpu_count(),
-    }
+    evidence = lambda: BayesianLogisticRegression(prior_precision="evidence").fit(X, y)  # noqa: E731
+    fixed = lambda: BayesianLogisticRegression(prior_precision=1.0).fit(X, y)  # noqa: E731
+    least = {"flops": float(rows) * columns**2, "bytes": float(X.nbytes)}
+    return [
+        Work(LBFGS, lambda: LogisticRegression(solver="lbfgs").fit(X, y), LBFGS, rows=rows),
+        Work("posterior, prior by evidence", evidence, LBFGS, rows=rows, budget=1.0, goal=0.5, **least),
+        Work("posterior, prior given", fixed, LBFGS, rows=rows, **least),
+    ]
 
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser = record.arguments(__doc__)
+    parser.add_argument("--rows", type=int, help="1,000,000; 20,000 of a quick run")
     parser.add_argument("--columns", type=int, default=50)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="measure the memory alone, in this process")
     options = parser.parse_args()
+    rows = options.rows or (20_000 if options.quick else 1_000_000)
     if options.memory:
-        print(json.dumps(measure_memory(options.rows, options.columns)))
+        print(json.dumps(measure_memory(rows, options.columns)))
         return
-    size = ["--rows", str(options.rows), "--columns", str(options.columns)]
-    command = [sys.executable, "-m", "bench.linear", "--memory", *size]
+    command = [sys.executable, "-m", "bench.linear", "--memory", "--rows", str(rows), "--columns", str(options.columns)]
     memory = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    results = {
-        "rows": options.rows,
-        "columns": options.columns,
-        "time": measure_time(options.rows, options.columns, options.repeats),
-        "memory": memory,
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    print(json.dumps(results, indent=2))
+    compared = works(rows, options.columns)
+    in_turns(compared, 1 if options.quick else options.turns)
+    found = ratios(compared, Machine.measured(dtype=torch.float64))
+    seconds = {work.name: median(work.seconds) for work in compared}
+    told = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    origin = record.made("bench.linear")
+    said = (
+        f"{rows:,} rows, {options.columns} columns, float64; {LBFGS} is scikit-learn's point estimate. Ratios in the "
+        "same turn of one process: the median, and the least and greatest. Medians: " + told + "."
+    )
+    held = (
+        f"The table takes {memory['data_mb']:.0f} MB, and the fit {memory['peak_growth_mb']:.0f} MB more at its "
+        f"highest: {memory['total_over_data']:.2f} times the table in all."
+    )
+    text = record.page("Logistic regression: speed and memory", origin, said, [shown(found), held])
+    results = {"made": origin, "rows": rows, "columns": options.columns, "ratios": found, "memory": memory}
+    record.save(record.folder(options), "linear", {**results, "seconds": seconds}, text)
 
 
 if __name__ == "__main__":

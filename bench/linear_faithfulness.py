@@ -4,16 +4,14 @@ One input and an intercept: two weights, whose posterior is integrated over the 
 classes that overlap and classes that a threshold separates, under a prior of sd 1 and one of sd 10, it says by how much
 each approximation misses, the worst of several tables. Small and separable tables miss by most; they are shown too.
 
-    python -m bench.linear_faithfulness
+    python -m bench.linear_faithfulness [--quick]
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,9 +23,9 @@ from bayescope.linear.variational import variational
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
+from bench import record
 from tests.reference import Plane, binary_log_joint, integrate_plane
 
-RESULTS = Path(__file__).parent / "results"
 ROWS = (4, 10, 30, 60, 200, 1000)
 TABLES = 6
 INTERCEPT_PRECISION = 0.01
@@ -99,11 +97,7 @@ def compare(link: str, rows: int, precision: float, separable: bool) -> dict[str
 
 def markdown(results: list[dict[str, object]]) -> str:
     """One table a measure."""
-    lines = [
-        "# Linear models: each approximation against numerical integration",
-        "",
-        f"One input of sd 1.5 and an intercept (prior precision {INTERCEPT_PRECISION}); the worst of {TABLES} tables.",
-    ]
+    lines: list[str] = []
     for measure, meaning in MEASURES.items():
         head = ["link", "classes", "prior precision", "rows", *METHODS]
         lines += [
@@ -122,17 +116,21 @@ def markdown(results: list[dict[str, object]]) -> str:
 
 def main() -> None:
     """Runs everything, prints the tables and saves them."""
+    options = record.arguments(__doc__).parse_args()
     results = [
         compare(link, rows, precision, separable)
         for link in ("logit", "probit")
         for separable in (False, True)
         for precision in (1.0, 0.01)
-        for rows in ROWS
+        for rows in (ROWS[:1] if options.quick else ROWS)
     ]
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "linear_faithfulness.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    (RESULTS / "linear_faithfulness.md").write_text(markdown(results), encoding="utf-8")
-    print(markdown(results))
+    origin = record.made("bench.linear_faithfulness")
+    said = (
+        f"One input of sd 1.5 and an intercept (prior precision {INTERCEPT_PRECISION}); the worst of {TABLES} tables."
+    )
+    title = "Linear models: each approximation against numerical integration"
+    text = record.page(title, origin, said, [markdown(results)])
+    record.save(record.folder(options), "linear_faithfulness", {"made": origin, "cases": results}, text)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,11 @@ are of the CPU, so that other work on the machine enters little.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,9 +29,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import bayescope as bs
+from bench import record
 from bench.papers.additive_sets import load
 
-RESULTS = Path(__file__).parent / "results" / "mlp"
 SETS = ("breast", "german", "digits", "adult, 20,000 rows", "diabetes", "concrete", "energy")
 POSTERIORS = ("laplace", "last_layer", "map", "variational", "mc_dropout", "ensemble", "swag", "sgmcmc")
 # Rows of adult's that are trained on.
@@ -132,8 +129,7 @@ def _of_classes(probs: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
 
 def written(rows: list[Row]) -> str:
     """The tables as Markdown."""
-    doc = (__doc__ or "").split("\n    python")[0]
-    lines = ["# Network estimators on tables, as they come", "", doc.strip(), ""]
+    lines: list[str] = []
     for name in dict.fromkeys(row.name for row in rows):
         some = [row for row in rows if row.name == name]
         data = split(name)
@@ -149,22 +145,24 @@ def written(rows: list[Row]) -> str:
 
 def main() -> None:
     """Runs the table and writes it after each set."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = record.arguments(__doc__)
     parser.add_argument("--sets", default=";".join(SETS), help="separated by semicolons")
     parser.add_argument("--posteriors", default=",".join(POSTERIORS))
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for name in options.sets.split(";"):
+    sets, posteriors = options.sets.split(";"), options.posteriors.split(",")
+    for name in sets[:1] if options.quick else sets:
         data = split(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             rows += [of_peer(name, who, make, data) for who, make in peers(data[4])]
-            for posterior in options.posteriors.split(","):
+            for posterior in posteriors[:2] if options.quick else posteriors:
                 rows.append(of_posterior(name, posterior, data))
                 print(rows[-1], flush=True)
-        RESULTS.with_suffix(".json").write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-        RESULTS.with_suffix(".md").write_text(written(rows))
+        origin, said = record.made("bench.mlp"), (__doc__ or "").split("\n\n")[1]
+        text = record.page("Network estimators on tables, as they come", origin, said, [written(rows)])
+        record.save(record.folder(options), "mlp", {"made": origin, "rows": [asdict(row) for row in rows]}, text)
 
 
 if __name__ == "__main__":

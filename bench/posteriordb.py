@@ -1,15 +1,10 @@
 """NUTS, Laplace and variational inference against published reference posteriors: one table, nothing hidden.
 
-Run from the repository's root with the folder of the reference posteriors:
-
-    python -m bench.posteriordb ../shared/data/posteriordb
-
-It prints the table and saves it as bench/results/posteriordb.json and posteriordb.md.
+python -m bench.posteriordb [--data ../shared/data/posteriordb] [--quick]
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import warnings
@@ -23,9 +18,9 @@ from torch import Tensor
 import bayescope.density as density
 from bayescope.errors import BayescopeError, BayescopeWarning
 from bayescope.posterior import Posterior
+from bench import record
 from bench.posteriordb_models import Problem, load, names
 
-RESULTS = Path(__file__).parent / "results"
 # Draws by which the moments of transformed parameters are taken, and by which evidences are corrected.
 DRAWS, IMPORTANCE_DRAWS = 200_000, 10_000
 
@@ -149,21 +144,23 @@ def _corrected(r: dict[str, Any]) -> str:
     return f"{r['corrected log evidence']:.3f} ± {r['its standard error']:.3f}"
 
 
-def main(folder: Path) -> None:
+def main() -> None:
     """Runs every method on every set, prints the table and saves it."""
+    parser = record.arguments(__doc__)
+    parser.add_argument("--data", type=Path, default=record.ROOT.parent / "shared" / "data" / "posteriordb")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = []
-    for name in names():
-        problem = load(folder, name)
+    rows: list[dict[str, Any]] = []
+    for name in names()[: 1 if options.quick else None]:
+        problem = load(options.data, name)
         for method in METHODS:
             rows.append(row(name, problem, method))
             print(rows[-1], file=sys.stderr, flush=True)
-    RESULTS.mkdir(exist_ok=True)
-    text = "Errors of means in published sds, the largest over all parameters and over the coefficients.\n\n"
-    (RESULTS / "posteriordb.json").write_text(json.dumps(rows, indent=1) + "\n")
-    (RESULTS / "posteriordb.md").write_text(text + markdown(rows))
-    print(text + markdown(rows))
+    origin = record.made("bench.posteriordb")
+    said = "Errors of means in published sds, the largest over all parameters and over the coefficients."
+    text = record.page("Published posteriors", origin, said, [markdown(rows)])
+    record.save(record.folder(options), "posteriordb", {"made": origin, "rows": rows}, text)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

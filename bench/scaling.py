@@ -11,13 +11,10 @@ table on disk is one reading of the file by pyarrow alone.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import gc
-import json
 import multiprocessing
 import os
-import platform
 import tempfile
 import time
 import traceback
@@ -35,10 +32,10 @@ from torch import Tensor, distributed, nn
 
 import bayescope as bs
 from bayescope.tables.dataset import TableDataset
+from bench import record
 from bench.scaling_floors import Shape, floor_of
 from bench.scaling_report import draw, written
 
-RESULTS = Path(__file__).parent / "results" / "scaling"
 PICTURES = Path(__file__).parents[1] / "docs" / "images"
 FEATURES, RANK, COLUMNS, BATCH = 64, 20, 20, 256
 # Of a plain matrix product whose speed is the machine's.
@@ -226,7 +223,7 @@ def swept(sweep: Sweep) -> list[Point]:
     points = []
     for shape in sweep.shapes:
         work = METHODS[sweep.method](shape)
-        floor = floor_of(sweep.method, shape, rank=RANK)
+        floor = floor_of(sweep.method, shape.rows, shape.layers, rank=RANK)
         before = matmul_speed()
         cpu, clock, memory = timed(work)
         speed = max(before, matmul_speed())
@@ -401,17 +398,9 @@ def told(point: Point) -> None:
     )
 
 
-def machine() -> dict[str, Any]:
-    """Where it was measured."""
-    return {
-        "machine": platform.machine(), "cores": os.cpu_count(), "load": round(os.getloadavg()[0], 1),
-        "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"),
-    }  # fmt: skip
-
-
-def measured(folder: Path, quick: bool, only: str | None, file: Path) -> None:
-    """Measures all axes, or one; in the file each curve takes the place of an earlier one as soon as it is there."""
-    points = json.loads(file.read_text())["points"] if file.exists() else []
+def measured(folder: Path, quick: bool, only: str | None, into: Path) -> None:
+    """Measures all axes, or one; in the results each curve takes the place of an earlier one as soon as it is there."""
+    points = record.load(into, "scaling").get("points", [])
     works: list[tuple[str, Callable[[], list[Point]]]] = [
         *((sweep.axis, partial(in_process, swept, sweep)) for sweep in sweeps(quick)),
         ("rows", lambda: table_points(folder, quick)),
@@ -425,30 +414,30 @@ def measured(folder: Path, quick: bool, only: str | None, file: Path) -> None:
             curves = {(point.axis, point.method) for point in new}
             points = [point for point in points if (point["axis"], point["method"]) not in curves]
             points += [asdict(point) for point in new]
-            file.write_text(json.dumps({"machine": machine(), "points": points}, indent=1) + "\n")
+            found = {"made": record.made("bench.scaling"), "points": points}
+            record.save(into, "scaling", found, written(found))
 
 
 def main() -> None:
     """Measures, writes and draws."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few and small sizes")
+    parser = record.arguments(__doc__)
     parser.add_argument("--only", choices=["rows", "weights", "classes", "ranks"], help="of the axes one alone")
     parser.add_argument("--draw", action="store_true", help="write the page and the pictures from the last numbers")
     options = parser.parse_args()
-    file = RESULTS.with_suffix(".json")
+    into = record.folder(options)
     if not options.draw:
         torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as folder:
-            measured(Path(folder), options.quick, options.only, file)
-    found = json.loads(file.read_text())
+            measured(Path(folder), options.quick, options.only, into)
+    found = record.load(into, "scaling")
     for point in found["points"]:  # counted anew, at the speed that was measured
         facts = point["facts"]
         if "matmul_gflops" in facts:
             shape = Shape(facts["rows"], facts["features"], facts["width"], facts["classes"])
-            floor = floor_of(point["method"], shape, rank=RANK)
+            floor = floor_of(point["method"], shape.rows, shape.layers, rank=RANK)
             point |= {"floor": floor.flops / (1e9 * facts["matmul_gflops"]), "floor_memory": floor.memory}
-    RESULTS.with_suffix(".md").write_text(written(found))
-    draw(found, PICTURES)
+    record.save(into, "scaling", found, written(found))
+    draw(found, into if options.quick else PICTURES)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ terms alone are counted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 EPOCHS = 5
@@ -53,15 +54,16 @@ class Floor:
     memory: float
 
 
-def floor_of(method: str, shape: Shape, *, rank: int) -> Floor:
-    """The floor of a method.
+def floor_of(method: str, rows: int, layers: Sequence[tuple[int, int]], *, rank: int = 0) -> Floor:
+    """The floor of a method on a dense network.
 
     Args:
         method: its name in `bench.scaling`.
-        shape: of the problem.
+        rows: N.
+        layers: inputs, the constant among them, and outputs of each layer.
         rank: of "low rank".
     """
-    n, c, p, layers = shape.rows, shape.classes, shape.weights, shape.layers
+    n, c, p = rows, layers[-1][1], sum(into * out for into, out in layers)
     (_, *middle), (head_in, head_out) = layers[:-1], layers[-1]
     forward, epoch = 2.0 * n * p, 6.0 * n * p
     # C columns of a root of Λ = diag(p) − ppᵀ, diagonal plus rank one, pass the head at its size, and each other layer
@@ -89,6 +91,7 @@ def floor_of(method: str, shape: Shape, *, rank: int) -> Floor:
         "full": Floor(cotangents + n * c * float(p) ** 2 + float(p) ** 3 / 3.0 + epoch, 8.0 * float(p) ** 2),
         # Means and standard deviations take a product each, forwards and twice backwards; Adam holds two numbers each.
         "VI, 5 epochs": Floor(EPOCHS * 2.0 * epoch, 4.0 * 6.0 * p),
+        "last layer's prediction": Floor(forward + 2.0 * n * (head_in**2 + head_out**2), 8.0 * n * c),
         "prediction": Floor(cotangents + 2.0 * inputs + 2.0 * outputs + forward, 8.0 * n * c**2),
     }  # fmt: skip
     return counted[method]

@@ -14,6 +14,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from bench.record import page
+
 AXES = {
     "rows": ("rows N", "Against rows"),
     "weights": ("weights P", "Against weights"),
@@ -64,23 +66,21 @@ def slope(points: Sequence[dict[str, Any]], key: str) -> float:
 
 def written(found: dict[str, Any]) -> str:
     """The page."""
-    told = found["machine"]
-    parts = [
-        "# Scaling: time and memory against rows, weights, classes and processes",
+    said = (
         "Seconds are those of one core: what a run keeps a processor busy, which other work on the machine enters "
         "little. The floor of a network's method is the operations that its formulas ask for, counted by hand, at the "
         "speed of a plain matrix product in the same process; that of a table on disk is one reading of the file by "
         "pyarrow alone. Small problems are far above it: there the time is that of calls, not of arithmetic. Exponents "
-        "are those between the two largest sizes.",
-        f"Measured on {told['date']}: {told['machine']}, {told['cores']} cores that other work shared (load "
-        f"{told['load']}), torch {told['torch']}, one thread.",
-    ]
+        "are those between the two largest sizes."
+    )
+    parts: list[str] = []
     for axis, (_, title) in AXES.items():
         each = curves(found, axis)
         if each:
             parts += [f"## {title}", SAID[axis], _table(axis, each)]
     parts += ["## Two jobs, extrapolated", *_jobs(found)]
-    return "\n\n".join(parts) + "\n"
+    title = "Scaling: time and memory against rows, weights, classes and processes"
+    return page(title, found["made"], said, parts)
 
 
 def _table(axis: str, each: dict[str, list[dict[str, Any]]]) -> str:

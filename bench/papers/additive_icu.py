@@ -25,10 +25,10 @@ from scipy.special import expit
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
+from bench.papers.additive import told
 from bench.papers.additive_models import MODELS, PEERS, THREADS, TITLES, classification_scores
-from bench.papers.additive_peers import forget, told
 from bench.papers.additive_sets import Split
-from bench.papers.common import Log, Record, options, run, save, table
+from bench.papers.common import Log, Record, chosen_of, options, run, save, table
 
 Floats = NDArray[np.float64]
 
@@ -211,17 +211,14 @@ def main() -> None:
     parser = options(__doc__, ("icu",), range(3))
     parser.set_defaults(jobs=1)
     parser.add_argument("--models", nargs="+", default=["risk", *PEERS], choices=["risk", *MODELS])
-    parser.add_argument("--again", action="store_true", help="compute also what is there")
-    chosen = parser.parse_args()
+    chosen = chosen_of(parser, models=["risk", "la_nam"])
     keys = [(name, seed) for name in chosen.sets for seed in chosen.seeds]
     logs = {
         model: Log(chosen.out / "additive_icu.jsonl", {"model": model, "threads": THREADS})
         for model in ("risk", *MODELS)
     }
     for model in chosen.models:
-        if chosen.again:
-            forget(logs[model], keys)
-        run(partial(task, model=model), keys, logs[model], chosen.jobs)
+        run(partial(task, model=model), keys, logs[model], chosen)
     records = {model: log.records() for model, log in logs.items() if log.records()}
     if records:
         save(chosen.out / "additive_icu", tables(records), {"threads": THREADS, "records": records})

@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -22,7 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "papers"
+from bench.record import arguments, code, folder, made, page
+from bench.record import save as write
+
 # Of Immer et al. (2021a).
 SEEDS = (711, 1, 75, 359, 17, 420, 129, 666, 69, 36)
 
@@ -52,6 +55,13 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module], seed: int) -> nn.Modu
     for into, out in pairwise(sizes):
         layers += [nn.Linear(into, out), activation()]
     return initialised(nn.Sequential(*layers[:-1]), seed)
+
+
+def module_run() -> str:
+    """The name of the benchmark that runs: ``"bench.papers.mnist"``."""
+    spec = sys.modules["__main__"].__spec__
+    assert spec is not None, "benchmarks are run by `python -m`"
+    return spec.name
 
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -93,6 +103,14 @@ class Log:
         lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
         return [line for line in lines if line["settings"] == json.loads(json.dumps(self.settings))]
 
+    def forget(self, keys: Iterable[tuple[str, int]]) -> None:
+        """Takes the results of these sets and seeds, of these settings, out of the file."""
+        dropped = [record for record in self.records() if (record["set"], record["seed"]) in set(keys)]
+        if dropped:
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if json.loads(line) not in dropped]
+            self.path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
     def append(self, record: Record) -> None:
         """One more."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,10 +118,10 @@ class Log:
             file.write(json.dumps({"settings": self.settings, **record}) + "\n")
 
 
-def _work(task: Task, name: str, seed: int) -> Record:
+def _work(task: Task, name: str, seed: int, of: str) -> Record:
     """One result, in a process of its own; a failure is a result too, which the next run tries again."""
     torch.set_num_threads(1)
-    record: Record = {"set": name, "seed": seed}
+    record: Record = {"set": name, "seed": seed, "code": of}
     with timed(record):
         try:
             record |= task(name, seed)
@@ -112,25 +130,27 @@ def _work(task: Task, name: str, seed: int) -> Record:
     return record
 
 
-def run(task: Task, keys: Iterable[tuple[str, int]], log: Log, jobs: int) -> list[Record]:
+def run(task: Task, keys: Iterable[tuple[str, int]], log: Log, chosen: argparse.Namespace) -> list[Record]:
     """All results of the keys: those in the log, and the others computed in processes of one thread each.
 
     Args:
         task: a function at module level of the set and the seed.
         keys: the sets and seeds.
         log: where results are found and kept.
-        jobs: how many processes.
+        chosen: how many processes (`jobs`), and whether what is there is computed once more (`again`).
 
     Returns:
         The results without failures, in the keys' order; failures are printed.
     """
-    wanted = list(keys)
+    wanted, of = list(keys), code(module_run())
+    if chosen.again:
+        log.forget(wanted)
     found = {(record["set"], record["seed"]): record for record in log.records()}
     missing = [key for key in wanted if key not in found]
     print(f"{log.path.stem}: {len(wanted) - len(missing)} of {len(wanted)} results are there", file=sys.stderr)
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, max(1, len(missing))), mp_context=spawn) as pool:
-        for future in as_completed([pool.submit(_work, task, name, seed) for name, seed in missing]):
+    with ProcessPoolExecutor(min(chosen.jobs, max(1, len(missing))), mp_context=spawn) as pool:
+        for future in as_completed([pool.submit(_work, task, name, seed, of) for name, seed in missing]):
             record = future.result()
             key = record["set"], record["seed"]
             if "failure" in record:
@@ -144,12 +164,22 @@ def run(task: Task, keys: Iterable[tuple[str, int]], log: Log, jobs: int) -> lis
 
 def options(doc: str | None, sets: Sequence[str], seeds: Sequence[int]) -> argparse.ArgumentParser:
     """The arguments that all runs have."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(doc)
     parser.add_argument("--sets", nargs="+", default=list(sets), choices=list(sets))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
+    parser.add_argument("--again", action="store_true", help="compute also what is there")
     return parser
+
+
+def chosen_of(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
+    """What was asked for; of a quick run the first set and seed, and what else is said here."""
+    chosen = parser.parse_args()
+    if chosen.quick:
+        chosen.sets, chosen.seeds, chosen.again = chosen.sets[:1], chosen.seeds[:1], True
+        vars(chosen).update(quick)
+    chosen.out = chosen.out or folder(chosen) / "papers"
+    return chosen
 
 
 # --- the answer -------------------------------------------------------------------------------------------------------
@@ -182,9 +212,13 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def save(path: Path, lines: Sequence[str], results: Mapping[str, Any]) -> None:
-    """Prints the lines, and writes them beside the numbers as .md and .json."""
-    text = "\n".join(lines) + "\n"
-    print(text)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".md").write_text(text, encoding="utf-8")
-    path.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    """Prints the lines, and writes them beside the numbers as .md and .json, and which code made how many of these."""
+    origin = made(module_run())
+    records = results["records"]
+    every = records if isinstance(records, list) else [each for own in records.values() for each in own]
+    codes = Counter(each.get("code", "unknown") for each in every)
+    told = ", ".join(f"{count} of code {name}" for name, count in codes.items())
+    origin["code"] = next(iter(codes)) if len(codes) == 1 else "several"
+    title, *rest = lines
+    text = page(title.removeprefix("# "), origin, "\n".join(rest), [f"Results: {told}."])
+    write(path.parent, path.name, {"made": origin, **results}, text)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.posterior import Posterior
-from bench.papers.common import Estimate, Log, Record, initialised, options, run, save, table, timed, warned
+from bench.papers.common import Estimate, Log, Record, chosen_of, initialised, options, run, save, table, timed, warned
 from bench.papers.sets import Rows, images
 
 SEEDS = (711, 1, 75)
@@ -164,11 +164,11 @@ def main() -> None:
     parser = options(__doc__, ("mnist",), SEEDS)
     parser.add_argument("--rows", type=int, default=55_000)
     parser.add_argument("--epochs", type=int, default=10)
-    chosen = parser.parse_args()
+    chosen = chosen_of(parser, rows=500, epochs=1)
     settings = {"rows": chosen.rows, "epochs": chosen.epochs, "precision": PRECISION}
     log = Log(chosen.out / "mnist.jsonl", settings)
     keys = [("mnist", seed) for seed in chosen.seeds]
-    records = run(partial(task, rows=chosen.rows, epochs=chosen.epochs), keys, log, chosen.jobs)
+    records = run(partial(task, rows=chosen.rows, epochs=chosen.epochs), keys, log, chosen)
     if records:
         save(chosen.out / "mnist", tables(records, settings), {**settings, "records": records})
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import bayescope as bs
 from bayescope.posterior import GaussianPosterior, PointPosterior, Posterior
-from bench.papers.common import SEEDS, Estimate, Log, Record, mlp, options, run, save, table, timed, warned
+from bench.papers.common import SEEDS, Estimate, Log, Record, chosen_of, mlp, options, run, save, table, timed, warned
 from bench.papers.sets import Rows, Split, classification_split
 
 SETS = ("glass", "vehicle", "banana", "breast_cancer", "digits")
@@ -207,11 +207,11 @@ def main() -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, SETS, SEEDS)
     parser.add_argument("--structure", default="kfac")
-    chosen = parser.parse_args()
+    chosen = chosen_of(parser)
     settings = {"structure": chosen.structure, "precisions": PRECISIONS, "training": TRAINING, "every": EVERY}
     log = Log(chosen.out / "uci_classification.jsonl", settings)
     keys = [(name, seed) for seed in chosen.seeds for name in chosen.sets]
-    records = run(partial(task, structure=chosen.structure), keys, log, chosen.jobs)
+    records = run(partial(task, structure=chosen.structure), keys, log, chosen)
     if records:
         save(chosen.out / "uci_classification", tables(records, settings), {**settings, "records": records})
 

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import Estimate, Log, Record, mlp, options, run, save, table, timed, warned
+from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, table, timed, warned
 from bench.papers.sets import published_dropout, regression_split
 
 SETS = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
@@ -125,14 +125,14 @@ def main() -> None:
     parser = options(__doc__, SETS, range(20))
     parser.add_argument("--structure", default="full")
     parser.add_argument("--modes", type=int, default=1)
-    chosen = parser.parse_args()
+    chosen = chosen_of(parser)
     settings = {"structure": chosen.structure, "training": TRAINING, "paces": PACES}
     name = "uci_regression"
     if chosen.modes > 1:
         settings, name = settings | {"modes": chosen.modes}, f"uci_regression_{chosen.modes}_modes"
     log = Log(chosen.out / f"{name}.jsonl", settings)
     keys = [(name, split) for name in chosen.sets for split in chosen.seeds if split < SPLITS.get(name, 20)]
-    records = run(partial(task, structure=chosen.structure, modes=chosen.modes), keys, log, chosen.jobs)
+    records = run(partial(task, structure=chosen.structure, modes=chosen.modes), keys, log, chosen)
     if records:
         save(chosen.out / name, tables(records, settings), {**settings, "records": records})
 

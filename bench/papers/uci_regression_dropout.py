@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import Estimate, Log, Record, mlp, options, run, save, table
+from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, table
 from bench.papers.sets import RegressionSplit, Rows, published_dropout, regression_split
 
 SETS = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
@@ -154,11 +154,11 @@ def tables(records: Sequence[Record]) -> list[str]:
 
 def main() -> None:
     """Runs what is missing, prints and saves."""
-    chosen = options(__doc__, SETS, range(20)).parse_args()
+    chosen = chosen_of(options(__doc__, SETS, range(20)))
     settings = {"training": TRAINING, "paces": PACES, "rates": RATES, "passes": PASSES}
     log = Log(chosen.out / "uci_regression_dropout.jsonl", settings)
     keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
-    records = run(task, keys, log, chosen.jobs)
+    records = run(task, keys, log, chosen)
     if records:
         save(chosen.out / "uci_regression_dropout", tables(records), {**settings, "records": records})
 

@@ -23,7 +23,7 @@ import numpy as np
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import Estimate, Log, Record, mlp, options, run, save, table, timed, warned
+from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, table, timed, warned
 from bench.papers.sets import published_dropout, regression_split
 from bench.papers.uci_regression_dropout import PASSES, SETS, scores
 
@@ -114,11 +114,11 @@ def tables(records: Sequence[Record], folder: Path) -> list[str]:
 
 def main() -> None:
     """Runs what is missing, prints and saves."""
-    chosen = options(__doc__, SETS, range(20)).parse_args()
+    chosen = chosen_of(options(__doc__, SETS, range(20)))
     settings = {"training": TRAINING, "epochs": EPOCHS, "passes": PASSES}
     log = Log(chosen.out / "uci_regression_variational.jsonl", settings)
     keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
-    records = run(task, keys, log, chosen.jobs)
+    records = run(task, keys, log, chosen)
     if records:
         save(chosen.out / "uci_regression_variational", tables(records, chosen.out), {**settings, "records": records})
 

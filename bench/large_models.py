@@ -1,22 +1,18 @@
-"""Networks on a GPU: every public path against the CPU in float64, the time of a fit and of predictions, host copies.
+"""Large networks, on a GPU where there is one: every public path, the time of a fit and of predictions, host copies.
 
-    python -m bench.gpu [--device cuda] [--images 4096] [--batch 128] [--only paths|resnet|transformer]
+    python -m bench.large_models [--device cuda] [--images 4096] [--batch 128] [--only paths|resnet] [--quick]
 
-On a machine without a GPU it says so; `--device cpu` rehearses the script there on a few images. What it finds goes to
-`bench/results/gpu_<name of the device>.json` and `.md`. Times are of the slowest part alone that a user waits for: the
-whole fit, with the network traced and the factors mirrored, over an epoch of forward and backward passes on the same
-images, which lie on the device already; medians of runs in turn.
+ResNet-18 and ViT-Tiny at 1,000 classes and 3×224×224, all layers Kronecker with one sampled label. Paths are compared
+with the CPU in float64. The results of a GPU carry its name; without one a few images are read on the CPU. Times are
+of what a user waits for: the whole fit, with the network traced and the factors mirrored, over an epoch of forward and
+backward passes on the same images, which lie on the device already; medians of runs in turn.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,10 +22,10 @@ from torch.nn import functional
 
 import bayescope as bs
 from bayescope.curvature.memory import readable
+from bench import record
 from tests.device_paths import EXACT, TRAINS, seeded
 from tests.large_models import ResNet, VisionTransformer
 
-RESULTS = Path(__file__).parent / "results"
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"resnet": ResNet, "transformer": VisionTransformer}
 CLASSES, SIDE = 1000, 224
 FIT_BUDGET, PREDICT_BUDGET = 6.0, 1.2
@@ -167,12 +163,12 @@ def _peak(device: torch.device) -> int:
 
 def device_name(device: torch.device) -> str:
     """The GPU's own name."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU (rehearsal)"
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU ({record.processor()})"
 
 
 def markdown(results: Report) -> str:
     """The results as a table."""
-    lines = [f"# {results['device']}", "", f"Made by `python -m bench.gpu`, torch {results['torch']}.", ""]
+    lines: list[str] = []
     if results["speed"]:
         lines += [
             f"| network | images | fit over an epoch (budget {FIT_BUDGET:g}) | last layer over forward "
@@ -198,37 +194,33 @@ def markdown(results: Report) -> str:
     if errors:
         lines[-1] += f" The largest error beside the CPU in float64: {max(errors):.1e} of the largest entry."
     lines += [f"- {record['path']}: {record.get('failure', 'not finite')}" for record in failed]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Runs what was asked for and writes it down."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser = record.arguments(__doc__)
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="the GPU where there is one")
     parser.add_argument("--images", type=int, help="4096, and 8 on a CPU")
     parser.add_argument("--batch", type=int, help="128, and 8 on a CPU")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", choices=("paths", *NETWORKS))
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the folder of the results")
     chosen = parser.parse_args()
-    if chosen.device == "cuda" and not torch.cuda.is_available():
-        print("No CUDA device here. `--device cpu` rehearses the script without one.")
-        return
-    device = torch.device(chosen.device)
+    device = torch.device(chosen.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     images_, batch = (4096, 128) if device.type == "cuda" else (8, 8)
     images_, batch = chosen.images or images_, chosen.batch or batch
     warnings.filterwarnings("ignore", category=bs.errors.ConvergenceWarning)  # the weights are random
-    results: Report = {"device": device_name(device), "torch": torch.__version__, "paths": [], "speed": []}
-    if chosen.only in (None, "paths"):
+    only = "paths" if chosen.quick else chosen.only
+    results: Report = {"device": device_name(device), "paths": [], "speed": []}
+    if only in (None, "paths"):
         results["paths"] = paths(device)
     for name in NETWORKS:
-        if chosen.only in (None, name):
-            results["speed"].append(speed(name, device, images_, batch, chosen.repeats))
-    slug = "_".join(results["device"].lower().replace("(", "").replace(")", "").split())
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    (chosen.out / f"gpu_{slug}.json").write_text(json.dumps(results, indent=2) + "\n")
-    (chosen.out / f"gpu_{slug}.md").write_text(markdown(results))
-    print(markdown(results))
+        if only in (None, name):
+            results["speed"].append(speed(name, device, images_, batch, chosen.turns))
+    origin, said = record.made("bench.large_models"), (__doc__ or "").split("\n\n")[2]
+    slug = "_".join(["large_models", *results["device"].lower().split()]) if device.type == "cuda" else "large_models"
+    text = record.page(f"Large networks on {results['device']}", origin, said, [markdown(results)])
+    record.save(record.folder(chosen), slug, {"made": origin, **results}, text)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Each model is fitted with its default settings to the same training rows, one after the other, in two threads.
 
-    python -m bench.papers.additive_peers [--models ebm la_nam ...] [--sets yacht ...] [--seeds 0 1 ...] [--again]
+    python -m bench.papers.additive [--models ebm la_nam ...] [--sets yacht ...] [--seeds 0 1 ...] [--again]
 
 A seed is the number of a fold. Results that are there are not computed again, unless `--again` says so, as it should
 after a change to our own estimators.
@@ -10,8 +10,7 @@ after a change to our own estimators.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -20,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from bench.papers.additive_models import HELD_OUT, MODELS, OURS, PEERS, THREADS, TITLES
 from bench.papers.additive_sets import AUTHORS, AUTHORS_PAIRS, SETS, SOURCES, AuthorsResult, folds, load
-from bench.papers.common import Estimate, Log, Record, options, run, save, table
+from bench.papers.common import Estimate, Log, Record, chosen_of, options, run, save, table
 
 REGRESSION = ("yacht", "autompg", "concrete", "energy", "bostonHousing")
 EXTRA = tuple(name for name in SOURCES if name not in SETS)
@@ -34,15 +33,6 @@ def task(name: str, fold: int, *, model: str) -> Record:
     torch.set_num_threads(THREADS)
     with threadpool_limits(THREADS):
         return MODELS[model](load(name, fold))
-
-
-def forget(log: Log, keys: Iterable[tuple[str, int]]) -> None:
-    """Takes those results of the log's settings out of its file."""
-    dropped = [record for record in log.records() if (record["set"], record["seed"]) in set(keys)]
-    if dropped:
-        lines = log.path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if json.loads(line) not in dropped]
-        log.path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -134,7 +124,7 @@ def tables(results: Results) -> list[str]:
     lines = [
         "# Additive models on tables",
         "",
-        "Made by `python -m bench.papers.additive_peers`. Default settings everywhere. Mean ± standard error over five",
+        "Made by `python -m bench.papers.additive`. Default settings everywhere. Mean ± standard error over five",
         "folds, in the units of the data. A peer's Gaussian noise is the mean squared residual on",
         f"{HELD_OUT:.0%} of the training rows after a fit to the others; a second fit to all of them gives the means.",
         f"Seconds are of that one, in {THREADS} threads. The authors' rows are their code's on the same folds.",
@@ -193,14 +183,11 @@ def main() -> None:
     parser = options(__doc__, (*SETS, *EXTRA), range(5))
     parser.set_defaults(jobs=1, sets=[*SETS, "adult"])
     parser.add_argument("--models", nargs="+", default=list(PEERS), choices=list(MODELS))
-    parser.add_argument("--again", action="store_true", help="compute also what is there")
-    chosen = parser.parse_args()
+    chosen = chosen_of(parser, models=["logistic", "la_nam"])
     keys = [(name, fold) for name in chosen.sets for fold in chosen.seeds if fold in folds(name)]
     logs = {model: Log(chosen.out / "additive.jsonl", {"model": model, "threads": THREADS}) for model in MODELS}
     for model in chosen.models:
-        if chosen.again:
-            forget(logs[model], keys)
-        run(partial(task, model=model), keys, logs[model], chosen.jobs)
+        run(partial(task, model=model), keys, logs[model], chosen)
     # The tables hold all that is there, and not only what was asked for now.
     records = {model: log.records() for model, log in logs.items() if log.records()}
     results = {

@@ -1,0 +1,99 @@
+"""Every benchmark, one after another, each in a process of its own.
+
+    python -m bench [NAME ...] [--quick] [--again] [--list]
+
+Those whose results are of the code as it is are left out, so that a run that was stopped goes on where it was;
+`--again` computes all of them anew. `--quick` runs each at small sizes, about ten minutes in all, and leaves the
+results alone. A benchmark that fails is named at the end, and the others run all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.record import QUICK, RESULTS, ROOT, code, load
+from bench.suite import SUITE, Benchmark
+
+REFERENCE_DATA = ROOT.parent / "shared" / "data"
+
+
+def state(benchmark: Benchmark) -> str:
+    """Whether its results are there, and of which code."""
+    found = load(RESULTS, benchmark.result)
+    if not found:
+        return "not run"
+    made = found.get("made", {})
+    if made.get("code") == code(benchmark.module):
+        return "of this code"
+    return f"of other code, {made.get('when', 'undated')}"
+
+
+def listed(benchmarks: Sequence[Benchmark]) -> Table:
+    """What there is, and how it stands."""
+    told = Table("benchmark", "proves", "minutes", "results", box=None)
+    for each in benchmarks:
+        told.add_row(each.name, each.part, f"{each.minutes:g}", state(each))
+    return told
+
+
+def run(benchmark: Benchmark, *, quick: bool) -> bool:
+    """Runs one, and says whether it ended well; what it printed is shown where it did not."""
+    folder = QUICK if quick else RESULTS
+    log = QUICK / "logs" / f"{benchmark.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", benchmark.module, "--out", str((folder / benchmark.result).parent)]
+    with log.open("w", encoding="utf-8") as written:
+        ended = subprocess.run(
+            [*command, *(["--quick"] if quick else [])], cwd=ROOT, stdout=written, stderr=subprocess.STDOUT, check=False
+        )
+    if ended.returncode:
+        sys.stderr.write("".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[-15:]))
+    return ended.returncode == 0
+
+
+def main() -> int:
+    """Runs what was asked for; 1 where one failed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(each.name for each in SUITE))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--list", action="store_true", help="say what there is, and run nothing")
+    options = parser.parse_args()
+    unknown = set(options.names) - {each.name for each in SUITE}
+    if unknown:
+        parser.error(f"expected names of benchmarks, got {', '.join(sorted(unknown))}. `--list` has them all.")
+    chosen = [each for each in SUITE if not options.names or each.name in options.names]
+    console = Console()
+    if options.list:
+        console.print(listed(chosen))
+        return 0
+    anew = options.quick or options.again or bool(options.names)
+    due = [each for each in chosen if anew or state(each) != "of this code"]
+    console.print(f"{len(chosen) - len(due)} of {len(chosen)} results are of this code (--again computes them anew).")
+    failed = []
+    for number, each in enumerate(due, 1):
+        if each.data and not REFERENCE_DATA.is_dir():
+            console.print(f"[{number}/{len(due)}] {each.name}: left out, no reference data at {REFERENCE_DATA}")
+            continue
+        begun = time.monotonic()
+        told = "" if options.quick else f", about {each.minutes:g} minutes"
+        console.print(f"[{number}/{len(due)}] {each.name}{told} …")
+        well = run(each, quick=options.quick)
+        console.print(f"    {'done' if well else 'FAILED'} in {time.monotonic() - begun:.0f} s")
+        failed += [] if well else [each.name]
+    if failed:
+        console.print(f"Failed: {', '.join(failed)}. What they printed lies in {QUICK / 'logs'}.")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What all benchmarks share: their arguments, where their results go, and what is said of how these were made.
+
+Results are committed, a .json with the numbers and a .md that shows them; those of a quick run, which are of small
+sizes and prove only that the benchmark runs, go to a folder that is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+QUICK = ROOT / "bench" / "quick"
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """The arguments of every benchmark: `--quick` and `--out`."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes, in about half a minute: does it run?")
+    parser.add_argument("--out", type=Path, help="the folder of the results: bench/results, of a quick run bench/quick")
+    return parser
+
+
+def folder(options: argparse.Namespace) -> Path:
+    """Where the results of these options go."""
+    chosen: Path | None = options.out
+    return chosen or (QUICK if options.quick else RESULTS)
+
+
+def code(module: str) -> str:
+    """A digest of the library and of a benchmark, ``"bench.curvature"``: results are of the code that had it."""
+    own = ROOT / f"{module.replace('.', '/')}.py"
+    digest = hashlib.sha256()
+    for path in [*sorted((ROOT / "src" / "bayescope").rglob("*.py")), own]:
+        digest.update(path.relative_to(ROOT).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def processor() -> str:
+    """The processor's own name, where the system tells it."""
+    told = Path("/proc/cpuinfo")
+    if told.exists():
+        for line in told.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def made(module: str) -> dict[str, Any]:
+    """By which code, on which machine, when."""
+    return {
+        "by": f"python -m {module}",
+        "code": code(module),
+        "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def page(title: str, origin: Mapping[str, Any], said: str, parts: Sequence[str]) -> str:
+    """The page of results: a title, what was done, how it was made, and its parts, each some Markdown."""
+    machine = (
+        f"`{origin['by']}` wrote this on {origin['cores']} cores ({origin['processor']}), {origin['threads']} thread(s)"
+        f", torch {origin['torch']}, {origin['when']} UTC, load {origin['load']}."
+    )
+    return "\n\n".join([f"# {title}", said.strip(), machine, *(part.strip() for part in parts)]) + "\n"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)])
+
+
+def save(into: Path, name: str, results: Mapping[str, Any], text: str) -> None:
+    """Writes the numbers and their page, whole or not at all, and prints the page."""
+    into.mkdir(parents=True, exist_ok=True)
+    numbers = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
+    for path, content in ((into / f"{name}.json", numbers), (into / f"{name}.md", text)):
+        draft = path.with_suffix(f"{path.suffix}.new")
+        draft.write_text(content, encoding="utf-8")
+        draft.replace(path)
+    sys.stdout.write(text)
+
+
+def load(into: Path, name: str) -> dict[str, Any]:
+    """The numbers of an earlier run, of none an empty dict."""
+    path = into / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found

@@ -1,0 +1,73 @@
+"""The benchmarks there are: what each proves, how long it takes, and what its quick run is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+Part = Literal["exactness", "faithfulness", "papers", "speed", "robustness", "limits"]
+
+
+@final
+@dataclass(frozen=True)
+class Benchmark:
+    """One of them.
+
+    Attributes:
+        module: `python -m` runs it; its results are named after the last part.
+        part: which of the claims it measures.
+        minutes: how long it takes on two cores, about.
+        compared: whether its results hold ratios that a later run is compared with (`bench.check`).
+        data: whether it reads the reference data beside the repository.
+    """
+
+    module: str
+    part: Part
+    minutes: float
+    compared: bool = False
+    data: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is asked for by."""
+        return self.module.removeprefix("bench.")
+
+    @property
+    def result(self) -> str:
+        """The path of its results in their folder, without an ending."""
+        return self.name.replace(".", "/")
+
+
+SUITE = (
+    Benchmark("bench.agreement", "exactness", 10),
+    Benchmark("bench.integrals", "exactness", 3),
+    Benchmark("bench.function_space", "exactness", 3),
+    Benchmark("bench.faithfulness", "faithfulness", 60),
+    Benchmark("bench.linear_faithfulness", "faithfulness", 5),
+    Benchmark("bench.posteriordb", "faithfulness", 5, data=True),
+    Benchmark("bench.papers.uci_regression", "papers", 60, data=True),
+    Benchmark("bench.papers.uci_regression_dropout", "papers", 180, data=True),
+    Benchmark("bench.papers.uci_regression_variational", "papers", 90, data=True),
+    Benchmark("bench.papers.uci_classification", "papers", 30, data=True),
+    Benchmark("bench.papers.mnist", "papers", 30, data=True),
+    Benchmark("bench.papers.additive", "papers", 180, data=True),
+    Benchmark("bench.papers.additive_icu", "papers", 10),
+    Benchmark("bench.mlp", "papers", 20, data=True),
+    Benchmark("bench.active_learning", "papers", 2),
+    Benchmark("bench.interactions", "papers", 10),
+    Benchmark("bench.curvature", "speed", 10, compared=True),
+    Benchmark("bench.predict", "speed", 5, compared=True),
+    Benchmark("bench.linear", "speed", 1, compared=True),
+    Benchmark("bench.vi", "speed", 3, compared=True),
+    Benchmark("bench.additive", "speed", 3, compared=True),
+    Benchmark("bench.nuts", "speed", 3, compared=True),
+    Benchmark("bench.laplace", "speed", 5, compared=True),
+    Benchmark("bench.ensembles", "speed", 2, compared=True),
+    Benchmark("bench.fuzz_files", "robustness", 5),
+    Benchmark("bench.robustness", "robustness", 20),
+    Benchmark("bench.cli_predict", "limits", 10),
+    Benchmark("bench.large_tables", "limits", 40),
+    Benchmark("bench.large_outputs", "limits", 10),
+    Benchmark("bench.large_models", "limits", 10),
+    Benchmark("bench.scaling", "limits", 30),
+)
