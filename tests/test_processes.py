@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import bayescope as bs
-from bayescope.errors import InputError
-from bayescope.processes import Processes, present
+from bayescope.errors import InputError, ProcessError
+from bayescope.processes import Processes, _form, _require_alike, present
 from tests.distributed.ranks import run
 
 
@@ -27,6 +29,13 @@ def failing(rank: int, *, alike: bool = False) -> None:
     with present().agreed():
         if alike or present().rank == rank:
             raise InputError("data: expected numbers, got none.")
+
+
+def called(name: str = "laplace", *, fails: bool = False, **options: Any) -> None:
+    """A function that all call, whose checks may fail."""
+    with present().called(name, options):
+        if fails:
+            raise InputError("rank: expected a number, got none.")
 
 
 def shared(values: list[torch.Tensor], source: int) -> list[torch.Tensor]:
@@ -61,6 +70,10 @@ def together() -> dict[str, Any]:
         "gathered": processes.gather({"rank": rank}),
         "one fails": told(lambda: failing(1)),
         "all fail": told(lambda: failing(0, alike=True)),
+        "alike": told(lambda: called(rank=3, data=rank, generator=rank, progress=bool(rank))),
+        "another option": told(lambda: called(rank=3 + rank)),
+        "another function": told(lambda: called(["laplace", "fit_map"][rank])),
+        "a check": told(lambda: called(rank=3 + rank, fails=rank == 1)),
     }
 
 
@@ -107,6 +120,48 @@ def test_what_all_ranks_fail_with_alike_is_raised_as_it_is(ranks: list[dict[str,
     assert all(rank["all fail"] == "InputError: data: expected numbers, got none." for rank in ranks)
 
 
+def test_calls_that_differ_end_at_once_on_all_ranks(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["alike"] is None
+        assert "laplace: expected the same rank on all 2 processes, got 3 on rank 0 and 4" in rank["another option"]
+        assert "to call the same, got laplace on rank 0 and fit_map on rank 1" in rank["another function"]
+
+
+def test_a_check_that_fails_on_one_rank_is_told_on_the_others(ranks: list[dict[str, Any]]) -> None:
+    other, own = (rank["a check"] for rank in ranks)
+    assert own == "InputError: rank: expected a number, got none."
+    assert other.startswith("ProcessError: ")
+    assert "rank 1 failed with InputError: rank: expected a number, got none." in other
+
+
+@dataclass(frozen=True, eq=False)
+class _Record:
+    value: Any
+
+
+VALUES = [
+    None, True, 1, 1.5, "1", (1, 2), {"a": 1.0, "b": 2}, torch.ones(3), torch.ones(4), np.arange(3), np.float64(2.5),
+    torch.tensor([True, False, True]), torch.tensor([True, True, False]), _Record(1.0), _Record(torch.ones(2)),
+    torch.relu, int,
+]  # fmt: skip
+
+
+def test_options_are_told_apart_by_what_they_hold() -> None:
+    forms = [_form("option", value) for value in VALUES]
+    assert len(set(forms)) == len(VALUES)
+    assert all(len(form) < 100 for form in forms)
+    rounded = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert _form("prior_precision", rounded) == _form("prior_precision", rounded * (1 + 1e-14))
+    assert _form("validation", "a.pt") == _form("validation", "b.pt") != _form("validation", None)
+
+
+def test_the_rank_that_differs_is_named() -> None:
+    with pytest.raises(
+        ProcessError, match=r"swag: expected the same epochs on all 3 .* got 3 on rank 0 and 5 on rank 2"
+    ):
+        _require_alike([("swag", {"epochs": "3"}), ("swag", {"epochs": "3"}), ("swag", {"epochs": "5"})], [None] * 3)
+
+
 def test_inside_of_alone_there_is_one_process(ranks: list[dict[str, Any]]) -> None:
     assert [rank["processes"] for rank in ranks] == [Processes(0, 2), Processes(1, 2)]
     assert [rank["alone"] for rank in ranks] == [(Processes(), [torch.tensor(float(r))]) for r in range(2)]
@@ -120,6 +175,8 @@ def test_a_single_process_gives_back_what_it_gets() -> None:
     assert present().sum_numbers(0.1, 2) == (0.1, 2)
     present().share([value])
     present().agree(None)
+    with present().called("laplace", {"model": object()}):
+        pass
     error = InputError("data: got none.")
     with pytest.raises(InputError) as caught:
         present().agree(error)

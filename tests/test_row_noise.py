@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
-from bayescope.row_noise import Cut, OwnRandomState, by_process, by_row, drawing_for, for_all
+from bayescope.row_noise import Cut, OwnRandomState, RecomputedError, by_process, by_row, drawing_for, for_all
 
 ROWS = 7
 PARTS = [slice(0, 3), slice(3, 7)]
@@ -58,6 +59,19 @@ def test_a_state_of_its_own_leaves_the_shared_one_as_it_was() -> None:
     with drawing_for(Cut(ROWS, PARTS[0]), OwnRandomState(1)):
         by_process(lambda: torch.randn(3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.global_rng
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_backward_pass_would_draw_again_is_refused(*, reentrant: bool) -> None:
+    def noisy(x: Tensor) -> Tensor:
+        return x * by_row(torch.randn, x.shape, 0)
+
+    x = torch.ones(3, 4, requires_grad=True)
+    with drawing_for(Cut(ROWS, PARTS[0]), OwnRandomState(0)), pytest.raises(RecomputedError):
+        checkpoint(noisy, x, use_reentrant=reentrant)
+    with drawing_for(Cut(ROWS, PARTS[0]), OwnRandomState(0), backward=False):
+        assert checkpoint(noisy, x, use_reentrant=reentrant).shape == x.shape
 
 
 def layers(estimator: str, x: Tensor, tokens: Tensor) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 import bayescope as bs
 from bayescope.errors import InputError, MemoryBudgetError, UnsupportedError
 from bayescope.likelihoods import Categorical
+from bayescope.models import among_pairs
 from bayescope.posterior import Posterior
 from bayescope.posterior import gaussian as gaussian_module
+from bayescope.top_classes import Representatives, Together, log_sum, top_classes
 from tests.network.networks import built
 
 CLASSES, TOP = 12, 3
@@ -89,7 +92,7 @@ def test_of_very_many_classes_covariances_are_those_of_the_whole(
     torch.testing.assert_close(top.latent_mean, top_of(whole.latent_mean, index), rtol=0, atol=1e-10)
     for mine, all_of_them in zip(top.interval(0.9, of="latent"), whole.interval(0.9, of="latent"), strict=True):
         torch.testing.assert_close(mine, top_of(all_of_them, index))
-    assert f"the other {CLASSES - TOP} classes at their mean outputs" in top.summary()
+    assert f"the other {CLASSES - TOP} classes taken together" in top.summary()
 
 
 def test_of_very_many_classes_of_a_last_layer_mackay_s_integral_is_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,25 +100,103 @@ def test_of_very_many_classes_of_a_last_layer_mackay_s_integral_is_that_of_all(m
     whole, top = q.predict(NEW, integral="mackay"), q.predict(NEW, integral="mackay", top=TOP)
     torch.testing.assert_close(top.probs, top_of(whole.probs, top.classes), rtol=0, atol=1e-10)
     torch.testing.assert_close(top.epistemic, top_of(whole.epistemic, top.classes), rtol=0, atol=1e-10)
-    assert "mean outputs" not in top.summary()
+    assert "together" not in top.summary()
 
 
-@pytest.mark.parametrize("integral", [None, "mackay"])
-def test_the_others_count_at_their_mean_outputs(integral: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    q = few(laplace(), monkeypatch)
-    whole, top = q.predict(NEW), q.predict(NEW, integral=integral, top=TOP)
-    mean = whole.latent_mean
-    order = mean.argsort(1, descending=True)
-    others = mean.gather(1, order[:, TOP:]).exp().sum(1, keepdim=True).log()
-    joined = torch.cat([mean.gather(1, order[:, :TOP]), others], 1)
-    cov = torch.zeros(len(NEW), TOP + 1, TOP + 1, dtype=torch.float64)
-    cov[:, :TOP, :TOP] = top.latent_cov
-    likelihood = Categorical()
-    want = likelihood.predictive(joined, cov, likelihood.integral(integral, TOP + 1))
-    torch.testing.assert_close(top.probs, want.mean[:, :TOP])
-    torch.testing.assert_close(top.epistemic, want.epistemic[:, :TOP])
-    torch.testing.assert_close(top.remaining, want.mean[:, TOP])
-    assert (top.abstains(probability=0.9) == (top.probs.max(1).values < 0.9)).all()
+def gaussians(sd: float, shared: str) -> tuple[Tensor, Tensor]:
+    """The mean of 300 outputs, of which one is likely, and their covariance, by what their uncertainty shares."""
+    mean = numbers(300, seed=2)
+    mean[0] = math.log(300) + 1.5
+    spread = {"nothing": 0.0, "one direction": 0.8, "some directions": 0.8}[shared]
+    common = torch.ones(300, 1, dtype=torch.float64) if shared == "one direction" else numbers(300, 8, seed=3) / 8**0.5
+    own = 0.5 + torch.rand(300, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    return mean, sd**2 * (spread**2 * common @ common.mT + (1 - spread**2) * torch.diag(own))
+
+
+@pytest.mark.parametrize("shared", ["nothing", "one direction", "some directions"])
+@pytest.mark.parametrize(("sd", "known", "unknown"), [(1.0, 0.01, 0.02), (2.0, 0.04, 0.06)])
+def test_the_others_together_are_near_all_of_them(sd: float, known: float, unknown: float, shared: str) -> None:
+    mean, cov = gaussians(sd, shared)
+    z = torch.randn(8_000, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    drawn = (mean + z @ torch.linalg.cholesky(cov).mT).softmax(-1)
+    want, noise = drawn.mean(0), 4 * drawn.std(0) / 8_000**0.5
+    classes = top_classes(mean[None], 3)
+    for variance, limit in ((cov.diagonal()[None], known), (None, unknown)):
+        others = Representatives.of(mean[None], classes, variance)
+        found = among_pairs(cov[None], torch.cat([classes, others.classes], -1))
+        latent = Together(mean[None], classes, others, found).gaussian("quadrature")
+        off = (latent.moments(Categorical()).mean[0, :3] - want[classes[0]]).abs()
+        assert (off <= limit + noise[classes[0]]).all(), off
+        assert torch.linalg.eigvalsh(latent.cov[0])[0] > -1e-10
+
+
+def test_rare_classes_are_of_low_mean_and_large_variance() -> None:
+    """Expanded around the means their uncertainty is not seen: it is that of a few that may lead the sum."""
+    mean = torch.cat([torch.tensor([5.0, 1.0]), numbers(298) / 2 - 3]).double()
+    variance = torch.cat([torch.full((10,), 0.1), torch.full((290,), 9.0)]).double()
+    noise = torch.randn(8_000, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    want = (mean + noise * variance.sqrt()).softmax(-1).mean(0)[0]
+    classes = torch.tensor([[0, 1]])
+    others = Representatives.of(mean[None], classes, variance[None])
+    found = among_pairs(torch.diag(variance)[None], torch.cat([classes, others.classes], -1))
+    latent = Together(mean[None], classes, others, found).gaussian("quadrature")
+    assert (latent.moments(Categorical()).mean[0, 0] - want).abs() < 0.02
+    held = torch.stack([*mean[:2], mean[2:].logsumexp(0)])[None]
+    exact = Categorical().predictive(held, torch.diag(torch.tensor([0.1, 0.1, 0.0]))[None], "quadrature")
+    assert exact.mean[0, 0] - want > 0.2
+
+
+def test_the_logarithm_of_a_sum_has_the_moments_of_draws() -> None:
+    mean, variance = numbers(2, 30), 4 * torch.rand(2, 30, dtype=torch.float64, generator=torch.Generator())
+    noise = torch.randn(40_000, 2, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    drawn = (mean + noise * variance.sqrt()).logsumexp(-1)
+    centre, spread = log_sum(mean, variance, torch.zeros_like(mean))
+    torch.testing.assert_close(centre, drawn.mean(0), rtol=0, atol=0.02)
+    torch.testing.assert_close(spread, drawn.var(0), rtol=0.05, atol=0)
+    one = mean[:, :1], variance[:, :1]
+    centre, spread = log_sum(*one, torch.zeros_like(one[0]))  # of one f it is f itself
+    torch.testing.assert_close(centre, one[0][:, 0], rtol=0, atol=1e-3)
+    torch.testing.assert_close(spread, one[1][:, 0], rtol=1e-2, atol=0)
+    centre, spread = log_sum(mean, torch.zeros_like(mean), torch.full_like(mean, math.log(3)))
+    torch.testing.assert_close(centre, mean.logsumexp(-1) + math.log(3), rtol=0, atol=1e-6)
+    torch.testing.assert_close(spread, torch.zeros_like(spread), rtol=0, atol=1e-5)
+
+
+def test_representatives_are_as_many_as_their_share() -> None:
+    mean, variance = 3 * numbers(4, 300), numbers(4, 300, seed=1).square()
+    classes = top_classes(mean, 5)
+    tilted = (mean + variance / 2).scatter(1, classes, -torch.inf).softmax(-1)
+    plain = mean.scatter(1, classes, -torch.inf).softmax(-1)
+    for known, share in ((variance, tilted), (None, (plain + 1 / 295) / 2)):
+        found = Representatives.of(mean, classes, known)
+        size = found.classes.shape[1]
+        counts = torch.zeros(4, 300).scatter_add(1, found.classes, torch.ones(found.classes.shape))
+        assert not counts.gather(1, classes).any()
+        assert ((counts - size * share).abs().scatter(1, classes, 0.0) < 1).all()
+        apart = found.log_counts + (size * share.gather(1, found.classes)).log()
+        torch.testing.assert_close(apart, apart[:, :1].expand(apart.shape))
+        assert apart.abs().max() < (1e-10 if known is not None else 0.3)
+
+
+@pytest.mark.parametrize("weights", ["last_layer", "all"])
+def test_of_very_many_classes_they_are_near_the_whole_prediction(weights: str) -> None:
+    classes = 280
+    module = built(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, classes)), 3).double()
+    options = {"curvature": "fisher", "generator": 0, "output_factor": {"2": "diagonal"}} if weights == "all" else {}
+    y = torch.arange(60) * 4
+    q = bs.laplace(
+        module, (X, y), likelihood="categorical", prior_precision=3.0, weights=weights, progress=False, **options
+    )
+    whole, top = q.predict(NEW), q.predict(NEW, top=TOP)
+    assert (whole.latent_cov.diagonal(dim1=1, dim2=2) > 0.5).any()  # uncertain enough for that to be seen
+    torch.testing.assert_close(top.probs, top_of(whole.probs, top.classes), rtol=0.1, atol=0)
+    torch.testing.assert_close(top.epistemic, top_of(whole.epistemic, top.classes), rtol=0.3, atol=0)
+    mackay, few_mackay = q.predict(NEW, integral="mackay"), q.predict(NEW, integral="mackay", top=TOP)
+    torch.testing.assert_close(few_mackay.probs, top_of(mackay.probs, top.classes), rtol=0.1, atol=0)
+    torch.testing.assert_close(few_mackay.latent_cov, top.latent_cov)
+    with pytest.raises(UnsupportedError, match=r"taken together.*Predict without top="):
+        _ = top.integration_error
+    assert (top.abstains(probability=0.02) == (top.probs.max(1).values < 0.02)).all()
 
 
 def test_without_uncertainty_they_are_the_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +273,7 @@ def test_another_likelihood_is_refused() -> None:
 def test_covariances_that_do_not_fit_are_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     q = laplace(weights="last_layer")
     monkeypatch.setattr(gaussian_module, "COVARIANCE_BYTES", 10)
-    monkeypatch.setattr(gaussian_module, "free_memory", lambda _: 20_000)
+    monkeypatch.setattr(gaussian_module, "free_memory", lambda _: 8_000)
     with pytest.raises(MemoryBudgetError, match=r"6 rows of 12 outputs.*take about 27.6 kB.*integral='mackay'"):
         q.predict(NEW)
     with pytest.raises(InputError):

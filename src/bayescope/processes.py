@@ -8,21 +8,29 @@ of them end with the same result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from itertools import groupby
 from typing import Any, final
 
+import numpy as np
 import torch
 from torch import Tensor, distributed
 
 from bayescope import checks
-from bayescope.errors import ProcessError, UnsupportedError
+from bayescope.errors import BayescopeWarning, ProcessError, UnsupportedError, warn
 
 # Tensors of one sum travel together, up to about so many bytes at once: the copy that this takes stays small.
 BUCKET_BYTES = 2**26
+# Arguments that are each process's own, or of which rank 0's counts; of others it counts whether they are given.
+OWN = frozenset(
+    ("self", "q", "model", "make_model", "data", "generator", "random_state", "checkpoint", "memory", "progress",
+     "verbose", "n_jobs")
+)  # fmt: skip
+GIVEN = frozenset(("validation",))
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)
 
@@ -130,6 +138,14 @@ class Processes:
         drawn = torch.Generator().manual_seed(common)
         return [checks.seed_from(drawn) for _ in range(self.count)][self.rank]
 
+    def common_generator(self, own: torch.Generator) -> torch.Generator:
+        """The generator itself, which on every process goes on from where rank 0's is."""
+        if self.count > 1:
+            state = own.get_state()
+            self.share([state])
+            own.set_state(state)
+        return own
+
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes by rank, such as names, shapes and hashes: they are pickled."""
         if self.count == 1:
@@ -154,14 +170,10 @@ class Processes:
         (failed,) = self.sum_numbers(float(error is not None))
         if not failed:
             return
-        told = self.gather(None if error is None else f"{type(error).__name__}: {error}")
+        told = self.gather(_message(error))
         if error is not None and (len(set(told)) == 1 or not isinstance(error, Exception)):
             raise error
-        failures = [f"rank {rank} failed with {message}" for rank, message in enumerate(told) if message is not None]
-        raise ProcessError(
-            f"processes: expected all {self.count} to succeed; {'; '.join(failures)}. Mend that there: the others "
-            "stopped with it."
-        ) from error
+        raise _failed(told) from error
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -174,7 +186,43 @@ class Processes:
             yield
         except BaseException as raised:  # noqa: BLE001 — of an interrupt, too, the others have to learn
             error = raised
-        self.agree(error)
+        try:
+            self.agree(error)
+        except ProcessError:
+            if error is None or isinstance(error, Exception):
+                raise
+            raise error from None  # an interrupt, which counts for more than that the others are gone by then
+
+    @contextmanager
+    def called(self, name: str, options: Mapping[str, Any]) -> Iterator[None]:
+        """The head of a function that all processes call: inside are its checks, at the end all know that they agree.
+
+            with present().called("laplace", locals()):
+                checks.choice(…)
+
+        One small message a process, so that calls that differ end at once, and not when the group gives up waiting.
+
+        Args:
+            name: of the function.
+            options: its arguments by name. Those in `OWN` may differ, of those in `GIVEN` it counts whether they are
+                ``None``; numbers in tensors and arrays may differ by rounding.
+
+        Raises:
+            ProcessError: on all processes, if they call different functions or with different options; and on the
+                others, if the checks of one have failed: their error is raised there as it is.
+        """
+        if self.count == 1:
+            yield
+            return
+        error, forms = None, {key: _form(key, value) for key, value in options.items() if key not in OWN}
+        try:
+            yield
+        except BaseException as raised:  # noqa: BLE001 — as for `agreed`
+            error = raised
+        told = self.gather((name, forms, _message(error)))
+        if error is not None:
+            raise error
+        _require_alike([(other, theirs) for other, theirs, _ in told], [message for *_, message in told])
 
     def _in_buckets(self, tensors: Sequence[Tensor], work: str, collective: Callable[[Tensor], Any]) -> list[Tensor]:
         """Copies of the tensors after a collective that works in place on flat buckets of them."""
@@ -212,6 +260,17 @@ def present(group: Any = None) -> Processes:
     return Processes(distributed.get_rank(group), count, group) if count > 1 else Processes()
 
 
+def warn_once(message: str, category: type[BayescopeWarning]) -> None:
+    """Warns on rank 0 alone, of what is the same on all processes.
+
+    Args:
+        message: what was expected, what was got and what to do.
+        category: of the warning.
+    """
+    if present().first:
+        warn(message, category)
+
+
 def refuse_several(name: str, reason: str, advice: str) -> None:
     """Refuses to be called by several processes that fit together.
 
@@ -229,6 +288,59 @@ def refuse_several(name: str, reason: str, advice: str) -> None:
             f"{name}: expected one process, got {count} that fit together: {reason}. Call it on one of them inside "
             f"bs.alone(), with all rows, or {advice}."
         )
+
+
+def _message(error: BaseException | None) -> str | None:
+    return None if error is None else f"{type(error).__name__}: {error}"
+
+
+def _failed(told: Sequence[str | None]) -> ProcessError:
+    """What the processes are told of those that have failed."""
+    failed = [(rank, message.rstrip(".")) for rank, message in enumerate(told) if message is not None]
+    failures = [f"rank {rank} failed with {message}" for rank, message in failed]
+    return ProcessError(
+        f"processes: expected all {len(told)} to succeed; {'; '.join(failures)}. Mend that there: the others "
+        "stopped with it."
+    )
+
+
+def _require_alike(calls: Sequence[tuple[str, Mapping[str, str]]], failures: Sequence[str | None]) -> None:
+    """Checks that no process has failed, and that all have called the same with the same options."""
+    if any(message is not None for message in failures):
+        raise _failed(failures)
+    first, options = calls[0]
+    for rank, (name, others) in enumerate(calls):
+        if name != first:
+            raise ProcessError(
+                f"processes: expected all {len(calls)} to call the same, got {first} on rank 0 and {name} on rank "
+                f"{rank}. Call every fit on every rank, or inside bs.alone()."
+            )
+        for option, form in options.items():
+            if others.get(option) != form:
+                raise ProcessError(
+                    f"{name}: expected the same {option} on all {len(calls)} processes, got {form} on rank 0 and "
+                    f"{others.get(option)} on rank {rank}. Call it alike on every rank, or inside bs.alone()."
+                )
+
+
+def _form(name: str, value: Any) -> str:
+    """What tells one value of an option from another, in a few characters."""
+    if name in GIVEN:
+        return "None" if value is None else "one"
+    return json.dumps(value, default=_described, skipkeys=True, ensure_ascii=False)
+
+
+def _described(value: Any) -> Any:
+    """What JSON cannot hold: numbers by their shape and a sum, records by their fields, all else by its type."""
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        value = torch.as_tensor(value)
+    if isinstance(value, Tensor):
+        flat = value.detach().to("cpu", torch.float64).abs().flatten()
+        total = f"{float(flat @ torch.arange(1.0, 1 + len(flat), dtype=torch.float64)):.6g}"
+        return f"numbers of shape {tuple(value.shape)} with Σ n |v_n| = {total}" if value.ndim else float(total)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {type(value).__qualname__: [getattr(value, field.name) for field in fields(value)]}
+    return getattr(value, "__qualname__", type(value).__qualname__)
 
 
 @contextmanager

@@ -7,14 +7,18 @@ process would draw. What cannot be drawn so comes from a random state of the pro
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import FrameType
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+
+from bayescope.errors import BayescopeError
 
 Draw = Callable[[Sequence[int]], Tensor]
 
@@ -69,16 +73,26 @@ class OwnRandomState:
                 self._states = torch.get_rng_state(), [torch.cuda.get_rng_state(index) for index in self._gpus]
 
 
+class RecomputedError(BayescopeError):
+    """Random numbers of a part of a minibatch were asked for inside of torch.utils.checkpoint.
+
+    It runs a part of the network again in the backward pass, maybe in another thread, and has torch's random states put
+    back for it. What is drawn here would be other numbers then, which nothing but these states knows of.
+    """
+
+
 class Drawing(NamedTuple):
     """How random numbers are drawn at present.
 
     Attributes:
         cut: of the minibatch.
         own: the random state for what cannot be drawn for the whole minibatch.
+        backward: whether a backward pass follows.
     """
 
     cut: Cut
     own: OwnRandomState
+    backward: bool
 
 
 _drawing: ContextVar[Drawing | None] = ContextVar("a minibatch that processes share", default=None)
@@ -86,9 +100,13 @@ _settled: ContextVar[bool] = ContextVar("how the numbers that are being drawn ar
 
 
 @contextmanager
-def drawing_for(cut: Cut, own: OwnRandomState) -> Iterator[None]:
-    """What is drawn inside is for a process's part of a minibatch."""
-    token = _drawing.set(Drawing(cut, own))
+def drawing_for(cut: Cut, own: OwnRandomState, *, backward: bool = True) -> Iterator[None]:
+    """What is drawn inside is for a process's part of a minibatch.
+
+    Raises:
+        RecomputedError: from inside, if a backward pass follows that would draw other numbers.
+    """
+    token = _drawing.set(Drawing(cut, own, backward))
     try:
         yield
     finally:
@@ -97,7 +115,21 @@ def drawing_for(cut: Cut, own: OwnRandomState) -> Iterator[None]:
 
 def unsettled() -> Drawing | None:
     """How numbers are to be drawn, where that is anybody's question: on a part of a minibatch, outside of this file."""
-    return None if _settled.get() else _drawing.get()
+    return None if _settled.get() else _present()
+
+
+def _present() -> Drawing | None:
+    drawing = _drawing.get()
+    if drawing is not None and drawing.backward and _in_checkpoint():
+        raise RecomputedError("expected random numbers outside of torch.utils.checkpoint, got some inside.")
+    return drawing
+
+
+def _in_checkpoint() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
+        frame = frame.f_back
+    return frame is not None
 
 
 def for_all(draw: Callable[[], Tensor]) -> Tensor:
@@ -116,7 +148,7 @@ def by_row(draw: Draw, shape: Sequence[int], axis: int) -> Tensor:
         shape: of what is wanted.
         axis: of it, along which the rows are; it may be longer than the rows are many, and is no axis of them then.
     """
-    drawing = _drawing.get()
+    drawing = _present()
     if drawing is None:
         return draw(shape)
     cut = drawing.cut
@@ -129,7 +161,7 @@ def by_row(draw: Draw, shape: Sequence[int], axis: int) -> Tensor:
 
 def by_process(draw: Callable[[], Tensor]) -> Tensor:
     """Numbers that each process draws for itself."""
-    drawing = _drawing.get()
+    drawing = _present()
     if drawing is None:
         return draw()
     with _settling(), drawing.own.inside():

@@ -68,7 +68,7 @@ def process_exits() -> Iterator[None]:
         message = error.format_message().rstrip(".")
         command = error.ctx.command_path if error.ctx is not None else "bayescope"
         _tell(f"{message[:1].lower()}{message[1:]}; see '{command} --help'.")
-        _linger()
+        _linger(message)
         sys.exit(BAD_INPUT)
     except (Stopped, typer.Abort) as stop:
         _tell(INTERRUPTED)
@@ -89,7 +89,7 @@ def _code(stop: BaseException) -> int:
 def _ended(message: str, code: int) -> typer.Exit:
     _tell(message)
     if code in (FAILED, BAD_INPUT):
-        _linger()
+        _linger(message)
     return typer.Exit(code)
 
 
@@ -98,13 +98,20 @@ def _beside() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
 
 
-def _linger() -> None:
-    """Waits, beside the process that speaks, until that has spoken and torchrun ends this one."""
+def _linger(message: str) -> None:
+    """Waits, beside the process that speaks, until that has spoken and torchrun ends this one; else it speaks itself.
+
+    It is still there where that process has not failed, and knows nothing of what went wrong here.
+    """
     if _beside():
         time.sleep(LINGER)
+        _say(f"rank {os.environ['RANK']}: {message}")
 
 
 def _tell(message: str) -> None:
-    if _beside():
-        return
+    if not _beside():
+        _say(message)
+
+
+def _say(message: str) -> None:
     typer.echo(f"bayescope: {' '.join(message.split())}", err=True)

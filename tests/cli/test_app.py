@@ -7,11 +7,13 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 
 import bayescope.cli.comparing as comparing
 from bayescope.cli import main
 from bayescope.errors import ConvergenceError, ConvergenceWarning
 from bayescope.estimators import BayesianLogisticRegression
+from bayescope_command.exits import exits
 from tests.cli.tables import refused, run
 
 pytest.importorskip("nutpie")
@@ -306,6 +308,16 @@ def test_signals_end_what_would_go_on_after_an_interruption(number):
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (128 + number, b"bayescope: interrupted; no file is half-written.\n")
+
+
+def test_a_rank_that_fails_by_itself_speaks_once_the_first_has_had_its_time(monkeypatch, capsys):
+    monkeypatch.setattr("bayescope_command.exits.LINGER", 0.0)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(typer.Exit), exits():
+            raise ConvergenceError("mode: not reached.")
+    assert capsys.readouterr().err == "bayescope: mode: not reached.\nbayescope: rank 1: mode: not reached.\n"
 
 
 def test_signals_are_handled_as_before_when_the_command_has_ended(monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 import bayescope as bs
 from bayescope.cli import dataset, fitting, fitting_blocks
 from bayescope.storage import read_manifest
-from tests.cli.tables import mixed, refused, run
+from tests.cli.tables import mixed, refused, run, written
 
 ROWS = 240
 LINEAR = ["--model", "linear", "--target", "state", "--drop", "id,cost"]
@@ -44,17 +44,56 @@ def model(parts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_model_is_that_of_python(model: Path, parts: Path, rows: pd.DataFrame):
-    columns = ["age", "dose", "colour", "alive", "state"]
-    own = bs.BayesianLogisticRegression(prior_precision="evidence", standardize=True, random_state=0)
-    own.fit(bs.open_table(parts, columns=columns), "state")
+def test_the_model_is_that_of_rows_in_memory(model: Path, rows: pd.DataFrame, tmp_path: Path):
+    columns = ["age", "dose", "colour", "alive"]
     saved = bs.load(model)
     assert saved.classes_.tolist() == ["sick", "well"]
-    np.testing.assert_array_equal(saved.predict_proba(rows[columns[:-1]]), own.predict_proba(rows[columns[:-1]]))
     told = read_manifest(model).metadata["command line"]
     assert told["rows"] == ROWS
     assert told["kinds"] == {"age": "numeric", "dose": "numeric", "colour": "labels", "alive": "labels"}
     assert told["classes"] == ["sick", "well"]
+    features = rows[columns].assign(alive=rows["alive"].astype(str))
+    for ending in ("parquet", "csv"):
+        path, out = written(tmp_path / f"rows.{ending}", rows), tmp_path / f"{ending}.bayes"
+        assert run("fit", path, *LINEAR, "--no-stream", "--test-size", "0", "--out", out).exit_code == 0
+        own = bs.load(out)
+        assert own.weight_names_ == saved.weight_names_
+        np.testing.assert_allclose(own.predict_proba(features), saved.predict_proba(features), rtol=1e-8)
+
+
+def test_rows_of_text_without_a_target_or_a_label(rows: pd.DataFrame, tmp_path: Path):
+    """A directory of text is a single file of it: empty cells, true and false, rows that have no target, large ids."""
+    table = rows.assign(state=rows["state"].where(rows["id"] % 7 != 0), alive=np.where(rows["alive"], "true", "false"))
+    table["code"] = 2**53 + np.arange(ROWS) % 3
+    (tmp_path / "parts").mkdir()
+    table[:90].to_csv(tmp_path / "parts" / "a.csv", index=False)
+    table[90:].to_csv(tmp_path / "parts" / "b.csv", index=False)
+    single = written(tmp_path / "rows.csv", table)
+    answers, predicted = [], []
+    for source in (tmp_path / "parts", single):
+        out, probs = tmp_path / f"{source.stem}.bayes", tmp_path / f"{source.stem}.out.csv"
+        options = ["--categorical", "code", "--test-size", "0", "--json", "--out", out]
+        result = run("fit", source, *LINEAR, *options)
+        assert result.exit_code == 0, (result.output, result.exception)
+        answers.append(json.loads(result.stdout))
+        for read in (tmp_path / "parts", single):
+            assert run("predict", out, read, "--out", probs).exit_code == 0
+            predicted.append(pd.read_csv(probs))
+    gone = int(table["state"].isna().sum())
+    for answer in answers:
+        assert (answer["rows"], answer["rows_without_target"]) == (ROWS - gone, gone)
+    for other in predicted[1:]:
+        pd.testing.assert_frame_equal(other, predicted[0], rtol=1e-7)
+    assert len(bs.load(tmp_path / "parts.bayes").weight_names_) == len(bs.load(tmp_path / "rows.bayes").weight_names_)
+
+
+def test_a_truth_value_is_predicted_and_reported(parts: Path, tmp_path: Path):
+    out, page = tmp_path / "m.bayes", tmp_path / "r.html"
+    result = run("fit", parts, "--target", "alive", "--drop", "id,state", "--model", "linear", "--out", out)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert bs.load(out).classes_.tolist() == ["False", "True"]
+    result = run("report", out, parts, "--out", page, "--reference", "none")
+    assert result.exit_code == 0, (result.output, result.exception)
 
 
 def test_the_judged_rows_are_not_fitted(parts: Path, rows: pd.DataFrame, tmp_path: Path):
@@ -63,7 +102,7 @@ def test_the_judged_rows_are_not_fitted(parts: Path, rows: pd.DataFrame, tmp_pat
     facts = json.loads(result.stdout)
     assert (facts["rows"], facts["held_out"]["rows"]) == (192, 48)
     apart = rows[np.arange(ROWS) % 5 == 4]
-    features = apart[["age", "dose", "colour", "alive"]]
+    features = apart[["age", "dose", "colour", "alive"]].assign(alive=apart["alive"].astype(str))
     assert facts["held_out"]["scores"]["accuracy"]["value"] == pytest.approx(
         bs.load(out).score(features, apart["state"])
     )
@@ -121,6 +160,11 @@ def test_no_more_rows_are_held_out_than_judge_a_fit():
     assert fitting_blocks._stride(0.0, 10**7) is None
 
 
+@pytest.mark.parametrize(("share", "every"), [(0.5, 2), (0.4, 3), (0.3, 3), (0.25, 4), (0.1, 10), (0.07, 14)])
+def test_every_kth_row_is_nearest_to_the_share(share: float, every: int):
+    assert fitting_blocks._stride(share, 1000) == every
+
+
 def test_what_cannot_be_used_is_told(parts: Path, rows: pd.DataFrame, tmp_path: Path):
     out = tmp_path / "m.bayes"
     (tmp_path / "none").mkdir()
@@ -129,8 +173,8 @@ def test_what_cannot_be_used_is_told(parts: Path, rows: pd.DataFrame, tmp_path: 
     assert refused(run("fit", parts, *LINEAR, "--out", out, "--test-size", "0.7"), "from 0 to 0.5")
     assert refused(run("fit", parts, *LINEAR, "--out", out, "--test-size", "0.001"), "at least two rows to judge by")
     assert refused(run("fit", parts, "--target", "stat", "--out", out), "Did you mean 'state'?")
-    rows.assign(state=rows["state"].where(rows["id"] != 7)).to_parquet(tmp_path / "gap.parquet")
-    assert refused(run("fit", tmp_path / "gap.parquet", *LINEAR, "--stream", "--out", out), "a target in each row")
+    rows.assign(state=pd.Series([None] * ROWS, dtype="str")).to_parquet(tmp_path / "gap.parquet")
+    assert refused(run("fit", tmp_path / "gap.parquet", *LINEAR, "--stream", "--out", out), "a target in some rows")
     rows.assign(state=pd.Timestamp("2020-01-01")).to_parquet(tmp_path / "dates.parquet")
     assert refused(run("fit", tmp_path / "dates.parquet", *LINEAR, "--stream", "--out", out), "dates or times")
     assert not out.exists()
@@ -148,7 +192,7 @@ def test_several_processes_write_one_model_and_speak_once(model: Path, parts: Pa
     done = torchrun("fit", parts, *LINEAR, "--out", out)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("BayesianLogisticRegression of state") == 1
-    features = rows[["age", "dose", "colour", "alive"]]
+    features = rows[["age", "dose", "colour", "alive"]].assign(alive=rows["alive"].astype(str))
     np.testing.assert_allclose(bs.load(out).predict_proba(features), bs.load(model).predict_proba(features), rtol=1e-8)
 
 

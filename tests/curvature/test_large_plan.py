@@ -55,6 +55,10 @@ CASES = {
         lambda: classifier(4000, 24), (64, 16), (64,), 4000,
         {"curvature": "fisher", "output_factor": {"2": "diagonal"}, "generator": 0},
     ),
+    "4,000 classes, all layers, exactly": Case(
+        lambda: classifier(4000, 24), (64, 16), (64,), 4000, {"output_factor": {"2": "diagonal"}}
+    ),
+    "200 classes of wide layers, exactly": Case(lambda: classifier(200, 100), (64, 16), (64,), 200),
     "pixels, last layer": Case(lambda: Pixels(21, 8), (2, 2, 48, 48), (2, 48, 48), 21, LAST),
     "pixels, all layers": Case(
         lambda: Pixels(21, 8), (2, 2, 48, 48), (2, 48, 48), 21, {"curvature": "fisher", "generator": 0}
@@ -104,7 +108,8 @@ def test_a_dense_output_factor_that_does_not_fit_is_refused_before_anything_is_r
 
 
 def test_all_classes_as_cotangents_are_refused_and_one_sampled_label_is_not() -> None:
-    model, rows = built(lambda: classifier(50_000, 4)).float(), 8
+    """Where f is that of a linear layer they begin below it, and fit."""
+    model, rows = built(lambda: nn.Sequential(*classifier(50_000, 4), nn.LogSoftmax(-1))).float(), 8
     data = randn(rows, 16), torch.arange(rows)
     options: dict[str, Any] = {"likelihood": "categorical", "output_factor": "diagonal", "memory": 10**10}
     exact = bs.plan(model, data, **options)
@@ -113,3 +118,4 @@ def test_all_classes_as_cotangents_are_refused_and_one_sampled_label_is_not() ->
     with pytest.raises(MemoryBudgetError, match="curvature='fisher'"):
         exact.require()
     assert bs.plan(model, data, curvature="fisher", **options).fits
+    assert bs.plan(model[:-1], data, **options).fits

@@ -6,11 +6,13 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 from torch import distributed
 
 import bayescope as bs
 from bayescope.estimators import table_inputs
 from bayescope.linear import evidence, mode
+from bayescope.precision import DensePrecision
 from bayescope.processes import present
 from tests.estimators.streamed import features, frame, opened
 
@@ -40,6 +42,16 @@ def every(folder: str) -> dict[str, Any]:
                 bs.BayesianLinearRegression(standardize=True).fit(opened(folder, "y"), "y")
             )
     return found | large(folder)
+
+
+def rounded(folder: str) -> dict[str, Any]:
+    """Rank 1 rounds solutions and eigenvalues in another way, as with another number of threads."""
+    solve, eigh, factor = DensePrecision.solve, torch.linalg.eigh, 1.0 + 1e-13 * present().rank
+    with (
+        mock.patch.object(DensePrecision, "solve", lambda self, b: solve(self, b) * factor),
+        mock.patch.object(torch.linalg, "eigh", lambda a: (eigh(a)[0] * factor, eigh(a)[1])),
+    ):
+        return every(folder)
 
 
 def large(folder: str) -> dict[str, Any]:

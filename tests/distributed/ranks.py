@@ -1,7 +1,8 @@
 """A function run by several processes at once that form a group of torch.distributed, as `torchrun` would start them.
 
-To start a process takes seconds, most of them imports: the processes are started once and stay, waiting for the next
-function, with a new group for each. They end with the process that started them, and once a function has failed.
+To start a process takes seconds, most of them imports: one process makes these, and the others are forked from it.
+They stay, waiting for the next function, with a new group for each, and end with the process that started them, and
+once a function has failed.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from typing import Any, final
 import torch
 from torch import distributed, multiprocessing
 
-import bayescope  # noqa: F401 — by the processes, before a function's time begins
-
 # Seconds: a process that waits for another is told by the group first, and ends by itself after the whole.
 COLLECTIVE, WHOLE = 60.0, 100.0
 # For the imports of a process, on a machine that does other work too.
 START = 100.0
+# What is imported once for all of them; the second is what torch's optimisers import when one is first used.
+IMPORTED = ["bayescope", "torch._dynamo"]
 
 
 @final
@@ -107,7 +108,8 @@ class _Worker:
 
     @classmethod
     def start(cls) -> _Worker:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(IMPORTED)
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), daemon=True)
         process.start()

@@ -12,11 +12,11 @@ import bayescope as bs
 from bayescope.additive import coded
 from tests.estimators.streamed import features, frame, opened
 
-BLOCK_ROWS = 64
+CODED_ROWS = 64
 
 
 def additive(folder: str) -> dict[str, Any]:
-    coded.BLOCK_ROWS = BLOCK_ROWS
+    coded.CODED_ROWS = CODED_ROWS
     table = opened(folder, "y", weighted=True, block_rows=100)
     model = bs.NeuralAdditiveRegressor(hidden=5, pair_hidden=4, epochs=6, interactions=1, random_state=0)
     return told(model.fit(table, "y", sample_weight="w"))

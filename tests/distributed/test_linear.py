@@ -27,7 +27,7 @@ def assert_found_alike(alone: dict, ranks: list[dict]) -> None:
 
 
 def test_two_processes_find_what_one_finds(folder: str) -> None:
-    assert_found_alike(linear_fits.every(folder), run(linear_fits.every, 2, folder))
+    assert_found_alike(linear_fits.every(folder), run(linear_fits.rounded, 2, folder))
 
 
 def test_four_processes_take_the_same_sample_as_one(folder: str) -> None:

@@ -15,7 +15,7 @@ from tests.estimators.streamed import frame, stored
 
 def test_two_processes_find_what_one_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(stored(tmp_path, frame()))
-    monkeypatch.setattr(coded, "BLOCK_ROWS", table_fits.BLOCK_ROWS)
+    monkeypatch.setattr(coded, "CODED_ROWS", table_fits.CODED_ROWS)
     alone = table_fits.both(folder)
     found = run(table_fits.all_of_them, 2, folder)
     for one, *others in zip(alone, *[fits for fits, _ in found], strict=True):

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, distributed, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import bayescope as bs
-from bayescope.errors import InputError
+from bayescope import checks
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
+from bayescope.processes import warn_once
+from bayescope.sampling.chains import Plan
+from bayescope.sampling.swag import _default_size
 from tests.distributed.ranks import run
-from tests.distributed.trainings import ROWS, SEED, TRAININGS, Found, Whole, found, labelled
-from tests.training.toys import noisy_network, seeded
+from tests.distributed.trainings import ROWS, SEED, SIZE, TRAININGS, Found, Whole, found, labelled
+from tests.training.toys import line, noisy_network, seeded
 
 # On four processes, some of the same.
 ON_FOUR = ("map", "local reparameterization")
 # How the rows reach the processes as parts of their own, unlike in size, and all of them in each step.
 UNEVEN = 70
+# Rows of a minibatch that has all of them, also where it is two parts.
+ALL = 400
 WEIGHTS = [(nn.Linear, (2, 16)), (nn.Tanh, ()), (nn.Linear, (16, 3))]
 
 
@@ -57,6 +66,49 @@ def sampled(size: int, *, shuffle: bool) -> DataLoader[Any]:
     return DataLoader(rows, batch_size=size, sampler=DistributedSampler(rows, shuffle=shuffle))
 
 
+def on_one(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """All rows, of which rank 0 of several has none."""
+    lacking = distributed.is_initialized() and distributed.get_rank() == 0
+    return (x[:0], y[:0]) if lacking else (x, y)
+
+
+def with_batch_norm() -> nn.Sequential:
+    """A network of one output."""
+    return seeded(0, (nn.Linear, (2, 8)), (nn.BatchNorm1d, (8,)), (nn.Tanh, ()), (nn.Linear, (8, 1)))
+
+
+def normalised() -> tuple[Tensor, Tensor]:
+    """Its rows."""
+    x, _ = labelled()
+    return on_one(x, x[:, :1])
+
+
+# What does not change with the number of processes where all rows are on one, and each step is on all of them.
+LACKING = {
+    "map": lambda: mapped(on_one(*labelled()), batch_size=ALL, validation=on_one(*labelled(31, seed=5))),
+    "data set": lambda: mapped(Whole(*on_one(*labelled())), batch_size=ALL),
+    "batch norm": lambda: bs.fit_map(
+        with_batch_norm(), normalised(), likelihood="gaussian", epochs=2, batch_size=ALL, progress=False
+    ),
+    "swag": lambda: bs.swag(
+        with_batch_norm(), normalised(), likelihood="gaussian", epochs=5, batch_size=ALL, generator=SEED
+    ),
+    "evidence": lambda: bs.fit_evidence(
+        seeded(0, (nn.Linear, (2, 8)), (nn.Tanh, ()), (nn.Linear, (8, 1))).double(), on_one(*line(51)),
+        likelihood=bs.Gaussian("evidence"), epochs=4, burn_in=2, every=1, batch_size=ALL, generator=SEED,
+    ),
+    "ensemble": lambda: mapped_by(bs.ensemble, network, members=2, bootstrap=True, side_by_side=True),
+    "sghmc": lambda: mapped_by(bs.sgmcmc, network(), draws=8, burn_in=2, thin=1, chains=2, cycles=2),
+    "laplace's sds": lambda: mapped_by(bs.variational, network(), epochs=1, initial_sd="laplace", lr=1e-12),
+}  # fmt: skip
+
+
+def mapped_by(fit: Any, model: Any, **options: Any) -> Any:
+    """A fit of the classes, all on one rank."""
+    chosen = {"likelihood": "categorical", "batch_size": ALL, "generator": SEED, "progress": False, **options}
+    return fit(model, on_one(*labelled()), **chosen)
+
+
 SHARDS = {
     "sampler": lambda: mapped(sampled(60, shuffle=True)),
     "stream": lambda: mapped(DataLoader(Stream(*own_part()), batch_size=80)),
@@ -75,6 +127,13 @@ def on_two() -> dict[str, Any]:
     return {
         **{name: found(training) for name, training in TRAININGS.items()},
         **{f"shards: {name}": found(training) for name, training in SHARDS.items()},
+        **{f"lacking: {name}": found(training) for name, training in LACKING.items()},
+        "sparse": found(sparse),
+        "recomputed": [recomputed(again=again) for again in (False, True)],
+        "nuts": chains(),
+        "shards for nuts": refused(UnsupportedError, lambda: bs.nuts(network(), own_part(), likelihood="categorical")),
+        "plan": plan(own_part()),
+        "warnings": warned(),
         "orders": orders(),
         "uneven": found(lambda: mapped(DataLoader(Stream(*own_part()), batch_size=7))),
         "statistics": statistics(),
@@ -121,9 +180,100 @@ def starts() -> Tensor:
 
 def all_on_each() -> str:
     """What is said of a loader that gives every process all rows."""
-    with pytest.raises(InputError) as raised:
-        mapped(DataLoader(TensorDataset(*labelled()), batch_size=10))
+    return refused(InputError, lambda: mapped(DataLoader(TensorDataset(*labelled()), batch_size=10)))
+
+
+def refused(error: type[Exception], fit: Any) -> str:
+    """What is said of a fit that is refused."""
+    with pytest.raises(error) as raised:
+        fit()
     return str(raised.value)
+
+
+class Words(nn.Module):
+    """A classifier of words, with a sparse gradient of their table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding.from_pretrained(torch.arange(20.0).reshape(5, 4).sin(), freeze=False, sparse=True)
+        self.head = seeded(0, (nn.Linear, (4, 3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.table(x[:, 0]))
+        return out
+
+
+class Split(torch.optim.Optimizer):
+    """Steps of a sparse optimiser on the first parameter, and of another on the rest."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.parts = [torch.optim.SparseAdam(parameters[:1], lr=0.1), torch.optim.SGD(parameters[1:], lr=0.1)]
+
+    def step(self, closure: Any = None) -> None:
+        closure()
+        for part in self.parts:
+            part.step()
+
+
+def sparse() -> Any:
+    """A training of which the last of five words is in the last minibatch alone, or in none."""
+    words = torch.arange(ROWS)[:, None] % 4
+    options = {"likelihood": "categorical", "weights": "head.*", "optimizer": Split, "epochs": 2, "batch_size": SIZE}
+    return bs.fit_map(Words(), (words, labelled()[1]), generator=SEED, progress=False, **options)
+
+
+class Noisy(nn.Module):
+    """A classifier with dropout and other noise, whose hidden layer may be computed again in the backward pass."""
+
+    def __init__(self, *, again: bool) -> None:
+        super().__init__()
+        self.hidden = seeded(0, (nn.Linear, (2, 16)), (nn.Tanh, ()), (nn.Dropout, (0.3,)))
+        self.head, self.again = seeded(1, (nn.Linear, (16, 3))), again
+
+    def noisy(self, x: Tensor) -> Tensor:
+        h: Tensor = self.hidden(x)
+        return h * torch.rand_like(h) if self.training else h
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = self.again and self.training
+        out: Tensor = self.head(checkpoint(self.noisy, x, use_reentrant=False) if again else self.noisy(x))
+        return out
+
+
+def recomputed(*, again: bool) -> Tensor:
+    """The weights of a network whose processes draw for themselves."""
+    with patch("bayescope.training.steps.compiled", lambda _: not again):
+        return found(lambda: mapped(labelled(), Noisy(again=again), batch_size=SIZE)).weights
+
+
+def chains() -> tuple[Any, int]:
+    """Draws and divergences of NUTS by a sampler that goes nowhere, and how many chains this process has run."""
+    ran = []
+
+    def stay(density: Any, *, start: Tensor, draws: int, chains: int, generator: Any, **_: Any) -> tuple[Tensor, int]:
+        ran.append(chains)
+        seeds = [checks.seed_from(generator) for _ in range(chains)]
+        noise = [torch.randn(draws, density.dim, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        return start[:, None] + torch.stack(noise), chains
+
+    with patch("bayescope.sampling.nuts.nuts_draws", stay), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        q = bs.nuts(network(), labelled(20), likelihood="categorical", draws=8, chains=3, generator=SEED)
+    return (q.draws, q.divergences, q.prediction_r_hat, found(lambda: q).weights), sum(ran)
+
+
+def plan(data: Any) -> tuple[Plan, int | None]:
+    """When chains are read that nobody says it of, and SWAG's minibatches."""
+    return Plan.of(10, None, None, None, data, SIZE), _default_size(data)
+
+
+def warned() -> int:
+    """How often a process warns of what all of them know."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_once("model: expected less, got more.", ConvergenceWarning)
+    return len(seen)
 
 
 def alone() -> bool:
@@ -166,10 +316,12 @@ def compare(ranks: list[Found], single: Found) -> None:
     for other in ranks[1:]:
         assert torch.equal(other.weights, ranks[0].weights)
         assert torch.equal(other.posterior, ranks[0].posterior)
+        assert torch.equal(other.r_hat, ranks[0].r_hat)
         assert other.trace == ranks[0].trace
         assert other.notes == ranks[0].notes
     torch.testing.assert_close(ranks[0].weights, single.weights, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ranks[0].posterior, single.posterior, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(ranks[0].r_hat, single.r_hat, rtol=0.1, atol=0.1)  # of ranks, which rounding changes
     assert ranks[0].trace.keys() == single.trace.keys()
     for name, values in single.trace.items():
         told = [torch.tensor(each, dtype=torch.float64) for each in (ranks[0].trace[name], values)]
@@ -191,6 +343,41 @@ def test_four_processes_end_where_one_does(name: str, one: dict[str, Found], fou
 def test_every_row_of_parts_counts_once(name: str, two: list[dict[str, Any]]) -> None:
     """A step on all rows of all parts is one on all rows: the sampler's repeated one is not among them."""
     compare([rank[f"shards: {name}"] for rank in two], found(lambda: mapped(labelled(), batch_size=200)))
+
+
+@pytest.mark.parametrize("name", LACKING)
+def test_a_process_without_rows_adds_nothing(name: str, two: list[dict[str, Any]]) -> None:
+    ranks, single = [rank[f"lacking: {name}"] for rank in two], found(LACKING[name])
+    if name == "laplace's sds":  # its losses are of draws that each process makes for itself
+        ranks, single = [rank._replace(trace={}) for rank in ranks], single._replace(trace={})
+    compare(ranks, single)
+
+
+def test_a_sparse_gradient_stays_sparse(two: list[dict[str, Any]]) -> None:
+    single = found(sparse)
+    assert torch.equal(single.weights[16:20], Words().table.weight[4].double())  # the word that is in no row
+    compare([rank["sparse"] for rank in two], single)
+
+
+def test_what_is_computed_again_has_the_same_random_numbers(two: list[dict[str, Any]]) -> None:
+    assert all(torch.equal(*rank["recomputed"]) for rank in two)
+    assert torch.equal(two[0]["recomputed"][0], two[1]["recomputed"][0])
+
+
+def test_chains_of_nuts_are_spread_over_the_processes(two: list[dict[str, Any]]) -> None:
+    single, ran = chains()
+    assert (ran, [rank["nuts"][1] for rank in two]) == (3, [1, 2])
+    for rank in two:
+        torch.testing.assert_close(rank["nuts"][0], single, rtol=0, atol=0)
+    assert all("expected all rows on every process for NUTS" in rank["shards for nuts"] for rank in two)
+
+
+def test_what_follows_from_the_number_of_rows_is_of_all_rows(two: list[dict[str, Any]]) -> None:
+    assert [rank["plan"] for rank in two] == [plan(labelled())] * 2
+
+
+def test_rank_0_alone_warns_of_what_is_the_same_on_all(two: list[dict[str, Any]]) -> None:
+    assert [rank["warnings"] for rank in two] == [1, 0]
 
 
 def test_a_sampler_shuffles_anew_in_each_epoch_and_gives_all_rows(two: list[dict[str, Any]]) -> None:

@@ -67,7 +67,8 @@ def when_one_fails(folder: str) -> dict[str, Any]:
     """What processes that stay alive find."""
     begun = Path(folder)
     stopped = found(lambda: trained(file=begun / "loader.pt", loader=True, epochs=3))
-    trained(file=begun / "half.pt", epochs=3)
+    first = distributed.get_rank() == 0
+    trained(file=begun / "half.pt" if first else None, epochs=3)
     return {
         "whole": found(trained),
         "resumed": found(lambda: trained(file=begun / "run.pt")),
@@ -77,6 +78,7 @@ def when_one_fails(folder: str) -> dict[str, Any]:
         "interrupted": found(lambda: trained("SIGINT")),
         "not a number": message(not_a_number),
         "own error": message(own_error),
+        "no file on rank 0": message(lambda: trained(file=None if first else begun / "none.pt")),
         "another run": message(lambda: trained(file=begun / "run.pt", lr=0.5)),
     }
 
@@ -182,6 +184,11 @@ def test_data_that_are_no_numbers_end_all(ranks: list[dict[str, Any]]) -> None:
 
 def test_an_error_of_one_process_s_data_ends_all(ranks: list[dict[str, Any]]) -> None:
     assert all("rank 1 failed with OSError: row 21 is gone" in rank["own error"][1] for rank in ranks)
+
+
+def test_rank_0_names_the_checkpoint(folder: Path, ranks: list[dict[str, Any]]) -> None:
+    assert (folder / "half.pt").exists()
+    assert all("expected a file on rank 0" in rank["no file on rank 0"][1] for rank in ranks)
 
 
 def test_a_checkpoint_of_another_run_is_refused_on_all(ranks: list[dict[str, Any]]) -> None:

@@ -25,12 +25,14 @@ class Found(NamedTuple):
         trace: of its record.
         notes: of its record.
         posterior: numbers of the posterior itself: its location, and its variances where it has them.
+        r_hat: of its predictions, where it has them.
     """
 
     weights: Tensor
     trace: dict[str, list[Any]]
     notes: dict[str, str]
     posterior: Tensor
+    r_hat: Tensor
 
 
 def dropped(seed: int = 0) -> nn.Sequential:
@@ -48,6 +50,11 @@ def labelled(rows: int = ROWS, seed: int = 2) -> tuple[Tensor, Tensor]:
     """Rows of three classes, in float32."""
     x, y = classes(rows, 2, 3, seed=seed)
     return x.float(), y
+
+
+def listed() -> list[tuple[Tensor, Tensor]]:
+    """The rows in batches of the caller's own."""
+    return list(zip(*(part.split(20) for part in labelled()), strict=True))
 
 
 def of_classes(fit: Callable[..., Any], model: Any = None, **options: Any) -> Any:
@@ -88,8 +95,13 @@ TRAININGS: dict[str, Callable[[], Any]] = {
         dropped(), Whole(*labelled()), likelihood="categorical", epochs=2, batch_size=SIZE, generator=SEED
     ),
     "list": lambda: bs.fit_map(
-        dropped(), list(zip(*(part.split(20) for part in labelled()), strict=True)), likelihood="categorical",
-        epochs=2, batch_size=SIZE, generator=SEED,
+        dropped(), listed(), likelihood="categorical", epochs=2, batch_size=SIZE, generator=SEED
+    ),
+    "sghmc of a list": lambda: bs.sgmcmc(
+        dropped(), listed(), likelihood="categorical", draws=8, burn_in=2, thin=1, chains=2, generator=SEED
+    ),
+    "sghmc of a data set": lambda: bs.sgmcmc(
+        dropped(), Whole(*labelled()), likelihood="categorical", draws=8, burn_in=2, thin=1, chains=2, generator=SEED
     ),
 }  # fmt: skip
 
@@ -119,4 +131,6 @@ def found(training: Callable[[], Any]) -> Found:
     precision = getattr(q, "precision", None)
     if precision is not None:
         numbers.append(precision.marginal_variance().flatten())
-    return Found(weights, dict(q.trace), dict(q.record.notes), torch.cat(numbers).detach())
+    r_hat = getattr(q, "prediction_r_hat", None)
+    settled = torch.empty(0) if r_hat is None else r_hat
+    return Found(weights, dict(q.trace), dict(q.record.notes), torch.cat(numbers).detach(), settled)

@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several blocks of codes, also of a small table."""
-    monkeypatch.setattr(coded, "BLOCK_ROWS", 256)
+    monkeypatch.setattr(coded, "CODED_ROWS", 256)
 
 
 def options(**more: object) -> dict[str, object]:

@@ -18,9 +18,9 @@ SCRIPT = """
 import resource, sys
 import torch
 import bayescope as bs
-from bayescope.tables import seen
+from bayescope.tables import column_sums
 torch.set_num_threads(1)
-seen.SAMPLE_ROWS = 4096
+column_sums.SAMPLE_ROWS = 4096
 def fitted(folder):
     table = bs.open_table(folder, block_rows=8192)
     bs.NeuralAdditiveRegressor(hidden=2, epochs=2, burn_in=1, random_state=0).fit(table, "y")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 import bayescope as bs
 from bayescope.errors import InputError
 from bayescope.network.batches import Batches
 from bayescope.network.inputs import tensors
-from bayescope.network.shards import Shard, same_on_all, set_epoch
+from bayescope.network.shards import Shard, _fingerprint, same_on_all, set_epoch
 from bayescope.network.wrappers import unwrapped
 from bayescope.processes import Processes, present
 from tests.distributed.ranks import run
@@ -179,6 +179,43 @@ def test_a_single_process_reads_what_it_is_given() -> None:
     assert read(batches) == list(range(ROWS))
     assert not same_on_all(Processes(), numbered())
     set_epoch(numbered(), 1)  # nothing to tell
+
+
+def test_a_single_process_refuses_a_share_of_the_rows() -> None:
+    data = TensorDataset(*numbered())
+    share = DistributedSampler(data, num_replicas=2, rank=1, shuffle=False)
+    batches = Batches(DataLoader(data, sampler=share, generator=torch.Generator()), plain())
+    assert len(batches.first()[1]) == 1  # an example may come from it
+    with pytest.raises(InputError, match=r"a sampler that deals out a share to each of 2\. Give the data set"):
+        next(iter(batches))
+
+
+class _Sparse(Dataset[Any]):
+    """Rows of zeros but for a few."""
+
+    def __init__(self, hot: range) -> None:
+        self.hot = hot
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3,), float(index in self.hot)), 0.0
+
+
+def test_data_sets_of_zeros_but_for_some_rows_are_told_apart() -> None:
+    """Eight rows, evenly spread, are every 28th."""
+    x, y = torch.zeros(200, 3), torch.zeros(200)
+    other = x.clone()
+    other[101] = 1.0
+    pairs = [
+        (_Sparse(range(0)), _Sparse(range(100, 108))),
+        (TensorDataset(x, y), TensorDataset(other, y)),
+        (Subset(_Sparse(range(0)), range(100)), Subset(_Sparse(range(0)), range(100, 200))),
+    ]
+    for one, another in pairs:
+        assert _fingerprint(one) != _fingerprint(another)
+        assert _fingerprint(one) == _fingerprint(one)
 
 
 def test_wrappers_are_taken_off() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from bayescope.tables import Column
 from bayescope.tables.codes import LabelCoder, NumberCoder
+from bayescope.tables.column_sums import NumbersSeen
 from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding
 
 
@@ -45,6 +46,21 @@ def test_many_numbers_are_in_groups_of_like_size_and_told_by_their_means():
     # Numbers that a sample does not have belong to the groups around them.
     sampled = NumberCoder(encoding, np.sort(x)[400:600], False, 10)
     assert sampled.codes(column(np.array([x.min(), x.max()])), np.ones(2)).tolist() == [0, 9]
+
+
+def test_a_column_that_the_sample_has_no_number_of_has_points_all_the_same():
+    x, none = np.arange(2000.0), np.empty(0)
+    seen = NumbersSeen("x")
+    seen.add(x, np.ones(2000))
+    seen.add(np.full(50, np.nan), np.ones(50))
+    for transform in ("standard", "quantile"):
+        values, counts = seen.known((none, none))
+        coder = NumberCoder(seen.encoding(transform, (values, counts)), values, False, 16)
+        codes = coder.codes(column(np.array([0.0, np.nan, 1999.0])), np.ones(3))
+        points = coder.coded(coder.sums())
+        assert codes.tolist() == [0, 2, 1]
+        assert points.levels.tolist() == [-1, -1, 0]
+        assert points.numbers[0] < 0.0 < points.numbers[1]
 
 
 def test_a_column_without_a_number_is_one_point():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,9 @@ from hypothesis import strategies as st
 import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.tables import Column, read_table
+from bayescope.tables.column_sums import LabelsSeen
+from bayescope.tables.preprocessing import Preprocessing
+from bayescope.tables.preprocessing_in_blocks import TableSeen
 
 ROWS = 313
 
@@ -100,16 +105,125 @@ def test_a_split_has_each_row_once(folder: Path, frame: pd.DataFrame, every: int
     assert rest.fingerprint() != apart.fingerprint()
 
 
+@given(gone=st.sets(st.integers(0, ROWS - 1), max_size=ROWS - 1), every=st.integers(2, 9), parts=st.integers(1, 3))
+@settings(max_examples=20, deadline=None)
+def test_a_table_without_rows_has_the_others(folder: Path, frame: pd.DataFrame, gone: set[int], every: int, parts: int):
+    whole = bs.open_table(folder, block_rows=70)
+    table = whole.without(np.array(sorted(gone, reverse=True), dtype=int))
+    kept = frame["number"].drop(index=list(gone)).to_numpy()
+    tables = [(table, kept)]
+    if len(kept) > every:
+        last = np.arange(len(kept)) % every == every - 1
+        tables += list(zip(table.split(every), (kept[~last], kept[last]), strict=True))
+    for some, expected in tables:
+        found = [block[0].values for part in range(parts) for block in some.blocks(["number"], part=(part, parts))]
+        assert some.rows == len(expected)
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+    assert (table.fingerprint() == whole.fingerprint()) == (not gone)
+
+
+def test_rows_that_are_not_there_cannot_be_left_out(folder: Path):
+    table = bs.open_table(folder)
+    for rows in ([-1], [ROWS], range(ROWS)):
+        with pytest.raises(InputError, match="rows: expected numbers from 0 to 312, and not all of them"):
+            table.without(np.array(rows))
+
+
 def test_other_formats_read_alike(tmp_path: Path, frame: pd.DataFrame):
     feather.write_feather(frame, tmp_path / "t.feather")
     assert_same(bs.open_table(tmp_path, block_rows=64).read(None, slice(50, 200)), frame[50:200])
     assert_same(bs.open_table(arrow_dataset.dataset(pa.Table.from_pandas(frame))).read(None, slice(0, ROWS)), frame)
-    plain = frame.drop(columns="typed").assign(whole=[0] * (ROWS - 1) + [0.5])
-    plain[:200].to_csv(tmp_path / "a.csv", index=False)
-    plain[200:].to_csv(tmp_path / "b.csv", index=False)  # whole numbers above, and a half in the last row
-    table = bs.open_table(tmp_path / "*.csv", block_rows=100)
-    assert table.rows == ROWS
-    assert table.read(["whole"], slice(0, ROWS))[0].values[-1] == 0.5
+    assert bs.open_table(tmp_path / "t.feather").name == str(tmp_path / "t.feather")
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """A table of text with columns of every kind, whose first rows do not tell what stands further down."""
+    source = np.random.default_rng(1)
+    table = pd.DataFrame(
+        {
+            "number": source.normal(size=ROWS),
+            "half": [*range(ROWS - 1), 0.5],
+            "whole": source.integers(0, 5, ROWS),
+            "id": 2**53 + source.integers(0, 9, ROWS),
+            "text": source.choice(["x", "y", "", "NA", "None", "<NA>", '"quoted, too"'], ROWS),
+            "truth": source.choice(["true", "false"], ROWS),
+            "gaps": source.choice(["True", "False", "null"], ROWS),
+            "mostly": [*source.choice(["true", "false"], ROWS - 1), "perhaps"],
+            "late": [*[""] * (ROWS - 1), "7.5"],
+            "empty": [""] * ROWS,
+            "y": source.choice(["no", "yes"], ROWS),
+        }
+    )
+    table.loc[9, "number"] = np.nan
+    lines = [",".join(table.columns), *(",".join(map(str, row)) for row in table.itertuples(index=False))]
+    return "\n".join(lines).replace("nan", "")
+
+
+@pytest.mark.parametrize("cuts", [(), (100, 103)], ids=["one file", "a directory"])
+def test_text_is_encoded_as_in_memory(tmp_path: Path, text: str, cuts: tuple[int, ...]) -> None:
+    header, *lines = text.split("\n")
+    for part, (start, stop) in enumerate(pairwise((0, *cuts, ROWS))):
+        (tmp_path / f"{part}.csv").write_text("\n".join([header, *lines[start:stop]]) + "\n")
+    table = bs.open_table(tmp_path if cuts else tmp_path / "0.csv", block_rows=64)
+    given = pd.read_csv(io.StringIO(text))
+    labels = ["id", "whole"]
+    held = read_table(given, categorical=labels)
+    for ours, theirs in zip(table.read(None, slice(None), categorical=labels), held, strict=True):
+        assert (ours.name, ours.kind) == (theirs.name, theirs.kind)
+        pd.testing.assert_series_equal(pd.Series(ours.values), pd.Series(theirs.values))
+    for encoding in ("one_hot", "ordinal"):
+        kinds = {column.name: column.kind for column in held}
+        streamed = TableSeen(kinds, scaling="standard", encoding=encoding)
+        start = 0
+        for block in table.blocks(categorical=labels):
+            count = len(block[0].values)
+            streamed.add(block, np.ones(count), np.arange(start, start + count))
+            start += count
+        ours = streamed.preprocessing()
+        theirs, numbers = Preprocessing.fit(held, None, scaling="standard", encoding=encoding)
+        assert ours.names == theirs.names
+        np.testing.assert_allclose(ours(held), numbers, rtol=1e-9, atol=1e-12)
+
+
+def test_what_stands_beyond_the_first_rows_of_text_counts(tmp_path: Path) -> None:
+    """pyarrow tells the types of a column by the first MiB."""
+    rows = [f"{2**53 + row % 3},{row},true,\n" for row in range(60_000)]
+    (tmp_path / "t.csv").write_text("".join(["id,half,truth,late\n", *rows, "1,0.5,perhaps,7.5\n"]))
+    assert (tmp_path / "t.csv").stat().st_size > 2**20
+    table = bs.open_table(tmp_path)
+    identity, half, truth, late = table.read(None, slice(59_990, None), categorical=["id"])
+    assert set(identity.values) == {1, 2**53, 2**53 + 1, 2**53 + 2}
+    assert (half.values[-1], truth.values[-1], late.values[-1]) == (0.5, "perhaps", 7.5)
+    assert np.isnan(late.values[0])
+
+
+def test_types_of_all_files_count(tmp_path: Path) -> None:
+    """Whole numbers in the first file and halves in the second are numbers; text with a dictionary is text."""
+    first, second = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    pd.DataFrame({"x": [1, 2], "c": pd.Categorical(["p", "q"])}).to_parquet(first)
+    pd.DataFrame({"x": [1.5], "c": ["r"]}).to_parquet(second)
+    table = bs.open_table(tmp_path)
+    (batch, last) = table.batches(["x", "c"], 10)
+    assert pa.Table.from_batches([batch, last]).to_pydict() == {"x": [1.0, 2.0, 1.5], "c": ["p", "q", "r"]}
+    assert table.read(["c"], slice(None))[0].categories is None
+    pd.DataFrame({"x": [1.5], "c": [True]}).to_parquet(second)
+    with pytest.raises(InputError, match=r"b\.parquet: column 'c': expected string, as in other files, got bool"):
+        bs.open_table(tmp_path)
+
+
+def test_declared_labels_keep_their_order(tmp_path: Path) -> None:
+    """Those of all files: a block that spans two, a file whose dictionary is longer than its rows."""
+    parts = [["lo", "hi", "mid", "top"], ["lo", "hi", "mid", "end"]]
+    for part, order in enumerate(parts):
+        pd.DataFrame({"s": pd.Categorical(["mid", "lo"], order)}).to_parquet(tmp_path / f"{part}.parquet")
+    assert bs.open_table(tmp_path).read(["s"], slice(None))[0].categories == ("lo", "hi", "mid", "top", "end")
+    seen = LabelsSeen("s")
+    for rows in (slice(0, 2), slice(2, 4)):
+        (column,) = bs.open_table(tmp_path).read(None, rows)
+        seen.add(column, np.ones(2))
+    assert seen.encoding().categories == ("lo", "hi", "mid", "top", "end")
+    assert LabelsSeen("s").joined(seen).encoding().counts.tolist() == [2, 0, 2, 0, 0]
 
 
 def test_a_filter_is_kept(folder: Path, frame: pd.DataFrame):
@@ -124,7 +238,8 @@ def test_folders_that_name_values_are_columns(tmp_path: Path, frame: pd.DataFram
     for year, part in ((2020, frame[:10]), (2021, frame[10:30])):
         (tmp_path / f"year={year}").mkdir()
         part.to_parquet(tmp_path / f"year={year}" / "rows.parquet")
-    for source in (tmp_path, tmp_path / "*" / "rows.parquet"):
+    folders = [tmp_path / "year=2020", tmp_path / "year=2021"]
+    for source in (tmp_path, tmp_path / "*" / "rows.parquet", folders):
         table = bs.open_table(source)
         assert table.names[-1] == "year"
         assert table.read(["year", "whole"], slice(8, 12))[0].values.tolist() == [2020, 2020, 2021, 2021]
@@ -161,6 +276,9 @@ def test_sources_that_cannot_be_opened_are_told(tmp_path: Path, frame: pd.DataFr
         bs.open_table(tmp_path)
     with pytest.raises(InputTypeError, match="source: expected a path"):
         bs.open_table(3)
+    for nothing in ("", []):
+        with pytest.raises(InputTypeError, match="source: expected a path"):
+            bs.open_table(nothing)
     frame.to_parquet(tmp_path / "t.parquet")
     with pytest.raises(OptionError, match="Did you mean 'number'"):
         bs.open_table(tmp_path, columns=["nummber"])
@@ -205,6 +323,20 @@ def test_what_stands_in_the_files_is_told(tmp_path: Path, frame: pd.DataFrame):
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"t\.parquet: expected a table that can be read"):
         bs.open_table(path)
+
+
+def test_damaged_files_are_told(tmp_path: Path) -> None:
+    text = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], dtype=np.int32)), pa.py_buffer(b"\xff\xfe"))
+    pq.write_table(pa.table({"c": text}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t\.parquet: column 'c': expected text in UTF-8, got the byte 0xff"):
+        bs.open_table(tmp_path).read(["c"], slice(None))
+    numbers = pa.table({"x": np.arange(4000.0)})
+    pq.write_table(numbers, tmp_path / "t.parquet", write_page_checksum=True, compression=None, use_dictionary=False)
+    damaged = bytearray((tmp_path / "t.parquet").read_bytes())
+    damaged[16_000] ^= 1
+    (tmp_path / "t.parquet").write_bytes(damaged)
+    with pytest.raises(InputError, match=r"t\.parquet: expected a table that can be read.*(?i:crc|checksum)"):
+        bs.open_table(tmp_path).read(["x"], slice(None))
 
 
 def test_a_file_that_goes_away_is_told(tmp_path: Path, frame: pd.DataFrame):

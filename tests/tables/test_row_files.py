@@ -40,17 +40,18 @@ def test_strided_numbers_are_written_by_their_values():
     assert np.array_equal(file[0:4].numpy(), table.T)
 
 
-def test_a_full_disk_is_told(monkeypatch):
+@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, "a full disk"), (errno.EFBIG, "a limit to the size")])
+def test_a_full_disk_is_told(monkeypatch, number, said):
     class Full:
         def seek(self, place: int) -> None:
             """Anywhere."""
 
         def write(self, data: object) -> None:
-            raise OSError(errno.ENOSPC, f"no room for {data}")
+            raise OSError(number, f"no room for {data}")
 
     file = RowFile()
     monkeypatch.setattr(file, "_file", Full())
-    with pytest.raises(InputError, match=r"expected room for temporary files in .* TMPDIR"):
+    with pytest.raises(InputError, match=rf"expected room for temporary files in .*{said}.* TMPDIR"):
         file.append(np.zeros(2))
 
 

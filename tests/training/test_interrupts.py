@@ -30,3 +30,22 @@ def test_one_of_several_waits_until_all_know(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+class _Stopped(SystemExit):
+    pass
+
+
+def test_a_program_s_own_handler_says_what_an_interrupt_is() -> None:
+    def stop(*_: object) -> None:
+        raise _Stopped
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        with Interrupts(Processes(0, 2)) as interrupts:
+            signal.raise_signal(signal.SIGINT)
+            interrupts.agreed = True
+            with pytest.raises(_Stopped):
+                interrupts.raise_agreed()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -18,7 +18,7 @@ from torch import Tensor
 from bayescope.additive.design import ALL, MOST_CELLS, Design
 from bayescope.additive.families import Family, Points
 from bayescope.additive.margins import Margin
-from bayescope.additive.passes import BLOCK_ROWS, Blockwise, Computed, RowValues
+from bayescope.additive.passes import CODED_ROWS, Blockwise, Computed, RowValues
 from bayescope.additive.terms import Column, Rows, Term
 from bayescope.processes import Processes
 from bayescope.tables.codes import Coded
@@ -39,7 +39,7 @@ class Codes:
     """
 
     def __init__(self, width: int, points: int) -> None:
-        self._file = RowFile((width, BLOCK_ROWS), np.uint16 if points <= 2**16 else np.uint32)
+        self._file = RowFile((width, CODED_ROWS), np.uint16 if points <= 2**16 else np.uint32)
         self._left = np.empty((width, 0), self._file.dtype)
         self.rows = 0
 
@@ -51,21 +51,21 @@ class Codes:
     @property
     def blocks(self) -> tuple[slice, ...]:
         """The rows that lie together."""
-        return tuple(slice(at, min(at + BLOCK_ROWS, self.rows)) for at in range(0, self.rows, BLOCK_ROWS))
+        return tuple(slice(at, min(at + CODED_ROWS, self.rows)) for at in range(0, self.rows, CODED_ROWS))
 
     def append(self, codes: np.ndarray) -> None:
         """More rows, shape (T, n)."""
         self.rows += codes.shape[1]
         left = np.concatenate([self._left, codes.astype(self._file.dtype)], axis=1)
-        whole = left.shape[1] // BLOCK_ROWS
+        whole = left.shape[1] // CODED_ROWS
         for block in range(whole):
-            self._file.append(left[None, :, block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS])
-        self._left = left[:, whole * BLOCK_ROWS :].copy()
+            self._file.append(left[None, :, block * CODED_ROWS : (block + 1) * CODED_ROWS])
+        self._left = left[:, whole * CODED_ROWS :].copy()
 
     def read(self, rows: slice) -> np.ndarray:
         """The points at rows of one block, shape (T, n)."""
-        block = rows.start // BLOCK_ROWS
-        first, last = rows.start - block * BLOCK_ROWS, rows.stop - block * BLOCK_ROWS
+        block = rows.start // CODED_ROWS
+        first, last = rows.start - block * CODED_ROWS, rows.stop - block * CODED_ROWS
         codes = self._left if block == len(self._file) else self._file.array(slice(block, block + 1))[0]
         return codes[:, first:last]
 

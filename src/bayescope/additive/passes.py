@@ -18,8 +18,8 @@ from bayescope.processes import Processes
 from bayescope.tables.row_files import RowFile
 from bayescope.threads import one_thread
 
-# The rows of a block: numbers of twenty terms that stay in a processor's cache between two uses.
-BLOCK_ROWS = 16_384
+# The rows of a block of codes: numbers of twenty terms that stay in a processor's cache between two uses.
+CODED_ROWS = 16_384
 
 Part = Callable[[slice], Sequence[Tensor]]
 

@@ -11,11 +11,11 @@ from bayescope.cli.header import check_header
 from bayescope.cli.parquet import ParquetBlock, kind_of_type, recut
 from bayescope.cli.source import Kind
 from bayescope.errors import InputError
-from bayescope.tables.dataset import TableDataset, open_table
+from bayescope.tables.dataset import TableDataset
+from bayescope.tables.sources import dataset_of, wild
 
 # A Parquet file of so many bytes and more is fitted a block of rows at a time.
 LARGE_BYTES = 500_000_000
-WILD = "*?["
 
 
 @final
@@ -41,14 +41,16 @@ class DatasetSource:
                 f"--missing: expected none for {path}, which pyarrow reads, got {missing[0]!r}. Leave such cells empty."
             )
         self.name = str(path)
-        self._table = open_table(str(path))
+        # As a single file is read: what is true or false there is a label like others.
+        self._dataset = dataset_of(self.name, truths=False)
+        self._table = TableDataset(self._dataset, name=self.name, truths=False)
         self.header = self._table.names
         check_header(self.name, self.header)
 
     def table(self, names: Sequence[str]) -> TableDataset:
         """Some of the columns, for a fit."""
         self.kinds(names)
-        return open_table(self.name, columns=names)
+        return TableDataset(self._dataset, columns=names, name=self.name, truths=False)
 
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
         """By the types of the columns: numbers are numeric, text and truth values are labels."""
@@ -65,7 +67,7 @@ class DatasetSource:
 
 def several(path: Path) -> bool:
     """Whether a path stands for files, and not for one."""
-    return path.is_dir() or (any(mark in str(path) for mark in WILD) and not path.exists())
+    return path.is_dir() or (wild(path) and not path.exists())
 
 
 def large(path: Path) -> bool:

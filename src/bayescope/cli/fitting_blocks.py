@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import pandas as pd
@@ -25,8 +26,8 @@ from bayescope.cli.target import Target
 from bayescope.cli.training_table import Roles, TrainingTable
 from bayescope.errors import InputError
 from bayescope.processes import Processes
+from bayescope.tables.column_sums import MOST_VALUES, LabelsSeen, NumbersSeen
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.seen import MOST_VALUES, LabelsSeen, NumbersSeen
 
 # So many rows judge a fit well enough: the standard error of an accuracy is then below 0.002.
 JUDGES = 100_000
@@ -48,7 +49,10 @@ def fit_blocks(path: Path, out: Path, settings: FitSettings, processes: Processe
         source = DatasetSource(path, settings.missing)
         roles = settings.roles.within(source)
         table = _opened(source, roles)
-        target = _target(table, source, roles.target, settings.task)
+    seen = _Seen.of(table, roles.target, processes)
+    with processes.agreed():
+        target = seen.target(source, settings.task)
+        table = table.without(seen.gaps)
         estimator = build(settings.options, target.task)
         if roles.categorical:
             estimator.set_params(categorical=list(roles.categorical))
@@ -59,7 +63,8 @@ def fit_blocks(path: Path, out: Path, settings: FitSettings, processes: Processe
         told = _described(outcome, target, roles, source.name, settings)
         outcome.estimator.save(out, metadata=told.metadata())
         checkpoints.remove()
-        facts = facts_of_fit(_shown(source.name, target, told), outcome, out)
+        shown = TrainingTable(source.name, pd.DataFrame(), told.kinds, target, without_target=len(seen.gaps))
+        facts = facts_of_fit(shown, outcome, out)
         answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
 
 
@@ -71,32 +76,64 @@ def _opened(source: DatasetSource, roles: Roles) -> TableDataset:
     return source.table([*names, *extra])
 
 
-def _target(table: TableDataset, source: DatasetSource, name: str, task: str) -> Target:
-    """The target by its different values, which a pass over its column tells."""
-    labels = table.kinds[name] == "categorical"
-    numbers, seen = NumbersSeen(name), LabelsSeen(name)
-    for (column,) in table.blocks([name]):
-        once = np.ones(len(column.values))
-        if labels:
-            seen.add(column, once)
-        else:
-            numbers.add(column.values, once)
-    if None in seen.tally or numbers.missing:
-        raise InputError(
-            f"{source.name}: column {name!r}: expected a target in each row of a table read in blocks, got rows "
-            "without. Leave them out of the table."
-        )
-    if labels:
-        found = np.array(list(seen.tally), dtype=object)
-        return Target.of(source, name, found, "labels", np.zeros(1), task)
-    if numbers.values is None and task != "classification":
-        return Target(name, np.empty(0), "regression", f"{name} has more than {MOST_VALUES:,} different numbers")
-    few = np.arange(MOST_VALUES + 1.0) if numbers.values is None else numbers.values
-    return Target.of(source, name, few, "numeric", np.zeros(1), task)
+@final
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What a pass over the target's column tells.
+
+    Attributes:
+        name: of the column.
+        rows: of the table.
+        labels: what it holds, where that is labels.
+        numbers: what it holds, where that is numbers.
+        gaps: the rows that have no target.
+    """
+
+    name: str
+    rows: int
+    labels: LabelsSeen
+    numbers: NumbersSeen
+    gaps: np.ndarray
+
+    @classmethod
+    def of(cls, table: TableDataset, name: str, processes: Processes) -> _Seen:
+        """Each process looks at its part."""
+        labels, numbers, gaps = LabelsSeen(name), NumbersSeen(name), [np.empty(0, dtype=np.int64)]
+        row = processes.rank * table.rows // processes.count
+        with processes.agreed():
+            for (column,) in table.blocks([name], part=(processes.rank, processes.count)):
+                missing, once = pd.isna(column.values), np.ones(len(column.values))
+                if column.kind == "categorical":
+                    labels.add(replace(column, values=column.values[~missing]), once[~missing])
+                else:
+                    numbers.add(column.values, once)
+                gaps.append(row + np.flatnonzero(missing))
+                row += len(missing)
+        parts = processes.gather((labels, numbers, np.concatenate(gaps)))
+        every, each, gone = zip(*parts, strict=True)
+        joined = reduce(LabelsSeen.joined, every), reduce(NumbersSeen.joined, each)
+        return cls(name, table.rows, *joined, np.concatenate(gone))
+
+    def target(self, source: DatasetSource, task: str) -> Target:
+        """The target by its different values."""
+        if len(self.gaps) == self.rows:
+            raise InputError(
+                f"{source.name}: column {self.name!r}: expected a target in some rows, got none in {self.rows} rows. "
+                "Name another --target."
+            )
+        if self.labels.tally:
+            found = np.array(list(self.labels.tally), dtype=object)
+            return Target.of(source, self.name, found, "labels", np.zeros(1), task)
+        values = self.numbers.values
+        if values is None and task != "classification":
+            told = f"{self.name} has more than {MOST_VALUES:,} different numbers"
+            return Target(self.name, np.empty(0), "regression", told)
+        few = np.arange(MOST_VALUES + 1.0) if values is None else values
+        return Target.of(source, self.name, few, "numeric", np.zeros(1), task)
 
 
 def _stride(share: float, rows: int) -> int | None:
-    """Every how-manieth row is held out: by the share asked for, and no more than judge a fit; ``None`` for none."""
+    """Every how-manieth row is held out: nearest to the share, and no more than judge a fit; ``None`` for none."""
     if not 0 <= share <= 0.5:
         raise InputError(
             f"--test-size: expected a number from 0 to 0.5 for a table that is read in blocks, got {share:g}. 0 holds "
@@ -104,7 +141,9 @@ def _stride(share: float, rows: int) -> int | None:
         )
     if share == 0:
         return None
-    every = max(round(1.0 / share), math.ceil(rows / JUDGES))
+    above = math.ceil(1.0 / share)
+    nearest = min((above, above - 1), key=lambda k: abs(1.0 / k - share) if k > 1 else math.inf)
+    every = max(nearest, math.ceil(rows / JUDGES))
     if rows < 2 * every:
         raise InputError(
             f"--test-size: expected at least two rows to judge by, got {rows // every} of {rows}. Change the share, or "
@@ -178,8 +217,3 @@ def _described(outcome: Outcome, target: Target, roles: Roles, source: str, sett
         seed=settings.options.seed,
         scores=[[s.name, s.value, s.low, s.high] for s in judged if np.isfinite([s.value, s.low, s.high]).all()],
     )
-
-
-def _shown(source: str, target: Target, told: FittedTable) -> TrainingTable:
-    """The table, as far as an answer tells of it."""
-    return TrainingTable(source, pd.DataFrame(), told.kinds, target)

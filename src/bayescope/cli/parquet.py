@@ -114,7 +114,7 @@ class ParquetBlock:
         column = self.batch.column(name)
         if self.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        return labels(column.to_pandas())
+        return labels(column.to_pandas(integer_object_nulls=True))
 
     def _numbers(self, name: str) -> np.ndarray:
         column = self.batch.column(name)

@@ -101,10 +101,10 @@ def fit_curvature(
         InputError: if the data do not fit the model or the likelihood, or passes over it differ; of several processes,
             if they read the same rows or have other weights.
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
-        ProcessError: on all processes, if one of them has failed or died.
+        ProcessError: on all processes, if one of them has failed or died, or they are called with other options.
     """
-    model, processes = unwrapped(model), present()
-    with processes.agreed():
+    with present().called("fit_curvature", locals()):
+        model, processes = unwrapped(model), present()
         settings = _Settings(
             resolve(likelihood), curvature, structure, groups, rank, tolerance, sharing, output_factor, cotangents,
             memory, checks.generator(generator), progress, processes,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from bayescope.curvature.kinds import DRAWN_TOGETHER
+from bayescope.curvature.kinds import BELOW_BYTES, DRAWN_TOGETHER, begins_below, below_columns
 from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
 from bayescope.curvature.output_factor import DENSE, DIAGONAL
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
@@ -55,6 +55,8 @@ class Footprint:
         activations: per part, the entries of a of one row.
         cotangents: per part, the entries of g of one row and one cotangent.
         computed: per part, the entries of U of one row and one cotangent, where they are computed row by row.
+        top: the place and the inputs H of the part below which the cotangents of the exact GGN begin where parts are
+            summed apart.
 
     A part that nothing depends on has no positions: there is nothing of it.
     """
@@ -70,6 +72,7 @@ class Footprint:
     activations: tuple[int, ...]
     cotangents: tuple[int, ...]
     computed: tuple[int, ...]
+    top: tuple[int, int] | None
 
     @classmethod
     def of(cls, network: Network, inputs: Any) -> Footprint:
@@ -101,7 +104,38 @@ class Footprint:
             network.parts, network.dim, count_rows(inputs), f[0].numel(), f.shape[-1], f.element_size(),
             next(network.module.parameters()).element_size(),
             sum(kept.values()) + given, tuple(activations), tuple(cotangents), tuple(computed),
+            (recording.top.part, recording.top.matrix.shape[1]) if begins_below(recording) and recording.top else None,
         )  # fmt: skip
+
+    @property
+    def below(self) -> Footprint:
+        """What is left where cotangents begin at the inputs of the layer on top, in the place of the outputs."""
+        assert self.top is not None
+        top, width = self.top
+        cotangents = tuple(0 if place == top else g for place, g in enumerate(self.cotangents))
+        return replace(
+            self, outputs=self.outputs // self.classes * width, classes=width, cotangents=cotangents, top=None
+        )
+
+    @property
+    def below_columns(self) -> int:
+        """The columns of a root at the inputs of the layer on top, for each position."""
+        return below_columns(self.classes, self.below.classes)
+
+    def reading_below(self, below: Footprint, cotangents: int, *, dense: bool) -> int:
+        """One batch whose cotangents begin below the layer on top, which is read as by `head`.
+
+        Args:
+            below: what is left there, of as many rows as are read at once.
+            cotangents: how many travel at once.
+            dense: whether Σ Λ is summed, and not its diagonal alone.
+        """
+        one = 2 * FLOAT64 * self.classes * below.classes
+        observations = below.rows * self.outputs // self.classes
+        reduced = self.below_columns < self.classes  # by WᵀΛW in float64
+        roots = below.root(self.below_columns) + 2 * reduced * min(observations * one, max(BELOW_BYTES, one))
+        outputs = below.rows * HEAD_NUMBERS * self.outputs * self.itemsize
+        return below.reading(cotangents) + roots + outputs + 2 * dense * self.classes**2 * self.itemsize
 
     def curvature(self, structure: str, groups: Sequence[int], rank: int | None, output_factors: Sequence[str]) -> int:
         """What a structure takes over the whole run, without the batch being read.

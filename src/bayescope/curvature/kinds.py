@@ -13,6 +13,8 @@ from bayescope import checks
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.targets import read_targets
+from bayescope.network.recording import Recording
+from bayescope.tape.tape import row_blocks
 
 STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac", "low_rank")
 # Other words for them that are spelt in another way.
@@ -25,6 +27,13 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "empirical_fisher": STRUCTURES,
     "hessian": ("full", "block", "diagonal"),
 }
+
+# From so many outputs on, where a linear layer is on top, the cotangents of the GGN begin below it.
+MANY_OUTPUTS = 64
+# A root of WᵀΛW has as few columns as rows where these are so many times fewer: then that is worth its eigenvectors.
+FEWER = 4
+# Roots of WᵀΛW are found for so many rows at once as take so much.
+BELOW_BYTES = 16 * 2**20
 
 # Labels are drawn for so many observations at once, from a generator of their own: the draws are the same in every pass
 # and for every batch size.
@@ -55,6 +64,21 @@ def check_structure(structure: Any, supported: Iterable[str]) -> None:
     """
     if structure not in (names := tuple(supported)):
         raise OptionError.unknown("structure", structure, names, meant=SYNONYMS.get(str(structure).lower()))
+
+
+def begins_below(recording: Recording) -> bool:
+    """Whether the cotangents of the GGN begin at the inputs of a linear layer on top, where parts are summed apart."""
+    return recording.outputs.shape[-1] >= MANY_OUTPUTS and recording.top is not None
+
+
+def below_columns(outputs: int, inputs: int) -> int:
+    """The columns of a root of WᵀΛW for W of shape (C, H): H where that is far fewer, else C."""
+    return inputs if FEWER * inputs <= outputs else outputs
+
+
+def below_blocks(rows: int, outputs: int, inputs: int) -> Iterator[slice]:
+    """Ranges of rows whose roots are found together."""
+    return row_blocks(rows, 16 * outputs * inputs, BELOW_BYTES)
 
 
 @final
@@ -131,6 +155,26 @@ class Observations:
             return
         columns = self.root() if curvature == "ggn" else self.likelihood.gradient(self.f, self.y)[None]
         yield from _spread(columns, self.shape, cotangents)
+
+    def seeds_below(self, matrix: Tensor, cotangents: int | None) -> Iterator[Tensor]:
+        """The cotangents of the GGN at h, where f = W h + b: columns of a root of WᵀΛW, as `seeds` gives those of Λ.
+
+        Args:
+            matrix: W, shape (C, H).
+            cotangents: the most that a chunk may hold; ``None`` for all.
+        """
+        matrix = matrix.to(self.f)
+        parts = [self._below(self.f[rows], self.y[rows], matrix) for rows in below_blocks(len(self.f), *matrix.shape)]
+        yield from _spread(torch.cat(parts, 1), (*self.shape[:-1], matrix.shape[1]), cotangents)
+
+    def _below(self, f: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+        through = getattr(self.likelihood, "ggn_sqrt_below", None)
+        root = matrix.mT @ self.likelihood.ggn_sqrt(f, y) if through is None else through(f, y, matrix)
+        if below_columns(*matrix.shape) < root.shape[-1]:
+            wide = root.to(torch.float64)
+            values, vectors = torch.linalg.eigh(wide @ wide.mT)  # below 0 by rounding alone
+            root = (vectors * values.clamp_min(0.0).sqrt()[:, None]).to(root)
+        return root.movedim(-1, 0)
 
     def ggn_diagonal(self) -> Tensor:
         """The diagonals of the GGN's Λ, shape (M, C)."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.curvature.hessian import Product, check_symmetric, hessian_product
-from bayescope.curvature.kinds import Observations
+from bayescope.curvature.kinds import Observations, begins_below
 from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.targets import place_of, warn_of_probabilities
@@ -19,6 +19,7 @@ from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, first_not_finite, take_rows
 from bayescope.network.network import Network
+from bayescope.network.recording import Recording
 from bayescope.processes import present
 from bayescope.progress import progress_bar
 from bayescope.tape import Tape
@@ -91,7 +92,9 @@ class Passes:
             observations = observe(recording.outputs)
             if moments and self._network.head and self._curvature == "ggn":
                 sums = observations.ggn_diagonal(), observations.ggn_sum
-                tapes = iter([(recording.head_tape(*sums, observations.root), True)])
+                tapes: Iterator[tuple[Tape, bool]] = iter([(recording.head_tape(*sums, observations.root), True)])
+            elif moments and self._curvature == "ggn" and begins_below(recording):
+                tapes = self._below(recording, observations)
             else:
                 seeds = observations.seeds(self._curvature, self._seed, self._cotangents)
                 tapes = ((recording.tape(cotangents), chunk == 0) for chunk, cotangents in enumerate(seeds))
@@ -102,6 +105,14 @@ class Passes:
             return observations
 
         self._pass(visit)
+
+    def _below(self, recording: Recording, observations: Observations) -> Iterator[tuple[Tape, bool]]:
+        """Tapes whose cotangents begin below the layer on top, which is read through Λ itself, once."""
+        assert recording.top is not None
+        diagonal: Tensor | None = observations.ggn_diagonal()
+        for seeds in observations.seeds_below(recording.top.matrix, self._cotangents):
+            yield recording.tape_below(seeds, diagonal, observations.ggn_sum, observations.root), diagonal is not None
+            diagonal = None
 
     def run_hessian(self, add: Callable[[Product], None]) -> None:
         """Gives the Hessian's product of every batch of one pass to ``add``."""

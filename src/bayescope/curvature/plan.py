@@ -271,6 +271,13 @@ def plan_network(
         if head and name in ("diagonal", "kfac"):
             chunk, at_once = replace(footprint, rows=min(footprint.rows, network.head_rows)), total
             reading = chunk.head(dense=name == "kfac" and DENSE in factors)
+        elif curvature == "ggn" and footprint.top is not None and name in ("diagonal", "kfac"):
+            wanted = footprint.outputs // footprint.classes * footprint.below_columns
+            wanted = wanted if cotangents is None else min(wanted, cotangents)
+            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, budget - held, device)
+            dense = name == "kfac" and factors[footprint.top[0]] == DENSE
+            reading = footprint.reading_below(chunk, at_once, dense=dense)
+            chunk = replace(footprint, rows=chunk.rows)
         else:
             chunk, at_once = _at_once(footprint, total, columns, budget - held, device)
             reading = chunk.reading(at_once) + chunk.root(columns) + (curvature == "fisher") * chunk.drawing()

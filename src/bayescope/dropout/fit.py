@@ -53,7 +53,7 @@ def train(
     rates = {} if network.learnt else rates_behind_dropout(network.module, training.rows.few[0])
     start, noise = likelihood, None
     if isinstance(likelihood, Gaussian) and likelihood.learnable:
-        targets = torch.cat([targets.flatten(0, 1) for _, targets in training.rows.in_order()])
+        targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
         noise = WithNoise(network.module, mean_square(targets, about_mean=True))
         start = likelihood.with_noise_variance(noise.noise_variance)
     held = dropout_prior(prior, training.weights, rates)

@@ -22,8 +22,8 @@ from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import ImplicitPosterior, Record
+from bayescope.processes import present
 from bayescope.training.settings import Settings, Training
-from bayescope.training.sharing import common
 
 EPOCHS = 100
 _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
@@ -101,22 +101,23 @@ def mc_dropout(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    if not isinstance(model, nn.Module):
-        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-    source = common(checks.generator(generator))
-    count = (0 if data is None else EPOCHS) if epochs is None else checks.count("epochs", epochs, least=0)
-    decay = _WeightDecay(weight_decay, prior_precision, rows)
-    decay.check(has_data=data is not None)
-    _refuse_without("data= to go with it", data is not None, epochs=epochs, validation=validation)
-    _refuse_without(
-        "a training to go with it, data= and epochs=", count > 0, lr=lr, schedule=schedule, batch_size=batch_size,
-        patience=patience, checkpoint=checkpoint, optimizer=None if optimizer == "adam" else optimizer,
-        prior_precision=prior_precision if weight_decay is None else None,
-        rate=rate if isinstance(rate, str) else None,
-    )  # fmt: skip
-    _refuse_without("validation= to go with it", validation is not None, patience=patience)
-    if isinstance(optimizer, str) and optimizer == "lbfgs":
-        raise UnsupportedError("optimizer: expected one for noisy gradients, got 'lbfgs'. Take 'adam' or 'sgd'.")
+    with present().called("mc_dropout", locals()):
+        if not isinstance(model, nn.Module):
+            raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
+        source = checks.generator(generator)
+        count = (0 if data is None else EPOCHS) if epochs is None else checks.count("epochs", epochs, least=0)
+        decay = _WeightDecay(weight_decay, prior_precision, rows)
+        decay.check(has_data=data is not None)
+        _refuse_without("data= to go with it", data is not None, epochs=epochs, validation=validation)
+        _refuse_without(
+            "a training to go with it, data= and epochs=", count > 0, lr=lr, schedule=schedule, batch_size=batch_size,
+            patience=patience, checkpoint=checkpoint, optimizer=None if optimizer == "adam" else optimizer,
+            prior_precision=prior_precision if weight_decay is None else None,
+            rate=rate if isinstance(rate, str) else None,
+        )  # fmt: skip
+        _refuse_without("validation= to go with it", validation is not None, patience=patience)
+        if isinstance(optimizer, str) and optimizer == "lbfgs":
+            raise UnsupportedError("optimizer: expected one for noisy gradients, got 'lbfgs'. Take 'adam' or 'sgd'.")
     network = Stochastic.of(model, rate, before, seen=data is not None)
     if data is None:
         return _as_it_is(network, decay.likelihood(likelihood, network, rows))

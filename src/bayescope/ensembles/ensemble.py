@@ -21,7 +21,6 @@ from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior
 from bayescope.processes import present
 from bayescope.training.fit_map import describe
 from bayescope.training.settings import Settings
-from bayescope.training.sharing import common
 
 MEMBERS = 5
 
@@ -91,18 +90,19 @@ def ensemble(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    epochs = checks.count("epochs", epochs, least=0)
-    if patience is not None and validation is None:
-        raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
-    if side_by_side is not None:
-        side_by_side = checks.flag("side_by_side", side_by_side)
-    bootstrap = checks.flag("bootstrap", bootstrap)
-    if epochs == 0:
-        given = {
-            "side_by_side": side_by_side, "bootstrap": bootstrap or None, "lr": lr, "schedule": schedule,
-            "batch_size": batch_size, "validation": validation, "checkpoint": checkpoint,
-        }  # fmt: skip
-        _refuse_training(given)
+    with present().called("ensemble", locals()):
+        epochs = checks.count("epochs", epochs, least=0)
+        if patience is not None and validation is None:
+            raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
+        if side_by_side is not None:
+            side_by_side = checks.flag("side_by_side", side_by_side)
+        bootstrap = checks.flag("bootstrap", bootstrap)
+        if epochs == 0:
+            given = {
+                "side_by_side": side_by_side, "bootstrap": bootstrap or None, "lr": lr, "schedule": schedule,
+                "batch_size": batch_size, "validation": validation, "checkpoint": checkpoint,
+            }  # fmt: skip
+            _refuse_training(given)
 
     def settings(seed: int, path: Path | None) -> Settings:
         return Settings(
@@ -110,7 +110,7 @@ def ensemble(
             batch_size=batch_size, checkpoint=path, generator=seed, progress=progress,
         )  # fmt: skip
 
-    source = common(checks.generator(generator))
+    source = present().common_generator(checks.generator(generator))
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
     modules = _made(make_model, seeds)
     path = None if checkpoint is None else Path(checkpoint)

@@ -252,7 +252,7 @@ def _order(module: nn.Module, seed: int) -> torch.Generator:
 
 def resampled(rows: int, seed: int) -> Tensor:
     """The bootstrap's rows of a member: as many as there are, drawn with replacement, shape (N,)."""
-    return torch.randint(rows, (rows,), generator=checks.generator(seed))
+    return torch.randint(max(1, rows), (rows,), generator=checks.generator(seed))
 
 
 def _rows_of(recipe: Recipe, seed: int) -> Any:

@@ -22,6 +22,7 @@ from bayescope.estimators.labels import Labels, column_names, decided, numbers
 from bayescope.estimators.reading import MissingAttributeError, log_probabilities
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
+from bayescope.estimators.together import begin
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
@@ -163,6 +164,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
             InputTypeError: if a column holds what is neither a number nor a label, such as dates.
             NotPositiveDefiniteError: if the curvature of a term is singular in float64.
         """
+        begin(self)
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight, offset)
@@ -346,6 +348,7 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
             InputTypeError: if a column holds what is neither a number nor a label, such as dates.
             NotPositiveDefiniteError: if the curvature of a term is singular in float64.
         """
+        begin(self)
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight, offset)

@@ -29,7 +29,7 @@ from bayescope.estimators.pairs import feature_pairs
 from bayescope.estimators.reading import BLOCK_NUMBERS, PosteriorHolder, generator_from, noted
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
-from bayescope.estimators.together import same_for_all, shared_generator
+from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.predictive import Predictive
@@ -272,7 +272,7 @@ class AdditiveEstimator(PosteriorHolder):
         source.describe(self)
         self._reader = source.reader
         data = coded(source, targets, outputs, self.numeric_transform)
-        generator = shared_generator(generator_from(self.random_state), source.processes)
+        generator = source.processes.common_generator(generator_from(self.random_state))
         options = self._options(data.encoding.names, learn_noise, generator)
         additive = fit_additive(data.encoding, data, likelihood, options)
         additive = replace(additive, fit=None)  # which holds the files

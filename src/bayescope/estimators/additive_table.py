@@ -12,14 +12,13 @@ import torch
 
 from bayescope.additive.coded import CodedData, Codes
 from bayescope.additive.design import MOST_POINTS
-from bayescope.errors import InputError
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.tables.codes import Coder, LabelCoder, NumberCoder
+from bayescope.tables.column_sums import LabelsSeen, NumbersSeen, Sample, Sampler
 from bayescope.tables.columns import Kind, values_of_kind
 from bayescope.tables.encoding import transforms_of
 from bayescope.tables.row_files import Constant, RowFile
-from bayescope.tables.seen import LabelsSeen, NumbersSeen, Sample, Sampler
 from bayescope.tables.suspicion import warn_of_numbers
 
 
@@ -60,9 +59,7 @@ def coded(source: TableRows, targets: TableTargets, outputs: Outputs, numeric_tr
     with processes.agreed():
         files = _Files.of(source, targets, outputs, coders)
         if not files.codes.rows:
-            raise InputError(
-                "sample_weight: expected a weight above 0 in some row of each process's part of the table, got none."
-            )
+            raise source.nobody()
     sums = [[torch.from_numpy(part) for part in coder.sums()] for coder in coders]
     added = iter(processes.sum([part for parts in sums for part in parts]))
     features = tuple(
@@ -95,10 +92,7 @@ class _Survey:
     @classmethod
     def of(cls, source: TableRows, targets: TableTargets) -> _Survey:
         """Reads the table."""
-        kinds: dict[str, Kind] = {
-            name: "categorical" if name in source.categorical else source.table.kinds[name] or "numeric"
-            for name in source.names
-        }
+        kinds = source.kinds
         numbers = [NumbersSeen(name) for name, kind in kinds.items() if kind == "numeric"]
         labels = [LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"]
         sampler = Sampler(len(numbers))
@@ -127,10 +121,9 @@ class _Survey:
         transforms = transforms_of(self.kinds, numeric_transform)
         coders: dict[str, Coder] = {told.name: LabelCoder(told.encoding()) for told in self.labels}
         for place, own in enumerate(self.numbers):
-            sample = self.sample.column(place)
-            encoding = own.encoding(transforms[own.name], sample)
-            some = sample[0] if own.values is None else own.values
-            coders[own.name] = NumberCoder(encoding, some, own.values is not None, MOST_POINTS)
+            values, counts = own.known(self.sample.column(place))
+            encoding = own.encoding(transforms[own.name], (values, counts))
+            coders[own.name] = NumberCoder(encoding, values, own.values is not None, MOST_POINTS)
         return [coders[name] for name in self.kinds]
 
 

@@ -19,6 +19,7 @@ from bayescope.estimators.reading import PosteriorReader, noted
 from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.together import begin
 from bayescope.estimators.weights import counted, row_count, row_weights, total_notes, weight_notes
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian
@@ -118,6 +119,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
             ConvergenceWarning: if the evidence has no maximum.
             BayescopeWarning: if the intercept's prior holds it back.
         """
+        begin(self)
         on_disk = opened(X)
         if on_disk is not None:
             return self._fit_table(on_disk, y, sample_weight)

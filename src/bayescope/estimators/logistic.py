@@ -40,6 +40,7 @@ from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels
+from bayescope.estimators.together import begin
 from bayescope.estimators.weights import (
     class_factors,
     class_notes,
@@ -169,6 +170,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
             UnsupportedError: if the link or the posterior does not go with the number of classes.
             ConvergenceError: if the inference does not reach its tolerance.
         """
+        begin(self)
         checks.choice("posterior", self.posterior, POSTERIORS)
         on_disk = opened(X)
         if on_disk is not None:

@@ -18,6 +18,7 @@ from bayescope.estimators.mlp_reading import MLPEstimator, Targets, first_noise
 from bayescope.estimators.reading import log_probabilities
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
+from bayescope.estimators.together import begin
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, Likelihood
@@ -157,6 +158,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
             UnsupportedError: if two options do not go together.
             ConvergenceError: if the loss stops being a finite number.
         """
+        begin(self)
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight)
@@ -335,6 +337,7 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
             UnsupportedError: if two options do not go together.
             ConvergenceError: if the loss stops being a finite number.
         """
+        begin(self)
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight)

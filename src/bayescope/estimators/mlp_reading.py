@@ -23,7 +23,7 @@ from bayescope.estimators.mlp_table import NetworkFiles
 from bayescope.estimators.reading import PosteriorHolder, as_tensor, generator_from
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
-from bayescope.estimators.together import same_for_all, shared_generator
+from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import Weighted
 from bayescope.posterior import DrawsPosterior, Posterior
@@ -158,7 +158,7 @@ class MLPEstimator(PosteriorHolder):
             )
         table.describe(self)
         self._frames = table.reader
-        source = shared_generator(generator_from(self.random_state), table.processes)
+        source = table.processes.common_generator(generator_from(self.random_state))
         order = checks.seed_from(source)
         self.preprocessing_, files = NetworkFiles.of(table, targets, self.scaling, self.encoding)
         schedule = Schedule.on_disk(files.rows, self.epochs, self.batch_size, self.lr)

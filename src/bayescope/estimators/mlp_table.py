@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from bayescope.errors import InputError
 from bayescope.estimators.reading import as_tensor
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.weighted import Weighted
-from bayescope.tables.columns import Kind
-from bayescope.tables.learning import TableSeen
 from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName
+from bayescope.tables.preprocessing_in_blocks import TableSeen
 from bayescope.tables.row_files import RowFile
 from bayescope.tables.suspicion import warn_of_numbers
 
@@ -69,11 +67,7 @@ class NetworkFiles:
             UnsupportedError: for the encoding "target".
         """
         processes = source.processes
-        kinds: dict[str, Kind] = {
-            name: "categorical" if name in source.categorical else source.table.kinds[name] or "numeric"
-            for name in source.names
-        }
-        seen = TableSeen(kinds, scaling=cast(ScalingName | None, scaling), encoding=cast(EncodingName, encoding))
+        seen = TableSeen(source.kinds, scaling=cast(ScalingName | None, scaling), encoding=cast(EncodingName, encoding))
         total, rows, plain = 0.0, 0, True
         with processes.agreed():
             for place, block in enumerate(source.blocks()):
@@ -85,10 +79,7 @@ class NetworkFiles:
                     total, rows = total + float(weights.sum()), rows + len(weights)
                     plain = plain and bool((weights == 1.0).all())
             if not rows:
-                raise InputError(
-                    "sample_weight: expected a weight above 0 in some row of each process's part of the table, got "
-                    "none."
-                )
+                raise source.nobody()
         preprocessing = reduce(TableSeen.joined, processes.gather(seen)).preprocessing()
         each = processes.gather((rows, total, plain))
         everyone = sum(count for count, *_ in each)

@@ -18,9 +18,8 @@ from bayescope.estimators.reading import as_tensor
 from bayescope.estimators.table_rows import Block, TableRows
 from bayescope.linear.table import Batch, SharedTable, StreamedTable, Table
 from bayescope.tables import Column
-from bayescope.tables.columns import Kind
-from bayescope.tables.learning import TableSeen
 from bayescope.tables.preprocessing import EncodingName, ScalingName
+from bayescope.tables.preprocessing_in_blocks import TableSeen
 from bayescope.tables.suspicion import warn_of_numbers
 
 # What the rows that a transformer is fitted to take at most.
@@ -79,10 +78,10 @@ class TableInputs:
             encoding: of labels, "one_hot" or "ordinal".
         """
         transformer = feature_map(features, random_state)
-        kinds = {name: _kind(source, name) for name in source.names}
         scaling: ScalingName | None = "standard" if standardize else None
-        seen = TableSeen(kinds, scaling=scaling, encoding=cast(EncodingName, encoding))
+        seen = TableSeen(source.kinds, scaling=scaling, encoding=cast(EncodingName, encoding))
         stride = _stride(source, everything=transformer is not None)
+        before = source.counted_before()
         kept, rows, total = [], 0, 0.0
         with source.processes.agreed():
             for block in source.blocks():
@@ -90,10 +89,12 @@ class TableInputs:
                 if not rows:
                     warn_of_numbers(block.columns)
                 seen.add(block.columns, weights, block.rows)
-                kept.append(_taken(block.columns, block.rows % stride == 0))
+                kept.append(_taken(block.columns, slice(-(before + rows) % stride, None, stride)))
                 rows, total = rows + len(weights), total + float(weights.sum())
         preprocessing = reduce(TableSeen.joined, source.processes.gather(seen)).preprocessing()
         sample = [part for parts in source.processes.gather(kept) for part in parts if len(part[0].values)]
+        if not sample:
+            raise source.nobody()
         numbers = preprocessing(
             sample[0] if len(sample) == 1 else [_joined(parts) for parts in zip(*sample, strict=True)]
         )
@@ -109,7 +110,8 @@ class TableInputs:
         """
         own: Table = StreamedTable(lambda: self._batches(targets), self.rows, self.total)
         processes = self.source.processes
-        if 8 * self.rows * len(self.inputs.names) <= HELD_BYTES:
+        # All hold their parts or none does: whoever reads blocks meets the others at other points.
+        if 8 * max(processes.gather(self.rows)) * len(self.inputs.names) <= HELD_BYTES:
             with processes.agreed():
                 own = own.every(1)
         return own if processes.count == 1 else SharedTable.of(own, processes)
@@ -135,11 +137,6 @@ class TableInputs:
             yield Batch(torch.empty(0, width, dtype=torch.float64), targets(nothing), weights)
 
 
-def _kind(source: TableRows, name: str) -> Kind:
-    """What a feature holds; a column of another type is refused when it is read."""
-    return "categorical" if name in source.categorical else source.table.kinds[name] or "numeric"
-
-
 def _stride(source: TableRows, *, everything: bool) -> int:
     """Which rows are kept: every so-manieth."""
     rows = source.table.rows
@@ -148,8 +145,8 @@ def _stride(source: TableRows, *, everything: bool) -> int:
     return max(1, rows // SCALE_ROWS)
 
 
-def _taken(columns: list[Column], mask: np.ndarray) -> list[Column]:
-    return [replace(column, values=column.values[mask]) for column in columns]
+def _taken(columns: list[Column], rows: slice) -> list[Column]:
+    return [replace(column, values=column.values[rows].copy()) for column in columns]
 
 
 def _joined(pieces: tuple[Column, ...]) -> Column:

@@ -15,6 +15,7 @@ from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.estimators.frames import FrameReader
 from bayescope.processes import Processes, present
 from bayescope.tables import Column
+from bayescope.tables.columns import Kind
 from bayescope.tables.dataset import TableDataset
 
 
@@ -92,6 +93,17 @@ class TableRows:
         return cls(table, names, y, sample_weight, offset, listed, labels, present())
 
     @property
+    def kinds(self) -> dict[str, Kind]:
+        """What each feature holds, by its name; a column of another type is refused when it is read."""
+        told = self.table.kinds
+        return {name: "categorical" if name in self.categorical else told[name] or "numeric" for name in self.names}
+
+    @property
+    def first(self) -> int:
+        """The number of this process's first row in the table."""
+        return self.processes.rank * self.table.rows // self.processes.count
+
+    @property
     def reader(self) -> FrameReader:
         """What an estimator remembers of the table."""
         return FrameReader(self.names, tuple(self.names.index(name) for name in self.categorical))
@@ -112,14 +124,30 @@ class TableRows:
         extra = [name for name in (self.target, self.weight, self.offset) if name is not None]
         names = [*(self.names if features else ()), *extra]
         labels = [*self.categorical, *([self.target] if self.labels else [])]
-        processes = self.processes
-        first = processes.rank * self.table.rows // processes.count
-        part = (processes.rank, processes.count)
+        first, part = self.first, (self.processes.rank, self.processes.count)
         for columns in self.table.blocks(names, part=part, categorical=[name for name in labels if name in names]):
             by_name = {column.name: column for column in columns}
             count = len(columns[0].values)
             yield self._block(by_name, names[: len(names) - len(extra)], np.arange(first, first + count))
             first += count
+
+    def counted_before(self) -> int:
+        """How many of the rows before this process's part have a weight above 0: collective where there are weights."""
+        if self.weight is None:
+            return self.first
+        if self.processes.count == 1:
+            return 0
+        with self.processes.agreed():
+            own = sum(len(block.rows) for block in self.blocks(features=False))
+        return sum(self.processes.gather(own)[: self.processes.rank])
+
+    def nobody(self) -> InputError:
+        """What to say where no row counts."""
+        return InputError(
+            "sample_weight: expected a weight above 0 in some row of each process's part of the table, got none."
+            if self.processes.count > 1
+            else "sample_weight: expected a weight above 0 in some row, got none."
+        )
 
     def _block(self, columns: dict[str, Column], names: Sequence[str], rows: np.ndarray) -> Block:
         weights = np.ones(len(rows)) if self.weight is None else self._numbers(columns[self.weight], rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol, final
@@ -15,7 +15,8 @@ from bayescope.estimators.table_rows import Block, TableRows
 from bayescope.estimators.weights import class_factors, class_notes
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.tables import Column
-from bayescope.tables.seen import LabelsSeen, NumbersSeen
+from bayescope.tables.column_sums import LabelsSeen, NumbersSeen
+from bayescope.tables.encoding import FARTHEST
 
 
 class TableTargets(Protocol):
@@ -61,11 +62,10 @@ class TableLabels:
         seen = reduce(LabelsSeen.joined, source.processes.gather(seen))
         encoding = seen.encoding()
         if not seen.tally:
-            raise InputError("sample_weight: expected a weight above 0 in some row, got none.")
+            raise source.nobody()
         if len(encoding.categories) < 2:
             raise InputError(f"y: expected at least two classes, got one class, {encoding.categories[0]}.")
-        text = any(isinstance(label, str) for label in encoding.categories)
-        classes = np.array(encoding.categories, dtype=object if text else None)
+        classes = _array(encoding.categories)
         two, count = len(classes) == 2, len(classes)
         factors = class_factors(class_weight, classes.tolist(), np.arange(count), encoding.counts)
         notes = {} if class_weight is None else class_notes(class_weight, classes.tolist(), factors)
@@ -127,7 +127,12 @@ class TableNumbers:
                 seen.add(_around(block), block.weights)
         seen = reduce(NumbersSeen.joined, source.processes.gather(seen))
         if not seen.size:
-            raise InputError("sample_weight: expected a weight above 0 in some row, got none.")
+            raise source.nobody()
+        if seen.farthest > FARTHEST:
+            raise InputError(
+                f"column {source.target!r}: expected numbers whose squares are floats, got one of {seen.farthest:.3g} "
+                "in size. Divide the column by a constant."
+            )
         return cls(seen.standard.mean, seen.standard.scale, seen.size, seen.varies)
 
     def weights(self, block: Block) -> np.ndarray:
@@ -137,6 +142,13 @@ class TableNumbers:
     def values(self, block: Block) -> np.ndarray:
         """In standard deviations from the mean, shape (n, 1); an offset is not taken off."""
         return ((block.target - self.shift) / self.scale)[:, None]
+
+
+def _array(labels: Sequence[object]) -> np.ndarray:
+    """Numbers as such, where that keeps each as it is; others as objects."""
+    text = any(isinstance(label, str) for label in labels)
+    numbers = np.array(labels, dtype=object if text else None)
+    return numbers if numbers.tolist() == list(labels) else np.array(labels, dtype=object)
 
 
 def _around(block: Block) -> np.ndarray:

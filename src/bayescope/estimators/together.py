@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 
 from bayescope.errors import InputError
 from bayescope.processes import Processes, present
 
 
-def shared_generator(own: torch.Generator, processes: Processes) -> torch.Generator:
-    """The first process's generator, for all."""
-    if processes.count > 1:
-        state = own.get_state()
-        processes.share([state])
-        own.set_state(state)
-    return own
+def begin(estimator: BaseEstimator) -> None:
+    """The head of a fit that all processes make together.
+
+    Raises:
+        ProcessError: on all processes, if they fit different estimators, or with different parameters.
+    """
+    with present().called(type(estimator).__name__, estimator.get_params(deep=False)):
+        pass
 
 
 def same_for_all(own: torch.Generator, arrays: Callable[[], Sequence[np.ndarray]]) -> torch.Generator:
@@ -33,7 +35,7 @@ def same_for_all(own: torch.Generator, arrays: Callable[[], Sequence[np.ndarray]
     """
     processes = present()
     refuse_other_rows(processes, arrays)
-    return shared_generator(own, processes)
+    return processes.common_generator(own)
 
 
 def refuse_other_rows(processes: Processes, arrays: Callable[[], Sequence[np.ndarray]]) -> None:

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import InputError, ProcessError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import read_slope
@@ -21,6 +21,7 @@ from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
+from bayescope.processes import present
 
 MAX_ITERATIONS = 500
 NEWTON_STEPS = 20
@@ -69,11 +70,12 @@ class Conditioning:
         Warns:
             ConvergenceWarning: if the mode is not reached.
         """
-        if self.recipe.structure == "ekfac" and not isinstance(prior.precision, Tensor):
-            raise UnsupportedError(
-                "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
-                "eigenvectors. Take structure='kfac'."
-            )
+        with present().called("condition", {"structure": self.recipe.structure}):
+            if self.recipe.structure == "ekfac" and not isinstance(prior.precision, Tensor):
+                raise UnsupportedError(
+                    "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
+                    "eigenvectors. Take structure='kfac'."
+                )
         given = data[0] if len(data) == 1 else tuple(data)
         climb = _Climb(self.recipe, self.function, prior, given)
         fit = climb.polished(climb.climbed(self.function.flat))
@@ -84,12 +86,16 @@ class Conditioning:
 
 @final
 class _Climb:
-    """The way to the mode of Σ log p(y∣f)/T + log p(θ), over passes through all the data."""
+    """The way to the mode of Σ log p(y∣f)/T + log p(θ), over passes through all the data.
+
+    Of several processes all go the first one's: what each would round in its own way could lead them apart.
+    """
 
     def __init__(self, recipe: Recipe, function: NetworkModel, prior: Prior, data: Any) -> None:
         self._recipe, self._prior, self._data, self._weights = recipe, prior, data, function.weights
         self._module = copy.deepcopy(function.module)
         self._batches = Batches(data, self._module, batch_size=recipe.batch_size)
+        self._processes = present()
 
     def climbed(self, start: Tensor) -> Tensor:
         """The end of L-BFGS over θ = start + R z with R Rᵀ = diag(P₀)⁻¹: the prior's units make the scales alike."""
@@ -99,7 +105,7 @@ class _Climb:
         def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
             try:
                 value, gradient = self.log_joint(start + scale * torch.from_numpy(z).to(start))
-            except InputError:  # outputs that are not finite: a wall, from which the line search turns back
+            except (InputError, ProcessError):  # outputs that are not finite: a wall, from which the line search turns
                 return -first + WALL * (1.0 + abs(first)), np.zeros_like(z)
             return -float(value), -(scale * gradient).cpu().numpy()
 
@@ -108,13 +114,13 @@ class _Climb:
             objective, np.zeros(len(start)), jac=True, method="L-BFGS-B",
             options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": rounding, "gtol": 1e-5},
         )  # fmt: skip
-        return start + scale * torch.from_numpy(found.x).to(start)
+        return self._shared(start + scale * torch.from_numpy(found.x).to(start))
 
     def polished(self, theta: Tensor) -> LaplaceFit:
         """The fit at the mode, after Newton steps θ + A⁻¹g that are halved until they climb."""
         fit = self.fit(theta)
         for _ in range(NEWTON_STEPS):
-            gain = 0.5 * float(fit.newton_decrement()) ** 2
+            gain = 0.5 * float(self._shared(fit.newton_decrement())) ** 2
             moved = self._step(fit)
             if moved is None:
                 return fit
@@ -129,15 +135,16 @@ class _Climb:
 
     def log_joint(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Σ log p(y∣f)/T + log p(θ) and its gradient, as the module rounds θ."""
-        module, temperature = self._placed(theta), self._recipe.temperature
+        module, temperature = self._placed(self._shared(theta)), self._recipe.temperature
         slope = read_slope(module, self._weights, self._batches, self._recipe.likelihood)
         rounded = self._weights.flat(module).to(torch.float64)
         value = slope.log_likelihood.to(theta) / temperature + self._prior.log_prob(rounded)
-        return value, slope.gradient / temperature + self._prior.gradient(rounded)
+        gradient = slope.gradient / temperature + self._prior.gradient(rounded)
+        return self._shared(value), self._shared(gradient)
 
     def _step(self, fit: LaplaceFit) -> Tensor | None:
         """Where a Newton step leads, shortened until the log joint density is not lower; ``None`` if it always is."""
-        step = fit.precision().solve(fit.joint_gradient())
+        step = self._shared(fit.precision().solve(fit.joint_gradient()))
         before = float(self.log_joint(fit.mode)[0])
         rounding = torch.finfo(self._dtype).eps * (1.0 + abs(before))
         for _ in range(HALVINGS):
@@ -145,6 +152,14 @@ class _Climb:
                 return fit.mode + step
             step = 0.5 * step
         return None
+
+    def _shared(self, values: Tensor) -> Tensor:
+        """The first process's values."""
+        if self._processes.count == 1:
+            return values
+        values = values.clone()
+        self._processes.share([values])
+        return values
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from bayescope.errors import ConvergenceWarning, warn
+from bayescope.errors import ConvergenceWarning
+from bayescope.processes import warn_once
 
 # The weights are far from a mode where λ² is over this share of γ: a third of a standard deviation off, on average, in
 # every direction that the data determine. Small networks trained until they rest have 1e-8 to 0.05, those with kinks
@@ -44,7 +45,7 @@ class Distance:
             ConvergenceWarning: with the Newton decrement.
         """
         if self.is_far:
-            warn(
+            warn_once(
                 f"model: expected weights at a mode for this prior, got a Newton decrement of {self.squared**0.5:.3g} "
                 f"(squared, {self.squared:.3g} beside {self.determined:.3g} parameters that the data determine): a "
                 f"Newton step would gain {0.5 * self.squared:.3g} nats. {advice}",

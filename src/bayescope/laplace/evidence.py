@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -17,6 +17,7 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.likelihoods import Gaussian
 from bayescope.likelihoods.weighted import unweighted
+from bayescope.processes import Processes
 
 MAX_ITERATIONS = 500
 # At most so many hyperparameters get Newton steps after L-BFGS, whose line search ends where log Z is rounded.
@@ -57,6 +58,13 @@ class Optimum:
     log_evidences: list[float]
     settled: bool
     stuck: tuple[str, ...]
+
+    def shared(self, processes: Processes) -> Optimum:
+        """The first process's, for all: another number of threads rounds the same evidence in another way."""
+        noise = [] if self.noise_variance is None else [self.noise_variance]
+        processes.share([*self.prior_precisions, *noise])
+        values, settled, stuck = processes.gather((self.log_evidences, self.settled, self.stuck))[0]
+        return replace(self, log_evidences=values, settled=settled, stuck=stuck)
 
 
 @final

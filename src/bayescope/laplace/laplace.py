@@ -26,6 +26,7 @@ from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.network.forward import reading
 from bayescope.network.wrappers import require_same_weights, unwrapped
 from bayescope.posterior import Posterior
+from bayescope.processes import present
 
 EVIDENCE = "evidence"
 # The structure that is none: draws.
@@ -110,30 +111,25 @@ def laplace(
     Warns:
         ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
     """
-    check_structure(structure, (*STRUCTURES, SAMPLES))
-    check_output_factor(output_factor, structure)
-    recipe = Recipe(
-        resolve(likelihood), weights, curvature, structure, groups, rank, tolerance, sharing, temperature, batch_size,
-        memory, progress, output_factor,
-    )  # fmt: skip
-    source = checks.generator(generator)
-    checks.choice("mixture", mixture, ("equal", "evidence"))
-    if structure != SAMPLES and samples is not None:
-        raise UnsupportedError(f"samples: expected with the structure 'samples', got {structure!r}. Leave it out.")
-    several, models = isinstance(model, Sequence), list(model) if isinstance(model, Sequence) else [model]
-    if not several and mixture != "equal":
-        raise UnsupportedError(f"mixture: expected with a list of modules, got {mixture!r} for one. Leave it out.")
-    tuned = isinstance(prior_precision, str)
-    if tuned:
-        checks.choice("prior_precision", prior_precision, (EVIDENCE,))
+    with present().called("laplace", locals()):
+        several, models = isinstance(model, Sequence), list(model) if isinstance(model, Sequence) else [model]
+        tuned = isinstance(prior_precision, str)
+        check_structure(structure, (*STRUCTURES, SAMPLES))
+        check_output_factor(output_factor, structure)
+        recipe = Recipe(
+            resolve(likelihood), weights, curvature, structure, groups, rank, tolerance, sharing, temperature,
+            batch_size, memory, progress, output_factor,
+        )  # fmt: skip
+        source = checks.generator(generator)
+        _check_modes(mixture, several=several)
+        _check_samples(structure, samples, alone=not several and not tuned)
+        if tuned:
+            checks.choice("prior_precision", prior_precision, (EVIDENCE,))
+        if structure != SAMPLES:
+            noise = checks.flag("noise", noise)
+            recipe = replace(recipe, likelihood=starting(recipe.likelihood, learnt=noise and tuned))
     if structure == SAMPLES:
-        if several or tuned:
-            raise UnsupportedError(
-                "structure: 'samples' takes one module and a prior precision in numbers: draws have no evidence to mix "
-                "modes or to tune a prior by. Tune with another structure, such as 'kfac', first."
-            )
         return sample_posterior(recipe, own(models[0]), data, prior_precision, samples=samples, generator=source)
-    recipe = replace(recipe, likelihood=starting(recipe.likelihood, learnt=checks.flag("noise", noise) and tuned))
     start = 1.0 if tuned else prior_precision
     fits = [conditioned(recipe.fit(own(each), data, start, generator=source), recipe) for each in models]
     q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
@@ -145,6 +141,23 @@ def laplace(
     return q
 
 
+def _check_modes(mixture: str, *, several: bool) -> None:
+    checks.choice("mixture", mixture, ("equal", "evidence"))
+    if not several and mixture != "equal":
+        raise UnsupportedError(f"mixture: expected with a list of modules, got {mixture!r} for one. Leave it out.")
+
+
+def _check_samples(structure: str, samples: int | None, *, alone: bool) -> None:
+    if structure != SAMPLES:
+        if samples is not None:
+            raise UnsupportedError(f"samples: expected with the structure 'samples', got {structure!r}. Leave it out.")
+    elif not alone:
+        raise UnsupportedError(
+            "structure: 'samples' takes one module and a prior precision in numbers: draws have no evidence to mix "
+            "modes or to tune a prior by. Tune with another structure, such as 'kfac', first."
+        )
+
+
 def own(model: Any) -> nn.Module:
     """A copy of a caller's module that is the posterior's own, without gradients.
 
@@ -152,7 +165,13 @@ def own(model: Any) -> nn.Module:
         InputTypeError: if it is no module.
         InputError: if it cannot be copied, or processes that fit together have other weights.
     """
-    model = unwrapped(model)
+    with present().agreed():
+        copied = _copied(unwrapped(model))
+    require_same_weights(copied, own=True)
+    return copied
+
+
+def _copied(model: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         hint = " Pass its .model." if isinstance(model, Posterior) else ""
         raise InputTypeError(f"model: expected a torch.nn.Module or a list of them, got {type(model).__name__}.{hint}")
@@ -162,9 +181,7 @@ def own(model: Any) -> nn.Module:
             "networks, give a plain list of modules."
         )
     with reading(model):
-        copied = checks.module_copy(model)
-    require_same_weights(copied, own=True)
-    return copied
+        return checks.module_copy(model)
 
 
 def conditioned(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:

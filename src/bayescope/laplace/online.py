@@ -25,7 +25,7 @@ from bayescope.likelihoods.weighted import unweighted
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
-from bayescope.processes import alone
+from bayescope.processes import alone, present
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings, Training
 from bayescope.training.sharing import mean_square
@@ -121,18 +121,19 @@ def fit_evidence(
     Warns:
         ConvergenceWarning: if the weights are far from a mode under the prior that was learnt.
     """
-    pace = _Pace(
-        checks.count("epochs", epochs), checks.count("every", every), checks.count("burn_in", burn_in),
-        checks.count("steps", steps), float(checks.positive("step_size", step_size)),
-        checks.choice("keep", keep, ("best", "last")) == "last",
-    ).checked()  # fmt: skip
-    settings = Settings(
-        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
-        checkpoint=checkpoint, generator=generator, progress=progress,
-    )  # fmt: skip
-    check_structure(structure, STRUCTURES)
-    inplace = checks.flag("inplace", inplace)
-    noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
+    with present().called("fit_evidence", locals()):
+        pace = _Pace(
+            checks.count("epochs", epochs), checks.count("every", every), checks.count("burn_in", burn_in),
+            checks.count("steps", steps), float(checks.positive("step_size", step_size)),
+            checks.choice("keep", keep, ("best", "last")) == "last",
+        ).checked()  # fmt: skip
+        settings = Settings(
+            likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
+            checkpoint=checkpoint, generator=generator, progress=progress,
+        )  # fmt: skip
+        check_structure(structure, STRUCTURES)
+        inplace = checks.flag("inplace", inplace)
+        noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
     with settings.prepared(model, data, weights, inplace=inplace) as training:
         start = network_prior(prior_precision, training.weights)
         recipe = Recipe(_starting(settings.likelihood, training), training.weights, curvature, structure)
@@ -243,7 +244,7 @@ class Climber:
         first = self._best[0] == -math.inf
         fit = self._fit(self._training.module, self._point, gradient=first)
         evidence = Evidence([fit], self._groups.kind, noise=self._noise)
-        value = float(evidence.value(self._point))
+        value = float(_first(evidence.value(self._point).detach()))
         if not math.isfinite(value):
             raise ConvergenceError(
                 f"log_evidence: expected a finite number, got {value} after epoch {epoch}. Take a smaller step_size."
@@ -262,6 +263,7 @@ class Climber:
         for _ in range(self._pace.steps):
             self._point.grad = evidence.value_and_gradient(self._point)[1] * self._climbed
             self._adam.step()
+        _first(self._point)
         self.objective.move(self._likelihood(self._point), self._prior(self._point))
 
     def facts(self) -> dict[str, Any]:
@@ -342,9 +344,15 @@ class Climber:
         return entries
 
 
+def _first(values: Tensor) -> Tensor:
+    """Rank 0's, on all: with another number of threads the same evidence is rounded in another way."""
+    present().share([values])
+    return values
+
+
 def _starting(likelihood: Likelihood, training: Training) -> Likelihood:
     """The likelihood to begin with: a noise variance to be learnt begins at the variance of the targets."""
     if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
         return likelihood
-    targets = torch.cat([targets.flatten(0, 1) for _, targets in training.rows.in_order()])
+    targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
     return likelihood.with_noise_variance(mean_square(targets, about_mean=True))

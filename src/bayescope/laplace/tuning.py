@@ -26,6 +26,7 @@ from bayescope.laplace.hyperparameters import SHOWN, listed
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
+from bayescope.processes import present
 
 METHODS = ("evidence", "validation")
 # Held-out rows that are read at once, where nothing else is asked for.
@@ -54,6 +55,9 @@ def tune_prior(
     "validation" minimises the negative log likelihood of held-out data under the linearised predictive, over a grid of
     `validation.PER_DECADE` values a decade and the vertex of a parabola beside the best of them. The Jacobians of the
     held-out data are read once, whatever is tuned.
+
+    Under an initialised process group of torch.distributed every process calls it, by either method, and all get the
+    same hyperparameters.
 
     Args:
         q: from `laplace`, `fit_evidence` or `function_space`, or a mixture, whose modes then have prior precisions of
@@ -86,17 +90,19 @@ def tune_prior(
         ConvergenceWarning: if a hyperparameter has no optimum within range, or the weights are far from a mode under
             the new prior.
     """
-    checks.choice("method", method, METHODS)
-    for name, value in (("noise", noise), ("temperature", temperature)):
-        checks.flag(name, value)
-    fits = fits_of(q)
+    with present().called("tune_prior", locals()):
+        checks.choice("method", method, METHODS)
+        for name, value in (("noise", noise), ("temperature", temperature)):
+            checks.flag(name, value)
+        fits = fits_of(q)
+        if method == "evidence":
+            _refuse_unused(data, integral, batch_size, temperature)
+        elif data is None:
+            raise InputError("data: expected held-out data for method='validation', got None.")
     if method == "evidence":
-        _refuse_unused(data, integral, batch_size, temperature)
         kind = "layer" if groups is None else groups
         tuned, notes, trace = _by_evidence(fits, kind, noise)
     else:
-        if data is None:
-            raise InputError("data: expected held-out data for method='validation', got None.")
         kind, trace = "scalar" if groups is None else groups, {}
         tuned, notes = by_validation(q, fits, kind, data, noise=noise, temperature=temperature, integral=integral,
                                      batch_size=BATCH_SIZE if batch_size is None else batch_size)  # fmt: skip
@@ -140,7 +146,9 @@ def _by_evidence(
 ) -> tuple[list[LaplaceFit], Mapping[str, str], Mapping[str, list[float]]]:
     """The fits at the largest evidence, notes of the search, and the evidences on the way."""
     evidence = Evidence(fits, kind, noise=noise)
-    optimum = maximise(evidence)
+    with present().agreed():
+        optimum = maximise(evidence)
+    optimum = optimum.shared(present())
     _warn_of(optimum)
     tuned = []
     for fit, groups, precision in zip(fits, evidence.groups, optimum.prior_precisions, strict=True):

@@ -239,9 +239,10 @@ def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[
         if not targets and example is not None:
             add(*example, counts=False)
     batches.check_shards()
+    valid = processes.gather([ladder.valid().cpu() for ladder in ladders])[0]  # where rounding decides, alike on all
     tables = [
-        _Table(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), ladder.valid())
-        for ladder, parts in zip(ladders, read, strict=True)
+        _Table(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), some)
+        for some, parts in zip(valid, read, strict=True)
     ]
     return tables, torch.cat(targets).to(tables[0].f.device)
 

@@ -140,6 +140,16 @@ class Categorical:
         """A root of C − 1 columns, shape (..., N, C, C − 1); observed and expected Λ are the same."""
         return self._told(self.fisher_sqrt(f), y, 2)
 
+    def ggn_sqrt_below(self, f: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
+        """Wᵀ S for a root S of Λ and W of shape (C, H), shape (..., N, H, C), without S.
+
+        With S = diag(√p) − p √pᵀ the columns are √p_c (W_c − Σ_j p_j W_j): C H products a row, and not C² H. A
+        difference of rows is right to its own size where one p_c nears 1 and all that is left is small.
+        """
+        p = torch.softmax(f, -1)
+        columns = p.sqrt()[..., None, :] * (matrix.mT - (p @ matrix)[..., None])
+        return self._told(columns, y, 2)
+
     def fisher_sqrt(self, f: Tensor) -> Tensor:
         """A root of Λ with as many columns as its rank, shape (..., N, C, C − 1).
 

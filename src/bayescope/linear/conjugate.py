@@ -115,7 +115,7 @@ def tune_scales(
     if noise_variance is None and spectrum.squares == 0.0:
         raise InputError("y: expected numbers that vary, to learn the noise from, got a constant. Give noise_variance.")
     search = _Search.over(spectrum, prior_precision, noise_variance)
-    q = search.maximum()
+    (q,) = density.table.agreed(search.maximum())
     alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
     useless, unbounded = search.ends(q)
     if unbounded:
@@ -173,6 +173,8 @@ class _Spectrum:
             return rooted.mT @ rooted, weighed @ centred, weighed @ deviation
 
         gram, projected, deviations = density.sum(squares, size=columns**2)
+        if not (deviations + rows * mean.square()).isfinite():
+            raise InputError("y: expected numbers whose squares have a sum, got larger ones. Divide y by a constant.")
         gram, projected, centre = gram * factor * factor[:, None], projected * factor, centre * factor
         root = math.sqrt(rows)
         values, vectors = torch.linalg.eigh(gram)

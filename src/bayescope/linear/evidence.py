@@ -106,7 +106,7 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
     some = sample(density) if large else density
     few = some.every(max(1, some.table.count // BOUND_ROWS))
     bounds, start = _bounds(few, intercept_prior_precision)
-    climb = Climb(density.model, intercept_prior_precision, bounds, start)
+    climb = Climb(density, intercept_prior_precision, bounds, start)
 
     def retune(theta: Tensor, reading: Reading) -> Prior:
         return weight_prior(density.model, climb.step(theta, reading), intercept_prior_precision)
@@ -133,7 +133,15 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
 
 def _at_mode(mode: Mode) -> float:
     """γ of Laplace's posterior at a mode."""
-    return effective_parameters(mode.density.model, mode.density.prior, mode.precision)
+    gamma = effective_parameters(mode.density.model, mode.density.prior, mode.precision)
+    return _agreed(mode.density, gamma)[0]
+
+
+def _agreed(density: LinearDensity, *numbers: float) -> list[float]:
+    """The numbers as the processes have them that share the rows."""
+    (found,) = density.table.agreed(torch.tensor(numbers, dtype=torch.float64))
+    values: list[float] = found.tolist()
+    return values
 
 
 def _rest(mode: Mode, climb: Climb, retune: Retune) -> Mode:
@@ -189,7 +197,7 @@ class _TotalSlope:
             model = mode.density.model
             weights = mode.theta[: model.outputs * model.features]
             mackay = 0.5 * (_at_mode(mode) - math.exp(t) * float(weights @ weights))
-            self._known[t] = mackay + _shift_slope(mode)
+            self._known[t] = _agreed(mode.density, mackay + _shift_slope(mode))[0]
         return self._known[t]
 
 
@@ -199,7 +207,8 @@ def _bounds(density: LinearDensity, intercept: float) -> tuple[tuple[float, floa
     expansion = Expansion.at(zero, density.read(zero), density.model, intercept)
     largest = math.log(max(float(expansion.values[-1]), np.finfo(float).tiny))
     low, high = (math.log(bound) + largest for bound in BOUNDS)
-    return (low, high), min(expansion.highest(low, high), largest)
+    low, high, start = _agreed(density, low, high, min(expansion.highest(low, high), largest))
+    return (low, high), start
 
 
 def _shift_slope(mode: Mode) -> float:
@@ -217,4 +226,4 @@ def _shift_slope(mode: Mode) -> float:
     upper, lower = (
         DensePrecision(density.curvature(mode.theta + sign * step * shift) + prior).logdet() for sign in (1.0, -1.0)
     )
-    return float(-0.5 * (upper - lower) / (2.0 * step))
+    return _agreed(density, float(-0.5 * (upper - lower) / (2.0 * step)))[0]

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from bayescope.linear.density import Reading
+from bayescope.linear.density import LinearDensity, Reading
 from bayescope.models import LinearModel
 
 GRID = 161
@@ -98,14 +98,14 @@ class Climb:
         slack: the derivative that is left at the last reading, after its step; 0 at a bound that holds the search.
     """
 
-    def __init__(self, model: LinearModel, intercept: float, bounds: tuple[float, float], t: float) -> None:
+    def __init__(self, density: LinearDensity, intercept: float, bounds: tuple[float, float], t: float) -> None:
         self.t, self.slope, self.slack = t, 0.0, math.inf
-        self._model, self._intercept, self._bounds = model, intercept, bounds
+        self._density, self._intercept, self._bounds = density, intercept, bounds
         self._last, self._limit = 0.0, LONGEST
 
     def step(self, theta: Tensor, reading: Reading) -> float:
         """Moves t after a reading at θ, and returns α."""
-        expansion = Expansion.at(theta, reading, self._model, self._intercept, self.slope)
+        expansion = Expansion.at(theta, reading, self._density.model, self._intercept, self.slope)
         low, high = self._bounds
         wanted = expansion.uphill(self.t, low, high) - self.t
         if wanted * self._last < 0.0:
@@ -115,7 +115,9 @@ class Climb:
         self._last = max(-self._limit, min(self._limit, wanted))
         self.t += self._last
         held = (self.t <= low and wanted <= 0.0) or (self.t >= high and wanted >= 0.0)
-        self.slack = 0.0 if held else abs(float(expansion.derivative(self.t)))
+        slack = 0.0 if held else abs(float(expansion.derivative(self.t)))
+        (found,) = self._density.table.agreed(torch.tensor([self.t, slack], dtype=torch.float64))
+        self.t, self.slack = found.tolist()
         return math.exp(self.t)
 
     @property

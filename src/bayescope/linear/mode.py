@@ -142,8 +142,9 @@ class _Point:
         )
         step = precision.solve(gradient)
         log_joint = reading.log_likelihood + density.prior.log_prob(theta)
-        decrement = float((gradient @ step).clamp(min=0.0).sqrt())
-        return cls(density, theta, reading, log_joint, precision, step, decrement)
+        decrement = (gradient @ step).clamp(min=0.0).sqrt()
+        step, log_joint, decrement = density.table.agreed(step, log_joint, decrement)
+        return cls(density, theta, reading, log_joint, precision, step, float(decrement))
 
     def finish(self, trace: dict[str, list[float]]) -> Mode:
         """Takes the last step, which needs no pass: what it changes is below the tolerance."""

@@ -66,6 +66,9 @@ class Table(Protocol):
     def largest(self, block: Callable[[Batch], Tensor]) -> float:
         """The largest of the numbers, 0 or more, that ``block`` returns, one for some rows."""
 
+    def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """The values, and where processes share the rows the first one's: each may have rounded in another way."""
+
     def every(self, stride: int, *, start: int = 0) -> Table:
         """The rows whose number is a multiple of ``stride``, in memory; the first row has the number ``start``."""
 
@@ -120,6 +123,10 @@ class HeldTable:
         rows = Rows(self.count, self.batch.features.shape[1])
         return max((float(block(self._rows(part))) for part in rows.blocks()), default=0.0)
 
+    def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """The values."""
+        return values
+
     def every(self, stride: int, *, start: int = 0) -> HeldTable:
         """Every ``stride``-th row: a view, not a copy."""
         return HeldTable(self.batch.every(stride, start))
@@ -168,6 +175,10 @@ class StreamedTable:
     def largest(self, block: Callable[[Batch], Tensor]) -> float:
         """The largest number that ``block`` returns."""
         return max((HeldTable(batch).largest(block) for batch in self.batches()), default=0.0)
+
+    def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """The values."""
+        return values
 
     def every(self, stride: int, *, start: int = 0) -> HeldTable:
         """Every ``stride``-th row, copied in one pass into memory that is laid out for them before."""
@@ -232,6 +243,12 @@ class SharedTable:
         with self.processes.agreed():
             part = self.own.largest(block)
         return max(self.processes.gather(part))
+
+    def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """The first process's values."""
+        copies = tuple(value.clone() for value in values)
+        self.processes.share(copies)
+        return copies
 
     def every(self, stride: int, *, start: int = 0) -> SharedTable:
         """Every ``stride``-th row of all, each process those of its part."""

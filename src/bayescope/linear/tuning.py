@@ -93,7 +93,8 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor) -> Tun
     for _ in range(MAX_FITS):
         current = fit(density.with_prior(_with_precision(density.prior, tuned, math.exp(here))), current)
         precisions.append(math.exp(here))
-        slope, mackay = _slope(current, density.prior_mean, tuned, math.exp(here))
+        found = torch.tensor(_slope(current, density.prior_mean, tuned, math.exp(here)), dtype=torch.float64)
+        slope, mackay = density.table.agreed(found)[0].tolist()
         if abs(slope) <= TOLERANCE:
             return Tuned(current, precisions)
         if here == (high if slope > 0 else low):
@@ -131,7 +132,7 @@ def _slope(fit: Gaussian, centre: Tensor, tuned: Tensor, precision: float) -> tu
 def _range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, float]:
     """The logs of the start and of the two ends."""
     curvature = density.curvature(density.prior_mean)
-    largest = float(torch.linalg.eigvalsh(curvature[tuned][:, tuned])[-1])
+    largest = float(density.table.agreed(torch.linalg.eigvalsh(curvature[tuned][:, tuned])[-1])[0])
     low, high = (math.log(bound * largest) for bound in BOUNDS)
     start = float(density.prior_precision.diagonal()[tuned].log().mean())
     return min(high, max(low, start)), low, high

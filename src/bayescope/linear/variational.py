@@ -93,6 +93,7 @@ class Fit:
     """q = N(mean, precision⁻¹), with the bound and its derivatives there.
 
     Attributes:
+        density: the log joint.
         mean: m, shape (P,).
         precision: A.
         terms: the three terms of the bound L.
@@ -102,6 +103,7 @@ class Fit:
         trace: the bound at every step that led here.
     """
 
+    density: LinearDensity
     mean: Tensor
     precision: Precision
     terms: dict[str, Tensor]
@@ -119,7 +121,8 @@ class Fit:
         """dL for a change dm and dA: dA⁻¹ = −A⁻¹ dA A⁻¹, so that dL = ∂L/∂m·dm + ½ tr[A⁻¹(T − A) A⁻¹ dA]."""
         ahead = self.precision.solve(self.target - self.precision.to_dense())
         along = self.precision.solve(precision)
-        return float(self.gradient @ mean + 0.5 * (ahead * along.mT).sum())
+        (slope,) = self.density.table.agreed(self.gradient @ mean + 0.5 * (ahead * along.mT).sum())
+        return float(slope)
 
 
 @final
@@ -260,8 +263,9 @@ def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, 
         "expected log prior": density.prior.log_prob(mean) - 0.5 * precision.solve(prior.to_dense()).trace(),
         "entropy": 0.5 * (density.dim * (1.0 + math.log(2 * math.pi)) - precision.logdet()),
     }
-    gradient = slope - prior.multiply(mean - density.prior_mean)
-    return Fit(mean, precision, terms, gradient, family.project(newton), newton)
+    gradient, *values = density.table.agreed(slope - prior.multiply(mean - density.prior_mean), *terms.values())
+    terms = dict(zip(terms, values, strict=True))
+    return Fit(density, mean, precision, terms, gradient, family.project(newton), newton)
 
 
 def _natural(fit: Fit) -> Step:
@@ -270,6 +274,7 @@ def _natural(fit: Fit) -> Step:
         mean = DensePrecision(fit.newton).solve(fit.gradient)
     except NotPositiveDefiniteError:  # far from the solution, a sum over few nodes need not be concave
         mean = fit.precision.solve(fit.gradient)
+    (mean,) = fit.density.table.agreed(mean)
     precision = fit.target - fit.precision.to_dense()
     return Step(mean, precision, fit.slope(mean, precision))
 
@@ -290,6 +295,7 @@ def _extrapolated(history: list[tuple[Fit, Step]]) -> Step:
     bend = steps.diff(dim=0)
     gamma = torch.linalg.lstsq(bend.mT, steps[-1], driver="gelsd").solution
     flat = steps[-1] - gamma @ (points.diff(dim=0) + bend)
+    (flat,) = fit.density.table.agreed(flat)
     mean, precision = flat.split([scale.shape[0], scale.shape[0] ** 2])
     mean, precision = mean / scale, precision.view_as(fit.newton) * scale * scale[:, None]
     slope = fit.slope(mean, precision)
@@ -330,7 +336,8 @@ def _followed(fit: Fit, evaluate: Callable[[Tensor, Precision], Fit]) -> Fit:
     """The mean moved towards the best one for the covariance that it has."""
     for _ in range(FOLLOW):
         step = DensePrecision(fit.newton).solve(fit.gradient)
-        if float(step @ fit.gradient) <= WORTH:
+        step, gain = fit.density.table.agreed(step, step @ fit.gradient)
+        if float(gain) <= WORTH:
             return fit
         moved = evaluate(fit.mean + step, fit.precision)
         if moved.elbo < fit.elbo:

@@ -14,11 +14,12 @@ from bayescope.errors import InputError, InputTypeError
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.inputs import map_tensors, placed, take_rows
 from bayescope.network.pairs import as_tensor, checked_pair, map_arrays, pair_of
-from bayescope.network.shards import SAMPLER, Shard, following, part_of, shard_of
+from bayescope.network.shards import SAMPLER, Shard, following, part_of, require_whole, shard_of
 from bayescope.processes import present
 
 # Rows of a batch that another process lends to one that has none.
 LENT = 8
+FORMS = LOADER, ARRAYS, DATA_SET, BATCHES = ("loader", "arrays", "data set", "list of batches")
 
 
 @final
@@ -56,31 +57,41 @@ class Batches:
         self._seen: Fingerprint | None = None
         self._size = checks.count("batch_size", batch_size)
         self.shard = Shard()
-        if isinstance(data, DataLoader | IterableDataset):
+        form = _form(data)
+        with self._processes.called("data", {"form": form}):
+            if form not in FORMS:
+                raise InputTypeError(
+                    f"data: expected a DataLoader, Dataset, pair (X, y) or list of batches, got {form}."
+                )
+            rows = len(data) if form in FORMS[2:] else 0
+        if form == LOADER:
             self._source = data if isinstance(data, DataLoader) else self._loader(data)
             self.shard = shard_of(self._processes, self._source)
-        elif isinstance(data, Dataset):
-            rows = len(data)  # type: ignore[arg-type]  # torch declares no length
+        elif form == DATA_SET:
             own = part_of(self._processes, data, rows)
             self._source = self._loader(data if own == slice(0, rows) else Subset(data, range(own.start, own.stop)))
             self._number(own.stop - own.start)
-        elif isinstance(data, Mapping) or (isinstance(data, tuple) and len(data) == 2):
-            self._take_arrays(data)
-        elif isinstance(data, list) and all(isinstance(batch, Mapping | tuple | list) for batch in data):
-            self._source = data[part_of(self._processes, data, len(data))]
+        elif form == BATCHES:
+            self._source = data[part_of(self._processes, data, rows)]
             if self._processes.count > 1:
-                self._number(self.rows)
+                with self._processes.agreed():
+                    rows = self.rows
+                self._number(rows)
         else:
-            raise InputTypeError(
-                f"data: expected a DataLoader, Dataset, pair (X, y) or list of batches, got {type(data).__name__}."
-            )
+            self._take_arrays(data)
 
     def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         """One pass over the data. Batches without rows are passed over.
 
         Raises:
-            InputError: if there is not a single row, or a loader gives other numbers of rows than its sampler.
+            InputError: if there is not a single row, a loader gives other numbers of rows than its sampler, or its
+                sampler deals out a share to each of several processes, where this one reads by itself.
         """
+        if self._processes.count == 1:
+            require_whole(self._source)
+        yield from self._read()
+
+    def _read(self) -> Iterator[tuple[Any, Tensor]]:
         seen = Fingerprint()
         rows = given = 0
         for batch in self._pairs():
@@ -121,7 +132,7 @@ class Batches:
         Raises:
             InputError: if it has no rows.
         """
-        for batch in self:
+        for batch in self._read():
             return batch
         raise InputError("data: expected at least one row on each process, got none here.")
 
@@ -216,6 +227,18 @@ class Batches:
         for start in range(0, len(targets), self._size):
             rows = slice(start, start + self._size)
             yield take_rows(inputs, rows), targets[rows]
+
+
+def _form(data: Any) -> str:
+    """Which form the data have, of which there are four; anything else is called by its type."""
+    if isinstance(data, DataLoader | IterableDataset):
+        return LOADER
+    if isinstance(data, Dataset):
+        return DATA_SET
+    if isinstance(data, Mapping) or (isinstance(data, tuple) and len(data) == 2):
+        return ARRAYS
+    batches = isinstance(data, list) and all(isinstance(batch, Mapping | tuple | list) for batch in data)
+    return BATCHES if batches else type(data).__name__
 
 
 def _few(inputs: Any, targets: Tensor) -> tuple[Any, Tensor]:

@@ -85,13 +85,18 @@ def owned(inputs: Any, *, copy: bool) -> Any:
     return map_tensors(own, inputs)
 
 
-def cotangents(f: Tensor, targets: Sequence[Target], seeds: Tensor) -> list[Tensor | None]:
+def cotangents(f: Target, targets: Sequence[Target], seeds: Tensor) -> list[Tensor | None]:
     """The gradients of Σ s_k · f at each target, (K, *shape), or ``None`` where f does not depend on it.
+
+    Args:
+        f: the outputs, or the node behind something inside the network.
+        targets: the nodes or leaves.
+        seeds: s, shape (K, *f).
 
     Raises:
         UnsupportedError: if torch cannot differentiate the network from the recorded pass alone.
     """
-    if not targets or not f.requires_grad:
+    if not targets or (isinstance(f, Tensor) and not f.requires_grad):
         return [None] * len(targets)
     if len(seeds) > 1:
         try:
@@ -99,7 +104,7 @@ def cotangents(f: Tensor, targets: Sequence[Target], seeds: Tensor) -> list[Tens
         except RuntimeError:  # a backward pass that takes one cotangent at a time
             pass
     try:
-        each = [torch.autograd.grad(f, list(targets), s, retain_graph=True, allow_unused=True) for s in seeds]
+        each = [torch.autograd.grad([f], list(targets), [s], retain_graph=True, allow_unused=True) for s in seeds]
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

@@ -111,7 +111,8 @@ class Notes:
             shift = shift.requires_grad_()
         y = call(x, matrix, shift)
         if views != (None, None):
-            self._note(MatrixSite(form, *views, x.detach(), get_gradient_edge(y), y.shape, lead, x._version))
+            source = None if x.grad_fn is None else get_gradient_edge(x)
+            self._note(MatrixSite(form, *views, x.detach(), get_gradient_edge(y), y.shape, lead, x._version, source))
         return y
 
     def look(self, form: Form, tokens: Tensor, view: WeightView) -> Tensor:

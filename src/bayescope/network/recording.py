@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast, final
 
 import torch
@@ -14,8 +14,9 @@ from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.inputs import count_rows, explained, take_rows
 from bayescope.network.parts import Reading
 from bayescope.network.rowwise import rowwise
-from bayescope.network.sites import MatrixSite
-from bayescope.tape import ClassTape, HeadTape, JoinedTape, OuterTape, StreamedTape
+from bayescope.network.sites import MatrixSite, Site
+from bayescope.network.top import TopLayer, top_layer
+from bayescope.tape import ClassTape, HeadTape, JoinedTape, OuterTape, StreamedTape, Tape
 
 if TYPE_CHECKING:
     from bayescope.network.network import Network
@@ -85,9 +86,49 @@ class Recording:
         """
         self._need_head("head_tape")
         self._check_places()
-        points = self._points()
+        points = self._points(0, self._sites[0])
         tape = HeadTape(points.activations, hessian_diagonal.to(self.outputs), hessian_sum, root, points.bias)
         return JoinedTape((tape,), self._network.indices, self._network.dim)
+
+    @cached_property
+    def top(self) -> TopLayer | None:
+        """The linear layer on top, where other random weights act through it alone."""
+        if self.is_head or not self._f.requires_grad or self._f.dtype not in (torch.float32, torch.float64):
+            return None
+        found = top_layer(self._f, self._sites, self._network.treatment.parts)
+        return None if found is None or found.matrix.dtype != self._f.dtype else found
+
+    def tape_below(
+        self,
+        seeds: Tensor,
+        hessian_diagonal: Tensor | None,
+        hessian_sum: Callable[[], Tensor],
+        root: Callable[[], Tensor],
+    ) -> JoinedTape:
+        """The tape whose cotangents begin at the inputs h of the layer on top, f = W h + b, under roots of WᵀΛ_nW.
+
+        Its parts have cotangents of their own: what holds for them together is what sums over a part alone.
+
+        Args:
+            seeds: the cotangents of h, shape (K, N, *positions, H).
+            hessian_diagonal: Λ_ncc for the layer on top, as for `head_tape`; ``None`` where it has been read already.
+            hessian_sum: as for `head_tape`.
+            root: as for `head_tape`.
+        """
+        assert self.top is not None
+        self._check_places()
+        targets = [site.target for site in self._sites if site is not self.top.site]
+        with torch.inference_mode(False):
+            below = iter(cotangents(self.top.source, targets, seeds.to(self._f)))
+            gradients = [None if site is self.top.site else next(below) for site in self._sites]
+            read = self._reading(len(seeds), gradients, seeds)
+            tapes: list[Tape] = [part.tape(read) for part in self._network.treatment.parts]
+        if hessian_diagonal is not None:
+            points = self._points(self.top.part, self.top.site)
+            tapes[self.top.part] = HeadTape(
+                points.activations, hessian_diagonal.to(self.outputs), hessian_sum, root, points.bias
+            )
+        return JoinedTape(tuple(tapes), self._network.indices, self._network.dim)
 
     def class_tape(self, classes: Tensor | None = None) -> JoinedTape:
         """The Jacobian of a last layer's outputs, or of some of them, without cotangents of C numbers each.
@@ -103,16 +144,17 @@ class Recording:
         """
         self._need_head("class_tape")
         self._check_places()
-        points = self._points()
+        points = self._points(0, self._sites[0])
         chosen = None if classes is None else classes.flatten(0, -2)
         tape = ClassTape(points.activations[:, 0, 0], self.outputs.shape[-1], points.bias, chosen)
         return JoinedTape((tape,), self._network.indices, self._network.dim)
 
-    def _points(self) -> OuterTape:
+    def _points(self, part: int, site: Site) -> OuterTape:
         """What a last layer meets, each position a row of its own, under no cotangents."""
-        (part,) = self._network.treatment.parts
         none = self.outputs.new_zeros(0, 1, *self.outputs.shape[1:])
-        tape = cast(OuterTape | StreamedTape, part.tape(self._read(none))).take(slice(None))
+        placed = cast(MatrixSite, site).form.placed(none)
+        read = self._reading(0, [placed if other is site else None for other in self._sites], none)
+        tape = cast(OuterTape | StreamedTape, self._network.treatment.parts[part].tape(read)).take(slice(None))
         return OuterTape(tape.activations.flatten(0, 1)[:, None], tape.cotangents[:, :1, :1], tape.bias)
 
     def _need_head(self, name: str) -> None:
@@ -168,9 +210,12 @@ class Recording:
         else:
             seeds = seeds.expand(-1, self.rows, *self._f.shape[1:]).to(self._f)
             gradients = cotangents(self._f, [site.target for site in self._sites], seeds)
+        return self._reading(len(seeds), gradients, seeds)
+
+    def _reading(self, outputs: int, gradients: Sequence[Tensor | None], seeds: Tensor) -> Reading:
         return Reading(
             rows=self.rows,
-            outputs=len(seeds),
+            outputs=outputs,
             uses=self._network.treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype),
             like=self.outputs,
             rowwise=lambda names, rows: self._by_row(names, rows, seeds),

@@ -63,13 +63,17 @@ def _named(kwargs: Any, whole: Tensor) -> dict[str, Tensor]:
 
 
 @contextmanager
-def drawing(cut: Cut | None, own: OwnRandomState | None) -> Iterator[None]:
+def drawing(cut: Cut | None, own: OwnRandomState | None, *, backward: bool = True) -> Iterator[None]:
     """How the rows of a process get their random numbers inside.
 
     Args:
         cut: where they are in a minibatch of all processes, for numbers that are those of a single process; ``None``
             where they are no part of one.
         own: this process's own random state; ``None`` for a single process.
+        backward: whether a backward pass follows.
+
+    Raises:
+        RecomputedError: from inside, if there is a cut, and a backward pass that would draw other numbers.
     """
     if own is None:
         yield
@@ -77,7 +81,7 @@ def drawing(cut: Cut | None, own: OwnRandomState | None) -> Iterator[None]:
         with own.inside():
             yield
     else:
-        with drawing_for(cut, own), DrawnByRow():
+        with drawing_for(cut, own, backward=backward), DrawnByRow():
             yield
 
 

@@ -11,11 +11,20 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 from torch.utils.data.distributed import DistributedSampler
 
 from bayescope.errors import InputError
@@ -26,7 +35,7 @@ from bayescope.processes import Processes
 
 # So many rows, evenly spread, tell whether arrays are the same on all processes; and so many of a data set that has to
 # be asked for each.
-LOOKED_AT, ASKED_FOR = 1024, 8
+LOOKED_AT, ASKED_FOR = 1024, 32
 # What to do about a loader that gives every process all rows.
 SAMPLER = (
     "Give the DataLoader a DistributedSampler: DataLoader(data, batch_size=…, sampler=DistributedSampler(data, "
@@ -93,6 +102,20 @@ def shard_of(processes: Processes, loader: Any) -> Shard:
             f"data: expected other rows on each of {processes.count} processes, got all on each. {SAMPLER}"
         )
     return shard
+
+
+def require_whole(source: Any) -> None:
+    """Checks that what one process reads by itself is no share of the rows, as that of a `DistributedSampler` is.
+
+    Raises:
+        InputError: if it is.
+    """
+    replicas = getattr(_sampler(source), "num_replicas", None) or 1
+    if replicas > 1:
+        raise InputError(
+            f"data: expected all rows for a process that fits by itself, got a sampler that deals out a share to each "
+            f"of {replicas}. Give the data set, or a DataLoader without that sampler."
+        )
 
 
 def _sampler(loader: Any) -> Any:
@@ -164,6 +187,11 @@ class _Fingerprint:
 
 
 def _fingerprint(data: Any) -> _Fingerprint:
+    if isinstance(data, TensorDataset):
+        return _of_rows(data.tensors, torch.zeros(len(data)))
+    if isinstance(data, Subset):
+        places, whole = np.asarray(data.indices, dtype=np.int64), _fingerprint(data.dataset)
+        return _Fingerprint(whole.form, len(data), f"{whole.hash} {sha256(places.tobytes()).hexdigest()}")
     if isinstance(data, Dataset):
         return _of_dataset(data)
     if isinstance(data, list):

@@ -32,6 +32,7 @@ class MatrixSite:
         shape: that of y.
         lead: how many of the first dimensions of both a and y may hold rows.
         version: the state of the inputs when they were kept: a later one says that they have been written over.
+        source: the node behind the inputs, where a gradient passes through them; else ``None``.
     """
 
     form: Form
@@ -42,6 +43,7 @@ class MatrixSite:
     shape: torch.Size
     lead: int
     version: int
+    source: Target | None = None
 
     @cached_property
     def key(self) -> Hashable:

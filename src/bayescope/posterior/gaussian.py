@@ -16,14 +16,14 @@ from bayescope.curvature.memory import free_memory, readable
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
 from bayescope.likelihoods import Likelihood
-from bayescope.models import LinearizedModel, Model, among
+from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, in_rows
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
 from bayescope.storage import stored
-from bayescope.top_classes import TopLatent, others, top_classes
+from bayescope.top_classes import Representatives, Together, TopLatent, top_classes
 from bayescope.transforms import Transform, pushforward_moments
 
 DEFAULT_SAMPLES = 1000
@@ -113,7 +113,7 @@ class GaussianPosterior(Posterior):
         marginal = not likelihood.needs_covariance(integral)
         many = options.top is not None and mean.shape[-1] > EVERY_CLASS
         if many and not (marginal and function.is_last_layer(x, self.location)):
-            return self._top(x, function, mean, shape, integral, options)
+            return self._top(x, function, likelihood, mean, shape, integral, options)
         if marginal and 8 * mean.numel() * mean.shape[-1] > COVARIANCE_BYTES:
             variance = function.variance(x, self.location, self.precision).flatten(0, -2)
             return Answer(MarginalLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
@@ -126,26 +126,36 @@ class GaussianPosterior(Posterior):
         return Answer(latent, f"linearized, {integral} integral", shape)
 
     def _top(
-        self, x: Any, function: Model, mean: Tensor, shape: tuple[int, ...], integral: str, options: Options
+        self,
+        x: Any,
+        function: Model,
+        likelihood: Likelihood,
+        mean: Tensor,
+        shape: tuple[int, ...],
+        integral: str,
+        options: Options,
     ) -> Answer:
-        """The top classes, the others as one more output at log Σ exp of theirs, without variance.
-
-        Where the others are uncertain, E[Σ exp f] is more than this: the top classes' probabilities come out too large.
-        """
+        """The top classes, the others taken together: as one output more, or for "mackay" with one variance."""
         assert options.top is not None
         classes = top_classes(mean, options.top)
-        found = function.covariance(x, self.location, self.precision, classes.unflatten(0, shape)).flatten(0, -3)
-        joined = torch.cat([among(mean, classes), others(mean, classes)], -1)
-        whole = GaussianLatent(joined, torch.nn.functional.pad(found, (0, 1, 0, 1)), integral)
-        note = f"linearized, {integral} integral"
+        last = function.is_last_layer(x, self.location)
+        variance = function.variance(x, self.location, self.precision).flatten(0, -2) if last else None
+        others = Representatives.of(mean, classes, variance)
+        asked = torch.cat([classes, others.classes], -1).unflatten(0, shape)
+        found = function.covariance(x, self.location, self.precision, asked).flatten(0, -3)
+        together = Together(mean, classes, others, found)
+        rest = f"the other {mean.shape[-1] - options.top:,} classes taken together"
+        if not likelihood.needs_covariance(integral):
+            whole = together.marginals(integral)
+            top = TopLatent(whole, classes, classes, together.chosen)
+            return Answer(whole, f"linearized, {integral} integral, {rest}", shape, top)
+        joined, note = together.gaussian(integral), f"linearized, {integral} integral"
         if integral == "monte_carlo":
             samples = options.samples or DEFAULT_SAMPLES
-            whole = whole.with_draws(samples, options.generator)
+            joined = joined.with_draws(samples, options.generator)
             note = f"linearized, monte_carlo with {samples} draws"
         columns = torch.arange(options.top, device=classes.device).expand(classes.shape)
-        rest = mean.shape[-1] - options.top
-        note += f", the other {rest:,} classes at their mean outputs"
-        return Answer(whole, note, shape, TopLatent(whole, columns, classes))
+        return Answer(joined, f"{note}, {rest}", shape, TopLatent(joined, columns, classes, together.chosen))
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
         linearized = self.method == "linearized"

@@ -216,9 +216,9 @@ class Posterior(ABC):
                 unit instead: rows have the same distribution each, and the draws are others.
             top: of a classifier, how many classes of each row are asked for: those of its largest mean outputs, which
                 `Predictive.classes` names. They are integrated together with all others; of more than 256 classes a
-                linearised posterior takes the others at their mean outputs, unless the integral is "mackay" and the
-                weights are those of the last layer. No covariance of all classes is then computed, and the notes say
-                what was done.
+                linearised posterior takes the others together, as one Gaussian output log Σ exp f, unless the integral
+                is "mackay" and the weights are those of the last layer. No covariance of all classes is then computed,
+                and the notes say what was done.
 
         Returns:
             An immutable `Predictive`, in NumPy arrays where x is not a tensor.

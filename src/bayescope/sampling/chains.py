@@ -20,7 +20,7 @@ from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.sampling.langevin import StepSizes
-from bayescope.training.minibatches import Minibatches
+from bayescope.training.minibatches import Minibatches, rows_of_all
 from bayescope.training.optimizers import OWN_BATCH_SIZE
 from bayescope.training.settings import Training
 from bayescope.training.side_by_side import RowsForAll, RowsOfEach
@@ -60,7 +60,7 @@ class Plan:
         draws = checks.count("draws", draws)
         if draws % (cycles or 1):
             raise InputError(f"draws: expected a multiple of the {cycles} cycles, got {draws}.")
-        steps = max(present().gather(_steps(data, batch_size)))
+        steps = _steps(data, batch_size)
         apart = math.ceil(STEPS_APART / steps) if thin is None else checks.count("thin", thin)
         before = BURNT_IN * apart if burn_in is None else checks.count("burn_in", burn_in, least=0)
         return cls(draws, before, apart, cycles)
@@ -192,17 +192,16 @@ def _scatter(modules: list[nn.Module], training: Training, prior: Prior) -> None
 
 
 def _steps(data: Any, batch_size: int | None) -> int:
-    """About how many steps an epoch of the data has; 1 where nobody knows."""
-    if isinstance(data, DataLoader | list):
-        return max(1, length_hint(data, 1))
-    rows = data[-1] if isinstance(data, tuple) else next(iter(data.values()), ()) if isinstance(data, Mapping) else data
-    return max(1, math.ceil(length_hint(rows, 1) / (batch_size or OWN_BATCH_SIZE)))
+    """About how many steps an epoch of the data has, on all processes; 1 where nobody knows."""
+    rows = rows_of_all(data)
+    steps = length_hint(data, 1) if rows is None else math.ceil(rows / (batch_size or OWN_BATCH_SIZE))
+    return max(1, *present().gather(steps))
 
 
 def _batches(data: Any, rows: Minibatches) -> int:
     """How many batches an epoch has."""
     if not isinstance(data, DataLoader | list):
-        return math.ceil((len(rows.whole()[1]) if rows.in_memory else rows.rows) / rows.largest)
+        return rows.steps
     try:
         return len(data)
     except TypeError as error:

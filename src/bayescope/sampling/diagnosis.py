@@ -15,11 +15,12 @@ from torch import Tensor
 
 from bayescope.density.convergence import convergence
 from bayescope.density.diagnosis import EFFECTIVE_DRAWS_LIMIT, R_HAT_LIMIT, diagnosis_notes, warn_of_divergences
-from bayescope.errors import ConvergenceWarning, warn
+from bayescope.errors import ConvergenceWarning
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
 from bayescope.posterior import DrawsPosterior, Record
+from bayescope.processes import present, warn_once
 
 # Predictions are diagnosed at no more rows than these, evenly spaced over those given, and fewer where those of all
 # draws would be more numbers than that. Weights are diagnosed where all draws of them are no more.
@@ -108,7 +109,8 @@ def diagnosed(
     """
     r_hat, effective = convergence(draws) if draws.numel() <= DIAGNOSED_NUMBERS else (None, None)
     predictions = prediction_diagnosis(function, draws, inputs, likelihood)
-    warn_of_divergences(method, divergences, draws.shape[0] * draws.shape[1] * thin)
+    if present().first:
+        warn_of_divergences(method, divergences, draws.shape[0] * draws.shape[1] * thin)
     warn_of_predictions(method, predictions, advice)
     lines = {**diagnosis_notes(draws, *predictions, of="predictions"), **(notes or {})}
     return DrawsPosterior(
@@ -146,7 +148,7 @@ def warn_of_predictions(
     bad = bad_r_hat | bad_effective
     if bad.any():
         worst = int(r_hat.argmax() if bad_r_hat.any() else effective.argmin())
-        warn(
+        warn_once(
             f"{method}: the chains have not mixed well: {int(bad.any(-1).sum())} of {len(r_hat)} predictions are not "
             f"settled; that of row {worst // r_hat.shape[1]} has R-hat {float(r_hat.flatten()[worst]):.3f} (limit "
             f"{r_hat_limit:g}) and {float(effective.flatten()[worst]):.0f} effective draws"

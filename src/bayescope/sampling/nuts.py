@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,13 +24,13 @@ from bayescope.network.shards import same_on_all
 from bayescope.network.weights import Weights
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
-from bayescope.processes import alone, present
+from bayescope.processes import Processes, alone, present
 from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import diagnosed
 from bayescope.training.fit_map import describe
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.settings import chosen_weights
-from bayescope.training.sharing import common, share_weights
+from bayescope.training.sharing import share_weights
 
 # Random weights that are sampled unless `limit` says otherwise.
 MOST_WEIGHTS = 5000
@@ -82,7 +83,8 @@ def nuts(
             unit is one over the weights' squared.
         draws: kept draws a chain.
         tune: warm-up draws a chain, in which step size and diagonal mass matrix adapt; they are dropped.
-        chains: how many; they run in parallel over the processor's cores.
+        chains: how many; they run in parallel over the processor's cores, and over the processes where there are
+            several.
         target_accept: the acceptance rate that the step size aims at; nearer to 1 for fewer divergences.
         max_depth: a draw takes at most 2^max_depth − 1 gradients. Fewer than trajectories need to turn back make a
             random walk of them: valid, and slower to mix.
@@ -108,15 +110,17 @@ def nuts(
         ConvergenceWarning: if a prediction's R-hat is above 1.01 or it has fewer than 400 effective draws.
         DivergenceWarning: if transitions diverged.
     """
-    chosen_likelihood, source = resolve(likelihood), common(checks.generator(generator))
-    draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
-    tune, chains = checks.count("tune", tune), checks.count("chains", chains)
-    target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
-    module = own(model)
+    with present().called("nuts", locals()):
+        chosen_likelihood, source = resolve(likelihood), checks.generator(generator)
+        draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
+        tune, chains = checks.count("tune", tune), checks.count("chains", chains)
+        target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
+    processes = present()
+    module, source = own(model), processes.common_generator(source)
     _require_all_rows(data)
     share_weights(module)
     exact = copy.deepcopy(module).to(torch.float64)
-    with alone(), reading(exact):  # several processes all draw the same chains
+    with alone(), reading(exact):  # each process has all rows
         rows = Minibatches(data, exact, chosen_likelihood, ROWS, torch.Generator())
         chosen = chosen_weights(exact, weights, rows.few[0])
         _check_size(chosen, checks.count("limit", limit))
@@ -125,12 +129,14 @@ def nuts(
         starts = _starts(start, exact, chosen, prior, chains, source)
         if not torch.isfinite(density.log_prob(starts)).all():
             rows.require_finite()
-        sampled, divergences = nuts_draws(
-            density, start=starts, draws=thin * draws, tune=tune, chains=chains, target_accept=target_accept,
-            max_depth=max_depth, generator=source, progress=checks.flag("progress", progress),
-        )  # fmt: skip
+        options = {
+            "draws": thin * draws, "tune": tune, "target_accept": target_accept, "max_depth": max_depth,
+            "progress": checks.flag("progress", progress) and processes.first,
+        }  # fmt: skip
+        sampled, divergences = _sampled(processes, density, starts, source, options)
         kept = sampled[:, thin - 1 :: thin].contiguous()
         best = _most_probable(density, kept)
+        processes.share([best])
     function = NetworkModel(module, chosen, rows.outputs).at(best)
     thinned = f", one in {thin} kept" if thin > 1 else ""
     notes = {"prior": describe(prior), "rows": f"{rows.rows:,}", "warm-up": f"{tune} draws a chain{thinned}"}
@@ -141,13 +147,40 @@ def nuts(
     )  # fmt: skip
 
 
+def _sampled(
+    processes: Processes, density: LogDensity, starts: Tensor, generator: torch.Generator, options: Mapping[str, Any]
+) -> tuple[Tensor, int]:
+    """The draws of all chains, (chains, draws, P), and the divergences: each process runs its part of the chains.
+
+    A chain is the same on whichever process it runs: the starts are given, and `nuts_draws` takes a seed a chain from
+    the generator, one after the other.
+    """
+    own = processes.slice(len(starts))
+    _pass_over(own.start, generator)
+    found = None
+    with processes.agreed():
+        if own.start < own.stop:
+            found = nuts_draws(
+                density, start=starts[own], chains=own.stop - own.start, generator=generator, **options
+            )  # fmt: skip
+    _pass_over(len(starts) - own.stop, generator)
+    parts = [part for part in processes.gather(found) if part is not None]
+    return torch.cat([draws for draws, _ in parts]), sum(divergences for _, divergences in parts)
+
+
+def _pass_over(chains: int, generator: torch.Generator) -> None:
+    for _ in range(chains):
+        checks.seed_from(generator)
+
+
 def _require_all_rows(data: Any) -> None:
     """Refuses data that several processes have a part of each: every gradient is over all rows."""
     processes = present()
     if processes.count > 1 and not same_on_all(processes, data):
         raise UnsupportedError(
             "data: expected all rows on every process for NUTS, each of whose gradients is over all of them, got "
-            "different ones. Give (X, y) whole, or sample by sgmcmc, which reads minibatches."
+            "different ones. Give the whole (X, y) on each, over which the chains are spread, or sample by sgmcmc, "
+            "which reads minibatches."
         )
 
 

@@ -107,11 +107,12 @@ def sgmcmc(
     Warns:
         ConvergenceWarning: if a prediction has an R-hat above 1.1.
     """
+    with present().called("sgmcmc", locals()):
+        alpha, size = _dynamics(method, friction, lr)
+        temperature = checks.positive_number("temperature", temperature)
+        chains = checks.count("chains", chains)
+        checks.choice("start", start, STARTS)
     plan = Plan.of(draws, burn_in, thin, cycles, data, batch_size)
-    alpha, size = _dynamics(method, friction, lr)
-    temperature = checks.positive_number("temperature", temperature)
-    chains = checks.count("chains", chains)
-    checks.choice("start", start, STARTS)
 
     def langevin(parameters: list[nn.Parameter]) -> Langevin:
         random = [training.weights.masks.get(name) for name in training.weights.names]
@@ -138,12 +139,13 @@ def sgmcmc(
         stack.write_to([training.module.eval()])  # the first chain, as it ended
         function = training.function()
         diagnosis = _diagnosis(rows, function, found, settings.likelihood)
+    largest = rows.largest if rows.shared else round(present().sum_numbers(rows.largest)[0])
     notes = {
         "sampler": f"step size {size:g}, friction {alpha:g}, temperature {temperature:g}",
         "chains": how,
         "draws": f"{found.shape[1]} of each chain, {plan.summary()}",
         "prior": describe(prior),
-        "rows": f"{rows.rows:,}" + (f", at most {rows.largest:,} in a step" if rows.in_memory else ""),
+        "rows": f"{rows.rows:,}" + (f", at most {largest:,} in a step" if rows.in_memory else ""),
         "training": outcome.summary(),
     }
     record = Record(method, notes=notes, trace=outcome.trace)
@@ -193,9 +195,11 @@ def _dynamics(method: str, friction: Any, lr: Any) -> tuple[float, float]:
 def _diagnosis(
     rows: Minibatches, function: NetworkModel, draws: Tensor, likelihood: Likelihood
 ) -> PredictionDiagnosis | None:
-    """R-hat of predictions at training inputs; ``None`` of draws too few to tell."""
+    """R-hat of predictions at training inputs, on all processes of those that each has; ``None`` of too few draws."""
     if draws.shape[1] < FEWEST_DRAWS:
         return None
-    inputs, _ = rows.whole() if rows.in_memory else next(iter(rows.in_order(rows.rows)))
-    found = prediction_diagnosis(function, draws, inputs, likelihood)
-    return found if rows.shared else present().gather(found)[0]
+    if rows.in_memory and rows.shared:
+        return prediction_diagnosis(function, draws, rows.whole()[0], likelihood)
+    first = next(iter(rows.in_order(rows.rows)), None)  # none on a process without rows
+    own = None if first is None else prediction_diagnosis(function, draws, first[0], likelihood)
+    return PredictionDiagnosis(*map(torch.cat, zip(*filter(None, present().gather(own)), strict=True)))

@@ -12,21 +12,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import Dataset, IterableDataset
 
 from bayescope import checks
-from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError, warn
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
-from bayescope.network.inputs import call, tensors
-from bayescope.network.pairs import map_arrays
+from bayescope.network.inputs import call
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
-from bayescope.processes import present
+from bayescope.processes import present, warn_once
 from bayescope.sampling.trajectory import FEWEST, Trajectory
 from bayescope.training.fit_map import describe
-from bayescope.training.minibatches import Rows
+from bayescope.training.minibatches import Rows, rows_of_all
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.optimizers import OWN_BATCH_SIZE, OptimizerChoice
 from bayescope.training.settings import Settings
@@ -221,16 +219,20 @@ def swag(
     Warns:
         ConvergenceWarning: if each step reads all rows.
     """
-    collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
-    rank = _rank(rank, collection.planned(epochs))
-    if isinstance(optimizer, str) and optimizer == "lbfgs":
-        raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
-    settings = Settings(
-        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer,
-        batch_size=_default_size(data) if batch_size is None else batch_size,
-        schedule=_cyclic(collection) if schedule == "cyclic" else schedule, checkpoint=checkpoint,
-        generator=generator, progress=progress,
-    )  # fmt: skip
+    with present().called("swag", locals()):
+        collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
+        rank = _rank(rank, collection.planned(epochs))
+        if isinstance(optimizer, str) and optimizer == "lbfgs":
+            raise UnsupportedError(
+                "optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'."
+            )
+        settings = Settings(
+            likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, batch_size=batch_size,
+            schedule=_cyclic(collection) if schedule == "cyclic" else schedule, checkpoint=checkpoint,
+            generator=generator, progress=progress,
+        )  # fmt: skip
+    if batch_size is None:
+        settings.choice.batch_size = _default_size(data) or settings.choice.batch_size
     with settings.prepared(model, data, weights, inplace=False) as training:
         prior = network_prior(prior_precision, training.weights)
         joint = NegativeLogJoint(training.module, training.weights, training.rows.rows, settings.likelihood, prior)
@@ -246,7 +248,7 @@ def swag(
         normalised = _renormalise(training.module, training.rows)
         function = training.function()
     if walk.noiseless:
-        warn(
+        warn_once(
             f"swag: each step read all {training.rows.rows:,} rows, so that no noise of minibatches moved the weights, "
             "and the posterior's width says nothing. Take a smaller batch_size.",
             ConvergenceWarning,
@@ -264,11 +266,8 @@ def swag(
 
 def _default_size(data: Any) -> int | None:
     """The most rows of a minibatch: few enough for `STEPS` an epoch; ``None`` for data that bring their own."""
-    if isinstance(data, tuple | Mapping):
-        rows = next((tensor.shape[0] for tensor in tensors(map_arrays(data)) if tensor.ndim), 0)
-    elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        rows = len(data)  # type: ignore[arg-type]  # torch declares none
-    else:
+    rows = rows_of_all(data)
+    if rows is None:
         return None
     return min(OWN_BATCH_SIZE, max(2, math.ceil(rows / STEPS)))  # of one row, batch norm could see no spread
 
@@ -321,10 +320,13 @@ def _renormalise(network: nn.Module, rows: Rows) -> bool:
         norm.momentum = None  # an average over all batches
         norm.train()
     if norms:
+        read = False
         with torch.no_grad():
             for inputs, _ in rows.epoch(0):
-                call(network, inputs)
-        share_buffers(present(), network)
+                if rows.cut is None or rows.cut.count:
+                    call(network, inputs)
+                    read = True
+        share_buffers(present(), network, read=read)
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
         norm.eval()

@@ -12,7 +12,7 @@ from bayescope.tables.cells import DATES, column_of_cells, numeric_column
 from bayescope.tables.columns import Column
 
 # Rows that are transposed at a time: as many as stay in a processor's cache.
-BLOCK_ROWS = 512
+CACHED_ROWS = 512
 
 
 @final
@@ -95,6 +95,6 @@ def _transposed(array: np.ndarray) -> np.ndarray:
     if array.dtype == np.float64 and array.T.flags.c_contiguous:
         return array.T
     columns = np.empty(array.shape[::-1])
-    for start in range(0, array.shape[0], BLOCK_ROWS):
-        columns[:, start : start + BLOCK_ROWS] = array[start : start + BLOCK_ROWS].T
+    for start in range(0, array.shape[0], CACHED_ROWS):
+        columns[:, start : start + CACHED_ROWS] = array[start : start + CACHED_ROWS].T
     return columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +33,17 @@ def kind_of(kind: Any) -> Kind | None:
     return "categorical" if any(fits(kind) for fits in texts) else None
 
 
+def family_of(kind: Any) -> str | None:
+    """The same more closely: "numbers", "truth values", "text" or "numbers as labels"; files agree in it."""
+    types = arrow_module().types
+    if kind_of(kind) != "categorical":
+        return None if kind_of(kind) is None else "numbers"
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    if types.is_boolean(value):
+        return "truth values"
+    return "text" if kind_of(value) == "categorical" else "numbers as labels"
+
+
 def refusal(table: str, fields: list[Any]) -> BayescopeError:
     """The error that names columns of types that are neither numbers nor labels."""
     types = arrow_module().types
@@ -42,25 +52,32 @@ def refusal(table: str, fields: list[Any]) -> BayescopeError:
     return InputTypeError(f"{table}: expected columns of numbers or labels, got {listed}. {advice}, by columns=[…].")
 
 
-def column_of(table: str, name: str, array: Any, *, kind: Kind | None, labels: bool, start: int) -> Column:
+def in_words(array: Any) -> Any:
+    """Truth values as the words "True" and "False"; anything else as it is."""
+    if not arrow_module().types.is_boolean(array.type):
+        return array
+    return arrow_module("pyarrow.compute").if_else(array, "True", "False")
+
+
+def column_of(table: str, name: str, array: Any, *, typed: Any, labels: bool, start: int) -> Column:
     """An array of a type that `kind_of` knows, as a column.
 
     Args:
         table: its name, for messages.
         name: of the column.
         array: the values.
-        kind: what the column holds in other files, where this one has no value.
+        typed: the type that the column has in all files together: this one may have no value, or others no dictionary.
         labels: whether numbers are labels.
         start: the first value's row, for messages.
 
     Raises:
-        InputError: if a number is infinite.
+        InputError: if a number is infinite, or text is no UTF-8.
     """
     types = arrow_module().types
-    if types.is_null(array.type) and (labels or kind == "categorical"):
+    if types.is_null(array.type) and (labels or kind_of(typed) == "categorical"):
         return Column(name, "categorical", np.full(len(array), None))
     if kind_of(array.type) == "categorical" or labels:
-        return _labels(table, name, array, numbers=labels)
+        return _labels(table, name, array, declared=types.is_dictionary(typed), numbers=labels)
     wide = array.cast("float32") if types.is_float16(array.type) else array
     # Whole numbers beyond 2⁵³ are rounded, as NumPy does it.
     values = np.ascontiguousarray(wide.cast("float64", safe=False).to_numpy(zero_copy_only=False))
@@ -74,20 +91,31 @@ def column_of(table: str, name: str, array: Any, *, kind: Kind | None, labels: b
     return Column(name, "numeric", values)
 
 
-def _labels(table: str, name: str, array: Any, *, numbers: bool) -> Column:
+def _labels(table: str, name: str, array: Any, *, declared: bool, numbers: bool) -> Column:
     """Each distinct label is looked at once."""
     types = arrow_module().types
-    typed = types.is_dictionary(array.type) or types.is_boolean(array.type)
-    if types.is_dictionary(array.type) and len(array.dictionary) > len(array):  # that of the file, and not of the rows
+    dictionary, truths = types.is_dictionary(array.type), types.is_boolean(array.type)
+    order = _values(table, name, array.dictionary) if dictionary and declared else None
+    if dictionary and len(array.dictionary) > len(array):  # that of the file, and not of the rows
         array = array.dictionary_decode()
     coded = array if types.is_dictionary(array.type) else array.dictionary_encode()
-    known = np.empty(len(coded.dictionary), dtype=object)
-    known[:] = coded.dictionary.to_pylist()
-    column = column_of_cells(table, name, known, labels=True)
+    known = order if order is not None and coded is array else _values(table, name, coded.dictionary)
     # The last place is what a missing value has: NumPy's −1.
-    kept = np.array([*column.values, None], dtype=object)
+    kept = np.array([*known, None], dtype=object)
     places = coded.indices.cast("int64").fill_null(-1).to_numpy(zero_copy_only=False)
-    truths = types.is_boolean(array.type)
-    return replace(
-        column, values=kept[places], categories=(False, True) if truths else None, inferred=not numbers and not typed
-    )
+    if truths:
+        order = (False, True)
+    return Column(name, "categorical", kept[places], order, inferred=not (numbers or dictionary or truths))
+
+
+def _values(table: str, name: str, array: Any) -> tuple[object, ...]:
+    """Labels as Python's own."""
+    cells = np.empty(len(array), dtype=object)
+    try:
+        cells[:] = array.to_pylist()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{table}: column {name!r}: expected text in UTF-8, got the byte {error.object[error.start]:#x}, which is "
+            "none. Write the file anew."
+        ) from None
+    return tuple(column_of_cells(table, name, cells, labels=True).values)

@@ -1,9 +1,10 @@
-"""Which rows of a table on disk are read: all, every so-manieth, or the others."""
+"""Which rows of a table on disk are read: all, every so-manieth, the others, or all but some."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 import numpy as np
@@ -15,7 +16,7 @@ class Choice(Protocol):
     """Rows of a table, which count from 0 among themselves."""
 
     def count(self, rows: int) -> int:
-        """How many there are among so many."""
+        """How many there are among the first so many."""
 
     def place(self, row: int) -> int:
         """Where one of them stands in the table."""
@@ -91,3 +92,64 @@ class OtherRows:
         rows = np.arange(start, start + len(columns[0].values))
         kept = rows % self.stride != self.stride - 1
         return [replace(column, values=column.values[kept]) for column in columns]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WithoutRows:
+    """All but some.
+
+    Attributes:
+        gone: the places of these, ascending, shape (K,).
+        digest: of them, for a fingerprint.
+    """
+
+    gone: np.ndarray = field(repr=False)
+    digest: str
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> WithoutRows:
+        """From places in any order."""
+        gone = np.unique(np.asarray(rows, dtype=np.int64))
+        return cls(gone, hashlib.sha256(gone.tobytes()).hexdigest())
+
+    def count(self, rows: int) -> int:
+        """rows − those that are gone before."""
+        return rows - int(np.searchsorted(self.gone, rows))
+
+    def place(self, row: int) -> int:
+        """row + k, where k rows are gone before it: gone_k − k of those that stay are before the k-th that is gone."""
+        return row + int(np.searchsorted(self.gone - np.arange(len(self.gone)), row, side="right"))
+
+    def among(self, columns: list[Column], start: int) -> list[Column]:
+        """Those of some rows."""
+        count = len(columns[0].values)
+        low, high = np.searchsorted(self.gone, [start, start + count])
+        kept = np.delete(np.arange(count), self.gone[low:high] - start)
+        return [replace(column, values=column.values[kept]) for column in columns]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Both:
+    """Of the rows of one choice those of another, to which these are the table.
+
+    Attributes:
+        first: of the table.
+        second: of the first.
+    """
+
+    first: Choice
+    second: Choice
+
+    def count(self, rows: int) -> int:
+        """Of those of the first."""
+        return self.second.count(self.first.count(rows))
+
+    def place(self, row: int) -> int:
+        """That of its place in the first."""
+        return self.first.place(self.second.place(row))
+
+    def among(self, columns: list[Column], start: int) -> list[Column]:
+        """Those of some rows."""
+        return self.second.among(self.first.among(columns, start), self.first.count(start))

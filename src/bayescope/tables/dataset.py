@@ -17,11 +17,11 @@ import pandas as pd
 
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
-from bayescope.tables.arrow import arrow_module, column_of, kind_of, refusal
-from bayescope.tables.choices import AllRows, Choice, EveryRow, OtherRows
+from bayescope.tables.arrow import arrow_module, column_of, in_words, kind_of, refusal
+from bayescope.tables.choices import AllRows, Both, Choice, EveryRow, OtherRows, WithoutRows
 from bayescope.tables.columns import Column, Kind
 from bayescope.tables.parts import parts_of
-from bayescope.tables.sources import broken, dataset_of
+from bayescope.tables.sources import broken, dataset_of, told
 
 BLOCK_ROWS = 65_536
 
@@ -31,9 +31,11 @@ T = TypeVar("T")
 def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows: int = BLOCK_ROWS) -> TableDataset:
     """Opens a table on disk, of any size, to be read in blocks of rows.
 
-    No row is read yet. Parquet (.parquet, .pq), Arrow's own files (.arrow, .ipc, .feather) and text (.csv, .tsv) are
-    known by their suffix; a directory is read with those below it, in the order of their paths, and its folders such
-    as year=2026 are a column. Estimators take the table in place of X, with the name of the target in place of y.
+    Parquet (.parquet, .pq), Arrow's own files (.arrow, .ipc, .feather) and text (.csv, .tsv) are known by their suffix;
+    a directory is read with those below it, in the order of their paths, and its folders such as year=2026 are a
+    column. No row is read yet, but of text, which is looked through for the types of its columns; these, and which
+    cells are missing, are those that pandas.read_csv finds. Estimators take the table in place of X, with the name of
+    the target in place of y.
 
     Args:
         source: the path of a file or of a directory, a glob, a list of these, or a ``pyarrow.dataset.Dataset``.
@@ -55,8 +57,7 @@ def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows:
         >>> table.names, table.rows
         (('x', 'y'), 3)
     """
-    name = source if isinstance(source, str) else "table"
-    return TableDataset(dataset_of(source), columns=columns, block_rows=block_rows, name=str(name))
+    return TableDataset(dataset_of(source), columns=columns, block_rows=block_rows, name=told(source))
 
 
 def opened(X: Any) -> TableDataset | None:
@@ -76,6 +77,7 @@ class TableDataset:
         columns: those to read; all by default.
         block_rows: rows of a block.
         name: for messages.
+        truths: whether truth values are such, and not the words "True" and "False".
 
     Attributes:
         name: for messages.
@@ -86,9 +88,15 @@ class TableDataset:
     """
 
     def __init__(
-        self, dataset: Any, *, columns: Sequence[str] | None = None, block_rows: int = BLOCK_ROWS, name: str = "table"
+        self,
+        dataset: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        block_rows: int = BLOCK_ROWS,
+        name: str = "table",
+        truths: bool = True,
     ) -> None:
-        self.name = name
+        self.name, self._truths = name, truths
         self.block_rows = checks.count("block_rows", block_rows)
         self.names: tuple[str, ...] = _names(name, dataset.schema, columns)
         self._parts, schema = parts_of(name, dataset, self.names, chosen=columns is not None)
@@ -170,9 +178,26 @@ class TableDataset:
             InputError: if a part is left without rows.
         """
         apart = checks.count("every", every, least=2)
-        if self.rows < apart or not isinstance(self._choice, AllRows):
-            raise InputError(f"every: expected a whole table of at least {apart} rows, got {self!r}.")
+        if self.rows < apart:
+            raise InputError(f"every: expected a table of at least {apart} rows, got {self!r}.")
         return self._of(OtherRows(apart)), self._of(EveryRow(apart))
+
+    def without(self, rows: np.ndarray) -> TableDataset:
+        """The table without some rows, such as those that have no target.
+
+        Args:
+            rows: their numbers, counted from 0, each of which takes eight bytes of memory.
+
+        Raises:
+            InputError: if a row is not there, or none is left.
+        """
+        choice = WithoutRows.of(rows)
+        gone = choice.gone
+        if not len(gone):
+            return self
+        if len(gone) == self.rows or (gone < 0).any() or (gone >= self.rows).any():
+            raise InputError(f"rows: expected numbers from 0 to {self.rows - 1}, and not all of them, got {len(gone)}.")
+        return self._of(choice)
 
     def batches(self, names: Sequence[str], size: int) -> Iterator[Any]:
         """The rows in order as record batches of pyarrow's, of at most ``size`` rows and of one schema.
@@ -194,7 +219,7 @@ class TableDataset:
 
     def _of(self, choice: Choice) -> TableDataset:
         some = copy(self)
-        some._choice, some.rows = choice, choice.count(self.rows)
+        some._choice, some.rows = Both(self._choice, choice), choice.count(self.rows)
         return some
 
     def _wanted(self, names: Sequence[str] | None) -> list[str]:
@@ -238,11 +263,12 @@ class TableDataset:
                 continue
             with _told(part.name):
                 for batch in part.batches(names, first, last, self.block_rows):
+                    arrays = batch if self._truths else {name: in_words(array) for name, array in batch.items()}
                     columns = [
                         column_of(
-                            part.name, name, array, kind=self.kinds[name], labels=name in categorical, start=first
+                            part.name, name, array, typed=self.type_of(name), labels=name in categorical, start=first
                         )
-                        for name, array in batch.items()
+                        for name, array in arrays.items()
                     ]
                     count = len(columns[0].values)
                     yield self._choice.among(columns, start + first)
@@ -277,7 +303,11 @@ def _names(table: str, schema: Any, columns: Sequence[str] | None) -> tuple[str,
 def _joined(pieces: Sequence[Column]) -> Column:
     """Pieces of one column as one."""
     first = pieces[0]
-    return first if len(pieces) == 1 else replace(first, values=np.concatenate([piece.values for piece in pieces]))
+    if len(pieces) == 1:
+        return first
+    declared = list(dict.fromkeys(label for piece in pieces for label in piece.categories or ()))
+    categories = tuple(declared) if any(piece.categories is not None for piece in pieces) else None
+    return replace(first, values=np.concatenate([piece.values for piece in pieces]), categories=categories)
 
 
 def _ahead(blocks: Generator[T, None, None]) -> Iterator[T]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol, final
 
 from bayescope.errors import InputError
-from bayescope.tables.arrow import arrow_module, kind_of
-from bayescope.tables.sources import broken
+from bayescope.tables.arrow import arrow_module, family_of, kind_of
+from bayescope.tables.sources import broken, joint_schema
 
 # What a column of a Parquet file may hold of its compressed pages at a time.
 BUFFER_BYTES = 2**18
@@ -82,7 +82,13 @@ class ParquetPart:
 
     def _file(self, stream: Any) -> Any:
         parquet = arrow_module("pyarrow.parquet")
-        return parquet.ParquetFile(stream, metadata=self.fragment.metadata, buffer_size=BUFFER_BYTES, pre_buffer=False)
+        return parquet.ParquetFile(
+            stream,
+            metadata=self.fragment.metadata,
+            buffer_size=BUFFER_BYTES,
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
 
 
 @final
@@ -123,7 +129,7 @@ class ScannedPart:
 
 
 def parts_of(table: str, dataset: Any, names: Sequence[str], *, chosen: bool) -> tuple[list[Part], Any]:
-    """The parts of a dataset, in order, and its schema, in which a column without values has the type of others.
+    """The parts of a dataset, in order, and its schema: the types that columns have in all files together.
 
     Args:
         table: its name, for messages.
@@ -139,11 +145,15 @@ def parts_of(table: str, dataset: Any, names: Sequence[str], *, chosen: bool) ->
     try:
         parts: list[Part] = []
         fragments = _fragments(dataset)
-        schema = _filled(dataset.schema, fragments)
+        schema = joint_schema(dataset.schema, [fragment.physical_schema for fragment in fragments])
         for fragment in fragments:
             current = getattr(fragment, "path", table)
             constants = datasets.get_partition_keys(fragment.partition_expression)
-            _check(current, dataset.schema, fragment.physical_schema, {*names} - constants.keys(), chosen=chosen)
+            wanted = [name for name in names if name not in constants]
+            _check_names(current, schema, fragment.physical_schema, wanted, chosen=chosen)
+            # Text has no types of its own: what is true and false in one file may be words in another.
+            alike = kind_of if isinstance(getattr(fragment, "format", None), datasets.CsvFileFormat) else family_of
+            _check_types(current, schema, fragment.physical_schema, wanted, alike)
             rows = fragment.count_rows()
             if isinstance(fragment, datasets.ParquetFileFragment):
                 kinds = {name: dataset.schema.field(name).type for name in constants}
@@ -164,21 +174,9 @@ def _fragments(dataset: Any) -> list[Any]:
         return []
 
 
-def _filled(schema: Any, fragments: Sequence[Any]) -> Any:
-    """The schema with the types that other files tell of columns which have no value in the first."""
-    types = arrow_module().types
-    for place, field in enumerate(schema):
-        others = (fragment.physical_schema for fragment in fragments if types.is_null(field.type))
-        told = (other.field(field.name) for other in others if field.name in other.names)
-        found = next((other for other in told if not types.is_null(other.type)), None)
-        schema = schema if found is None else schema.set(place, found)
-    return schema
-
-
-def _check(path: str, expected: Any, schema: Any, names: set[str], *, chosen: bool) -> None:
+def _check_names(path: str, expected: Any, schema: Any, names: Sequence[str], *, chosen: bool) -> None:
     """Refuses a file whose columns are not those of the first."""
-    types = arrow_module().types
-    absent = [name for name in expected.names if name in names and name not in schema.names]
+    absent = [name for name in names if name not in schema.names]
     extra = [] if chosen else [name for name in schema.names if name not in expected.names]
     if absent or extra:
         problems = [f"no column {name!r}" for name in absent] + [f"the unknown column {name!r}" for name in extra]
@@ -186,15 +184,18 @@ def _check(path: str, expected: Any, schema: Any, names: set[str], *, chosen: bo
             f"{path}: expected the columns of the first file, got {', '.join(problems)}. Name those to read: "
             "columns=[…]."
         )
-    for name in expected.names:
-        if name in names:
-            first, found = expected.field(name).type, schema.field(name).type
-            empty = types.is_null(first) or types.is_null(found)
-            if kind_of(first) != kind_of(found) and not empty:
-                raise InputError(
-                    f"{path}: column {name!r}: expected {first}, as in the first file, got {found}. Write the files "
-                    "with one type."
-                )
+
+
+def _check_types(path: str, expected: Any, schema: Any, names: Sequence[str], alike: Callable[[Any], Any]) -> None:
+    """Refuses a file with a column that holds something else than in others."""
+    types = arrow_module().types
+    for name in names:
+        others, found = expected.field(name).type, schema.field(name).type
+        if not types.is_null(found) and alike(others) != alike(found):
+            raise InputError(
+                f"{path}: column {name!r}: expected {others}, as in other files, got {found}. Write the files with "
+                "one type."
+            )
 
 
 def _edges(fragment: Any) -> bytes:

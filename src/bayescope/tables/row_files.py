@@ -55,11 +55,12 @@ class RowFile:
             self._file.write(np.ascontiguousarray(numbers, dtype=self.dtype).data)
             self._file.flush()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
+            got = "a limit to the size of files" if error.errno == errno.EFBIG else "a full disk"
             raise InputError(
-                f"X: expected room for temporary files in {tempfile.gettempdir()!r}, got a full disk. Set the "
-                "environment variable TMPDIR to a folder on another one."
+                f"X: expected room for temporary files in {tempfile.gettempdir()!r}, got {got}. Set the environment "
+                "variable TMPDIR to a folder with more room."
             ) from None
         self._rows += len(numbers)
 

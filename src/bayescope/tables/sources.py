@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.tables.arrow import arrow_module
+from bayescope.tables.arrow import arrow_module, kind_of
 
 FORMATS = {
     ".parquet": "parquet",
@@ -19,13 +21,25 @@ FORMATS = {
     ".tsv": "csv",
 }
 WILD = "*?["
+# The cells of text that are missing values: those that pandas.read_csv takes for missing.
+MISSING = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+TRUE, FALSE = ("True", "TRUE", "true"), ("False", "FALSE", "false")
 
 
-def dataset_of(source: Any) -> Any:
+def wild(path: Path) -> bool:
+    """Whether a path has wildcards."""
+    return any(mark in str(path) for mark in WILD)
+
+
+def dataset_of(source: Any, *, truths: bool = True) -> Any:
     """One dataset of all files that a source names, in the order of their paths.
 
     Args:
         source: a file, a directory, a glob, a list of these, or a ``pyarrow.dataset.Dataset``.
+        truths: whether true and false are truth values in files of text, as pandas has it, and not words.
 
     Raises:
         InputError: if there is no such file, the files are of several formats or of none that is known, or one cannot
@@ -37,24 +51,27 @@ def dataset_of(source: Any) -> Any:
     if isinstance(source, datasets.Dataset):
         return source
     each = list(source) if isinstance(source, list | tuple) else [source]
-    if not each or not all(isinstance(one, str | Path) for one in each):
+    if not each or not all(isinstance(one, str | Path) and str(one) for one in each):
+        got = repr(source) if isinstance(source, str | list) and not source else type(source).__name__
         raise InputTypeError(
-            "source: expected a path, a glob, a list of these or a pyarrow.dataset.Dataset, got "
-            f"{'an empty list' if source == [] else type(source).__name__}."
+            f"source: expected a path, a glob, a list of these or a pyarrow.dataset.Dataset, got {got}."
         )
-    found = [path for one in each for path in _files(Path(one).expanduser())]
-    files = list(dict.fromkeys(found))
+    paths = [Path(one).expanduser() for one in each]
+    files = list(dict.fromkeys(path for one in paths for path in _files(one)))
     form = _format(files)
-    base = _base(Path(each[0]).expanduser()) if len(each) == 1 else None
-    options: dict[str, Any] = {} if base is None else {"partitioning": "hive", "partition_base_dir": str(base)}
-    options |= {"format": _reader(form, files)}
+    base = _base(paths)
+    options: dict[str, Any] = {} if base is None else {"partitioning": "hive", "partition_base_dir": base}
+    opened = partial(datasets.dataset, list(map(str, files)), format=_reader(form, files), **options)
     try:
-        dataset = datasets.dataset(list(map(str, files)), **options)
-        if form != "csv":
-            return dataset
-        return datasets.dataset(list(map(str, files)), schema=_with_floats(dataset.schema), **options)
+        return opened() if form != "csv" else _of_text(opened, truths=truths)
     except (arrow.ArrowException, OSError) as error:
         raise broken(", ".join(map(str, files[:3])), error) from None
+
+
+def told(source: Any) -> str:
+    """What a source is called in messages."""
+    each = source if isinstance(source, list | tuple) else [source]
+    return ", ".join(map(str, each)) if all(isinstance(one, str | Path) for one in each) else "table"
 
 
 def broken(table: str, error: Exception) -> InputError:
@@ -76,7 +93,7 @@ def _files(path: Path) -> Iterator[Path]:
             raise InputError(f"{path}: expected a directory with {_suffixes()} files, got none in it.")
         yield from found
         return
-    if any(mark in str(path) for mark in WILD):
+    if wild(path):
         base = _fixed(path)
         found = sorted(each for each in base.glob(str(path.relative_to(base))) if each.is_file())
         if not found:
@@ -97,33 +114,92 @@ def _format(files: Sequence[Path]) -> str:
 
 
 def _reader(form: str, files: Sequence[Path]) -> Any:
-    """pyarrow's reader of a format: of text it has to know what stands between cells."""
-    if form != "csv" or files[0].suffix.lower() != ".tsv":
+    """pyarrow's reader of a format: of text it has to know what stands between cells, and which are missing."""
+    if form != "csv":
         return form
     datasets, text = arrow_module("pyarrow.dataset"), arrow_module("pyarrow.csv")
-    return datasets.CsvFileFormat(parse_options=text.ParseOptions(delimiter="\t"))
-
-
-def _with_floats(schema: Any) -> Any:
-    """Text tells its types by its first rows alone: what is whole there may have digits further down."""
-    arrow = arrow_module()
-    return arrow.schema(
-        [field.with_type(arrow.float64()) if arrow.types.is_integer(field.type) else field for field in schema]
+    delimiter = "\t" if files[0].suffix.lower() == ".tsv" else ","
+    return datasets.CsvFileFormat(
+        parse_options=text.ParseOptions(delimiter=delimiter),
+        convert_options=text.ConvertOptions(
+            null_values=list(MISSING), strings_can_be_null=True, true_values=list(TRUE), false_values=list(FALSE)
+        ),
     )
 
 
-def _base(path: Path) -> Path | None:
-    """Below which folders such as year=2026 are columns; ``None`` for a file."""
-    if path.is_dir():
-        return path
-    return None if path.is_file() else _fixed(path)
+def _of_text(opened: Callable[..., Any], *, truths: bool) -> Any:
+    """Files of text, whose types pyarrow tells by the first rows of each alone.
+
+    Columns that are whole, true and false or empty there are looked at in all rows: there may be digits, words or
+    numbers further down. Numbers that are whole throughout stay so, for labels beyond 2⁵³ not to be rounded.
+    """
+    arrow = arrow_module()
+    wider = {arrow.null(): arrow.int64(), arrow.int64(): arrow.float64(), arrow.bool_(): arrow.string()}
+    first = opened()
+    schema = joint_schema(first.schema, [fragment.physical_schema for fragment in first.get_fragments()])
+    if not truths:
+        schema = _widened(schema, {field.name for field in schema if arrow.types.is_boolean(field.type)}, wider)
+    doubtful = {field.name for field in schema if field.type in wider}
+    while doubtful:
+        doubtful -= _readable(opened(schema=schema), sorted(doubtful))
+        schema = _widened(schema, doubtful, wider)
+        doubtful = {name for name in doubtful if schema.field(name).type in wider}
+    return opened(schema=schema)
+
+
+def _widened(schema: Any, names: set[str], wider: Mapping[Any, Any]) -> Any:
+    return arrow_module().schema(
+        [field.with_type(wider[field.type]) if field.name in names else field for field in schema]
+    )
+
+
+def _readable(dataset: Any, names: Sequence[str]) -> set[str]:
+    """Those of the columns whose cells are all of their type."""
+    if not names:
+        return set()
+    try:
+        for _ in dataset.scanner(columns=list(names), batch_readahead=1, fragment_readahead=1).to_batches():
+            pass
+    except arrow_module().ArrowInvalid:
+        half = len(names) // 2
+        return _readable(dataset, names[:half]) | _readable(dataset, names[half:]) if half else set()
+    return set(names)
+
+
+def joint_schema(schema: Any, others: Sequence[Any]) -> Any:
+    """A schema with the types that the columns have in all files together, so far as they go together."""
+    for place, field in enumerate(schema):
+        found = [other.field(field.name).type for other in others if field.name in other.names]
+        schema = schema.set(place, field.with_type(_joint(field.type, found)))
+    return schema
+
+
+def _joint(first: Any, others: Sequence[Any]) -> Any:
+    """Floating where some numbers are, text where some labels are; that of the first where nothing else is."""
+    arrow = arrow_module()
+    types = arrow.types
+    found = list(dict.fromkeys(kind for kind in [first, *others] if not types.is_null(kind)))
+    if len(found) < 2:
+        return found[0] if found else first
+    kinds = {kind_of(kind) for kind in found}
+    if kinds == {"numeric"}:
+        return arrow.int64() if all(map(types.is_signed_integer, found)) else arrow.float64()
+    return arrow.string() if kinds == {"categorical"} else found[0]
+
+
+def _base(paths: Sequence[Path]) -> str | None:
+    """Below which folders such as year=2026 are columns; ``None`` for files alone."""
+    if all(path.is_file() for path in paths):
+        return None
+    own = [str(path if path.is_dir() else path.parent if path.is_file() else _fixed(path)) for path in paths]
+    return own[0] if len(own) == 1 else os.path.commonpath(own)
 
 
 def _fixed(path: Path) -> Path:
     """The part of a glob before its first wildcard."""
     fixed = Path(path.anchor)
     for part in path.relative_to(path.anchor).parts:
-        if any(mark in part for mark in WILD):
+        if wild(Path(part)):
             return fixed
         fixed /= part
     return fixed

@@ -23,6 +23,22 @@ SHARE = 0.05
 SHORT = 80
 
 
+def path_of_all(path: str | Path | None) -> Path | None:
+    """Rank 0's path, on all processes: it alone reads and writes, so that the others need not name one.
+
+    Raises:
+        InputError: on all processes, if others name one and rank 0 does not.
+    """
+    paths = present().gather(None if path is None else Path(path))
+    if paths[0] is None and any(paths):
+        raise InputError(
+            "checkpoint: expected a file on rank 0, which reads and writes it for all, got None there and one on "
+            "another rank. Give it on rank 0, or on all ranks."
+        )
+    found: Path | None = paths[0]
+    return found
+
+
 @final
 class Checkpoint:
     """A file that a run is saved to and goes on from.
@@ -32,15 +48,15 @@ class Checkpoint:
     Of several processes rank 0 alone reads and writes it, and tells the others; all methods but `due` are collective.
 
     Args:
-        path: the file; ``None`` for no checkpoint. Its folder is made if it is missing.
+        path: the file, the same on all processes; ``None`` for no checkpoint. Its folder is made if it is missing.
         run: what has to be the same in a run that goes on, such as the number of rows.
 
     Raises:
         InputError: if a file cannot be written there.
     """
 
-    def __init__(self, path: str | Path | None, run: Mapping[str, Any]) -> None:
-        self._path = None if path is None else Path(path)
+    def __init__(self, path: Path | None, run: Mapping[str, Any]) -> None:
+        self._path = path
         self._run = dict(run)
         self._saved, self._took = time.monotonic(), 0.0
         self._processes = present()

@@ -47,10 +47,10 @@ class Interrupts:
         """Interrupts on every process if it is known on every one that one was interrupted.
 
         Raises:
-            KeyboardInterrupt: then.
+            KeyboardInterrupt: then, or what the program's own handler of the signal raises.
         """
         if self.agreed:
-            raise KeyboardInterrupt
+            self._interrupt()
 
     def ask(self) -> None:
         """Asks all processes, and interrupts every one if one was interrupted; collective.
@@ -62,8 +62,13 @@ class Interrupts:
             self.agreed = self._processes.sum_numbers(self.pending)[0] > 0
         self.raise_agreed()
 
+    def _interrupt(self) -> None:
+        if callable(self._before):
+            self._before(signal.SIGINT, None)
+        raise KeyboardInterrupt
+
     def _note(self, *_: Any) -> None:
         now = time.monotonic()
         if now - self._noted > SAME:
-            raise KeyboardInterrupt
+            self._interrupt()
         self.pending, self._noted = True, min(now, self._noted)

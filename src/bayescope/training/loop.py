@@ -26,7 +26,7 @@ from bayescope.training.minibatches import Rows
 from bayescope.training.objective import Objective
 from bayescope.training.optimizers import Schedule, step_sizes
 from bayescope.training.sharing import gpus_of, held, share_random_states
-from bayescope.training.steps import Steps, Turn, share_buffers
+from bayescope.training.steps import Steps, Turn
 from bayescope.training.watch import Watch
 
 # Shorter runs show no bar, and nobody reads one faster than this.
@@ -172,7 +172,7 @@ class Loop:
             interrupts.raise_agreed()
         terms = self._objective.finish_epoch(float(total))
         self._refuse_non_finite(terms["loss"])
-        share_buffers(self._processes, self._module)
+        self._steps.share_buffers()
         done = self._epoch + 1
         verdict = self._watch.judge(done)
         best, kept = (_snapshot(self._module), done) if verdict.best else (self._best, self._kept)

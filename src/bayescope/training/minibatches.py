@@ -17,7 +17,8 @@ from bayescope.likelihoods.targets import warn_of_probabilities
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
-from bayescope.network.inputs import call, explained, first_not_finite, map_tensors, take_rows
+from bayescope.network.inputs import call, explained, first_not_finite, map_tensors, take_rows, tensors
+from bayescope.network.pairs import map_arrays
 from bayescope.network.shards import same_on_all, set_epoch
 from bayescope.processes import alone, present
 from bayescope.row_noise import Cut
@@ -84,7 +85,8 @@ class Minibatches:
         rows: N, over all processes. The batches of a loader are counted in a pass of their own.
         outputs: C.
         batch_size: the most rows of a minibatch: that of the caller's loader, where it has one.
-        few: a few of this process's rows and their targets, as they were given.
+        few: a few of this process's rows and their targets, as they were given; another's, for a process without rows,
+            which tell it the shapes and are none of its own.
         generators: those that the order of the rows comes from, beside torch's own.
         cut: where the rows that were given last are in a minibatch of all processes.
 
@@ -114,12 +116,15 @@ class Minibatches:
             self._generator = torch.Generator().manual_seed(generator.initial_seed() + self._processes.rank)
         self.generators = [self._generator]
         self._source = data
+        self._whole: tuple[Any, Tensor] | None = None
         self._batches = self._read_by(data, in_memory=in_memory)
         with reading(module), torch.no_grad():
             inputs, targets = self._batches.example()
             with self._processes.agreed():
                 self._look(inputs, targets)
-                self._whole = (inputs, self._canonical(targets)) if in_memory else None
+                if in_memory:
+                    own = slice(0, self._batches.rows)  # none of those that are lent
+                    self._whole = take_rows(inputs, own), self._canonical(targets)[own]
         self.rows = self._count()
         self.outputs = self._shape[-1] if self._shape else 0
 
@@ -162,8 +167,20 @@ class Minibatches:
     @property
     def largest(self) -> int:
         """The rows of the largest minibatch, where they are cut here: of all processes if they share it."""
-        rows = self.rows if self._whole is None else len(self._whole[1])
-        return min(rows, self._size or rows)
+        return min(self._cut_from, self._size or self._cut_from)
+
+    @property
+    def steps(self) -> int:
+        """How many minibatches an epoch has on this process, where they are cut here."""
+        return math.ceil(self._cut_from / max(1, self.largest))
+
+    @property
+    def _cut_from(self) -> int:
+        """The rows that minibatches are cut from: all of them, or this process's own."""
+        if self._whole is not None:
+            return len(self._whole[1])
+        known = isinstance(self._source, Dataset) and not isinstance(self._source, IterableDataset)
+        return len(self._source) if known else self.rows
 
     def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:
         """The minibatches of an epoch, of which several processes have a part each."""
@@ -172,6 +189,8 @@ class Minibatches:
             return
         inputs, targets = self._whole
         rows = len(targets)
+        if not rows:
+            return
         if rows == self.largest:
             own = self._part(rows)
             yield (inputs, targets) if own is None else (take_rows(inputs, own), targets[own])
@@ -204,6 +223,18 @@ class Minibatches:
         """All rows that this process has in memory, with canonical targets."""
         assert self._whole is not None
         return self._whole
+
+    def joined(self, function: Callable[[Any, Tensor], Tensor]) -> Tensor:
+        """What a function gives for this process's rows as they come, in one piece: shape (0, …) if it has none.
+
+        Args:
+            function: of inputs and canonical targets, with rows on the first axis of what it gives.
+        """
+        found = [function(inputs, targets) for inputs, targets in self.in_order()]
+        if found:
+            return torch.cat(found)
+        inputs, targets = self.few
+        return function(inputs, self._canonical(targets))[:0]
 
     def part(self, rows: int) -> slice:
         """Which rows of a minibatch, shared or not, are this process's."""
@@ -307,7 +338,19 @@ def _never_empty(own: slice) -> slice:
 
 def permuted(rows: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:
     """The places of all rows in a new order, cut into as few parts of at most ``batch_size`` as there can be."""
-    return torch.randperm(rows, generator=generator).tensor_split(math.ceil(rows / batch_size))
+    return torch.randperm(rows, generator=generator).tensor_split(math.ceil(rows / batch_size)) if rows else []
+
+
+def rows_of_all(data: Any) -> int | None:
+    """How many rows arrays or a data set have on all processes together; ``None`` for what comes in batches."""
+    if isinstance(data, tuple | Mapping):
+        own = next((tensor.shape[0] for tensor in tensors(map_arrays(data)) if tensor.ndim), 0)
+    elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        own = len(data)  # type: ignore[arg-type]  # torch declares none
+    else:
+        return None
+    processes = present()
+    return own if same_on_all(processes, data) else round(processes.sum_numbers(own)[0])
 
 
 def _not_finite(row: int) -> InputError:

@@ -23,12 +23,12 @@ from bayescope.network.weights import LargestVariance, Weights
 from bayescope.network.wrappers import unwrapped
 from bayescope.processes import present
 from bayescope.training import facts as describing
-from bayescope.training.checkpoint import Checkpoint
+from bayescope.training.checkpoint import Checkpoint, path_of_all
 from bayescope.training.loop import Loop, Outcome, random_states
 from bayescope.training.minibatches import Minibatches, Rows
 from bayescope.training.objective import Objective
 from bayescope.training.optimizers import OptimizerChoice
-from bayescope.training.sharing import common, share_weights
+from bayescope.training.sharing import share_weights
 from bayescope.training.watch import Watch
 
 # Rows of a validation that are read at once.
@@ -64,7 +64,7 @@ class Settings:
         self.choice = optimizer if made else OptimizerChoice(optimizer, lr, batch_size)
         self.schedule = schedule
         self.checkpoint = checkpoint
-        self.generator = common(checks.generator(generator))
+        self.generator = checks.generator(generator)
         self.progress = checks.flag("progress", progress)
 
     @contextmanager
@@ -79,7 +79,7 @@ class Settings:
         model = unwrapped(model)
         module = model if inplace else checks.module_copy(model)
         share_weights(module)
-        with random_states(module, self.generator) as order:
+        with random_states(module, present().common_generator(self.generator)) as order:
             rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
             yield Training(self, module, chosen_weights(module, weights, rows.few[0]), rows, order, inplace)
 
@@ -123,11 +123,12 @@ class Training:
         """
         settings = self.settings
         optimizer = settings.choice.make(objective.parameters)
-        known = {} if settings.checkpoint is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
+        path = path_of_all(settings.checkpoint)
+        known = {} if path is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
         return Loop(
             self.module, objective, rows or self.rows, optimizer, values=settings.choice.values,
             schedule=settings.schedule, epochs=settings.epochs, watch=watch,
-            checkpoint=Checkpoint(settings.checkpoint, known), progress=settings.progress,
+            checkpoint=Checkpoint(path, known), progress=settings.progress,
         ).run()  # fmt: skip
 
     def _known(self, objective: Objective, optimizer: Optimizer) -> dict[str, Any]:

@@ -10,16 +10,6 @@ from torch import Tensor, nn
 from bayescope.processes import Processes, present
 
 
-def common(generator: torch.Generator) -> torch.Generator:
-    """The generator itself, which on every process goes on from where rank 0's is."""
-    processes = present()
-    if processes.count > 1:
-        state = generator.get_state()
-        processes.share([state])
-        generator.set_state(state)
-    return generator
-
-
 def share_weights(module: nn.Module) -> None:
     """Gives the module on every process rank 0's parameters and buffers."""
     present().share(held(module))

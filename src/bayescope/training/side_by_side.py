@@ -40,7 +40,7 @@ class RowsOfEach:
         self._inputs, self._targets = rows.whole()
         self._count = len(self._targets)
         self._whole: tuple[Any, Tensor] | None = None
-        if rows.largest == self._count:
+        if self._count and rows.largest == self._count:
             own = rows.part(self._count)
             self._whole = self._taken(torch.arange(self._count).expand(len(self.generators), -1)[:, own])
 
@@ -59,6 +59,8 @@ class RowsOfEach:
         if self._whole is not None:
             self._data.part(self._count)
             yield self._whole
+            return
+        if not self._count:
             return
         orders = [permuted(self._count, self._largest, generator) for generator in self.generators]
         for places in zip(*orders, strict=True):

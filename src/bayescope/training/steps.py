@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayescope.network.row_dropout import compiled, drawing
 from bayescope.processes import Processes
-from bayescope.row_noise import Cut, OwnRandomState
+from bayescope.row_noise import Cut, OwnRandomState, RecomputedError
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
 from bayescope.training.sharing import gpus_of, share_random_states
@@ -83,7 +83,7 @@ class Steps:
         double = any(parameter.dtype == torch.float64 for parameter in self._parameters)
         self._dtype = torch.float64 if double else torch.float32
         self._error: BaseException | None = None
-        self._left = self._more = False
+        self._left = self._more = self._read = False
 
     def turns(self, epoch: int) -> Iterator[Turn]:
         """The turns of an epoch, as many on each process."""
@@ -91,7 +91,7 @@ class Steps:
             for inputs, targets in self._rows.epoch(epoch):
                 yield Turn(inputs, targets, None)
             return
-        self._own = self._state()
+        self._own, self._read = self._state(), False
         iterator = self._rows.epoch(epoch)
         turn = self._next(iterator)
         self._more = True
@@ -100,6 +100,10 @@ class Steps:
             following = self._next(iterator) if self._left else _NOTHING
             yield turn
             turn = following
+
+    def share_buffers(self) -> None:
+        """Gives every process the same buffers after an epoch."""
+        share_buffers(self._processes, self._module, read=self._read)
 
     def evaluate(self, estimate: Estimate, turn: Turn) -> Taken:
         """Sets the gradients to those of the minibatch of all processes.
@@ -119,8 +123,8 @@ class Steps:
             parameter.grad = None
         if rows and self._error is None:
             try:
-                with drawing(None if self._whole_passes else turn.cut, self._own):
-                    nll = estimate(turn.inputs, turn.targets)
+                nll = self._estimated(estimate, turn)
+                self._read = True
             except BaseException as error:  # noqa: BLE001 — the others have to learn of it
                 self._error = error
         taken = self._summed(0 if self._error else rows, nll)
@@ -129,19 +133,31 @@ class Steps:
             share_random_states(self._processes, self._module, self._processes.count - 1)
         return taken
 
+    def _estimated(self, estimate: Estimate, turn: Turn) -> Tensor:
+        if not self._whole_passes:
+            try:
+                with drawing(turn.cut, self._own):
+                    return estimate(turn.inputs, turn.targets)
+            except RecomputedError:
+                self._whole_passes = True  # from now on, beginning with this step
+        with drawing(None, self._own):
+            return estimate(turn.inputs, turn.targets)
+
     def _summed(self, rows: int, nll: Tensor) -> Taken:
         weighted = [self._weighted(parameter, rows) for parameter in self._parameters]
         device = self._parameters[0].device
         told = [rows, self._left, self._error is not None, self._interrupts.pending]
-        numbers = torch.tensor([*map(float, told), *(float(p.grad is not None) for p in self._parameters)])
+        kinds = [[p.grad is not None, p.grad is not None and p.grad.is_sparse] for p in self._parameters]
+        numbers = torch.tensor([*map(float, told), *(float(kind) for pair in kinds for kind in pair)])
         value = nll.detach().to(device, self._dtype).reshape(1) * rows if rows else torch.zeros(1)
         sums = self._processes.sum([*weighted, *(t.to(device, self._dtype) for t in (numbers, value))])
         total, left, failed, interrupted, *used = sums[-2].tolist()
         if failed:
             self._processes.agree(self._error)
-        for parameter, gradient, present in zip(self._parameters, sums, used, strict=False):
+        for parameter, gradient, present, sparse in zip(self._parameters, sums, used[::2], used[1::2], strict=False):
             if present:
-                parameter.grad = (gradient / total).to(parameter.dtype)
+                mean = (gradient / total).to(parameter.dtype)
+                parameter.grad = mean.to_sparse(1) if sparse else mean  # as the optimiser has it of one process
         self._more, self._interrupts.agreed = left > 0, interrupted > 0
         return Taken(sums[-1][0] / total, total)
 
@@ -170,10 +186,18 @@ class Steps:
 _NOTHING = Turn(None, torch.empty(0), None)
 
 
-def share_buffers(processes: Processes, module: nn.Module) -> None:
-    """Gives every process the same buffers: the mean of batch norms' running statistics, and rank 0's of all others."""
-    if processes.count == 1:
+def share_buffers(processes: Processes, module: nn.Module, *, read: bool) -> None:
+    """Gives every process the same buffers: the mean of batch norms' running statistics, and one rank's of all others.
+
+    Args:
+        processes: all of them.
+        module: whose buffers they are.
+        read: whether it has read rows on this process. Where it has read none its buffers tell nothing: the mean is
+            over the others, and the first of them has the buffers that all get.
+    """
+    if processes.count == 1 or not any(True for _ in module.buffers()):
         return
+    readers = processes.gather(read)
     held: list[Tensor] = []
     for part in module.modules():
         named = zip(part.buffer_names, part.buffers(), strict=True) if isinstance(part, Stack) else part.named_buffers(
@@ -181,6 +205,6 @@ def share_buffers(processes: Processes, module: nn.Module) -> None:
         )  # fmt: skip
         held += [buffer for name, buffer in named if name.rpartition(".")[2] in ("running_mean", "running_var")]
     with torch.no_grad():
-        for buffer, total in zip(held, processes.sum(held), strict=True):
-            buffer.copy_(total / processes.count)
-    processes.share([buffer.detach() for buffer in module.buffers()])
+        for buffer, total in zip(held, processes.sum([buffer * read for buffer in held]), strict=True):
+            buffer.copy_(total / sum(readers))
+    processes.share([buffer.detach() for buffer in module.buffers()], readers.index(True))

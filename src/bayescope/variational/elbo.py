@@ -257,7 +257,7 @@ class RowDraws:
             seed = torch.initial_seed() + 1 + processes.rank
             state = None if processes.count == 1 else OwnRandomState(seed, gpus_of(self._module))
             for inputs, targets in self._rows.in_order(self._together):
-                with drawing(self._rows.cut, state):
+                with drawing(self._rows.cut, state, backward=False):
                     f = self._random.passes(
                         self._gaussians, inputs, estimator="local_reparameterization", samples=ROUND
                     )  # fmt: skip

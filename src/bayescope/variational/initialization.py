@@ -108,16 +108,19 @@ def capped(sds: Tensor, training: Training, likelihood: Likelihood, prior: Prior
         kl_weight: w.
     """
     function = NetworkModel(training.module, training.weights, training.rows.outputs)
-    inputs, targets = next(iter(training.rows.in_order(ROWS)))
-    inputs, targets = take_rows(inputs, slice(0, ROWS)), targets[:ROWS]
+    first = next(iter(training.rows.in_order(ROWS)), None)  # none on a process without rows
     precision, centre = prior.diagonal(training.weights.dim).to(sds), prior.centre(training.weights.dim).to(sds)
 
     def fit(cap: float) -> float:
+        if first is None:
+            return 0.0
+        inputs, targets = take_rows(first[0], slice(0, ROWS)), first[1][:ROWS]
         q = DiagonalPrecision(sds.clamp(max=cap).square().reciprocal())
         f = function.sampled(inputs, function.flat, q, DRAWS, torch.Generator().manual_seed(0))
         return sum(float(log_likelihood(likelihood, of_draw, targets)) for of_draw in f) / DRAWS
 
-    rows, *fits = present().sum_numbers(len(targets), *map(fit, CAPS))
+    own = 0 if first is None else min(ROWS, len(first[1]))
+    rows, *fits = present().sum_numbers(own, *map(fit, CAPS))
     share = training.rows.rows / rows
     divergences = [gaussian_kl(function.flat, sds.clamp(max=cap), precision, centre) for cap in CAPS]
     bounds = [share * fit - kl_weight * float(kl) for fit, kl in zip(fits, divergences, strict=True)]

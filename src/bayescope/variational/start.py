@@ -183,12 +183,13 @@ def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
     likelihood = training.settings.likelihood
     if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
         return None
-    apart = []
+
+    def apart(inputs: Any, targets: Tensor) -> Tensor:
+        f = call(training.module, inputs).to(torch.float64).flatten(0, -2) if trained else 0.0
+        return targets.flatten(0, 1) - f
+
     with reading(training.module), torch.no_grad():
-        for inputs, targets in training.rows.in_order():
-            f = call(training.module, inputs).to(torch.float64).flatten(0, -2) if trained else 0.0
-            apart.append(targets.flatten(0, 1) - f)
-    left = torch.cat(apart)
+        left = training.rows.joined(apart)
     return mean_square(left, about_mean=not trained)
 
 

@@ -12,6 +12,7 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior
+from bayescope.processes import present
 from bayescope.variational.fit import Held, fit
 from bayescope.variational.recipe import Recipe, check_groups
 
@@ -104,18 +105,19 @@ def variational(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    if patience is not None and validation is None:
-        raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
-    if epochs == 0 and (validation is not None or checkpoint is not None):
-        raise UnsupportedError(
-            "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
-        )
-    check_groups(prior_precision, groups)
-    recipe = Recipe.checked(
-        family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight, warmup=warmup,
-        initial_sd=initial_sd, groups=groups, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
-        batch_size=batch_size, progress=progress,
-    )  # fmt: skip
+    with present().called("variational", locals()):
+        if patience is not None and validation is None:
+            raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
+        if epochs == 0 and (validation is not None or checkpoint is not None):
+            raise UnsupportedError(
+                "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
+            )
+        check_groups(prior_precision, groups)
+        recipe = Recipe.checked(
+            family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight, warmup=warmup,
+            initial_sd=initial_sd, groups=groups, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
+            batch_size=batch_size, progress=progress,
+        )  # fmt: skip
     return fit(
         recipe, model, data, likelihood, weights, prior_precision, generator,
         held=Held(validation, patience, checkpoint),

@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
+from bayescope.tables.column_sums import LabelsSeen, NumbersSeen, Sample, Sampler
 from bayescope.tables.columns import Column, Kind, values_of_kind
 from bayescope.tables.encoding import CategoricalEncoding
 from bayescope.tables.preprocessing import (
@@ -24,7 +25,6 @@ from bayescope.tables.preprocessing import (
     refuse_far,
 )
 from bayescope.tables.scaling import Quantiles, Standard
-from bayescope.tables.seen import LabelsSeen, NumbersSeen, Sample, Sampler
 
 
 @final
@@ -50,7 +50,6 @@ class TableSeen:
         *,
         scaling: ScalingName | None,
         encoding: EncodingName,
-        seed: int | Sequence[int] = 0,
     ) -> None:
         if scaling is not None:
             checks.choice("scaling", scaling, [name for name in UNITS if name is not None])

@@ -8,8 +8,8 @@ import pytest
 
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.tables import read_table
-from bayescope.tables.learning import TableSeen
 from bayescope.tables.preprocessing import Preprocessing, taken
+from bayescope.tables.preprocessing_in_blocks import TableSeen
 
 ROWS = 700
 
@@ -23,6 +23,7 @@ def table() -> pd.DataFrame:
             "text": source.choice(["x", "y", "z"], ROWS),
             "truth": source.random(ROWS) < 0.5,
             "gaps": source.normal(size=ROWS),
+            "grade": pd.Categorical(source.choice(["lo", "hi", "mid"], ROWS), ["lo", "mid", "top", "hi"]),
             "one": 1.5,
         }
     )

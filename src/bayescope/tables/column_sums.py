@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -90,7 +90,16 @@ class NumbersSeen:
 
     def quantiles(self, sample: tuple[np.ndarray, np.ndarray]) -> Quantiles:
         """Its normal scores: of all numbers where at most 1,024 are different, else of a sample and its weights."""
-        return Quantiles.fit(*(sample if self.values is None else (self.values, self.counts)))
+        return Quantiles.fit(*self.known(sample))
+
+    def known(self, sample: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Its different numbers and how often each was there; of more than 1,024 those of a sample, and their weights.
+
+        A column that is mostly missing may have none in the sample: its extremes stand for it then.
+        """
+        if self.values is not None:
+            return self.values, self.counts
+        return sample if sample[0].size else (np.array([self._low, self._high]), np.full(2, 0.5 * self._mass))
 
     def encoding(self, transform: Transform, sample: tuple[np.ndarray, np.ndarray]) -> NumericEncoding:
         """How the column is encoded; its histogram is still empty.
@@ -141,7 +150,7 @@ class LabelsSeen:
     def __init__(self, name: str) -> None:
         self.name = name
         self.tally: dict[object, float] = {}
-        self._declared: tuple[object, ...] | None = None
+        self._declared: dict[object, None] | None = None
 
     def add(self, column: Column, weights: np.ndarray) -> None:
         """Labels, and how often each counts, above 0.
@@ -149,25 +158,35 @@ class LabelsSeen:
         Raises:
             InputError: if there are more different labels than a model could have an effect for.
         """
-        self._declared = column.categories
+        self._declare(column.categories)
         if column.values.size:
             labels, places = _coded(column.values)
             self._merge(dict(zip(labels, np.bincount(places, weights).tolist(), strict=True)))
 
     def joined(self, other: LabelsSeen) -> LabelsSeen:
         """This, with what another pass has seen of other rows."""
-        self._declared = self._declared or other._declared
+        self._declare(other._declared)
         self._merge(other.tally)
         return self
 
     def encoding(self) -> CategoricalEncoding:
         """How the column is encoded."""
-        return CategoricalEncoding.of(self.name, self.tally, self._declared)
+        declared = None if self._declared is None else tuple(self._declared)
+        return CategoricalEncoding.of(self.name, self.tally, declared)
+
+    def _declare(self, labels: Iterable[object] | None) -> None:
+        """The labels that files declare, in the order of the first, then of those that declare more."""
+        if labels is not None:
+            self._declared = (self._declared or {}) | dict.fromkeys(labels)
+            self._refuse_many(len(self._declared))
 
     def _merge(self, tally: dict[object, float]) -> None:
         for label, count in tally.items():
             self.tally[label] = self.tally.get(label, 0.0) + count
-        if len(self.tally) > MOST_LABELS:
+        self._refuse_many(len(self.tally))
+
+    def _refuse_many(self, labels: int) -> None:
+        if labels > MOST_LABELS:
             raise InputError(
                 f"column {self.name!r}: expected labels that rows share, got more than {MOST_LABELS:,} different ones. "
                 "Leave the column out, or turn it into numbers or into fewer labels."
