@@ -4,25 +4,28 @@
 PYTHON ?= python3 python3.13 python3.12 python3.11
 WORKERS ?= 2
 BIN := .venv/bin
+BENCH := .venv-bench/bin
+NAMES ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types layers docs format bench-env clean
+.PHONY: help demo test lint types layers docs format bench bench-quick bench-check bench-env clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, against NUTS, on a real table; results in demo/
 	$(BIN)/bayescope compare demo/breast_cancer.csv --target malignant --out demo/results
 	@echo "The table and the pictures lie in demo/results"
 
+# Bytecode is kept, whatever the shell says: each process that a test starts would compile the package anew.
 test: lint layers .venv/.installed-docs  ## everything that has to pass: lint, types, layers, the site, tests and doctests
 	@$(MAKE) --no-print-directory types & types=$$!; $(MAKE) --no-print-directory docs; docs=$$?; \
 	  wait $$types && exit $$docs  # each of them keeps one core busy
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "NO BROWSER: the tests of reports in Chromium are skipped. apt-get install chromium brings one." >&2
-	BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting
 	$(BIN)/ruff check --quiet
@@ -43,18 +46,28 @@ format: .venv/.installed-dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format --quiet
 
-bench-env: .venv/.installed-bench .venv/.installed-peers  ## add the peers that bench/ runs beside bayescope
+bench: bench-env  ## measure everything beside the peers: hours; goes on where it was stopped. Other: make bench NAMES="vi nuts"
+	$(BENCH)/python -m bench $(NAMES)
 
-clean:  ## remove what make made: .venv, demo, caches
-	rm -rf .venv demo site build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+bench-quick: bench-env  ## run every benchmark at small sizes, in about ten minutes; the results stay as they are
+	$(BENCH)/python -m bench --quick $(NAMES)
+
+bench-check: bench-env  ## fail where something is slower by a fifth than the committed results say
+	$(BENCH)/python -m bench.check $(NAMES)
+
+bench-env: .venv-bench/.installed  ## an environment of its own with the peers
+
+clean:  ## remove what make made: environments, demo, caches
+	rm -rf .venv .venv-bench demo site bench/quick build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	@mkdir -p demo
 	$(BIN)/python $< $@
 
-.venv/bin/python:
+.venv/bin/python .venv-bench/bin/python:
 	@for python in $(PYTHON); do \
-	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then exec "$$python" -m venv .venv; fi; \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    exec "$$python" -m venv $(patsubst %/bin/python,%,$@); fi; \
 	done; \
 	echo "bayescope needs Python 3.11 or newer; none of these is one: $(PYTHON). Name yours: make PYTHON=/path/to/python" >&2; \
 	exit 1
@@ -65,10 +78,12 @@ demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
-# Those of the second line ask for torchvision, which has no build that fits a CPU-only torch, and run without it, and those
-# of the last for packages of their authors' own examples; the first is laplace-torch's other dependency.
-.venv/.installed-peers: constraints.txt | .venv/.installed-bench
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
+# The peers come without their dependencies: these ask for torchvision, which has no build that fits a CPU-only torch and
+# which they run without, or for packages of their authors' own examples. What they do need is in the extra "bench".
+.venv-bench/.installed: pyproject.toml constraints.txt | .venv-bench/bin/python
+	@echo "Installing bayescope[bench] and the peers into .venv-bench (minutes)"
+	@$(BENCH)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
+	@$(BENCH)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
 	  asdfghjkl \
 	  laplace-torch curvlinops-for-pytorch backpack-for-pytorch \
 	  bayesian-torch ivon-opt pyro-ppl pyro-api

@@ -15,11 +15,6 @@ from tests.curvature import reference
 from tests.curvature.cases import Case, assert_close, fill, fit
 from tests.curvature.test_kronecker import definitions
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    transformers = pytest.importorskip("transformers", reason="pip install 'bayescope[dev]' brings transformers")
-    peft = pytest.importorskip("peft", reason="pip install 'bayescope[dev]' brings peft")
-
 VOCABULARY, WIDTH, LENGTH, CLASSES = 11, 8, 5, 3
 NO_MODE = pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")  # these weights are random
 SIZES = {
@@ -51,6 +46,9 @@ def adapted(architecture: str, task: str) -> nn.Module:
     """A language model from its configuration alone, with adapters; only those require gradients."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
+        # Here, so that only the process that runs these tests takes seconds to import them.
+        transformers = pytest.importorskip("transformers", reason="pip install 'bayescope[dev]' brings transformers")
+        peft = pytest.importorskip("peft", reason="pip install 'bayescope[dev]' brings peft")
         settings = {"vocab_size": VOCABULARY, "pad_token_id": 0, "num_labels": CLASSES, **SIZES[architecture]}
         config = transformers.AutoConfig.for_model(architecture, **settings)
         kind = "AutoModelForSequenceClassification" if task == "classes" else "AutoModelForCausalLM"

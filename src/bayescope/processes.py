@@ -27,9 +27,8 @@ from bayescope.errors import BayescopeWarning, ProcessError, UnsupportedError, w
 BUCKET_BYTES = 2**26
 # Arguments that are each process's own, or of which rank 0's counts; of others it counts whether they are given.
 OWN = frozenset(
-    ("self", "q", "model", "make_model", "data", "generator", "random_state", "checkpoint", "memory", "progress",
-     "verbose", "n_jobs")
-)  # fmt: skip
+    ("self", "q", "model", "make_model", "data", "generator", "random_state", "checkpoint", "memory", "progress")
+)
 GIVEN = frozenset(("validation",))
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)

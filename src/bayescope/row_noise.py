@@ -7,18 +7,17 @@ process would draw. What cannot be drawn so comes from a random state of the pro
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import FrameType
 from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
 from bayescope.errors import BayescopeError
+from bayescope.recomputation import in_checkpoint
 
 Draw = Callable[[Sequence[int]], Tensor]
 
@@ -120,16 +119,9 @@ def unsettled() -> Drawing | None:
 
 def _present() -> Drawing | None:
     drawing = _drawing.get()
-    if drawing is not None and drawing.backward and _in_checkpoint():
+    if drawing is not None and drawing.backward and in_checkpoint():
         raise RecomputedError("expected random numbers outside of torch.utils.checkpoint, got some inside.")
     return drawing
-
-
-def _in_checkpoint() -> bool:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
-        frame = frame.f_back
-    return frame is not None
 
 
 def for_all(draw: Callable[[], Tensor]) -> Tensor:

@@ -195,9 +195,8 @@ class Representatives(NamedTuple):
             variance: v of all classes, shape (N, C), or ``None``.
             count: R.
         """
-        score = mean.detach() if variance is None else mean.detach() + 0.5 * variance.detach()
-        score = score.scatter(-1, classes, -torch.inf)
-        q = score.softmax(-1)
+        score = (mean if variance is None else mean + 0.5 * variance).scatter(-1, classes, -torch.inf)
+        q = score.detach().softmax(-1)
         if variance is None:
             even = torch.full_like(q, 1.0 / (q.shape[1] - classes.shape[1])).scatter(-1, classes, 0.0)
             q = 0.5 * (q + even)

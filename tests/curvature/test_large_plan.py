@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.errors import MemoryBudgetError
+from bayescope.network.network import Network
 from bayescope.posterior import gaussian
 from tests.curvature.test_output_factor import Pixels
 from tests.curvature.test_plan import Peak
@@ -89,6 +90,14 @@ def test_no_more_is_taken_than_was_planned(name: str, monkeypatch: pytest.Monkey
     with Peak() as top:
         assert q.predict(x[:2], top=3, integral="mackay").probs.shape == (2, *y.shape[1:], 3)
     assert top.bytes <= planned.variance_bytes
+
+
+def test_the_check_of_many_weights_takes_what_was_planned() -> None:
+    model, x, y = built(lambda: classifier(2000, 200)).float(), randn(8, 16), torch.arange(8)
+    planned = bs.plan(model, (x, y), likelihood="categorical", weights="last_layer", output_factor="diagonal")
+    with Peak() as tracing:
+        Network.trace(model, x, "last_layer")
+    assert tracing.bytes <= planned.tracing_bytes <= 2 * tracing.bytes
 
 
 def test_a_dense_output_factor_that_does_not_fit_is_refused_before_anything_is_read() -> None:

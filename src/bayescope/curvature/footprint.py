@@ -167,7 +167,7 @@ class Footprint:
         """
         travelling = 0 if head else 2 * max(self.cotangents)
         spread = PROBES * self.native * (2 * self.outputs + sum(self.cotangents) + travelling)
-        sums = self.dim * (COPIES * self.itemsize + FLOAT64)  # and where each weight is in the flat vector
+        sums = self.dim * (2 * self.itemsize + 2 * FLOAT64)  # and where each weight is in the flat vector, twice
         return sums + PROBES * (spread + self.held)
 
     def reading(self, cotangents: int) -> int:

@@ -15,7 +15,6 @@ from bayescope.errors import (
     InputTypeError,
     UndefinedQuantityError,
     UnsupportedError,
-    warn,
 )
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import LEARN
@@ -26,7 +25,7 @@ from bayescope.laplace.hyperparameters import SHOWN, listed
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
-from bayescope.processes import present
+from bayescope.processes import present, warn_once
 
 METHODS = ("evidence", "validation")
 # Held-out rows that are read at once, where nothing else is asked for.
@@ -183,7 +182,7 @@ def _determined(fit: LaplaceFit, groups: PriorGroups) -> str:
 
 def _warn_of(optimum: Optimum) -> None:
     if optimum.stuck:
-        warn(
+        warn_once(
             f"prior_precision: expected an evidence with a maximum, got one that goes on rising to the end of the "
             f"range in {', '.join(optimum.stuck[:SHOWN])}: those weights are at their prior mean, or the data tell "
             "nothing of them. Let them share a prior precision with others (groups='scalar'), or leave them out of "
@@ -191,7 +190,7 @@ def _warn_of(optimum: Optimum) -> None:
             ConvergenceWarning,
         )
     if not optimum.settled:
-        warn(
+        warn_once(
             "prior_precision: expected a stationary evidence, got one that still has a slope after "
             f"{len(optimum.log_evidences)} steps. Take fewer groups, or tune again from here.",
             ConvergenceWarning,

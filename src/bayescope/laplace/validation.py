@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError, warn
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.laplace.evidence import has_noise, require_diagonal
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
@@ -25,7 +25,7 @@ from bayescope.network.positions import Question, by_cotangent, by_pair
 from bayescope.posterior import MixturePosterior, Posterior
 from bayescope.posterior.posterior import in_rows
 from bayescope.precision import BlockPrecision, DiagonalPrecision, Precision
-from bayescope.processes import Processes, present
+from bayescope.processes import Processes, present, warn_once
 from bayescope.tape import JoinedTape
 
 # The grid: so many values a decade, for so many decades to either side of the present value.
@@ -372,7 +372,7 @@ def _warn_of_ends(best: tuple[int, ...], names: Sequence[str], groups: int) -> N
     if ends:
         closed = any(value == REACH for value in best[:groups])
         why = "the posterior closes onto the mode: its predictions are those of the mode. " if closed else ""
-        warn(
+        warn_once(
             f"tune_prior: expected an optimum within {DECADES} decades of the present values, got the end of the range "
             f"for {', '.join(ends)}: {why}Tune again from here, or give the value.",
             ConvergenceWarning,

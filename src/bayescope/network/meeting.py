@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from bayescope.errors import UnsupportedError
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, map_tensors
+from bayescope.recomputation import OwnWeights
 from bayescope.reparameterization import GaussianTensor
 
 # The arguments of each function that may be a site, in order.
@@ -80,7 +81,7 @@ class Meeting(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._values, self._sites, self._rows, self._answer = values, sites, rows, answer
-        self._left = set(sites)
+        self._left, self._own = set(sites), OwnWeights()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -94,6 +95,8 @@ class Meeting(TorchFunctionMode):
 
         def value(argument: Any) -> Any:
             found = self._values.get(id(argument), argument)
+            if found is not argument:
+                self._own.check()
             if not isinstance(found, GaussianTensor):
                 return found
             passed.append(id(argument))
@@ -106,6 +109,7 @@ class Meeting(TorchFunctionMode):
         return result
 
     def _met(self, func: Any, given: dict[str, Any], met: list[int]) -> Tensor:
+        self._own.check()
         if not self._left.issuperset(met):
             raise self._elsewhere()
         self._left.difference_update(met)

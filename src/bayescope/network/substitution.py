@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from bayescope.recomputation import OwnWeights
+
 Rewrites = Mapping[Callable[..., Any], Callable[..., Any]]
 
 
@@ -23,6 +25,9 @@ class Substituted(TorchFunctionMode):
         parameters: those to be replaced.
         values: what takes the place of each.
         rewrites: functions that are run instead of some of torch's; they may return ``NotImplemented``.
+
+    Raises:
+        RecomputedWeightsError: from inside, if a part of the network is run by torch.utils.checkpoint with gradients.
     """
 
     def __init__(
@@ -30,7 +35,7 @@ class Substituted(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._values = {id(parameter): value for parameter, value in zip(parameters, values, strict=True)}
-        self._rewrites = rewrites
+        self._rewrites, self._own = rewrites, OwnWeights()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = tuple(map(self._replaced, args))
@@ -45,4 +50,8 @@ class Substituted(TorchFunctionMode):
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, tuple | list | dict):
             return tree_map(self._replaced, value)
-        return self._values.get(id(value), value)
+        replacement = self._values.get(id(value))
+        if replacement is None:
+            return value
+        self._own.check()
+        return replacement

@@ -290,8 +290,8 @@ class Probe:
         mixture = self.mixture[..., None]
         with torch.autocast(like.device.type, enabled=False):  # it is for the network's own products
             for part in treatment.parts:
-                sums = part.tape(read).transpose_multiply(mixture)[:, 0]
-                found[part.positions(offsets).to(like.device)] = sums.to(like)
+                places = part.positions(offsets).to(like.device)  # first: what they are made of takes as much again
+                found[places] = part.tape(read).transpose_multiply(mixture)[:, 0].to(like)
         values = dict(zip(weights.names, found.split(sizes), strict=True))
         in_sites = {view.name for site, _ in recorded.used for view in site.views}
         # Where nothing is seen no rounding is either: in a coarse dtype all of a small gradient is within tolerance.

@@ -74,7 +74,7 @@ def report(
         >>> X, y = load_iris(return_X_y=True)
         >>> model = BayesianLogisticRegression().fit(X[::2], y[::2])
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     report(model, X[1::2], y[1::2], out=f"{folder}/iris.html", held_out=True).name
+        ...     report(model, X[1::2], y[1::2], out=f"{folder}/iris.html", held_out=True, reference=None).name
         'iris.html'
     """
     path = _file(out)

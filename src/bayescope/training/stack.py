@@ -16,6 +16,7 @@ from bayescope.errors import BayescopeError
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.substitution import Substituted
 from bayescope.network.weights import Weights
+from bayescope.recomputation import RecomputedWeightsError
 
 # One pass for all saves calls to torch. Where the rows of a minibatch times the weights of a member are more than this,
 # products take most of the time, and on a CPU those of one member at a time are the faster ones.
@@ -171,6 +172,8 @@ def obstacle(modules: Sequence[nn.Module], inputs: Any, *, evaluated: bool = Fal
             outputs = call(stack, for_each(inputs, len(modules)))
             if outputs.requires_grad:
                 outputs.sum().backward()
+    except RecomputedWeightsError:
+        return "torch.utils.checkpoint runs parts of them again"
     except (BayescopeError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, ValueError, TypeError, UserWarning) as error:

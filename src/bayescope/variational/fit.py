@@ -19,6 +19,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
+from bayescope.processes import present
 from bayescope.training.loop import Outcome
 from bayescope.training.optimizers import OptimizerChoice
 from bayescope.training.settings import Settings, Training
@@ -194,7 +195,8 @@ class Conditioning:
             prior: p(θ), such as the last posterior.
             data: X and y, or a DataLoader or Dataset.
         """
-        given = data[0] if len(data) == 1 else tuple(data)
+        with present().called("condition", {"recipe": self.recipe}):
+            given = data[0] if len(data) == 1 else tuple(data)
         recipe = replace(self.recipe, groups="layer")
         return fit(
             recipe, self.function.module, given, self.likelihood, self.function.weights, prior, self.seed,

@@ -1,0 +1,45 @@
+"""The list of benchmarks is true: each is there, and what it writes is found by its name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from bench import record
+from bench.suite import SUITE, Benchmark
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("benchmark", SUITE, ids=lambda each: each.name)
+def test_each_is_there(benchmark: Benchmark) -> None:
+    spec = importlib.util.find_spec(benchmark.module)
+    assert spec is not None
+    assert f"python -m {benchmark.module}" in Path(str(spec.origin)).read_text(encoding="utf-8")
+
+
+def test_all_modules_that_can_be_run_are_in_it() -> None:
+    runnable = {
+        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+        for path in (ROOT / "bench").rglob("*.py")
+        if "record.arguments(" in path.read_text(encoding="utf-8") or "chosen_of(" in path.read_text(encoding="utf-8")
+    }
+    assert runnable - {"bench.papers.common", "bench.record"} <= {each.module for each in SUITE}
+
+
+def test_results_are_written_whole_with_what_made_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    origin = record.made("bench.curvature")
+    text = record.page("Title", origin, "What was done.", [record.table(["a", "b"], [[1, 2]])])
+    record.save(tmp_path / "new", "name", {"made": origin, "numbers": [1.5]}, text)
+    assert json.loads((tmp_path / "new" / "name.json").read_text())["made"]["code"] == record.code("bench.curvature")
+    assert record.load(tmp_path / "new", "name")["numbers"] == [1.5]
+    assert (tmp_path / "new" / "name.md").read_text() == text == capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["name.json", "name.md"]
+    assert record.load(tmp_path, "absent") == {}
+
+
+def test_the_code_of_a_result_is_that_of_the_library_and_of_the_benchmark() -> None:
+    assert record.code("bench.curvature") == record.code("bench.curvature") != record.code("bench.predict")

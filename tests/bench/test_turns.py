@@ -1,0 +1,69 @@
+"""Ratios within one run, and whether a later run is slower."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from bench.check import ALLOWED, least, our_ratios, slower
+from bench.turns import Machine, Work, in_turns, ratios, shown
+
+UNIT = "a pass"
+
+
+def clocked(seconds: dict[str, float]) -> tuple[Any, Any]:
+    """A clock that each work's run moves on by the work's own seconds."""
+    now = [0.0]
+
+    def clock() -> float:
+        return now[0]
+
+    def run_of(name: str) -> Any:
+        def run() -> None:
+            now[0] += seconds[name]
+
+        return run
+
+    return clock, run_of
+
+
+def test_a_ratio_is_per_row_and_in_its_turn() -> None:
+    clock, run_of = clocked({UNIT: 2.0, "fit": 9.0, "theirs": 1.0})
+    works = [
+        Work(UNIT, run_of(UNIT), UNIT, rows=100),
+        Work("fit", run_of("fit"), UNIT, rows=50, budget=10.0, flops=1e9),
+        Work("fit", run_of("theirs"), UNIT, "peer, slow", rows=1),
+    ]
+    in_turns(works, 5, 2, clock)
+    assert [len(work.seconds) for work in works] == [5, 5, 2]
+    (record,) = ratios(works, Machine(1e9, 1e9))
+    assert record["ratio"] == record["least"] == record["greatest"] == pytest.approx(9.0)
+    assert record["over_floor"] == pytest.approx(9.0)
+    assert record["peers"]["peer, slow"]["ratio"] == pytest.approx(50.0)
+    assert "50 (slow, 1 rows)" in shown([record])
+
+
+def test_a_peer_that_refuses_is_a_result_and_our_failure_is_not() -> None:
+    def refuse() -> None:
+        raise NotImplementedError("no such layer")
+
+    works = [Work(UNIT, lambda: None, UNIT), Work("fit", lambda: None, UNIT), Work("fit", refuse, UNIT, "peer")]
+    in_turns(works, 1, clock=iter(range(1000)).__next__)
+    assert ratios(works)[0]["peers"]["peer"]["failure"] == "NotImplementedError: no such layer"
+    with pytest.raises(NotImplementedError):
+        in_turns([Work("fit", refuse, UNIT)], 1)
+
+
+def test_what_has_grown_by_more_than_a_fifth_is_slower() -> None:
+    committed = {"fit": 2.0, "predict": 5.0, "gone": 1.0}
+    now = {"fit": 2.0 * ALLOWED + 0.01, "predict": 5.9}
+    assert slower(committed, now) == {"fit": pytest.approx(ALLOWED + 0.005), "gone": math.inf}
+    assert slower(committed, least(now, {"fit": 2.1})) == {"gone": math.inf}
+
+
+def test_the_ratios_of_results_are_ours_alone() -> None:
+    results = {"ratios": [{"work": "fit", "ratio": 3.0, "peers": {}}, {"work": "theirs", "peers": {"peer": {}}}]}
+    assert our_ratios(results) == {"fit": 3.0}
+    assert our_ratios({}) == {}
