@@ -6,11 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from bayescope.metrics import Reliability
 from bayescope.report.facts.calibration import PIT_BINS, ClassCalibration, NumberCalibration
 from bayescope.report.facts.judged import Judged
 from bayescope.report.facts.predictions import Predictions
-from bayescope.report.page.blocks import Figure
-from bayescope.report.page.figures import axis, diagonal, dots, layout, rounded, table, words
+from bayescope.report.page.blocks import Figure, Table
+from bayescope.report.page.figures import Trace, axis, diagonal, dots, layout, rounded, table, words
 from bayescope.report.page.numbers import percent, plain, short
 
 # The upper part of the reliability chart is the curve, the lower the counts.
@@ -27,6 +28,34 @@ def reliability(c: ClassCalibration, classes: int) -> Figure:
     """
     r = c.reliability
     filled = np.flatnonzero(r.count > 0)
+    least = 1.0 / classes
+    start = max(0.0, float(np.floor(10 * min(least, *r.accuracy[filled], *r.low[filled])) / 10))
+    x_axis = axis("confidence in the predicted class", range=[least - 0.02, 1.015], anchor="y2")
+    x_axis |= {"tickformat": ".0%", "dtick": 0.1 if classes == 2 else 0.2}
+    y_axis = axis("share that is right", range=[start - 0.06, 1.03], domain=list(CURVE), tickformat=".0%")
+    outside = sum(bool(r.accuracy[b] < r.low[b] or r.accuracy[b] > r.high[b]) for b in filled)
+    return Figure(
+        "reliability",
+        "Is it right as often as it says?",
+        "Points on the dotted line are perfectly calibrated. Below it the model is too sure of itself, above it too "
+        "modest. The bars behind the points are where 95 % of a calibrated model's points would fall; the foot counts "
+        "rows.",
+        f"Reliability diagram over {len(filled)} bins of confidence: {outside} of them lie outside the band of a "
+        "calibrated model.",
+        _bins(r, filled, diagonal(start, 1.0)),
+        layout(
+            x_axis,
+            y_axis,
+            yaxis2=axis("rows", domain=list(COUNTS), nticks=3, rangemode="tozero"),
+            barmode="overlay",
+        ),
+        _table_of_bins(r, filled),
+        400,
+    )
+
+
+def _bins(r: Reliability, filled: np.ndarray, calibrated: Trace) -> tuple[Trace, ...]:
+    """What is drawn: the band of each bin, the line of a calibrated model, the points and the rows below."""
     x, y = rounded(r.confidence[filled]), rounded(r.accuracy[filled])
     width = float(np.diff(r.edges)[0])
     hover = [
@@ -56,11 +85,10 @@ def reliability(c: ClassCalibration, classes: int) -> Figure:
         "hovertext": [f"{count} rows" for count in r.count[filled]],
         "hoverinfo": "text",
     }
-    least = 1.0 / classes
-    start = max(0.0, float(np.floor(10 * min(least, *r.accuracy[filled], *r.low[filled])) / 10))
-    x_axis = axis("confidence in the predicted class", range=[least - 0.02, 1.015], anchor="y2")
-    x_axis |= {"tickformat": ".0%", "dtick": 0.1 if classes == 2 else 0.2}
-    y_axis = axis("share that is right", range=[start - 0.06, 1.03], domain=list(CURVE), tickformat=".0%")
+    return bands, calibrated, points, counts
+
+
+def _table_of_bins(r: Reliability, filled: np.ndarray) -> Table:
     rows = [
         (
             f"{percent(r.edges[b], 0)} to {percent(r.edges[b + 1], 0)}",
@@ -71,25 +99,7 @@ def reliability(c: ClassCalibration, classes: int) -> Figure:
         )
         for b in filled
     ]
-    outside = sum(bool(r.accuracy[b] < r.low[b] or r.accuracy[b] > r.high[b]) for b in filled)
-    return Figure(
-        "reliability",
-        "Is it right as often as it says?",
-        "Points on the dotted line are perfectly calibrated. Below it the model is too sure of itself, above it too "
-        "modest. The bars behind the points are where 95 % of a calibrated model's points would fall; the foot counts "
-        "rows.",
-        f"Reliability diagram over {len(filled)} bins of confidence: {outside} of them lie outside the band of a "
-        "calibrated model.",
-        (bands, diagonal(start, 1.0), points, counts),
-        layout(
-            x_axis,
-            y_axis,
-            yaxis2=axis("rows", domain=list(COUNTS), nticks=3, rangemode="tozero"),
-            barmode="overlay",
-        ),
-        table("Reliability by bin", ("confidence", "rows", "mean confidence", "right", "calibrated, 95 %"), rows),
-        400,
-    )
+    return table("Reliability by bin", ("confidence", "rows", "mean confidence", "right", "calibrated, 95 %"), rows)
 
 
 def separation(judged: Judged, told: Predictions) -> Figure:
