@@ -64,6 +64,7 @@ SUITE = (
     Benchmark("bench.laplace", "speed", 5, compared=True),
     Benchmark("bench.ensembles", "speed", 2, compared=True),
     Benchmark("bench.fuzz_files", "robustness", 5),
+    Benchmark("bench.robustness", "robustness", 30),
     Benchmark("bench.cli_predict", "limits", 10),
     Benchmark("bench.large_tables", "limits", 40),
     Benchmark("bench.large_outputs", "limits", 10),

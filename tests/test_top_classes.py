@@ -16,7 +16,7 @@ from bayescope.likelihoods import Categorical
 from bayescope.models import among_pairs
 from bayescope.posterior import Posterior
 from bayescope.posterior import gaussian as gaussian_module
-from bayescope.top_classes import Representatives, Together, log_sum, top_classes
+from bayescope.top_classes import Representatives, Together, inclusion, log_sum, top_classes
 from tests.network.networks import built
 
 CLASSES, TOP = 12, 3
@@ -162,20 +162,62 @@ def test_the_logarithm_of_a_sum_has_the_moments_of_draws() -> None:
     torch.testing.assert_close(spread, torch.zeros_like(spread), rtol=0, atol=1e-5)
 
 
-def test_representatives_are_as_many_as_their_share() -> None:
+def test_representatives_are_drawn_once_each_and_stand_for_all() -> None:
     mean, variance = 3 * numbers(4, 300), numbers(4, 300, seed=1).square()
     classes = top_classes(mean, 5)
-    tilted = (mean + variance / 2).scatter(1, classes, -torch.inf).softmax(-1)
-    plain = mean.scatter(1, classes, -torch.inf).softmax(-1)
-    for known, share in ((variance, tilted), (None, (plain + 1 / 295) / 2)):
+    rest = mean.scatter(1, classes, -torch.inf).logsumexp(1)
+    for known in (variance, None):
         found = Representatives.of(mean, classes, known)
-        size = found.classes.shape[1]
         counts = torch.zeros(4, 300).scatter_add(1, found.classes, torch.ones(found.classes.shape))
         assert not counts.gather(1, classes).any()
-        assert ((counts - size * share).abs().scatter(1, classes, 0.0) < 1).all()
-        apart = found.log_counts + (size * share.gather(1, found.classes)).log()
-        torch.testing.assert_close(apart, apart[:, :1].expand(apart.shape))
-        assert apart.abs().max() < (1e-10 if known is not None else 0.3)
+        assert counts.max() == 1
+        assert (found.log_counts >= -0.5).all()
+        assert (found.log_counts == 0).any()  # those that lead the sum are there for themselves
+        torch.testing.assert_close((mean.gather(1, found.classes) + found.log_counts).logsumexp(1), rest)
+
+
+def test_inclusion_is_in_proportion_to_the_share_or_certain() -> None:
+    share = (4 * numbers(5, 40)).softmax(1)
+    found = inclusion(share, 12)
+    torch.testing.assert_close(found.sum(1), torch.full((5,), 12.0, dtype=torch.float64))
+    for row, q in zip(found, share, strict=True):
+        drawn = row < 1
+        assert 0 < (~drawn).sum() < 12
+        torch.testing.assert_close(row[drawn] / q[drawn], (row[drawn] / q[drawn])[:1].expand(int(drawn.sum())))
+        assert q[~drawn].min() >= q[drawn].max()
+    torch.testing.assert_close(inclusion(share, 40), torch.ones_like(share))
+
+
+@pytest.mark.parametrize("sd", [1e-9, 0.3, 3.0])
+def test_where_all_others_are_drawn_it_is_the_whole_prediction(sd: float) -> None:
+    mean, root = numbers(3, 30), sd * numbers(3, 30, 30, seed=1) / 30**0.5
+    cov, classes = root @ root.mT, top_classes(mean, 3)
+    others = Representatives.of(mean, classes, None)
+    assert torch.equal(others.log_counts, torch.zeros(3, 27, dtype=torch.float64))
+    found = among_pairs(cov, torch.cat([classes, others.classes], -1))
+    got = Together(mean, classes, others, found).gaussian("quadrature").moments(Categorical()).mean[:, :3]
+    want = Categorical().predictive(mean, cov, "quadrature").mean.gather(1, classes)
+    torch.testing.assert_close(got, want, rtol=0, atol=3e-3 * min(sd, 1.0))  # other nodes: the root is another
+
+
+def test_few_directions_that_move_all_classes_are_not_averaged() -> None:
+    """Covariances of low rank, and a few classes of very large variance among narrow ones."""
+    mean = numbers(2, 300)
+    mean[:, 0] += 6
+    classes = top_classes(mean, 3)
+    directions = 1.9 * numbers(300, 2, seed=1)
+    wide = torch.full((300,), 0.01, dtype=torch.float64)
+    wide[5:8] = 100.0
+    z = torch.randn(20_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    noise = torch.randn(20_000, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    for cov, moved in ((directions @ directions.mT, z @ directions.mT), (wide.diag(), noise * wide.sqrt())):
+        want = torch.stack(
+            [(row + moved).softmax(-1).mean(0)[chosen] for row, chosen in zip(mean, classes, strict=True)]
+        )
+        others = Representatives.of(mean, classes, cov.diagonal().expand(2, 300))
+        found = among_pairs(cov.expand(2, 300, 300), torch.cat([classes, others.classes], -1))
+        got = Together(mean, classes, others, found).gaussian("quadrature").moments(Categorical()).mean[:, :3]
+        assert (got - want).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("weights", ["last_layer", "all"])
@@ -190,11 +232,11 @@ def test_of_very_many_classes_they_are_near_the_whole_prediction(weights: str) -
     whole, top = q.predict(NEW), q.predict(NEW, top=TOP)
     assert (whole.latent_cov.diagonal(dim1=1, dim2=2) > 0.5).any()  # uncertain enough for that to be seen
     torch.testing.assert_close(top.probs, top_of(whole.probs, top.classes), rtol=0.1, atol=0)
-    torch.testing.assert_close(top.epistemic, top_of(whole.epistemic, top.classes), rtol=0.3, atol=0)
+    torch.testing.assert_close(top.epistemic.sqrt(), top_of(whole.epistemic, top.classes).sqrt(), rtol=0.2, atol=0)
     mackay, few_mackay = q.predict(NEW, integral="mackay"), q.predict(NEW, integral="mackay", top=TOP)
     torch.testing.assert_close(few_mackay.probs, top_of(mackay.probs, top.classes), rtol=0.1, atol=0)
     torch.testing.assert_close(few_mackay.latent_cov, top.latent_cov)
-    with pytest.raises(UnsupportedError, match=r"taken together.*Predict without top="):
+    with pytest.raises(UnsupportedError, match=r"stand for all of them.*Predict without top="):
         _ = top.integration_error
     assert (top.abstains(probability=0.02) == (top.probs.max(1).values < 0.02)).all()
 

@@ -24,8 +24,12 @@ _NODES = 16
 _STEPS = 48
 _LEFT, _RIGHT, _REACH = 20.0, 4.0, 5.0
 _MOST = 1.0 - 1e-15
-_ROWS = 512
-_TINY = 1e-12
+# The mean of a sum's logarithm is corrected by at most so much, found to _WIDEST / 2^_HALVINGS.
+_WIDEST, _HALVINGS = 6.0, 32
+_ROWS = 32768
+_TINY = 1e-10
+# Variances below it, of which a sum is log-normal to 1e-4.
+_SMALL = 0.1
 
 
 @final
@@ -36,7 +40,7 @@ class TopLatent:
     The classes of a row are those of its K largest E[f], the largest first.
 
     Attributes:
-        whole: what is integrated: all C outputs of a row, or its K and one more that stands for the others.
+        whole: what is integrated: all C outputs of a row, or its K and some more that stand for the others.
         columns: where a row's K outputs are in it, int64 of shape (N, K).
         classes: which classes they are, int64 of shape (N, K).
         chosen: Cov[f] of the K outputs where the others are taken together, shape (N, K, K); else ``None``.
@@ -101,8 +105,8 @@ class TopLatent:
         """That of the classes' probabilities, shape (N, K); refused where the others are taken together."""
         if self.chosen is not None:
             raise UnsupportedError(
-                "integration_error: the other classes are taken together as one whose logarithm is Gaussian, an "
-                "approximation whose error nothing tells. Predict without top= to integrate over all of them."
+                "integration_error: some of the other classes stand for all of them, an approximation whose error "
+                "nothing tells. Predict without top= to integrate over all of them."
             )
         return among(self.whole.integration_error(likelihood), self.columns)
 
@@ -110,19 +114,22 @@ class TopLatent:
 @final
 @dataclass(frozen=True)
 class Together:
-    """The top classes of rows of very many, and the others as one output more, g = log Σ exp f_c over them.
+    """The top classes of rows of very many, and some of the others, each of which stands for some more.
 
-    Some of the others stand for all: a sum Σ_c h(m_c, v_c) over them is Σ_i h(m_i, v_i) / (R q_i) over R of them that
-    are drawn with probabilities q. What the others' f have in common is taken to be one Gaussian variable, of their
-    average covariance s: a softmax does not see what all classes have in common. The rest of each is taken to be
-    independent, and g to be Gaussian: its moments are those of `log_sum` and s, its covariances with the top classes
-    the others' averages.
+    A representative that stands for n classes is one output more, g = log Σ exp f_j over n outputs f_j of its own mean
+    and variance, whose covariances with all else are its own. What it has in common with the others that were drawn is
+    common to its n; the rest of it, s, is independent in each. So g has the mean and variance of the logarithm of a sum
+    of n independent terms exp N(m, s) (`log_sum`), and what is common beside it. A Gaussian has not the tail of such a
+    logarithm: the mean is moved to where E[exp(−exp(g)/T)] is that of the sum, T about the sum of all classes.
+
+    The rests are the largest multiple of the partial variances 1/(Σ⁻¹)_rr by which the covariance stays positive
+    semidefinite: all of f where outputs are independent, nothing of it where a few directions move all of them.
 
     Attributes:
         mean: m of all classes, shape (N, C).
         classes: the top ones, int64 of shape (N, K).
         others: those that stand for the others.
-        covariance: of the top classes and then of ``others.classes``, shape (N, K + R, K + R).
+        covariance: Σ of the top classes and then of ``others.classes``, shape (N, K + R, K + R).
     """
 
     mean: Tensor
@@ -137,23 +144,28 @@ class Together:
         return self.covariance[:, :top, :top]
 
     def gaussian(self, integral: str) -> GaussianLatent:
-        """f of the top classes and g, jointly Gaussian."""
-        top, means = self.classes.shape[1], among(self.mean, self.others.classes)
-        within, variance = self.covariance[:, top:, top:], self._variance
-        share = (self.others.log_counts + means + 0.5 * variance).softmax(-1)
-        pairs = share[:, :, None] * share[:, None]
-        unlike = pairs * (self.others.classes[:, :, None] != self.others.classes[:, None])
-        total = unlike.sum((1, 2))
-        shared = torch.where(total > 0, (unlike * within).sum((1, 2)) / total, 0.0).clamp_min(0.0)
-        g, own = log_sum(means, (variance - shared[:, None]).clamp_min(0.0), self.others.log_counts)
-        # With c and s of the representatives the matrix would be that of a linear map of f; it stays positive
-        # semidefinite with t c and any variance from t² s on.
-        c, s = (self.covariance[:, :top, top:] @ share[..., None])[..., 0], (pairs * within).sum((1, 2))
-        spread = own + shared
-        c = c * ((spread + _TINY) / (torch.maximum(s, spread) + _TINY)).sqrt()[:, None]
-        below = torch.cat([c, spread[:, None]], -1)[:, None]
-        cov = torch.cat([torch.cat([self.chosen, c[..., None]], -1), below], -2)
-        return GaussianLatent(torch.cat([among(self.mean, self.classes), g[:, None]], -1), cov, integral)
+        """f of the top classes and the g of the others, jointly Gaussian."""
+        (covariance, rest), counts = self._rests(), self.others.log_counts
+        chosen, means = among(self.mean, self.classes), among(self.mean, self.others.classes)
+        shift, spread = sums_of_copies(rest, counts)
+        total = torch.cat([chosen, means + counts], -1).logsumexp(-1, keepdim=True)
+        shift = shift + correction(means - total, rest, counts, shift, spread)
+        means = torch.cat([chosen, means + shift], -1)
+        changed = torch.cat([torch.zeros_like(self.classes, dtype=rest.dtype), spread - rest], -1)
+        return GaussianLatent(means, covariance + torch.diag_embed(changed), integral)
+
+    def _rests(self) -> tuple[Tensor, Tensor]:
+        """Σ, of full rank up to rounding, and the variances that the representatives do not share, shape (N, R)."""
+        top, eye = self.classes.shape[1], torch.eye(self.covariance.shape[-1]).to(self.covariance)
+        largest = self.covariance.diagonal(dim1=-2, dim2=-1).amax(-1)
+        tiny = torch.where(largest > 0, _TINY * largest, 1.0)[:, None]
+        covariance = self.covariance + tiny[..., None] * eye
+        inverse = torch.linalg.inv(covariance)[:, top:, top:]
+        partial = 1.0 / inverse.diagonal(dim1=-2, dim2=-1)
+        scaled = partial.sqrt()[:, :, None] * inverse * partial.sqrt()[:, None]
+        multiple = 1.0 / torch.linalg.eigvalsh(0.5 * (scaled + scaled.mT))[:, -1:]
+        rest = (multiple * partial - tiny).clamp_min(0.0)
+        return torch.where(largest[:, None, None] > 0, covariance, 0.0), torch.where(largest[:, None] > 0, rest, 0.0)
 
     def marginals(self, integral: str) -> MarginalLatent:
         """All classes, the others with the average variance of those that stand for them."""
@@ -172,9 +184,8 @@ class Representatives(NamedTuple):
     """Classes that stand for those that are not chosen.
 
     Attributes:
-        classes: int64 of shape (N, R), none of the chosen ones; one may be there several times.
-        log_counts: how many classes each of them counts for, log 1/(R q_c) up to a number for each row, by which their
-            sum of exp m_c, or of E[exp f_c] where v is known, is that of all the others; shape (N, R).
+        classes: int64 of shape (N, R), none of the chosen ones, and each once.
+        log_counts: log of how many classes each of them stands for, itself among them; shape (N, R).
     """
 
     classes: Tensor
@@ -184,10 +195,12 @@ class Representatives(NamedTuple):
     def of(
         cls, mean: Tensor, classes: Tensor, variance: Tensor | None, count: int = REPRESENTATIVES
     ) -> Representatives:
-        """Those at even steps of the sum of q: a class is among them about R q_c times.
+        """R of them, drawn without replacement, class c with probability π_c = min(1, κ q_c); it stands for 1/π_c.
 
-        q_c is the share of E[exp f_c] = exp(m_c + v_c/2) in their sum, where v is known. Where it is not, half of the
-        classes are drawn by exp(m_c) and half evenly: rare classes are of low mean and of large variance.
+        q is the average of shares: of exp m_c, of exp(m_c + sd_c), of exp(m_c + 2 sd_c) and of one class each, where
+        the standard deviations are known; of the first and the last where they are not. Those that may lead the sum
+        are there for certain, and rare ones of large variance are not left out. The draw is systematic: at even steps
+        of the sum of π. The 1/π_c of those that are not certain have a factor by which all sum to Σ exp m_c.
 
         Args:
             mean: m of all classes, shape (N, C).
@@ -195,17 +208,85 @@ class Representatives(NamedTuple):
             variance: v of all classes, shape (N, C), or ``None``.
             count: R.
         """
-        score = (mean if variance is None else mean + 0.5 * variance).scatter(-1, classes, -torch.inf)
-        q = score.detach().softmax(-1)
-        if variance is None:
-            even = torch.full_like(q, 1.0 / (q.shape[1] - classes.shape[1])).scatter(-1, classes, 0.0)
-            q = 0.5 * (q + even)
-        steps = (torch.arange(count, dtype=q.dtype, device=q.device) + 0.5) / count
-        sums = q.cumsum(-1)
-        found = torch.searchsorted(sums, sums[:, -1:] * steps, right=True)
-        log_counts = -q.gather(-1, found).log()
-        among_them = (score.gather(-1, found) + log_counts).logsumexp(-1, keepdim=True)
-        return cls(found, log_counts + score.logsumexp(-1, keepdim=True) - among_them)
+        steps = (0.0,) if variance is None else (0.0, 1.0, 2.0)
+        sd = 0.0 if variance is None else variance.detach().sqrt()
+        m = mean.detach().scatter(-1, classes, -torch.inf)
+        shares = [(m + step * sd).softmax(-1) for step in steps]
+        shares.append(m.isfinite() / m.isfinite().sum(-1, keepdim=True))
+        count = min(count, m.shape[1] - classes.shape[1])
+        included = inclusion(torch.stack(shares).mean(0), count)
+        ends = torch.arange(count, dtype=m.dtype, device=m.device) + 0.5
+        found = torch.searchsorted(included.cumsum(-1), ends.expand(len(m), count).contiguous(), right=True)
+        found_share, found_m = included.gather(-1, found), m.gather(-1, found)
+        certain = found_share >= 1.0
+        left = m.scatter(-1, torch.where(certain, found, classes[:, :1]), -torch.inf).logsumexp(-1, keepdim=True)
+        log_counts = -found_share.log()
+        drawn = (found_m + log_counts).masked_fill(certain, -torch.inf).logsumexp(-1, keepdim=True)
+        return cls(found, torch.where(certain | ~left.isfinite(), 0.0, log_counts + left - drawn))
+
+
+def inclusion(share: Tensor, count: int) -> Tensor:
+    """π_c = min(1, κ q_c) with Σ π_c = R, shape (N, C).
+
+    Args:
+        share: q, shape (N, C), of sum 1.
+        count: R, at most as many as have a share.
+    """
+    largest, order = share.sort(-1, descending=True)
+    certain = torch.arange(share.shape[1], dtype=share.dtype, device=share.device)
+    rest = largest.flip(-1).cumsum(-1).flip(-1).clamp_min(torch.finfo(share.dtype).tiny)
+    # With the k largest certain the next is κ q = (R − k) q / Σ of the others: the first k where it is below 1.
+    factor = (count - certain).clamp_min(0.0) / rest
+    first = (factor * largest < 1.0).to(torch.int64).argmax(-1, keepdim=True)
+    first = torch.where((factor * largest < 1.0).any(-1, keepdim=True), first, share.shape[1] - 1)
+    kept = torch.where(certain < first, 1.0, factor.gather(-1, first) * largest)
+    return torch.zeros_like(share).scatter(-1, order, kept.clamp(0.0, 1.0))
+
+
+def sums_of_copies(variance: Tensor, log_counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of log Σ_j exp e_j over n independent e_j ~ N(0, s), for each s and n; as they are shaped.
+
+    Where s is small it is the Gaussian whose exponential has the sum's two moments (Fenton 1960).
+    """
+    small = (torch.expm1(variance) * (-log_counts).exp()).log1p()
+    mean, spread = log_counts + 0.5 * (variance - small), small
+    exact = [
+        part.reshape(variance.shape)
+        for part in log_sum(*(part.reshape(-1, 1) for part in (torch.zeros_like(variance), variance, log_counts)))
+    ]
+    one = log_counts <= 0.0
+    large = (variance > _SMALL) & ~one
+    return torch.where(one, 0.0, torch.where(large, exact[0], mean)), torch.where(
+        one, variance, torch.where(large, exact[1], spread)
+    )
+
+
+@torch.no_grad()
+def correction(mean: Tensor, variance: Tensor, log_counts: Tensor, shift: Tensor, spread: Tensor) -> Tensor:
+    """What is added to the mean of g so that E[exp(−exp g)] is that of the sum, by bisection; 0 where n = 1.
+
+    Args:
+        mean: m, less the logarithm of T; all of shape (N, R).
+        variance: s of a term.
+        log_counts: log n.
+        shift: the mean of g, less m, that is corrected.
+        spread: its variance.
+    """
+    wanted = log_counts.exp() * _lost(mean, variance)
+    low, high = shift - _WIDEST, shift + _WIDEST
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        below = _lost(mean + middle, spread) < wanted
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return torch.where(log_counts > 0.0, 0.5 * (low + high) - shift, 0.0)
+
+
+def _lost(mean: Tensor, variance: Tensor) -> Tensor:
+    """−log E[exp(−exp f)] of a Gaussian f."""
+    sd, found = variance.clamp_min(0.0).sqrt(), torch.zeros_like(mean)
+    for z, log_weight in zip(*gauss_hermite(_NODES), strict=True):
+        found = found - log_weight.exp() * torch.expm1(-(mean + float(z) * sd).exp())
+    return -torch.log1p(-found.clamp_max(_MOST))
 
 
 def log_sum(mean: Tensor, variance: Tensor, log_counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -35,6 +35,10 @@ TABLES = {
     "same name twice": (CSV.replace("dose", "age", 1), "expected each column name once, got 'age' more than once"),
     "nameless column": (CSV.replace("dose", "", 1), "expected a name for every column, got none for column 3"),
     "infinite": (CSV + "41,inf,1.0,red,1,sick\n", "line 42, column 'age': expected a finite number, got inf"),
+    "beyond all numbers": (
+        CSV + f"41,{9 * 10**399},1.0,red,1,sick\n",
+        "line 42, column 'age': expected a finite number",
+    ),
 }
 
 # Commands with one thing wrong; "{bad}" is a file with the content beside it.

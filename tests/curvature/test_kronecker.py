@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bayescope.curvature import kinds
 from bayescope.likelihoods import Gaussian
 from tests.curvature import reference
 from tests.curvature.cases import DTYPE, LIKELIHOODS, NAMES, Case, Mean, assert_close, case, fill, fit
@@ -58,8 +59,12 @@ def test_every_likelihood(model: str, likelihood: str, kind: str) -> None:
     check(case(model, likelihood), model, kind)
 
 
-@pytest.mark.parametrize("model", ["conv2d groups", "linear on tokens", "embedding", "tied linear", "self-attention"])
-def test_reduced_sharing(model: str) -> None:
+@pytest.mark.parametrize("many", [1, 64], ids=["begun below the top", "from the outputs"])
+@pytest.mark.parametrize(
+    "model", ["conv2d groups", "linear on tokens", "embedding", "tied linear", "self-attention", "dense outputs"]
+)
+def test_reduced_sharing(model: str, many: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "MANY_OUTPUTS", many)
     entry = case(model)
     got = fit(entry, "kfac", sharing="reduce").precision.to_dense()
     assert_close(got, definitions(entry, model, reduce=True)["kfac"])

@@ -168,6 +168,30 @@ def test_networks_that_write_over_activations(function: Callable[..., Tensor]) -
     torch.testing.assert_close(got, torch.cat([found[n].flatten(2) for n in ("w", "v")], -1), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("attention", [False, True])
+def test_activations_in_place_after_a_layer_of_sequences(attention: bool) -> None:
+    """torch's linear layers return views of matrices for some batches; a change of a view leaves its node behind."""
+
+    class Sequences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.MultiheadAttention(4, 1) if attention else nn.Linear(4, 4)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x.transpose(0, 1)
+            h = self.layer(h, h, h, need_weights=False)[0] if attention else self.layer(h)
+            return self.head(F.relu_(h.transpose(0, 1)).mean(1))
+
+    module, x = built(Sequences), numbers(6, 3, 4)
+    network = Network.trace(module, x)
+    assert {part.kind for part in network.parts} == {"linear"}
+    want = jacobian(module, x, network.weights.names)
+    for size in (6, 1):  # one row in a batch of its own lies in memory as a matrix, and six do not
+        got = torch.cat([network.tape(part).jacobian(slice(None)) for part in x.split(size)])
+        torch.testing.assert_close(got, want)
+
+
 def test_a_batch_that_takes_another_way_is_refused() -> None:
     def f(m: Any, inputs: Tensor) -> Tensor:
         y = F.linear(inputs, m.w)

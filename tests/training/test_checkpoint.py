@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,21 @@ def test_a_failing_save_leaves_the_one_before(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="pickle"):
         keeper.save({"epoch": lambda: None})
     assert keeper.load() == {"epoch": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+
+
+def test_a_full_disk_leaves_the_one_before(tmp_path: Path) -> None:
+    file = tmp_path / "run.pt"
+    keeper = Checkpoint(file, {})
+    keeper.save({"weights": torch.zeros(100)})
+    before, limits = file.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"expected to save files in .*, got: File too large"):
+            keeper.save({"weights": torch.zeros(100_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
 
 

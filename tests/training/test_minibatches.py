@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Categorical, Gaussian
@@ -78,6 +79,21 @@ def test_datasets_and_loaders_are_counted_and_shuffled(form: str) -> None:
     assert sorted(first.tolist()) == list(range(10))
     assert not torch.equal(first, second)
     assert first.dtype == torch.float64  # that of the module
+
+
+class _Ending(IterableDataset[tuple[Tensor, Tensor]]):
+    """Ten rows, and fewer at each pass."""
+
+    left = 10
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from (_Squares()[place] for place in range(self.left))
+        self.left = max(2, self.left - 2)
+
+
+def test_a_loader_that_ends_early_is_refused() -> None:
+    with pytest.raises(InputError, match=r"data: expected \d+ rows in every epoch, as in the pass .*, got \d"):
+        fit_map(perceptron(), DataLoader(_Ending(), batch_size=4), likelihood="gaussian", epochs=2, generator=0)
 
 
 def test_targets_are_checked_once_for_arrays() -> None:

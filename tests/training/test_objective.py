@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
+from bayescope.sampling.sgmcmc import sgmcmc
+from bayescope.training import fit_map
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, canonical_targets
 from tests.training.toys import classes, line, perceptron
@@ -100,3 +103,18 @@ def test_targets_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="expected 4 labels"):
         canonical_targets(Gaussian(), torch.zeros(3), torch.Size((4, 1)))
     assert canonical_targets(Categorical(), torch.zeros(4, 2, 3), torch.Size((4, 2, 3, 5))).shape == (4, 6)
+
+
+def test_outputs_that_no_weight_is_seen_in_are_refused() -> None:
+    class Detached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.body(x)
+            return out.detach()
+
+    for fit in (partial(fit_map, epochs=1), partial(sgmcmc, draws=2)):
+        with pytest.raises(InputError, match="model: expected outputs that depend on the weights that are trained"):
+            fit(Detached(), line(), likelihood="gaussian", generator=0)

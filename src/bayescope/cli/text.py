@@ -297,7 +297,7 @@ class TextBlock:
                 f"{self.source}: {self.place(row)}, column {name!r}: expected a number, got "
                 f"{self.copied([name])[name].iloc[row]!r}. Mend the cell, or leave it empty where there is no value."
             )
-        numbers = np.asarray(pd.to_numeric(column), dtype=np.float64)
+        numbers = _floats(column)
         infinite = np.isinf(numbers)
         if infinite.any():
             row = int(np.argmax(infinite))
@@ -331,4 +331,12 @@ def _no_number(column: pd.Series) -> np.ndarray:
         return present
     if pd.api.types.is_numeric_dtype(column):
         return np.zeros(len(column), dtype=bool)
-    return present & pd.to_numeric(column, errors="coerce").isna().to_numpy()
+    return present & np.isnan(_floats(column, errors="coerce"))
+
+
+def _floats(column: pd.Series, **options: Any) -> np.ndarray:
+    """`pd.to_numeric` as float64, which fails where pandas has read whole numbers beyond the largest float."""
+    try:
+        return np.asarray(pd.to_numeric(column, **options), dtype=np.float64)
+    except OverflowError:
+        return np.array([float(str(cell)) for cell in column])  # infinite, as such numbers with a point are

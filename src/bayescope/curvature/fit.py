@@ -195,7 +195,7 @@ class _Run:
 
     def read(self, sums: Accumulator, *, moments: bool = False) -> Precision:
         """One pass into an accumulator, its result not summed over processes yet."""
-        self.passes.run(sums.add, moments=moments)
+        self.passes.run(sums.add, moments=moments, positions_apart=self.settings.sharing == "expand")
         return sums.finish()
 
     def reduce(self, precision: Precision) -> Precision:

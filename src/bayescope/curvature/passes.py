@@ -78,22 +78,27 @@ class Passes:
         self._curvature, self._seed, self._progress = curvature, seed, progress and self._processes.first
         self._at_once, self._cotangents = rows, cotangents
 
-    def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False) -> None:
+    def run(
+        self, add: Callable[[Tape, bool], None], *, moments: bool = False, positions_apart: bool = True
+    ) -> None:
         """Gives every tape of one pass to ``add``, with whether it is the first of its rows.
 
         Args:
             add: takes a tape.
             moments: whether second moments of the tapes are all that is asked for: then a last layer under the GGN is
                 read through Λ itself, and no root of it is built.
+            positions_apart: whether each position of f has moments of its own. Where they are summed first, Λ is read
+                so only of outputs that have none.
         """
 
         def visit(inputs: Any, observe: Observe) -> Observations:
             recording = self._network.record(inputs)
             observations = observe(recording.outputs)
-            if moments and self._network.head and self._curvature == "ggn":
+            direct = moments and self._curvature == "ggn" and (positions_apart or recording.outputs.ndim == 2)
+            if direct and self._network.head:
                 sums = observations.ggn_diagonal(), observations.ggn_sum
                 tapes: Iterator[tuple[Tape, bool]] = iter([(recording.head_tape(*sums, observations.root), True)])
-            elif moments and self._curvature == "ggn" and begins_below(recording):
+            elif direct and begins_below(recording):
                 tapes = self._below(recording, observations)
             else:
                 seeds = observations.seeds(self._curvature, self._seed, self._cotangents)

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_array, column_or_1d
 
 from bayescope import checks
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.estimators.reading import detached
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 
@@ -50,7 +50,7 @@ class Labels:
         """
         labels = _array(y, len(weights))
         _refuse_gaps("a label in each row", labels, y)
-        check_classification_targets(labels)
+        _check_classes(labels)
         kind = type_of_target(labels)
         if kind == "multilabel-indicator":
             names = np.asarray(getattr(y, "columns", np.arange(labels.shape[1])))
@@ -118,8 +118,24 @@ def one_class(y: Any, rows: int) -> np.ndarray:
     labels = _array(y, rows)
     _refuse_gaps("a label in each row", labels, y)
     flat = column_or_1d(labels, warn=True)
-    check_classification_targets(flat)
+    _check_classes(flat)
     return np.asarray(flat)
+
+
+def _check_classes(labels: np.ndarray) -> None:
+    """scikit-learn's check, which fails at labels that have no order.
+
+    Raises:
+        InputTypeError: then.
+    """
+    try:
+        check_classification_targets(labels)
+    except TypeError:
+        kinds = sorted({type(label).__name__ for label in labels.flat})
+        raise InputTypeError(
+            f"y: expected labels that can be sorted, got {' and '.join(kinds)} together. Give them one type, "
+            "such as y.astype(str)."
+        ) from None
 
 
 def factorized(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

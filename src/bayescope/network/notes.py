@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
@@ -110,6 +111,8 @@ class Notes:
             shift = matrix.new_zeros(outputs) if shift is None else shift.detach()
             shift = shift.requires_grad_()
         y = call(x, matrix, shift)
+        if y._is_view():  # a layer's answer for sequences; what changes a view in place goes past the node behind it
+            y = torch.ops.aten._unsafe_view(y, y.shape)
         if views != (None, None):
             source = None if x.grad_fn is None else get_gradient_edge(x)
             self._note(MatrixSite(form, *views, x.detach(), get_gradient_edge(y), y.shape, lead, x._version, source))

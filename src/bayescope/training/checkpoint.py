@@ -106,16 +106,31 @@ class Checkpoint:
         return self._path is not None and time.monotonic() - self._saved >= self._took / SHARE
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Replaces the file."""
+        """Replaces the file.
+
+        Raises:
+            InputError: if it cannot be written, as on a full disk; the file before it stays.
+        """
         if self._path is None:
             return
         begun = time.monotonic()
         with self._processes.agreed():
             if self._processes.first:
                 with staged(self._path.parent) as stage:
-                    torch.save({"run": self._run, "state": dict(state)}, stage / self._path.name)
+                    _write({"run": self._run, "state": dict(state)}, stage / self._path.name)
         self._saved = time.monotonic()
         self._took = self._saved - begun
+
+
+def _write(content: Any, path: Path) -> None:
+    """`torch.save`, with the file's own error: torch tells of a full disk as of a place in an archive."""
+    with path.open("wb") as file:
+        try:
+            torch.save(content, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def _from_first(processes: Processes, state: dict[str, Any] | None) -> dict[str, Any] | None:

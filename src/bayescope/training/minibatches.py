@@ -183,7 +183,11 @@ class Minibatches:
         return len(self._source) if known else self.rows
 
     def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:
-        """The minibatches of an epoch, of which several processes have a part each."""
+        """The minibatches of an epoch, of which several processes have a part each.
+
+        Raises:
+            InputError: if a loader gives other numbers of rows than in the pass that counted them.
+        """
         if self._whole is None:
             yield from self._in_batches(number)
             return
@@ -260,6 +264,11 @@ class Minibatches:
                 some = _never_empty(own)
                 yield take_rows(inputs, some), self._canonical(targets[some], before + some.start)
             before += len(targets)
+        if self._processes.count == 1 and before != self.rows:
+            raise InputError(
+                f"data: expected {self.rows} rows in every epoch, as in the pass that counted them, got {before}. "
+                "Give a loader that starts anew at each pass."
+            )
 
     def _count(self) -> int:
         """N."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor, nn
 
+from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.targets import read_targets
 from bayescope.network.inputs import call
@@ -34,6 +35,19 @@ def canonical_targets(likelihood: Likelihood, targets: Any, shape: torch.Size, b
 def log_likelihood(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:
     """Σ log p(y∣f), a scalar in the dtype of f, for outputs (N, *positions, C) and canonical targets (N, S, ...)."""
     return likelihood.log_prob(f.reshape(-1, f.shape[-1]), targets.flatten(0, 1)).sum()
+
+
+def require_graph(loss: Tensor) -> None:
+    """Refuses a loss that no weight is seen in, as after a forward pass that detaches what it returns.
+
+    Raises:
+        InputError: then.
+    """
+    if not loss.requires_grad:
+        raise InputError(
+            "model: expected outputs that depend on the weights that are trained, got some that do not. "
+            "Leave detach(), .data and torch.no_grad() out of the forward pass."
+        )
 
 
 class Objective(Protocol):
@@ -114,14 +128,17 @@ class NegativeLogJoint:
 
         Returns:
             The minibatch's mean of −log p(y∣f) over its rows, detached.
+
+        Raises:
+            InputError: if the outputs do not depend on any parameter that is trained.
         """
         with torch.enable_grad():
             f = call(self._module, inputs)
             loss = log_likelihood(self.likelihood, f, targets) / -targets.shape[0]
+        require_graph(loss)
         for parameter in self.parameters:
             parameter.grad = None
-        if loss.requires_grad:
-            loss.backward()
+        loss.backward()
         self._pull.add_gradient()
         return loss.detach()
 

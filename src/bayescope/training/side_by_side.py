@@ -16,6 +16,7 @@ from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.row_noise import Cut
 from bayescope.training.minibatches import Minibatches, permuted
+from bayescope.training.objective import require_graph
 from bayescope.training.stack import Stack, for_each
 
 
@@ -176,11 +177,11 @@ class JointOfEach:
         """
         with torch.enable_grad():
             nll = nll_of_each(self.likelihood, call(self._stack, inputs), targets)
+        loss = nll.sum() / targets.shape[0]
+        require_graph(loss)
         for parameter in self.parameters:
             parameter.grad = None
-        loss = nll.sum() / targets.shape[0]
-        if loss.requires_grad:
-            loss.backward()
+        loss.backward()
         self._add_pull()
         self._nll += nll.detach()
         return loss.detach() / self._stack.members

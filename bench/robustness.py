@@ -1,0 +1,205 @@
+"""How it fails: random networks and tables, faults put into fits, and the plan of memory beside what is taken.
+
+Networks drawn from their seeds go through every structure, and each answer is compared with dense float64 definitions;
+an answer that is wrong, or an error that is not the library's own, is listed with its seed. Faults are put into data,
+networks, options, files and processes, and it is noted what came and whether what was there before is untouched. Random
+tables go through the estimators, and altered text through the reader of the command line. The plan of a run is compared
+with the growth of the process at its highest.
+
+    python -m bench.robustness [--only networks|faults|tables|memory] [--networks 1000] [--tables 2000] [--first 0]
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from bench import (
+    record,
+    robustness_faults,
+    robustness_memory,
+    robustness_networks,
+    robustness_processes,
+    robustness_tables,
+)
+
+Record = dict[str, Any]
+# Altered files for each random table; seconds that atheris looks for others.
+TEXTS, SECONDS = 2, 60
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def shown_networks(found: Record) -> str:
+    """Counts and the largest error of each structure, and what was wrong."""
+    rows = []
+    for name, each in found["structures"].items():
+        largest = max(each["largest errors"].items(), key=lambda item: item[1], default=("", 0.0))
+        rows.append([name, *(each[what] for what in robustness_networks.OUTCOMES), f"{largest[1]:.0e}", largest[0]])
+    header = ["structure", "agrees", "refused", "another answer", "errors of others", "largest error", "of"]
+    low, middle, high = found["weights"]
+    kept = found["structures"]["kfac"]["exact instead"]
+    lines = [
+        f"{found['count']:,} networks of {low} to {high} weights, {middle} in the middle. An error is the norm of the "
+        "difference over that of the definition; those of log determinant, J A⁻¹ Jᵀ, A⁻¹ and its root are to the "
+        f"structure's own dense matrix, and of ekfac's matrix the traces of its blocks. In {kept} networks the summary "
+        "says that a layer is kept exactly in the place of its Kronecker product, and that is what is compared.",
+        record.table(header, rows),
+    ]
+    lines += [f"Refused: {reason}" for reason in found["refusals"]]
+    lines += [f"**Not right**: seed {each['seed']}: {told(each)}" for each in found["bad"]]
+    return "\n\n".join(["## Random networks", *lines])
+
+
+def told(each: Record) -> str:
+    """What is wrong with one network."""
+    wrong = {
+        name: one.get("foreign") or max(robustness_networks.errors(one).items(), key=lambda item: item[1])
+        for name, one in each["structures"].items()
+        if not robustness_networks.right(one)
+    }
+    touched = "" if each["untouched"] else "; the module or the data were changed"
+    return f"{wrong}{touched} ({', '.join(each['layers'])}; {each['likelihood']}, {each['kind']})"
+
+
+def shown_faults(found: Sequence[Record]) -> str:
+    """Each fault by what came of it."""
+    fine = sum(each["fine"] for each in found)
+    rows = []
+    for fault in dict.fromkeys(each["fault"] for each in found):
+        some = [each for each in found if each["fault"] == fault]
+        came = sorted({each["came"].partition(":")[0] for each in some})
+        bad = [f"**{each['where']}: {each['came'].replace('|', '/')}**" for each in some if not each["fine"]]
+        where = ", ".join(dict.fromkeys(each["where"] for each in some))
+        rows.append([fault, where, ", ".join(came), "; ".join(bad) if bad else f"{len(some)} of {len(some)}"])
+    return "\n\n".join([
+        "## Faults",
+        f"{fine} of {len(found)} are as they should be: an error of the library's own or a usable answer, and nothing "
+        "of the user's changed. The user's own exceptions pass through.",
+        record.table(["fault", "in", "what came", "fine"], rows),
+    ])  # fmt: skip
+
+
+def shown_tables(found: Record) -> str:
+    """What came of tables and of text."""
+    names = sorted({what for each in found["outcomes"].values() for what in each})
+    rows = [[name, *(each.get(what, 0) for what in names)] for name, each in found["outcomes"].items()]
+    text = found["texts"]
+    outcomes = ", ".join(f"{number:,} {what}" for what, number in sorted(text["outcomes"].items()))
+    lines = [
+        f"{found['count']:,} random tables, each fitted, predicted, and predicted once more with something altered. "
+        "scikit-learn's own checks of names and targets count as refusals, since every estimator has them.",
+        record.table(["estimator", *names], rows),
+        f"{text['count']:,} altered CSV files (seed {text['seed']}) through the reader, to fit and to predict: "
+        f"{outcomes}; the slowest took {text['slowest_seconds']:.2f} s.",
+    ]
+    atheris = found["atheris"]
+    if atheris is None:
+        lines.append("Not looked for by coverage: atheris is not installed (`pip install atheris`), or a quick run.")
+    else:
+        lines.append(f"atheris, {atheris['seconds']} s: {len(atheris['crashes'])} crashes. `{atheris['said']}`")
+        lines += [f"**Crash**: `{crash}`" for crash in atheris["crashes"]]
+    lines += [f"**Not right**: `{each}`" for each in [*found["bad"], *text["bad"]]]
+    return "\n\n".join(["## Tables and text", *lines])
+
+
+def shown_memory(found: Sequence[Record]) -> str:
+    """Planned and measured."""
+    rows = [
+        [each["case"], each["failure"], "", "", "", ""]
+        if "failure" in each
+        else [
+            each["case"], f"{each['weights']:,}", f"{each['planned_mb']:.0f}", f"{each['measured_mb']:.0f}",
+            f"{each['ratio']:.2f}", "yes" if each["within"] else "**no**",
+        ]
+        for each in found
+    ]  # fmt: skip
+    within = sum(each.get("within", False) for each in found)
+    return "\n\n".join([
+        "## Memory",
+        f"{within} of {len(found)} fits by `laplace` took what `bs.plan` had said to {robustness_memory.WITHIN:.0%}.",
+        record.table(["network", "weights", "planned, MB", "measured, MB", "measured / planned", "within"], rows),
+    ])  # fmt: skip
+
+
+# --- the parts --------------------------------------------------------------------------------------------------------
+
+
+def networks(options: Any) -> Record:
+    """1,000 of them, 40 of a quick run."""
+    return robustness_networks.run(options.networks or (40 if options.quick else 1000), options.first)
+
+
+def faults(options: Any) -> list[Record]:
+    """All of them; of a quick run those of two fits alone."""
+    inside, outside = robustness_faults, robustness_processes
+    kinds = (
+        inside.data_faults(("laplace", "fit_map") if options.quick else inside.FITS), inside.option_faults(),
+        inside.table_faults(), outside.file_faults(), outside.killed(1 if options.quick else 4), outside.interrupted(),
+    )  # fmt: skip
+    return [
+        {"fault": fault, "where": where, "came": came.said, "fine": bool(came.fine)}
+        for faults in kinds
+        for fault, where, came in faults
+    ]
+
+
+def tables(options: Any) -> Record:
+    """2,000 of them, 60 of a quick run."""
+    count = options.tables or (60 if options.quick else 2000)
+    return robustness_tables.run(count, TEXTS * count, 0 if options.quick else SECONDS, options.first)
+
+
+def memory(options: Any) -> list[Record]:
+    """All of them, one of a quick run."""
+    return robustness_memory.run(quick=options.quick)
+
+
+PARTS = {
+    "networks": (networks, shown_networks),
+    "faults": (faults, shown_faults),
+    "tables": (tables, shown_tables),
+    "memory": (memory, shown_memory),
+}
+
+
+def silent(results: Record) -> int:
+    """How many things went wrong that must not: those of networks, faults and tables."""
+    found = len(results["networks"]["bad"]) if "networks" in results else 0
+    found += sum(not each["fine"] for each in results.get("faults", ()))
+    if "tables" in results:
+        found += len(results["tables"]["bad"]) + len(results["tables"]["texts"]["bad"])
+        found += len((results["tables"]["atheris"] or {"crashes": []})["crashes"])
+    return found
+
+
+def main() -> None:
+    """Runs the parts asked for beside what there is of the others; a silent error or one of others ends with 1."""
+    parser = record.arguments(__doc__)
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--networks", type=int, help="1,000; 40 of a quick run")
+    parser.add_argument("--tables", type=int, help="2,000; 60 of a quick run")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    into = record.folder(options)
+    results: Record = {**record.load(into, "robustness"), "made": record.made("bench.robustness")}
+    for name in [options.only] if options.only else PARTS:
+        start = time.perf_counter()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            results[name] = PARTS[name][0](options)
+        results.setdefault("seconds", {})[name] = round(time.perf_counter() - start, 1)
+    said = " ".join((__doc__ or "").split("\n\n")[1].split())
+    parts = [PARTS[name][1](results[name]) for name in PARTS if name in results]
+    record.save(into, "robustness", results, record.page("Robustness", results["made"], said, parts))
+    raise SystemExit(silent(results) > 0)
+
+
+if __name__ == "__main__":
+    main()

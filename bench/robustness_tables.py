@@ -1,0 +1,369 @@
+"""Random tables through the estimators, and altered text through the reader: finite answers or our own errors.
+
+A table is drawn from its seed: one to four columns of any dtype that a data frame holds, with missing and infinite
+values, constants, dates, huge numbers, odd characters and names, few rows; then rows to predict, in which labels,
+columns and dtypes may be others. Text is a CSV file of which bytes, cells, lines or quotes are altered.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import importlib.util
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import bayescope as bs
+from bayescope.cli.opening import open_source
+from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.errors import BayescopeError
+from bench import record
+
+Record = dict[str, Any]
+Column = Callable[[np.random.Generator, int], Any]
+ODD = [
+    "", " ", "a", "A", "é", "e\u0301", "😀", "\x00", "a,b", "line\nbreak", '"', "nan", "None", "1", "1.0", "\u202e",
+    "x" * 500,
+]  # fmt: skip
+ALTERED = ("the same", "a new label", "missing", "infinite", "text", "a column less", "turned", "none", "one")
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def spoilt(values: np.ndarray, source: np.random.Generator, value: Any) -> np.ndarray:
+    """Numbers some of which are another value."""
+    values = values.copy()
+    values[source.random(len(values)) < 0.2] = value
+    return values
+
+
+def objects(source: np.random.Generator, rows: int, choices: list[Any]) -> pd.Series:
+    """A column of objects."""
+    found = pd.Series([None] * rows, dtype=object)
+    for row in range(rows):
+        found.iat[row] = choices[source.integers(len(choices))]
+    return found
+
+
+COLUMNS: dict[str, Column] = {
+    "numbers": lambda s, n: s.normal(size=n),
+    "large numbers": lambda s, n: 1e12 + s.normal(size=n),
+    "extreme numbers": lambda s, n: s.choice([1e300, -1e300, 1e-300, 0.0], n),
+    "denormal numbers": lambda s, n: s.choice([5e-324, 0.0], n),
+    "32 bits": lambda s, n: s.normal(size=n).astype(np.float32),
+    "16 bits": lambda s, n: s.normal(size=n).astype(np.float16),
+    "long double": lambda s, n: s.normal(size=n).astype(np.longdouble),
+    "missing": lambda s, n: spoilt(s.normal(size=n), s, np.nan),
+    "all missing": lambda s, n: np.full(n, np.nan),
+    "infinite": lambda s, n: spoilt(s.normal(size=n), s, np.inf),
+    "constant": lambda s, n: np.full(n, 3.7),
+    "whole": lambda s, n: s.integers(-3, 4, n),
+    "huge whole": lambda s, n: s.choice(np.array([2**63 - 1, -(2**63), 0]), n),
+    "unsigned": lambda s, n: s.choice(np.array([2**64 - 1, 0, 5], dtype=np.uint64), n),
+    "beyond 64 bits": lambda s, n: objects(s, n, [2**70, -(2**90), 1]),
+    "beyond all floats": lambda s, n: objects(s, n, [10**400, -(10**400), 1]),
+    "nullable": lambda s, n: pd.array(s.choice([1, 2, None], n).tolist(), dtype="Int64"),
+    "nullable float": lambda s, n: pd.array(s.choice([1.5, 2.5, None], n).tolist(), dtype="Float64"),
+    "nullable truth": lambda s, n: pd.array(s.choice([True, False, None], n).tolist(), dtype="boolean"),
+    "truth": lambda s, n: s.random(n) < 0.5,
+    "complex": lambda s, n: s.normal(size=n) + 1j,
+    "text": lambda s, n: objects(s, n, ["red", "blue", "green"]),
+    "pandas text": lambda s, n: pd.array(s.choice(["red", "blue", "green"], n), dtype="string"),
+    "odd text": lambda s, n: objects(s, n, ODD),
+    "text and missing": lambda s, n: objects(s, n, ["red", None, float("nan"), pd.NA]),
+    "each its own": lambda s, n: pd.Series([f"row {row}" for row in range(n)], dtype=object),
+    "text and numbers": lambda s, n: objects(s, n, ["red", 1, 2.5, True]),
+    "numbers as text": lambda s, n: objects(s, n, ["1", "2.5", "-3e2"]),
+    "category": lambda s, n: pd.Categorical(s.choice(["a", "b"], n), categories=["a", "b", "never"]),
+    "category of numbers": lambda s, n: pd.Categorical(s.choice([1, 2], n), ordered=True),
+    "empty category": lambda s, n: pd.Categorical([None] * n, categories=[]),
+    "only None": lambda s, n: objects(s, n, [None]),
+    "dates": lambda s, n: pd.to_datetime("2024-01-01") + pd.to_timedelta(s.integers(0, 99, n), unit="D"),
+    "dates as objects": lambda s, n: objects(s, n, [datetime.date(2024, 1, 1), None]),
+    "spans": lambda s, n: pd.to_timedelta(s.integers(0, 99, n), unit="h"),
+    "periods": lambda s, n: pd.period_range("2024-01", periods=max(n, 1), freq="M")[:n],
+    "intervals": lambda s, n: pd.interval_range(0, max(n, 1))[:n],
+    "sparse": lambda s, n: pd.arrays.SparseArray(spoilt(np.zeros(n), s, 1.0)),
+    "decimals": lambda s, n: objects(s, n, [decimal.Decimal("1.5"), decimal.Decimal("NaN")]),
+    "bytes": lambda s, n: objects(s, n, [b"a", b"\xff"]),
+    "lists": lambda s, n: objects(s, n, [[1, 2], (3,), {"a": 1}]),
+    "things": lambda s, n: objects(s, n, [object(), len, type]),
+}
+TARGETS: dict[str, Column] = {
+    "labels": lambda s, n: s.choice(["no", "yes"], n),
+    "three labels": lambda s, n: s.choice([0, 1, 2], n),
+    "truth": lambda s, n: s.random(n) < 0.5,
+    "numbers": lambda s, n: s.normal(size=n),
+    **{name: COLUMNS[name] for name in (
+        "missing", "infinite", "constant", "huge whole", "extreme numbers", "odd text", "text and missing", "category",
+        "category of numbers", "each its own", "nullable", "dates", "lists", "complex", "text and numbers",
+    )},
+}  # fmt: skip
+# Those that a random table has more often, so that some can be fitted.
+CLASSES = ("labels", "three labels", "truth")
+USUAL_TARGETS = (*CLASSES, "numbers")
+NAMES: tuple[Any, ...] = ("a", "b", "c", "d", "", " ", "é", "a", 0, 1, ("a", 1), None, 2.5, "x\ny", "missing a")
+
+
+def frame(source: np.random.Generator, rows: int) -> tuple[pd.DataFrame, list[str]]:
+    """A random table, and what its columns are."""
+    kinds = [str(kind) for kind in source.choice(list(COLUMNS), source.integers(1, 5))]
+    if source.random() < 0.7:
+        kinds[0] = "numbers"
+    plain = source.random() < 0.7
+    names = [f"c{place}" if plain else NAMES[source.integers(len(NAMES))] for place in range(len(kinds))]
+    index = pd.RangeIndex(rows) if source.random() < 0.8 else pd.Index([7] * rows)
+    columns = [pd.Series(COLUMNS[kind](source, rows)) for kind in kinds]
+    for column in columns:
+        column.index = index
+    found = pd.concat(columns, axis=1)
+    found.columns = pd.Index(names, dtype=object, tupleize_cols=False)
+    return found, kinds
+
+
+def altered(X: pd.DataFrame, source: np.random.Generator) -> tuple[pd.DataFrame, str]:
+    """Rows to predict, and in what they are others than those of the fit."""
+    other = X.copy()
+    place = int(source.integers(X.shape[1]))
+    how = str(source.choice(ALTERED))
+    if how in ("a new label", "missing", "infinite", "text"):
+        value = {"a new label": "never seen", "missing": None, "infinite": np.inf, "text": "red"}[how]
+        column = other.iloc[:, place].astype(object)
+        if len(column):
+            column.iat[0] = value
+        if how == "missing" and isinstance(other.dtypes.iloc[place], np.dtype) and other.dtypes.iloc[place].kind == "f":
+            column = column.astype(float)
+        other.isetitem(place, column)
+    elif how == "a column less":
+        other = other.iloc[:, 1:]
+    elif how == "turned":
+        other = other.iloc[:, ::-1]
+    elif how in ("none", "one"):
+        other = other.iloc[: int(how == "one")]
+    return other, how
+
+
+ESTIMATORS: dict[str, Callable[[], Any]] = {
+    "BayesianLogisticRegression": lambda: bs.BayesianLogisticRegression(standardize=True),
+    "BayesianLinearRegression": lambda: bs.BayesianLinearRegression(standardize=True),
+    "NeuralAdditiveClassifier": lambda: bs.NeuralAdditiveClassifier(hidden=3, epochs=6, random_state=0),
+    "NeuralAdditiveRegressor": lambda: bs.NeuralAdditiveRegressor(hidden=3, epochs=6, random_state=0),
+    "BayesianMLPClassifier": lambda: bs.BayesianMLPClassifier(hidden=(3,), epochs=2, random_state=0),
+    "BayesianMLPRegressor": lambda: bs.BayesianMLPRegressor(hidden=(3,), epochs=2, random_state=0),
+}
+
+
+def answers(estimator: Any, X: pd.DataFrame) -> str:
+    """Whether predictions are finite and one a row."""
+    predicted = np.asarray(estimator.predict(X))
+    if len(predicted) != len(X):
+        return f"WRONG: {len(predicted)} predictions for {len(X)} rows"
+    if hasattr(estimator, "predict_proba"):
+        probs = np.asarray(estimator.predict_proba(X))
+        right = np.isfinite(probs).all() and (len(probs) == 0 or np.allclose(probs.sum(1), 1.0, atol=1e-6))
+        return "answers" if right else "WRONG: probabilities"
+    return "answers" if np.isfinite(predicted.astype(float)).all() else "WRONG: predictions are not finite"
+
+
+# What scikit-learn asks of every estimator, in its own words and by its own functions.
+SCIKIT_LEARN = (
+    "Unknown label type: ", "Complex data not supported", "The feature names should match", "X has ",
+    "Feature names are only supported", "You appear to be using a legacy multi-label data representation",
+)  # fmt: skip
+
+
+def told(work: Callable[[], str]) -> str:
+    """What came of a call: its answer, "refused", the same by scikit-learn's checks, or the error of others."""
+    try:
+        return work()
+    except BayescopeError:
+        return "refused"
+    except Exception as error:  # noqa: BLE001 - anything else is what this is looking for
+        if str(error).startswith(SCIKIT_LEARN):
+            return "refused by scikit-learn's check"
+        return f"FOREIGN {type(error).__name__}: {error}".splitlines()[0][:160]
+
+
+def table(seed: int) -> Record:
+    """The table of a seed through an estimator."""
+    source = np.random.default_rng(seed)
+    name = list(ESTIMATORS)[seed % len(ESTIMATORS)]
+    rows = int(source.choice([0, 1, 2, 5, 12, 30], p=[0.03, 0.07, 0.1, 0.2, 0.3, 0.3]))
+    X, kinds = frame(source, rows)
+    target = str(source.choice(USUAL_TARGETS if source.random() < 0.8 else list(TARGETS)))
+    if target in USUAL_TARGETS:
+        target = str(source.choice(CLASSES)) if hasattr(ESTIMATORS[name](), "predict_proba") else "numbers"
+    y = TARGETS[target](source, rows)
+    before, estimator = X.copy(deep=True), ESTIMATORS[name]()
+    found: Record = {"seed": seed, "estimator": name, "rows": rows, "columns": kinds, "target": target}
+
+    def fitted() -> str:
+        estimator.fit(X, y)
+        return "fitted"
+
+    found["fit"] = told(fitted)
+    if found["fit"] == "fitted":
+        found["predict"] = told(lambda: answers(estimator, X))
+        other, found["altered"] = altered(X, source)
+        found["predict altered"] = told(lambda: answers(estimator, other))
+    try:
+        pd.testing.assert_frame_equal(X, before)
+    except AssertionError:
+        found["fit"] = "WRONG: the table was changed"
+    return found
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def text(rows: int = 40) -> bytes:
+    """A plain CSV file."""
+    source = np.random.default_rng(0)
+    content = pd.DataFrame({
+        "age": source.normal(50, 9, rows).round(1),
+        "visits": source.integers(0, 9, rows),
+        "colour": source.choice(["red", "blue", "a, b", 'say "no"'], rows),
+        "state": source.choice(["sick", "well"], rows),
+    })  # fmt: skip
+    content.loc[3, "age"] = None
+    return content.to_csv(index=False).encode()
+
+
+BITS = (
+    b",", b'"', b"\n", b"\r", b"\r\n", b"\t", b"\x00", b"\xff", b"\xef\xbb\xbf", b"nan", b"inf", b"1e999", b"-",
+    b"\xc3", "😀".encode(), b";", b"9" * 400, b"0x1F", b"1_000", b"2024-01-01", b" ", b"'", b"#", b"\\",
+)  # fmt: skip
+
+
+def mutant(whole: bytes, source: random.Random) -> bytes:
+    """The text with some of it altered."""
+    content = bytearray(whole)
+    for _ in range(source.choice([1, 1, 1, 2, 4])):
+        place = source.randrange(len(content) + 1)
+        what = source.choice(["put", "put", "cut", "flip", "double", "line", "swap"])
+        if what == "put":
+            content[place:place] = source.choice(BITS)
+        elif what == "cut":
+            del content[place : place + source.choice([1, 1, 5, 100, 10**6])]
+        elif what == "flip" and place < len(content):
+            content[place] ^= 1 << source.randrange(8)
+        elif what == "double":
+            content[place:place] = content[place : place + source.randint(1, 200)]
+        elif what == "line":
+            lines = bytes(content).split(b"\n")
+            source.shuffle(lines)
+            content = bytearray(b"\n".join(lines))
+        elif what == "swap":
+            content = bytearray(bytes(content).replace(source.choice(BITS), source.choice(BITS), source.randint(1, 5)))
+    return bytes(content)
+
+
+def read(path: Path) -> str:
+    """A table as the command line reads it to fit, and by blocks as it reads it to predict."""
+    table = read_training_table(open_source(path, again=True), Roles(target="state"))
+    source = open_source(path)
+    kinds, rows = source.kinds(source.header), 0
+    for block in source.blocks(7):
+        columns = block.read(kinds)
+        if any(len(column) != block.rows for column in columns.values()):
+            return "WRONG: columns of several lengths"
+        if any(np.isinf(column).any() for column in columns.values() if column.dtype == float):
+            return "WRONG: an infinite number"
+        rows += block.rows
+    return "read" if rows >= len(table) else f"WRONG: {rows} rows to predict, {len(table)} to fit"
+
+
+def texts(count: int, seed: int) -> Record:
+    """Altered files through the reader."""
+    source, whole, counts, bad, slowest = random.Random(seed), text(), Counter[str](), [], 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "altered.csv"
+        for turn in range(count):
+            content = mutant(whole, source)
+            path.write_bytes(content)
+            start = time.perf_counter()
+            came = told(lambda: read(path))
+            slowest = max(slowest, time.perf_counter() - start)
+            counts[came.partition(" ")[0]] += 1
+            if came not in ("read", "refused"):
+                bad.append({"turn": turn, "came": came, "content": repr(content)[:400]})
+    return {"count": count, "seed": seed, "outcomes": dict(counts), "slowest_seconds": slowest, "bad": bad}
+
+
+# --- atheris ----------------------------------------------------------------------------------------------------------
+
+
+def covered(seconds: int) -> Record | None:
+    """The reader under atheris, which looks for bytes that reach other code; ``None`` where it is not installed."""
+    if importlib.util.find_spec("atheris") is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "whole.csv").write_bytes(text())
+        command = [sys.executable, "-m", "bench.robustness_tables", folder, f"-max_total_time={seconds}",
+                   f"-artifact_prefix={folder}/crash-", "-max_len=4096", "-close_fd_mask=1"]  # fmt: skip
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, cwd=record.ROOT)
+        lines = answer.stderr.splitlines()
+        crashes = [repr(each.read_bytes())[:400] for each in Path(folder).glob("crash-*")]
+    done = next((line for line in reversed(lines) if "DONE" in line or "Done" in line), lines[-1] if lines else "")
+    return {"seconds": seconds, "crashes": crashes, "said": done[:160], "status": answer.returncode}
+
+
+def under_atheris() -> None:
+    """Runs in a process of its own until a byte string crashes the reader, or the time is over."""
+    import atheris
+
+    with atheris.instrument_imports(include=["bayescope.cli", "bayescope.tables"]):
+        import importlib
+
+        for module in ("text", "header", "training_table", "opening"):
+            importlib.reload(sys.modules[f"bayescope.cli.{module}"])
+    from bayescope.cli.opening import open_source as opened
+    from bayescope.cli.training_table import Roles as Told
+    from bayescope.cli.training_table import read_training_table as taken
+
+    path = Path(tempfile.mkdtemp()) / "altered.csv"
+
+    def one(content: bytes) -> None:
+        path.write_bytes(content)
+        with suppress(BayescopeError):
+            taken(opened(path, again=True), Told(target="state"))
+
+    atheris.Setup(sys.argv, one)
+    atheris.Fuzz()
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def run(count: int, changes: int, seconds: int, first: int = 0) -> Record:
+    """So many tables, so many altered files, so long under atheris."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [table(seed) for seed in range(first, first + count)]
+        altered_files = texts(changes, first)
+    outcomes: dict[str, Counter[str]] = {name: Counter() for name in ESTIMATORS}
+    bad = []
+    for each in found:
+        steps = {step: each[step] for step in ("fit", "predict", "predict altered") if step in each}
+        outcomes[each["estimator"]].update(f"{step}: {came.split(' ')[0].rstrip(':')}" for step, came in steps.items())
+        if any(came.startswith(("WRONG", "FOREIGN")) for came in steps.values()):
+            bad.append(each)
+    return {"count": count, "outcomes": {name: dict(counts) for name, counts in outcomes.items()}, "bad": bad,
+            "texts": altered_files, "atheris": covered(seconds) if seconds else None}  # fmt: skip
+
+
+if __name__ == "__main__":
+    under_atheris()
