@@ -78,9 +78,7 @@ class Passes:
         self._curvature, self._seed, self._progress = curvature, seed, progress and self._processes.first
         self._at_once, self._cotangents = rows, cotangents
 
-    def run(
-        self, add: Callable[[Tape, bool], None], *, moments: bool = False, positions_apart: bool = True
-    ) -> None:
+    def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False, positions_apart: bool = True) -> None:
         """Gives every tape of one pass to ``add``, with whether it is the first of its rows.
 
         Args:
