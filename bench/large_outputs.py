@@ -1,32 +1,30 @@
 """Very many outputs: what is planned, what is taken, and how long it takes; each case in a process of its own.
 
-python -m bench.large_outputs                # all of them, into bench/results/large_outputs.{json,md}
-python -m bench.large_outputs --again CASE…  # some of them again, beside the others' results
-python -m bench.large_outputs --here CASE    # one, in this process
+Memory is the growth of the process at its highest, in MB, beside the network and its data; the plan is that of
+`bs.plan`, which counts tensors, where the growth has what libraries and the allocator take besides.
+
+    python -m bench.large_outputs [CASE …] [--quick]
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 import bayescope as bs
+from bench import record
 from bench.linear import peak_growth
-
-RESULTS = Path(__file__).parent / "results" / "large_outputs"
 
 
 class Pixels(nn.Module):
@@ -162,13 +160,6 @@ def refused() -> str:
 def markdown(results: Mapping[str, Any]) -> str:
     """The tables."""
     lines = [
-        "# Very many outputs: memory and seconds",
-        "",
-        "Made by `python -m bench.large_outputs`, each case in a process of its own, on "
-        f"{results['threads']} threads of {results['machine']}, torch {results['torch']}, load {results['load']:.1f}. "
-        "Memory is the growth of the process at its highest, in MB, beside the network and its data; the plan is that "
-        "of `bs.plan`, which counts tensors, where the growth has what libraries and the allocator take besides.",
-        "",
         "| `bs.laplace` | weights | planned | measured | seconds | `tune_prior` | seconds |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -193,33 +184,32 @@ def markdown(results: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", "With a dense output factor and `memory=16e9`:", "", f"> {results['refused']}", ""])
 
 
-def main(names: Sequence[str]) -> None:
+def main() -> None:
     """Measures cases, and saves them beside the results that there are of the others."""
-    path = RESULTS.with_suffix(".json")
-    known = json.loads(path.read_text(encoding="utf-8"))["cases"] if path.exists() else {}
-    for name in names:
+    parser = record.arguments(__doc__)
+    parser.add_argument("names", nargs="*", help="of the cases; all of them")
+    parser.add_argument("--here", metavar="NAME", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(2)
+    if options.here:
+        torch.default_generator.manual_seed(0)
+        print(json.dumps(measure(CASES[options.here])))
+        return
+    into = record.folder(options)
+    known = record.load(into, "large_outputs").get("cases", {})
+    for name in options.names or list(CASES)[: 1 if options.quick else None]:
         command = [sys.executable, "-m", "bench.large_outputs", "--here", name]
         answer = subprocess.run(command, check=False, capture_output=True, text=True)
         if answer.returncode:
             raise RuntimeError(f"{name}: {answer.stderr}")
         known[name] = json.loads(answer.stdout)
         print(name, json.dumps(known[name]), flush=True)
-    results = {
-        "threads": torch.get_num_threads(), "machine": platform.processor() or platform.machine(),
-        "torch": torch.__version__, "load": os.getloadavg()[0],
-        "cases": {name: known[name] for name in CASES}, "refused": refused(),
-    }  # fmt: skip
-    text = markdown(results)
-    print(text)
-    RESULTS.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    RESULTS.with_suffix(".md").write_text(text, encoding="utf-8")
+    origin = record.made("bench.large_outputs")
+    results = {"made": origin, "cases": {name: known[name] for name in CASES if name in known}, "refused": refused()}
+    said = (__doc__ or "").split("\n\n")[1]
+    text = record.page("Very many outputs: memory and seconds", origin, said, [markdown(results)])
+    record.save(into, "large_outputs", results, text)
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
-    torch.default_generator.manual_seed(0)
-    if sys.argv[1:2] == ["--here"]:
-        print(json.dumps(measure(CASES[sys.argv[2]])))
-    else:
-        main(sys.argv[2:] or list(CASES))
+    main()

@@ -14,7 +14,7 @@ from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.information import divergence, information_of_dirichlet
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
-from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, log_expected, nodes, principal_root, row_blocks
+from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, log_expected, nodes, principal_root
 from bayescope.likelihoods.targets import LabelError
 from bayescope.storage import stored
 
@@ -230,8 +230,7 @@ class Categorical:
         mean, root = _centred(mean, cov)
         if mean.shape[-1] == 2:
             return Bernoulli().mutual_information(*_difference(mean, root), "quadrature")
-        blocks = [_information(mean[rows], root[rows]) for rows in row_blocks(*mean.shape)]
-        return torch.cat([mean[:0, 0], *blocks])
+        return by_rows(lambda rows: (_information(mean[rows], root[rows]),), mean)[0]
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str = "quadrature") -> Tensor:
         """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
@@ -247,10 +246,8 @@ class Categorical:
         mean, root = _centred(mean.to(torch.float64), cov.to(torch.float64))
         if mean.shape[-1] == 2:
             return torch.zeros_like(mean)
-        errors = [
-            _at_nodes(mean[rows], root[rows]).mean(1).std(0) / math.sqrt(SCRAMBLES) for rows in row_blocks(*mean.shape)
-        ]
-        return torch.cat([mean[:0], *errors])
+        scale = math.sqrt(SCRAMBLES)
+        return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean(1).std(0) / scale,), mean)[0]
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Refused: a label is no mixture of Gaussians."""
@@ -314,9 +311,7 @@ def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
     mean, root = _centred(mean, cov)
     if mean.shape[-1] == 2:
         return Bernoulli().predictive(*_difference(mean, root), "quadrature")
-    parts = [_quadrature_block(mean[rows], root[rows]) for rows in row_blocks(*mean.shape)]
-    columns = zip((mean[:0], mean[:0], mean[:0]), *parts, strict=True)
-    return Moments(*(torch.cat(column) for column in columns))
+    return Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), mean))
 
 
 def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ spread between the scramblings gives their standard error.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import torch
@@ -39,6 +39,27 @@ def row_blocks(rows: int, outputs: int) -> Iterator[slice]:
     """Ranges of rows whose outputs at all nodes stay near the size of the cache."""
     size = max(1, _BLOCK_NUMBERS // (SCRAMBLES * NODES * outputs))
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+def by_rows(answer: Callable[[slice], tuple[Tensor, ...]], mean: Tensor) -> tuple[Tensor, ...]:
+    """The answers of blocks of rows, each of shape (n, …), as one tensor each of shape (N, …).
+
+    They are written where they belong as they come: kept one by one, these small tensors would lie between the large
+    ones of the next blocks, whose memory could not be used again, and the process would grow with the rows.
+
+    Args:
+        answer: of some rows.
+        mean: of f, shape (N, C).
+    """
+    whole: tuple[Tensor, ...] | None = None
+    for rows in row_blocks(*mean.shape) if len(mean) else [slice(0, 0)]:
+        parts = answer(rows)
+        if whole is None:
+            whole = tuple(part.new_empty((len(mean), *part.shape[1:])) for part in parts)
+        for to, part in zip(whole, parts, strict=True):
+            to[rows] = part
+    assert whole is not None
+    return whole
 
 
 def principal_root(cov: Tensor, scale: Tensor) -> Tensor:
@@ -105,15 +126,18 @@ def log_expected(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) 
         root: R, shape (N, C, K), of cov = R Rᵀ.
         y: canonical targets of N rows.
     """
+    if not len(mean):
+        return mean.new_zeros(0)
     dim = root.shape[-1]
     z = nodes(dim).reshape(-1, dim).to(mean.device)
-    answers = [mean.new_zeros(0)]
-    for rows in row_blocks(*mean.shape):
+
+    def answer(rows: slice) -> tuple[Tensor]:
         u = _drift(likelihood, mean[rows], root[rows], y[rows])
         f = mean[rows] + torch.einsum("nck,snk->snc", root[rows], u + z[:, None, :])
         log_terms = likelihood.log_prob(f, y[rows]) - z @ u.mT - 0.5 * u.square().sum(-1)
-        answers.append(torch.logsumexp(log_terms, 0) - math.log(z.shape[0]))
-    return torch.cat(answers)
+        return (torch.logsumexp(log_terms, 0) - math.log(z.shape[0]),)
+
+    return by_rows(answer, mean)[0]
 
 
 def _drift(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) -> Tensor:
