@@ -27,6 +27,8 @@ _MOST = 1.0 - 1e-15
 # The mean of a sum's logarithm is corrected by at most so much, found to _WIDEST / 2^_HALVINGS.
 _WIDEST, _HALVINGS = 6.0, 32
 _ROWS = 32768
+# Classes of so many rows are drawn at once that these are their outputs.
+_NUMBERS = 2**20
 _TINY = 1e-10
 # Variances below it, of which a sum is log-normal to 1e-4.
 _SMALL = 0.1
@@ -208,21 +210,30 @@ class Representatives(NamedTuple):
             variance: v of all classes, shape (N, C), or ``None``.
             count: R.
         """
-        steps = (0.0,) if variance is None else (0.0, 1.0, 2.0)
-        sd = 0.0 if variance is None else variance.detach().sqrt()
-        m = mean.detach().scatter(-1, classes, -torch.inf)
-        shares = [(m + step * sd).softmax(-1) for step in steps]
-        shares.append(m.isfinite() / m.isfinite().sum(-1, keepdim=True))
-        count = min(count, m.shape[1] - classes.shape[1])
-        included = inclusion(torch.stack(shares).mean(0), count)
-        ends = torch.arange(count, dtype=m.dtype, device=m.device) + 0.5
-        found = torch.searchsorted(included.cumsum(-1), ends.expand(len(m), count).contiguous(), right=True)
-        found_share, found_m = included.gather(-1, found), m.gather(-1, found)
-        certain = found_share >= 1.0
-        left = m.scatter(-1, torch.where(certain, found, classes[:, :1]), -torch.inf).logsumexp(-1, keepdim=True)
-        log_counts = -found_share.log()
-        drawn = (found_m + log_counts).masked_fill(certain, -torch.inf).logsumexp(-1, keepdim=True)
-        return cls(found, torch.where(certain | ~left.isfinite(), 0.0, log_counts + left - drawn))
+        rows = max(1, _NUMBERS // mean.shape[1])
+        known = [None] * len(mean.split(rows)) if variance is None else variance.split(rows)
+        blocks = [_drawn(*some, count) for some in zip(mean.split(rows), classes.split(rows), known, strict=True)]
+        found, log_counts = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+        return cls(found, log_counts)
+
+
+def _drawn(mean: Tensor, classes: Tensor, variance: Tensor | None, count: int) -> tuple[Tensor, Tensor]:
+    """The representatives of some rows, and how many classes each stands for."""
+    steps = (0.0,) if variance is None else (0.0, 1.0, 2.0)
+    sd = 0.0 if variance is None else variance.detach().sqrt()
+    m = mean.detach().scatter(-1, classes, -torch.inf)
+    shares = [(m + step * sd).softmax(-1) for step in steps]
+    shares.append(m.isfinite() / m.isfinite().sum(-1, keepdim=True))
+    count = min(count, m.shape[1] - classes.shape[1])
+    included = inclusion(torch.stack(shares).mean(0), count)
+    ends = torch.arange(count, dtype=m.dtype, device=m.device) + 0.5
+    found = torch.searchsorted(included.cumsum(-1), ends.expand(len(m), count).contiguous(), right=True)
+    found_share, found_m = included.gather(-1, found), m.gather(-1, found)
+    certain = found_share >= 1.0
+    left = m.scatter(-1, torch.where(certain, found, classes[:, :1]), -torch.inf).logsumexp(-1, keepdim=True)
+    log_counts = -found_share.log()
+    drawn = (found_m + log_counts).masked_fill(certain, -torch.inf).logsumexp(-1, keepdim=True)
+    return found, torch.where(certain | ~left.isfinite(), 0.0, log_counts + left - drawn)
 
 
 def inclusion(share: Tensor, count: int) -> Tensor:
