@@ -49,7 +49,7 @@ format: .venv/.installed-dev  ## let ruff mend what it can
 bench: bench-env  ## measure everything beside the peers: hours; goes on where it was stopped. Other: make bench NAMES="vi nuts"
 	$(BENCH)/python -m bench $(NAMES)
 
-bench-quick: bench-env  ## run every benchmark at small sizes, in about ten minutes; the results stay as they are
+bench-quick: bench-env  ## run every benchmark at small sizes; the results stay as they are
 	$(BENCH)/python -m bench --quick $(NAMES)
 
 bench-check: bench-env  ## fail where something is slower by a fifth than the committed results say

@@ -30,7 +30,7 @@ _ROWS = 32768
 # Classes of so many rows are drawn at once that these are their outputs.
 _NUMBERS = 2**20
 _TINY = 1e-10
-# Variances below it, of which a sum is log-normal to 1e-4.
+# Variances below which a sum is taken to be log-normal.
 _SMALL = 0.1
 
 
