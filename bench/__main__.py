@@ -3,17 +3,20 @@
     python -m bench [NAME ...] [--quick] [--again] [--list]
 
 Those whose results are of the code as it is are left out, so that a run that was stopped goes on where it was;
-`--again` computes all of them anew. `--quick` runs each at small sizes and leaves the
+`--again` computes all of them anew. `--quick` runs each at small sizes, one on each core at a time, and leaves the
 results alone. A benchmark that fails is named at the end, and the others run all the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -43,20 +46,27 @@ def listed(benchmarks: Sequence[Benchmark]) -> Table:
     return told
 
 
-def run(benchmark: Benchmark, *, quick: bool, again: bool) -> bool:
-    """Runs one, and says whether it ended well; what it printed is shown where it did not."""
+def run(benchmark: Benchmark, *, quick: bool, again: bool, console: Console) -> bool:
+    """Runs one, and says whether it ended well and how long it took; what it printed is shown where it did not."""
+    if not quick:
+        console.print(f"{benchmark.name}, about {benchmark.minutes:g} minutes …")
+    begun = time.monotonic()
     folder = QUICK if quick else RESULTS
     log = QUICK / "logs" / f"{benchmark.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", benchmark.module, "--out", str((folder / benchmark.result).parent)]
     if again and ".papers." in benchmark.module:
         command.append("--again")  # they keep single results, and would go on with those
+    command += ["--quick"] if quick else []
+    environment = os.environ | ({"OMP_NUM_THREADS": "1"} if quick else {})
     with log.open("w", encoding="utf-8") as written:
         ended = subprocess.run(
-            [*command, *(["--quick"] if quick else [])], cwd=ROOT, stdout=written, stderr=subprocess.STDOUT, check=False
-        )
+            command, cwd=ROOT, env=environment, stdout=written, stderr=subprocess.STDOUT, check=False
+        )  # fmt: skip
     if ended.returncode:
         sys.stderr.write("".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[-15:]))
+    came = "FAILED" if ended.returncode else "done"
+    console.print(f"{benchmark.name}: {came} in {time.monotonic() - begun:.0f} s")
     return ended.returncode == 0
 
 
@@ -81,17 +91,15 @@ def main() -> int:
     anew = options.quick or options.again or bool(options.names)
     due = [each for each in chosen if anew or state(each) != "of this code"]
     console.print(f"{len(chosen) - len(due)} of {len(chosen)} results are of this code (--again computes them anew).")
-    failed = []
-    for number, each in enumerate(due, 1):
-        if each.data and not REFERENCE_DATA.is_dir():
-            console.print(f"[{number}/{len(due)}] {each.name}: left out, no reference data at {REFERENCE_DATA}")
-            continue
-        begun = time.monotonic()
-        told = "" if options.quick else f", about {each.minutes:g} minutes"
-        console.print(f"[{number}/{len(due)}] {each.name}{told} …")
-        well = run(each, quick=options.quick, again=options.again)
-        console.print(f"    {'done' if well else 'FAILED'} in {time.monotonic() - begun:.0f} s")
-        failed += [] if well else [each.name]
+    if not REFERENCE_DATA.is_dir():
+        absent = [each.name for each in due if each.data]
+        console.print(f"Left out, for there is no reference data at {REFERENCE_DATA}: {', '.join(absent) or 'none'}")
+        due = [each for each in due if not each.data]
+    if not options.quick:
+        console.print(f"{len(due)} to run, about {sum(each.minutes for each in due) / 60:.1f} hours.")
+    work = partial(run, quick=options.quick, again=options.again, console=console)
+    with ThreadPoolExecutor((os.cpu_count() or 1) if options.quick else 1) as pool:  # speeds are measured alone
+        failed = [each.name for each, well in zip(due, pool.map(work, due), strict=True) if not well]
     if failed:
         console.print(f"Failed: {', '.join(failed)}. What they printed lies in {QUICK / 'logs'}.")
     return int(bool(failed))

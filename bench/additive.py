@@ -28,10 +28,11 @@ from bayescope.additive.newton import FIRST_DAMPING, step
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.additive.terms import Column, Rows, Term
 from bayescope.likelihoods import Gaussian
-from bench import record
-from bench.turns import Work, in_turns, ratios, told
+from bench import record, turns
+from bench.turns import Machine, Work, in_turns, ratios, shown
 
 FEATURES, HIDDEN = 30, 32
+NET = 3 * HIDDEN  # weights of one net
 BATCHES = (128, 256, 1024)
 STEPS = 40
 ROWS = (500, 5000, 20000)
@@ -83,7 +84,7 @@ def trainer(module: nn.Module, x: Tensor, y: Tensor) -> Callable[[], None]:
     return run
 
 
-def steps(turns: int) -> list[dict[str, Any]]:
+def steps(times: int, machine: Machine) -> list[dict[str, Any]]:
     """Training steps on minibatches."""
     generator = torch.Generator().manual_seed(0)
     additive = AdditiveNetwork(FEATURES, hidden=HIDDEN, generator=generator)
@@ -94,12 +95,15 @@ def steps(turns: int) -> list[dict[str, Any]]:
         title = f"training step, batch {batch}"
         unit = f"{title}: {BASE}"
         base = Work(unit, trainer(dense(2, count(additive)), x, y), unit)
-        works = {name: Work(f"{title}: {name}", trainer(module, x, y), unit) for name, module in models.items()}
+        works = {
+            name: Work(f"{title}: {name}", trainer(module, x, y), unit, flops=6.0 * batch * count(module))
+            for name, module in models.items()
+        }
         works["batched nets"].budget = 2.0
         loop = works.pop(LOOP)  # by itself: its many small tensors would fall into the others' turns
         for together in ([base, *works.values()], [replace(base, seconds=[]), loop]):
-            in_turns(together, turns, clock=time.process_time, inner=lambda _: STEPS)
-            found += ratios(together)
+            in_turns(together, times, clock=time.process_time, inner=lambda _: STEPS)
+            found += ratios(together, machine)
     return found
 
 
@@ -127,8 +131,10 @@ def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
     return run
 
 
-def epochs(turns: int) -> list[dict[str, Any]]:
+def epochs(times: int, machine: Machine) -> list[dict[str, Any]]:
     """Epochs of the library's own fit."""
+    # Of each net the products of a pass, forwards and twice backwards, and its block JᵀΛJ, which is symmetric.
+    weights, blocks = FEATURES * NET, FEATURES * NET**2
     found = []
     for n in ROWS:
         generator = torch.Generator().manual_seed(n)
@@ -147,41 +153,28 @@ def epochs(turns: int) -> list[dict[str, Any]]:
         unit = f"{title}: {BASE}"
         works = [
             Work(unit, minibatches, unit),
-            Work(f"{title}: Gauss-Newton and evidence", gauss_newton(x, y), unit),
+            Work(f"{title}: Gauss-Newton and evidence", gauss_newton(x, y), unit, flops=n * (6.0 * weights + blocks)),
         ]
-        in_turns(works, turns, clock=time.process_time, inner=lambda _: 2)
-        found += ratios(works)
+        in_turns(works, times, clock=time.process_time, inner=lambda _: 2)
+        found += ratios(works, machine)
     return found
-
-
-def rows_of(found: list[dict[str, Any]]) -> str:
-    """The table."""
-    lines = []
-    for each in found:
-        title, _, who = each["work"].partition(": ")
-        budget = f"≤ {each['budget']:g}" if each["budget"] else ""
-        spread = f"{told(each['least'])}–{told(each['greatest'])}"
-        lines.append([title, who, budget, f"**{told(each['ratio'])}**", spread, f"{1e3 * each['seconds']:.3g}"])
-    return record.table(["work", "who", "budget", f"× {BASE}", "least to greatest", "CPU ms"], lines)
 
 
 def main() -> None:
     """Runs both and writes them."""
-    parser = record.arguments(__doc__)
+    parser = turns.arguments(__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--turns", type=int, default=5)
-    options = parser.parse_args()
+    options = turns.chosen(parser)
     torch.set_num_threads(options.threads)
     # What a program that reads tables has long done: the allocator keeps memory of this size instead of giving it back.
     torch.empty(7_000_000)
-    turns = 1 if options.quick else options.turns
-    found = [*steps(turns), *epochs(turns)]
+    found = [*steps(options.turns, Machine.measured()), *epochs(options.turns, Machine.measured(dtype=torch.float64))]
     origin = record.made("bench.additive")
     said = (
         f"{FEATURES} features, nets of {HIDDEN} hidden units, beside a dense network of two hidden layers and as many "
         "weights, in the same turn of one process: the median, and the least and greatest. Times are of the CPU."
     )
-    text = record.page("Additive models: speed", origin, said, [rows_of(found)])
+    text = record.page("Additive models: speed", origin, said, [shown(found)])
     record.save(record.folder(options), "additive", {"made": origin, "ratios": found}, text)
 
 

@@ -4,7 +4,8 @@ Curvatures are compared with matrices that are written down from their definitio
 of the library (`tests/curvature/reference.py`), of networks in which each layer has weights, inputs and shapes of its
 own. An error is the norm of the difference over that of the reference. Peers run in float64 too; of laplace-torch the
 best of its backends counts. A Kronecker curvature is compared in its blocks of weight tensors, since some peers keep
-biases apart, which is another, equally right definition. Posteriors are compared with closed forms (below).
+biases apart, which is another, equally right definition. Times are of one fit, memory is the bytes of the tensors
+that live at its highest, both with the dense matrix that is compared. Posteriors are compared with closed forms.
 
     python -m bench.agreement [--no-peers] [--quick]
 """
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bench import record
 from bench.agreement_posteriors import POSTERIORS
+from bench.live_memory import peak_of
 from bench.peers import laplace_backends
 from tests.curvature import reference
 from tests.curvature.cases import BATCH, LIKELIHOODS, MODELS, Case, case, fit
@@ -54,7 +56,7 @@ def error(got: Tensor, want: Tensor) -> float:
 
 
 def measured(run: Callable[[], Tensor], compare: Callable[[Tensor], float]) -> Record:
-    """The error and the seconds of an answer, or why there is none."""
+    """The error of an answer, its seconds and the bytes of tensors at its highest, or why there is none."""
     start = time.perf_counter()
     try:
         answer = run()
@@ -63,7 +65,14 @@ def measured(run: Callable[[], Tensor], compare: Callable[[Tensor], float]) -> R
     taken = time.perf_counter() - start
     if not bool(answer.isfinite().all()):
         return {"failure": "not finite", "seconds": taken}
-    return {"error": compare(answer), "seconds": taken}
+    return {"error": compare(answer), "seconds": taken, "peak_bytes": _peak(run)}
+
+
+def _peak(run: Callable[[], Tensor]) -> int | None:
+    try:
+        return peak_of(run)
+    except Exception:  # noqa: BLE001 - some of the peers' transforms cannot be counted
+        return None
 
 
 def ours(entry: Case, structure: str, kind: str = "ggn") -> Callable[[], Tensor]:
@@ -209,6 +218,15 @@ def kind(likelihood: str, name: str) -> Record:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
+def whole_cell(answer: Record | None) -> str:
+    """An error with its time and its memory."""
+    if answer is None or "error" not in answer:
+        return cell(answer)
+    taken = answer["peak_bytes"]
+    memory = "not counted" if taken is None else f"{1e-3 * taken:,.0f} kB"
+    return f"{cell(answer)}, {1e3 * answer['seconds']:.0f} ms, {memory}"
+
+
 def cell(answer: Record | None) -> str:
     """An error, in bold where it is another answer than the definition's."""
     if answer is None:
@@ -223,11 +241,10 @@ def curvature_table(found: Sequence[Record], structure: str) -> str:
     some = [each for each in found if each["structure"] == structure]
     names = sorted({name for each in some for name in each.get("peers", {})})
     rows = [
-        [each["model"], cell(each["ours"]), *(cell(each.get("peers", {}).get(name)) for name in names),
-         f"{1e3 * each['ours'].get('seconds', 0):.0f}"]
+        [each["model"], whole_cell(each["ours"]), *(whole_cell(each.get("peers", {}).get(name)) for name in names)]
         for each in some
-    ]  # fmt: skip
-    return record.table(["network", "bayescope", *names, "ours, ms"], rows)
+    ]
+    return record.table(["network", "bayescope", *names], rows)
 
 
 def summary(found: Sequence[Record]) -> str:

@@ -217,7 +217,7 @@ def full_variational(peers: bool) -> Record:  # noqa: ARG001 - the peer has none
     """Variational inference of the same model, with a full covariance: exact where it has converged."""
     q = bs.variational(
         at_the_mode(), (X, Y), likelihood=bs.Gaussian(NOISE), prior_precision=PRIOR, family="full", epochs=2000,
-        lr=0.02, generator=0, progress=False,
+        lr=0.02, schedule="cosine", generator=0, progress=False,
     )  # fmt: skip
     return {
         "what": "variational inference, full covariance: bound less log evidence, in nats",
@@ -229,8 +229,8 @@ def full_variational(peers: bool) -> Record:  # noqa: ARG001 - the peer has none
 def mean_field(peers: bool) -> Record:  # noqa: ARG001 - the peer has none
     """Mean field of it: the precisions are those of the exact posterior's diagonal (Bishop 2006, 10.1.2)."""
     q = bs.variational(
-        at_the_mode(), (X, Y), likelihood=bs.Gaussian(NOISE), prior_precision=PRIOR, epochs=2000, lr=0.02, generator=0,
-        progress=False,
+        at_the_mode(), (X, Y), likelihood=bs.Gaussian(NOISE), prior_precision=PRIOR, epochs=2000, lr=0.02,
+        samples=8, schedule="cosine", generator=0, progress=False,
     )  # fmt: skip
     want = TRUTH.precision.diagonal().rsqrt()
     return {

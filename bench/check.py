@@ -43,7 +43,7 @@ def least(first: dict[str, float], second: dict[str, float]) -> dict[str, float]
 
 def measured(benchmark: Benchmark, folder: Path) -> dict[str, float]:
     """The ratios of one run."""
-    command = [sys.executable, "-m", benchmark.module, "--out", str(folder)]
+    command = [sys.executable, "-m", benchmark.module, "--no-peers", "--out", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return our_ratios(load(folder, benchmark.result.rpartition("/")[2]))
 

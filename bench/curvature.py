@@ -3,26 +3,29 @@
 Everything that is compared takes turns in one process; what counts is the ratio to a plain pass over as many rows. A
 peer that would take minutes reads fewer. Memory is measured in processes of their own.
 
-    python -m bench.curvature [--turns 5] [--peer-turns 2] [--only mlp|cnn|head|memory] [--no-peers] [--quick]
+    python -m bench.curvature [--turns 5] [--no-peers] [--quick]
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bench import record
+from bench import record, turns
 from bench.curvature_memory import memory
+from bench.floors import Layer, floor_of
 from bench.networks import BATCH, cnn, forward, forward_backward, headed, layers_of, mlp
 from bench.peers import backpack_works, curvlinops_works, laplace_fits
-from bench.scaling_floors import floor_of
 from bench.turns import Machine, Work, in_turns, ratios, shown
 
 EPOCH, PASS = "forward+backward", "forward"
+METHODS = {"kfac": "Kronecker", "diagonal": "diagonal", "ekfac": "eigenvalue-corrected"}
+HEADS = {"kfac": "last layer, a fit", "diagonal": "last layer, a diagonal fit"}
 
 
 def fitted(model: nn.Module, x: Tensor, y: Tensor, structure: str, **options: Any) -> Any:
@@ -30,13 +33,17 @@ def fitted(model: nn.Module, x: Tensor, y: Tensor, structure: str, **options: An
     return bs.fit_curvature(model, (x, y), likelihood="categorical", structure=structure, **options)
 
 
+def fit_floor(structure: str, rows: int, layers: Sequence[Layer], labels: int | None = None) -> float:
+    """Operations of the fit alone, where `bench.floors` counts an epoch of training with it."""
+    whole = floor_of(METHODS[structure], rows, layers, labels=labels)
+    return whole.flops - floor_of("forward + backward", rows, layers).flops
+
+
 def of_mlp(peers: bool, rows: int) -> list[Work]:
     """A dense network, the rows in batches of our choice and in given ones."""
     model, x, y = mlp(rows)
-    layers = layers_of(model)
-    epoch = floor_of("forward + backward", rows, layers).flops
-    floors = {"kfac": floor_of("Kronecker", rows, layers).flops - epoch, "ekfac": 0.0}
-    floors["diagonal"] = floor_of("diagonal", rows, layers).flops - epoch
+    layers = layers_of(model, x)
+    floors = {name: fit_floor(name, rows, layers) for name in METHODS}
     goals = {"kfac": (3.5, 2.5), "diagonal": (2.3, 1.7), "ekfac": (8.0, 0.0)}
     works = [Work(EPOCH, lambda: forward_backward(model, x, y), EPOCH, rows=rows)]
     for note, options in (("", {}), (f", in batches of {BATCH}", {"batch_size": BATCH})):
@@ -60,11 +67,18 @@ def of_cnn(peers: bool, rows: int) -> list[Work]:
     model, x, y = cnn(rows)
     sampled: dict[str, Any] = {"curvature": "fisher", "generator": 0}
     drawn = "CNN: kfac fit, one sampled label"
+    layers, epoch = layers_of(model, x), Work(EPOCH, lambda: forward_backward(model, x, y), EPOCH, rows=rows)
+
+    def ours(name: str, structure: str, budget: float, labels: int | None = None, **options: Any) -> Work:
+        run = lambda: fitted(model, x, y, structure, **options)  # noqa: E731
+        flops = fit_floor(structure, rows, layers, labels)
+        return Work(name, run, EPOCH, rows=rows, budget=budget, flops=flops)
+
     works = [
-        Work(EPOCH, lambda: forward_backward(model, x, y), EPOCH, rows=rows),
-        Work("CNN: kfac fit", lambda: fitted(model, x, y, "kfac"), EPOCH, rows=rows, budget=9.0),
-        Work(drawn, lambda: fitted(model, x, y, "kfac", **sampled), EPOCH, rows=rows, budget=5.0),
-        Work("CNN: diagonal fit", lambda: fitted(model, x, y, "diagonal"), EPOCH, rows=rows, budget=12.0),
+        epoch,
+        ours("CNN: kfac fit", "kfac", 9.0),
+        ours(drawn, "kfac", 5.0, labels=1, **sampled),
+        ours("CNN: diagonal fit", "diagonal", 12.0),
     ]
     if peers:
         works += laplace_fits("CNN: kfac fit", EPOCH, "kfac", model, x[:256], y[:256])
@@ -79,11 +93,12 @@ def of_cnn(peers: bool, rows: int) -> list[Work]:
 def of_head(classes: int, peers: bool, rows: int) -> list[Work]:
     """A last layer under a body."""
     model, x, y = headed(classes, rows)
-    works = [Work(PASS, lambda: forward(model, x), PASS, rows=rows)]
-    for name in ("kfac", "diagonal"):
+    works, layers = [Work(PASS, lambda: forward(model, x), PASS, rows=rows)], layers_of(model, x)
+    for name, method in HEADS.items():
         run = lambda name=name: fitted(model, x, y, name, weights="last_layer")  # noqa: E731
         title = f"last layer of {classes} classes: {name} fit"
-        works.append(Work(title, run, PASS, rows=rows, budget=1.3, goal=1.1))
+        flops = floor_of(method, rows, layers).flops
+        works.append(Work(title, run, PASS, rows=rows, budget=1.3, goal=1.1, flops=flops))
         if peers and classes <= 100:
             few = 512 if name == "kfac" else 64
             works += laplace_fits(title, PASS, name, model, x[:few], y[:few], "last_layer")
@@ -98,28 +113,22 @@ def memory_table(found: dict[str, dict[str, float]]) -> str:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = record.arguments(__doc__)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--peer-turns", type=int, default=2)
-    parser.add_argument("--only", choices=["mlp", "cnn", "head", "memory"])
-    parser.add_argument("--no-peers", action="store_true")
-    options = parser.parse_args()
+    parser = turns.arguments(__doc__)
+    options = turns.chosen(parser)
     warnings.simplefilter("ignore")  # the peers' own
     torch.set_num_threads(2)
-    peers, quick = not options.no_peers, options.quick
-    sizes = (512, 32, 128) if quick else (10_000, 1024, 4096)
-    works = {
-        "mlp": [lambda: of_mlp(peers and not quick, sizes[0])],
-        "cnn": [lambda: of_cnn(peers and not quick, sizes[1])],
-        "head": [lambda: of_head(100, peers and not quick, sizes[2]), lambda: of_head(1000, False, sizes[2])],
-    }
+    peers = options.peers
+    sizes = (512, 32, 128) if options.quick else (10_000, 1024, 4096)
+    works = (
+        lambda: of_mlp(peers, sizes[0]), lambda: of_cnn(peers, sizes[1]), lambda: of_head(100, peers, sizes[2]),
+        lambda: of_head(1000, False, sizes[2]),
+    )  # fmt: skip
     machine, found = Machine.measured(), []
-    for name, makers in works.items():
-        for make in makers if options.only in (None, name) else []:
-            these = make()
-            in_turns(these, 1 if quick else options.turns, options.peer_turns)
-            found += ratios(these, machine)
-    held = memory() if options.only in (None, "memory") and not quick else {}
+    for make in works:
+        these = make()
+        in_turns(these, options.turns)
+        found += ratios(these, machine)
+    held = {} if options.quick or not peers else memory()
     origin = record.made("bench.curvature")
     said = (
         "Ratios of times to a plain pass over as many rows, in the same turn of one process: the median, and the "
@@ -127,8 +136,7 @@ def main() -> None:
         "row. The floor is what the formulas' operations take at the speed of a plain matrix product in the same run."
     )
     text = record.page("Curvatures: speed and memory", origin, said, [shown(found), "## Memory", memory_table(held)])
-    if (options.only is None and peers) or options.quick:
-        record.save(record.folder(options), "curvature", {"made": origin, "ratios": found, "memory": held}, text)
+    record.save(record.folder(options), "curvature", {"made": origin, "ratios": found, "memory": held}, text)
 
 
 if __name__ == "__main__":

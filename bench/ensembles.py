@@ -9,6 +9,7 @@ minibatches and the same optimiser for one member after another, stands beside t
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.ensembles import ensemble
-from bench import record
-from bench.turns import Work, in_turns, ratios, told
+from bench import record, turns
+from bench.turns import Machine, Work, in_turns, ratios, shown
 
 MEMBERS, NOISE = 5, 1.0
 
@@ -85,42 +86,32 @@ def plain(size: Size, data: tuple[Tensor, Tensor]) -> None:
 def works_of(size: Size) -> list[Work]:
     """The ways to train five members, beside a plain loop."""
     data, name = data_of(size), f"{'-'.join(map(str, size.widths))}, batch {size.batch_size}"
-    unit = f"{name}: plain loop"
+    unit, flops = f"{name}: plain loop", MEMBERS * size.steps * 6.0 * size.batch_size * size.weights
+    ways = {"side by side": True, "one after another": False, "by default": None}
     return [
         Work(unit, lambda: plain(size, data), unit),
-        Work(f"{name}: side by side", lambda: bayescope(size, data, side_by_side=True), unit),
-        Work(f"{name}: one after another", lambda: bayescope(size, data, side_by_side=False), unit),
-        Work(f"{name}: by default", lambda: bayescope(size, data, side_by_side=None), unit),
-    ]
-
-
-def rows_of(records: list[dict[str, Any]]) -> str:
-    """The table: a line of each network and way."""
-    lines = []
-    for each in records:
-        network, _, way = each["work"].partition(": ")
-        spread = f"{told(each['least'])}–{told(each['greatest'])}"
-        lines.append([network, way, f"**{told(each['ratio'])}**", spread])
-    return record.table(["network", "how", "× a plain loop", "least to greatest"], lines)
+        *(Work(f"{name}: {way}", partial(bayescope, size, data, side_by_side=chosen), unit, flops=flops)
+          for way, chosen in ways.items()),
+    ]  # fmt: skip
 
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = record.arguments(__doc__)
-    parser.add_argument("--turns", type=int, default=5)
-    options = parser.parse_args()
+    parser = turns.arguments(__doc__)
+    options = turns.chosen(parser)
     torch.set_num_threads(1)
+    machine = Machine.measured()
     found: list[dict[str, Any]] = []
     for size in SIZES[:2] if options.quick else SIZES:
         works = works_of(size)
-        in_turns(works, 1 if options.quick else options.turns, clock=time.process_time)
-        found += ratios(works)
+        in_turns(works, options.turns, clock=time.process_time)
+        found += ratios(works, machine)
     origin = record.made("bench.ensembles")
     said = (
         f"A training of {MEMBERS} members for some epochs, as a ratio of the processor's time to that of a plain loop "
         "in PyTorch over the members, in the same turn: the median, and the least and greatest. One thread."
     )
-    text = record.page("Ensembles: speed", origin, said, [rows_of(found)])
+    text = record.page("Ensembles: speed", origin, said, [shown(found)])
     record.save(record.folder(options), "ensembles", {"made": origin, "ratios": found}, text)
 
 

@@ -4,7 +4,7 @@ A Kronecker-factored fit with its eigenvectors, one step of tuning (the log evid
 precision for each layer) and the whole tuning, at 784-256-128-10 = 235,146 weights. Everything takes turns in one
 process; what counts is the ratio to one forward and backward pass over the same rows.
 
-    python -m bench.laplace [--turns 5] [--peer-turns 2] [--no-peers] [--quick]
+    python -m bench.laplace [--turns 5] [--no-peers] [--quick]
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bench import record
-from bench.networks import forward_backward, mlp
+from bench import record, turns
+from bench.floors import floor_of
+from bench.networks import forward_backward, layers_of, mlp
 from bench.peers import laplace_backends, laplace_fit
-from bench.turns import Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, in_turns, ratios, shown
 
 EPOCH = "forward+backward"
 PRIOR = 1.0
@@ -51,10 +52,14 @@ def our_works(model: nn.Module, x: Tensor, y: Tensor) -> list[Work]:
     """Fit, evidence, tuning."""
     fit = lambda: bs.laplace(model, (x, y), likelihood="categorical", prior_precision=PRIOR)  # noqa: E731
     q, layers = fit(), [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+    sizes = layers_of(model, x)
+    least = floor_of("Kronecker", len(x), sizes).flops - floor_of("forward + backward", len(x), sizes).flops
+    # log(λκ + δ) of each pair of eigenvalues and its derivative: a product, a sum, a logarithm, a reciprocal.
+    pairs = 4.0 * sum(each.into * each.out for each in sizes)
     return [
         Work(EPOCH, lambda: forward_backward(model, x, y), EPOCH),
-        Work(FIT, fit, EPOCH),
-        Work(STEP, lambda: tuning_step(q.fit, layers), EPOCH),
+        Work(FIT, fit, EPOCH, flops=least),
+        Work(STEP, lambda: tuning_step(q.fit, layers), EPOCH, flops=pairs),
         Work(TUNE, lambda: bs.tune_prior(q), EPOCH),
     ]
 
@@ -79,18 +84,15 @@ def peer_works(model: nn.Module, x: Tensor, y: Tensor) -> list[Work]:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = record.arguments(__doc__)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--peer-turns", type=int, default=2)
-    parser.add_argument("--no-peers", action="store_true")
-    options = parser.parse_args()
+    parser = turns.arguments(__doc__)
+    options = turns.chosen(parser)
     torch.set_num_threads(2)
     warnings.simplefilter("ignore")
     model, x, y = mlp(512 if options.quick else 10_000)
     model = trained(model, x, y)
-    works = our_works(model, x, y) + ([] if options.no_peers or options.quick else peer_works(model, x, y))
-    in_turns(works, 1 if options.quick else options.turns, options.peer_turns)
-    found = ratios(works)
+    works = our_works(model, x, y) + (peer_works(model, x, y) if options.peers else [])
+    in_turns(works, options.turns)
+    found = ratios(works, Machine.measured())
     step = next(1e3 * each["seconds"] for each in found if each["work"] == STEP)
     origin = record.made("bench.laplace")
     said = (
@@ -99,8 +101,7 @@ def main() -> None:
         f"takes {step:.2g} ms (budget 3, goal 1)."
     )
     text = record.page("Laplace: speed from fit to evidence", origin, said, [shown(found)])
-    if not options.no_peers:
-        record.save(record.folder(options), "laplace", {"made": origin, "ratios": found, "step_ms": step}, text)
+    record.save(record.folder(options), "laplace", {"made": origin, "ratios": found, "step_ms": step}, text)
 
 
 if __name__ == "__main__":

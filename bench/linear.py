@@ -22,7 +22,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from bayescope.estimators import BayesianLogisticRegression
-from bench import record
+from bench import record, turns
 from bench.turns import Machine, Work, in_turns, ratios, shown
 
 LBFGS = "scikit-learn, lbfgs"
@@ -87,12 +87,11 @@ def works(rows: int, columns: int) -> list[Work]:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = record.arguments(__doc__)
+    parser = turns.arguments(__doc__)
     parser.add_argument("--rows", type=int, help="1,000,000; 20,000 of a quick run")
     parser.add_argument("--columns", type=int, default=50)
-    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--memory", action="store_true", help="measure the memory alone, in this process")
-    options = parser.parse_args()
+    options = turns.chosen(parser)
     rows = options.rows or (20_000 if options.quick else 1_000_000)
     if options.memory:
         print(json.dumps(measure_memory(rows, options.columns)))
@@ -100,7 +99,7 @@ def main() -> None:
     command = [sys.executable, "-m", "bench.linear", "--memory", "--rows", str(rows), "--columns", str(options.columns)]
     memory = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     compared = works(rows, options.columns)
-    in_turns(compared, 1 if options.quick else options.turns)
+    in_turns(compared, options.turns)
     found = ratios(compared, Machine.measured(dtype=torch.float64))
     seconds = {work.name: median(work.seconds) for work in compared}
     told = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())

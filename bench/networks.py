@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench.floors import Layer
+
 BATCH = 256
 WIDTHS = (784, 256, 128, 10)
-LAYERS = tuple((into + 1, out) for into, out in pairwise(WIDTHS))
 
 
 def dense(widths: Sequence[int], activation: type[nn.Module]) -> nn.Sequential:
@@ -43,9 +44,22 @@ def headed(classes: int, rows: int = 4096) -> tuple[nn.Module, Tensor, Tensor]:
     return dense((1024, wide, wide, 512, classes), nn.ReLU), torch.randn(rows, 1024), torch.randint(classes, (rows,))
 
 
-def layers_of(model: nn.Module) -> list[tuple[int, int]]:
-    """Inputs, the constant among them, and outputs of each linear layer."""
-    return [(each.in_features + 1, each.out_features) for each in model.modules() if isinstance(each, nn.Linear)]
+def layers_of(model: nn.Module, x: Tensor) -> list[Layer]:
+    """Linear layers and convolutions in the order of a row's pass, with the sizes that floors are counted from."""
+    found: list[Layer] = []
+
+    def note(layer: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+        into = int(layer.weight[0].numel()) + (layer.bias is not None)
+        found.append(Layer(into, len(layer.weight), output[0].numel() // len(layer.weight)))
+
+    hooks = [
+        each.register_forward_hook(note) for each in model.modules() if isinstance(each, (nn.Linear, nn.Conv2d))
+    ]  # fmt: skip
+    with torch.no_grad():
+        model(x[:1])
+    for hook in hooks:
+        hook.remove()
+    return found
 
 
 def batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

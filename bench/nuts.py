@@ -4,7 +4,7 @@ Four chains of 600 + 1,000 draws for weights under N(0, 1). The time of an effec
 size of all weights, by ArviZ, of all samplers alike) is a multiple of that of one gradient by PyTorch's autograd.
 Compilation counts for all: a user waits for it.
 
-    python -m bench.nuts [--turns 5] [--peer-turns 2] [--no-peers] [--quick]
+    python -m bench.nuts [--turns 5] [--no-peers] [--quick]
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 
 from bayescope import BayesianLogisticRegression
-from bench import record
-from bench.turns import OURS, Work, in_turns, ratios, shown
+from bench import record, turns
+from bench.turns import OURS, Machine, Work, in_turns, ratios, shown
 
 SIZES = ((200, 10), (1000, 30), (2000, 200))
 CHAINS, TUNE, DRAWS = 4, 600, 1000
@@ -129,21 +129,19 @@ def effective(draws: Floats) -> int:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = record.arguments(__doc__)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--peer-turns", type=int, default=2)
-    parser.add_argument("--no-peers", action="store_true")
-    options = parser.parse_args()
+    parser = turns.arguments(__doc__)
+    options = turns.chosen(parser)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found, peers = [], not (options.no_peers or options.quick)
+    machine, found = Machine.measured(dtype=torch.float64), []
     for rows, columns in SIZES[:1] if options.quick else SIZES:
-        compared, drawn = works(rows, columns, peers)
+        compared, drawn = works(rows, columns, options.peers)
         gradients = lambda work: 2000 if work.is_unit else 1  # noqa: E731
-        in_turns(compared, 1 if options.quick else options.turns, options.peer_turns, inner=gradients)
+        in_turns(compared, options.turns, inner=gradients)
         for work in compared[1:]:
             work.rows = effective(drawn[work.who]) if work.who in drawn else 1
-        records = ratios(compared)
+            work.flops = work.rows * 4.0 * rows * columns  # a gradient for each: products with X and with Xᵀ
+        records = ratios(compared, machine)
         for each in records:
             each["effective_draws"] = each.pop("rows")
         found += records
@@ -157,8 +155,7 @@ def main() -> None:
     for each in found:  # the draws are no rows that a peer had fewer of
         each["rows"] = 0
     text = record.page("NUTS: speed", origin, said, [shown(found), lines])
-    if not options.no_peers:
-        record.save(record.folder(options), "nuts", {"made": origin, "ratios": found}, text)
+    record.save(record.folder(options), "nuts", {"made": origin, "ratios": found}, text)
 
 
 if __name__ == "__main__":

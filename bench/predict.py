@@ -3,7 +3,7 @@
 Everything takes turns in one process; what counts is the ratio to a plain forward pass of as many rows. The peer is
 given few rows.
 
-    python -m bench.predict [--turns 5] [--peer-turns 2] [--no-peers] [--quick]
+    python -m bench.predict [--turns 5] [--no-peers] [--quick]
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import Any
 import torch
 
 import bayescope as bs
-from bench import record
+from bench import record, turns
 from bench.curvature import fitted
+from bench.floors import floor_of
 from bench.networks import BATCH, forward, headed, layers_of, mlp
 from bench.peers import laplace_predictions
-from bench.scaling_floors import floor_of
 from bench.turns import Machine, Work, in_turns, ratios, shown
 
 PASS = "forward"
+METHODS = {"kfac": "prediction", "diagonal": "diagonal prediction"}
 PRIOR, SAMPLES = 1.0, 100
 
 
@@ -34,25 +35,26 @@ def in_batches(run: Any, x: torch.Tensor) -> None:
 def of_mlp(peers: bool, rows: int) -> list[Work]:
     """784-256-128-10 with tanh: 235,146 weights, ten outputs."""
     model, x, y = mlp(max(rows, 1024))
-    fit, x_new, layers = (x[:1024], y[:1024]), x[:rows], layers_of(model)
-    floor = floor_of("prediction", rows, layers).flops
+    fit, x_new, layers = (x[:1024], y[:1024]), x[:rows], layers_of(model, x)
+    floor = {name: floor_of(method, rows, layers).flops for name, method in METHODS.items()}
     works = [Work(PASS, lambda: forward(model, x_new), PASS, rows=rows)]
     for name, (budget, goal) in {"kfac": (14.0, 9.0), "diagonal": (12.0, 0.0)}.items():
         curvature = fitted(model, *fit, name)
         precision, network = curvature.with_prior(PRIOR), curvature.network
         run = lambda p=precision, n=network: in_batches(lambda some: n.latent_covariance(some, p), x_new)  # noqa: E731
         title = f"MLP: {name} covariance of 10 outputs"
-        flops = floor if name == "kfac" else 0.0
-        works.append(Work(title, run, PASS, rows=rows, budget=budget, goal=goal, flops=flops))
+        works.append(Work(title, run, PASS, rows=rows, budget=budget, goal=goal, flops=floor[name]))
         if peers:
             works += laplace_predictions(title, PASS, name, model, (x[:16], y[:16]), x[:8])
     q = bs.laplace(model, fit, likelihood="categorical", prior_precision=PRIOR)
     probs, drawn = "MLP: probabilities, linearised", f"MLP: probabilities, {SAMPLES} draws of the weights"
     # The integral that is the peer's default.
-    works.append(Work(probs, lambda: q.predict(x_new, integral="mackay").probs, PASS, rows=rows))
+    linearised = lambda: q.predict(x_new, integral="mackay").probs  # noqa: E731
+    works.append(Work(probs, linearised, PASS, rows=rows, flops=floor["kfac"]))
     few = x_new[:BATCH]
     sampled = lambda: q.predict(few, method="sampled", samples=SAMPLES, generator=0).probs  # noqa: E731
-    works.append(Work(drawn, sampled, PASS, rows=len(few)))
+    passes = SAMPLES * floor_of("forward", len(few), layers).flops
+    works.append(Work(drawn, sampled, PASS, rows=len(few), flops=passes))
     if peers:
         answer = lambda posterior, some: posterior(some)  # noqa: E731
         works += laplace_predictions(probs, PASS, "kfac", model, (x[:16], y[:16]), x[:8], answer=answer)
@@ -62,14 +64,15 @@ def of_mlp(peers: bool, rows: int) -> list[Work]:
 def of_head(classes: int, peers: bool, rows: int) -> list[Work]:
     """A last layer under a body of at least 20 times its flops."""
     model, x, y = headed(classes, rows)
-    flops = floor_of("last layer's prediction", rows, layers_of(model)).flops
+    kfac = floor_of("last layer's prediction", rows, layers_of(model, x)).flops
+    flops = {"kfac": kfac, "diagonal": floor_of("last layer, a diagonal fit", rows, layers_of(model, x)).flops}
     works = [Work(PASS, lambda: forward(model, x), PASS, rows=rows)]
     for name in ("kfac", "diagonal"):
         curvature = fitted(model, x[:512], y[:512], name, weights="last_layer")
         precision, network = curvature.with_prior(PRIOR), curvature.network
         run = lambda p=precision, n=network: in_batches(lambda some: n.latent_variance(some, p), x)  # noqa: E731
         title = f"last layer of {classes} classes: {name} variances"
-        works.append(Work(title, run, PASS, rows=rows, budget=1.5, flops=flops if name == "kfac" else 0.0))
+        works.append(Work(title, run, PASS, rows=rows, budget=1.5, flops=flops[name]))
         if peers and classes <= 100:
             works += laplace_predictions(title, PASS, name, model, (x[:64], y[:64]), x[:2], "last_layer")
     return works
@@ -77,21 +80,18 @@ def of_head(classes: int, peers: bool, rows: int) -> list[Work]:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = record.arguments(__doc__)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--peer-turns", type=int, default=2)
-    parser.add_argument("--no-peers", action="store_true")
-    options = parser.parse_args()
+    parser = turns.arguments(__doc__)
+    options = turns.chosen(parser)
     warnings.simplefilter("ignore")  # the peers' own
     torch.set_num_threads(2)
-    peers = not (options.no_peers or options.quick)
+    peers = options.peers
     machine, found = Machine.measured(), []
     rows, head_rows = (256, 256) if options.quick else (2560, 4096)
     for make in (
         lambda: of_mlp(peers, rows), lambda: of_head(100, peers, head_rows), lambda: of_head(1000, False, head_rows)
     ):  # fmt: skip
         works = make()
-        in_turns(works, 1 if options.quick else options.turns, options.peer_turns)
+        in_turns(works, options.turns)
         found += ratios(works, machine)
     origin = record.made("bench.predict")
     said = (
@@ -99,8 +99,7 @@ def main() -> None:
         "least and greatest. A peer's is that of its fastest backend, on the few rows that it predicts in seconds."
     )
     text = record.page("Predictions: speed", origin, said, [shown(found)])
-    if not options.no_peers:
-        record.save(record.folder(options), "predict", {"made": origin, "ratios": found}, text)
+    record.save(record.folder(options), "predict", {"made": origin, "ratios": found}, text)
 
 
 if __name__ == "__main__":

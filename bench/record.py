@@ -33,9 +33,10 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def folder(options: argparse.Namespace) -> Path:
-    """Where the results of these options go."""
+    """Where the results of these options go: those of a quick run or without the peers are not committed."""
     chosen: Path | None = options.out
-    return chosen or (QUICK if options.quick else RESULTS)
+    kept = not options.quick and vars(options).get("peers", True)
+    return chosen or (RESULTS if kept else QUICK)
 
 
 def code(module: str) -> str:
@@ -73,13 +74,23 @@ def made(module: str) -> dict[str, Any]:
     }
 
 
-def page(title: str, origin: Mapping[str, Any], said: str, parts: Sequence[str]) -> str:
-    """The page of results: a title, what was done, how it was made, and its parts, each some Markdown."""
-    machine = (
+def oldest(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """How results that were made part by part count as made: like the part that is the oldest."""
+    return dict(min((part["made"] for part in parts.values()), key=lambda origin: origin["when"]))
+
+
+def origin_told(origin: Mapping[str, Any]) -> str:
+    """A sentence on how results were made."""
+    return (
         f"`{origin['by']}` wrote this on {origin['cores']} cores ({origin['processor']}), {origin['threads']} thread(s)"
         f", torch {origin['torch']}, {origin['when']} UTC, load {origin['load']}."
     )
-    return "\n\n".join([f"# {title}", said.strip(), machine, *(part.strip() for part in parts)]) + "\n"
+
+
+def page(title: str, origin: Mapping[str, Any] | None, said: str, parts: Sequence[str]) -> str:
+    """The page of results: a title, what was done, how it was made unless its parts say that, and its parts."""
+    told = [] if origin is None else [origin_told(origin)]
+    return "\n\n".join([f"# {title}", said.strip(), *told, *(part.strip() for part in parts)]) + "\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -168,8 +168,9 @@ PARTS = {
 }
 
 
-def silent(results: Record) -> int:
+def silent(parts: Record) -> int:
     """How many things went wrong that must not: those of networks, faults and tables."""
+    results = {name: part["found"] for name, part in parts.items()}
     found = len(results["networks"]["bad"]) if "networks" in results else 0
     found += sum(not each["fine"] for each in results.get("faults", ()))
     if "tables" in results:
@@ -188,17 +189,23 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     into = record.folder(options)
-    results: Record = {**record.load(into, "robustness"), "made": record.made("bench.robustness")}
+    parts: Record = record.load(into, "robustness").get("parts", {})
+    said = " ".join((__doc__ or "").split("\n\n")[1].split())
     for name in [options.only] if options.only else PARTS:
         start = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            results[name] = PARTS[name][0](options)
-        results.setdefault("seconds", {})[name] = round(time.perf_counter() - start, 1)
-    said = " ".join((__doc__ or "").split("\n\n")[1].split())
-    parts = [PARTS[name][1](results[name]) for name in PARTS if name in results]
-    record.save(into, "robustness", results, record.page("Robustness", results["made"], said, parts))
-    raise SystemExit(silent(results) > 0)
+            found = PARTS[name][0](options)
+        seconds = round(time.perf_counter() - start, 1)
+        parts[name] = {"made": record.made("bench.robustness"), "seconds": seconds, "found": found}
+        shown = [_part(name, parts[name]) for name in PARTS if name in parts]
+        results = {"made": record.oldest(parts), "parts": parts}
+        record.save(into, "robustness", results, record.page("Robustness", None, said, shown))
+    raise SystemExit(silent(parts) > 0)
+
+
+def _part(name: str, part: Record) -> str:
+    return f"{PARTS[name][1](part['found'])}\n\n{record.origin_told(part['made'])}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Each curve is measured in a process of its own with one thread. Seconds are those of the processor, which other work on
 the machine enters little; memory is the highest resident size during the work less that before it, by the kernel's
 count. The floor of a network's method is the floating-point operations that its formulas ask for, counted by hand
-(`bench.scaling_floors`), at the speed of a plain matrix product in the same process, right before and after; that of a
+(`bench.floors`), at the speed of a plain matrix product in the same process, right before and after; that of a
 table on disk is one reading of the file by pyarrow alone.
 
     python -m bench.scaling [--quick] [--only rows|weights|classes|ranks] [--draw]
@@ -33,7 +33,7 @@ from torch import Tensor, distributed, nn
 import bayescope as bs
 from bayescope.tables.dataset import TableDataset
 from bench import record
-from bench.scaling_floors import Shape, floor_of
+from bench.floors import Shape, floor_of
 from bench.scaling_report import draw, written
 
 PICTURES = Path(__file__).parents[1] / "docs" / "images"
@@ -400,7 +400,8 @@ def told(point: Point) -> None:
 
 def measured(folder: Path, quick: bool, only: str | None, into: Path) -> None:
     """Measures all axes, or one; in the results each curve takes the place of an earlier one as soon as it is there."""
-    points = record.load(into, "scaling").get("points", [])
+    last = record.load(into, "scaling")
+    before, points = last.get("made", record.made("bench.scaling")), last.get("points", [])
     works: list[tuple[str, Callable[[], list[Point]]]] = [
         *((sweep.axis, partial(in_process, swept, sweep)) for sweep in sweeps(quick)),
         ("rows", lambda: table_points(folder, quick)),
@@ -414,7 +415,7 @@ def measured(folder: Path, quick: bool, only: str | None, into: Path) -> None:
             curves = {(point.axis, point.method) for point in new}
             points = [point for point in points if (point["axis"], point["method"]) not in curves]
             points += [asdict(point) for point in new]
-            found = {"made": record.made("bench.scaling"), "points": points}
+            found = {"made": before if only else record.made("bench.scaling"), "points": points}
             record.save(into, "scaling", found, written(found))
 
 

@@ -7,6 +7,7 @@ speed of a plain matrix product and of a plain copy in the same run.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,10 +17,27 @@ from typing import Any
 
 import torch
 
+from bench import record
 from bench.record import table
 
 OURS = "bayescope"
-TURNS = 5
+TURNS, PEER_TURNS = 5, 2
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """Of a benchmark of speed: those of all, how many turns there are, and whether the peers take them too."""
+    parser = record.arguments(doc)
+    parser.add_argument("--turns", type=int, default=TURNS, help="how often each is timed; of a quick run once")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="ours alone")
+    return parser
+
+
+def chosen(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What was chosen; a quick run has one turn and no peers."""
+    options = parser.parse_args()
+    if options.quick:
+        options.turns, options.peers = 1, False
+    return options
 
 
 @dataclass
@@ -61,7 +79,7 @@ class Work:
 def in_turns(
     works: Sequence[Work],
     turns: int = TURNS,
-    peer_turns: int = 2,
+    peer_turns: int = PEER_TURNS,
     clock: Callable[[], float] = time.perf_counter,
     inner: Callable[[Work], int] = lambda _: 1,
 ) -> None:
@@ -168,7 +186,8 @@ def _row(record: dict[str, Any], peers: Sequence[str]) -> list[str]:
     goal = f", goal {record['goal']:g}" if record["goal"] else ""
     floor = f"{record['over_floor']:.3g}" if "over_floor" in record else ""
     ours = [f"**{told(record['ratio'])}**", f"{told(record['least'])}–{told(record['greatest'])}", floor]
-    return [record["work"], record["unit"], budget + goal, *ours, *(_peer(record, peer) for peer in peers)]
+    unit = record["unit"].removeprefix(record["work"].partition(": ")[0] + ": ")
+    return [record["work"], unit, budget + goal, *ours, *(_peer(record, peer) for peer in peers)]
 
 
 def _peer(record: dict[str, Any], peer: str) -> str:

@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bayescope as bs
-from bench import record
+from bench import record, turns
 from bench.peers import bayesian_torch_network, pyro_step
-from bench.turns import OURS, Work, ratios, shown
+from bench.turns import OURS, Machine, Work, ratios, shown
 
 BATCH, STEPS, SAMPLES = 256, 20, 100
 ROWS = (STEPS + 1) * BATCH
@@ -37,6 +37,13 @@ STEP, SGD_MAP, REPARAMETERIZED, FLIPOUT, ADAM = (
     "mean field, local reparameterisation, Adam",
 )  # fmt: skip
 PREDICT = f"predictions with {SAMPLES} samples"
+# A product with the means and one with the variances, forwards and twice backwards; with drawn weights a single one.
+WEIGHTS = 235_146
+STEP_FLOPS = 6.0 * BATCH * WEIGHTS
+FLOORS = {
+    STEP: 2.0 * STEP_FLOPS, ADAM: 2.0 * STEP_FLOPS, REPARAMETERIZED: STEP_FLOPS, FLIPOUT: 2.0 * STEP_FLOPS,
+    SGD_MAP: STEP_FLOPS, PREDICT: SAMPLES * 2.0 * BATCH * WEIGHTS,
+}  # fmt: skip
 BUDGETS = {STEP: (3.0, 2.2), PREDICT: (130.0, 60.0)}
 
 Key = tuple[str, str]  # what is done, and by whom
@@ -147,7 +154,7 @@ def predictions(module: nn.Module, x: Tensor, y: Tensor, *, peers: bool) -> dict
 def works_of(unit: str, seconds: dict[Key, list[float]]) -> list[Work]:
     """Works with the seconds of their turns."""
     return [
-        Work(name, lambda: None, unit, who, budget=budget, goal=goal, seconds=times)
+        Work(name, lambda: None, unit, who, budget=budget, goal=goal, flops=FLOORS.get(name, 0.0), seconds=times)
         for (name, who), times in seconds.items()
         for budget, goal in [BUDGETS.get(name, (0.0, 0.0))]
     ]
@@ -155,14 +162,12 @@ def works_of(unit: str, seconds: dict[Key, list[float]]) -> list[Work]:
 
 def main() -> None:
     """Measures, prints and saves."""
-    parser = record.arguments(__doc__)
-    parser.add_argument("--turns", type=int, default=5)
+    parser = turns.arguments(__doc__)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no-peers", action="store_true")
-    options = parser.parse_args()
+    options = turns.chosen(parser)
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")
-    peers = not (options.no_peers or options.quick)
+    peers = options.peers
     module, x, y = network(), torch.randn(ROWS, 784), torch.randint(10, (ROWS,))
     trainings = {(PLAIN, OURS): lambda: plain_sgd(module, x, y), **our_steps(module, x, y)}
     if peers:
@@ -171,13 +176,14 @@ def main() -> None:
     stepped: dict[Key, list[float]] = {key: [] for key in trainings}
     predicted: dict[Key, list[float]] = {key: [] for key in passes}
     with torch.random.fork_rng():
-        for turn in range(-1, 1 if options.quick else options.turns):
+        for turn in range(-1, options.turns):
             now = {key: median(steps_of(run)) for key, run in trainings.items()}
             then = {key: median(passes_of(run, 20 if key[0] == FORWARD else 1)) for key, run in passes.items()}
             for kept, taken in ((stepped, now), (predicted, then)):
                 for key, value in taken.items():
                     kept[key] += [value] if turn >= 0 else []
-    found = ratios(works_of(PLAIN, stepped)) + ratios(works_of(FORWARD, predicted))
+    machine = Machine.measured()
+    found = ratios(works_of(PLAIN, stepped), machine) + ratios(works_of(FORWARD, predicted), machine)
     origin = record.made("bench.vi")
     said = (
         "784-256-128-10 with ReLU, 235,146 weights, float32, batches of 256; ratios in the same turn of one process: "
@@ -185,8 +191,7 @@ def main() -> None:
         "have no local reparameterisation."
     )
     text = record.page("Variational inference: speed", origin, said, [shown(found)])
-    if not options.no_peers:
-        record.save(record.folder(options), "vi", {"made": origin, "ratios": found}, text)
+    record.save(record.folder(options), "vi", {"made": origin, "ratios": found}, text)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,9 @@ def test_all_modules_that_can_be_run_are_in_it() -> None:
     runnable = {
         path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
         for path in (ROOT / "bench").rglob("*.py")
-        if "record.arguments(" in path.read_text(encoding="utf-8") or "chosen_of(" in path.read_text(encoding="utf-8")
+        if re.search(r"(record|turns)\.arguments\(|chosen_of\(", path.read_text(encoding="utf-8"))
     }
-    assert runnable - {"bench.papers.common", "bench.record"} <= {each.module for each in SUITE}
+    assert runnable - {"bench.papers.common", "bench.record", "bench.turns"} <= {each.module for each in SUITE}
 
 
 def test_results_are_written_whole_with_what_made_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
