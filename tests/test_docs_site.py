@@ -87,6 +87,22 @@ def test_every_public_name_has_its_entry(site: Path, pages: dict[Path, Page]) ->
     assert [name for name in NAMES if name not in entries] == []
 
 
+def test_every_entry_is_named_on_the_first_page_of_the_reference(site: Path, pages: dict[Path, Page]) -> None:
+    written = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference/*.md"))
+    entries = set(re.findall(r"^::: (\S+)$", written, flags=re.MULTILINE))
+    named = {link.partition("#")[2] for link in pages[site / "reference" / "index.html"].links}
+    assert sorted(entries - named) == []
+
+
+@needs_a_browser
+def test_the_names_fit_two_screens(site: Path, browser: Any) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 1000})
+    page.goto((site / "reference" / "index.html").as_uri())
+    bottom = page.evaluate("document.querySelector('.names').getBoundingClientRect().bottom + window.scrollY")
+    assert 0 < bottom <= 2000
+    page.close()
+
+
 def test_no_name_has_two_entries() -> None:
     written = "\n".join(page.read_text(encoding="utf-8") for page in DOCS.glob("reference/*.md"))
     entries = re.findall(r"^::: (\S+)$", written, flags=re.MULTILINE)
@@ -140,7 +156,8 @@ def test_pages_open_as_files_without_a_complaint(site: Path, browser: Any, size:
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    for name in ("index", "start/network", "choosing", "mathematics", "gallery", "reference/networks"):
+    opened = ("index", "start/network", "choosing", "mathematics", "gallery", "reference/index", "reference/networks")
+    for name in opened:
         page.goto((site / f"{name}.html").as_uri())
         page.wait_for_function("document.querySelectorAll('.arithmatex:not(:has(.katex))').length === 0")
         too_wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")

@@ -1,9 +1,17 @@
+import math
 import pickle
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import bayescope as bs
 from bayescope import errors
+from bayescope.linear import conjugate, evidence, tuning, variational
 
 
 def test_an_unknown_option_lists_the_supported_ones_and_the_closest():
@@ -40,3 +48,57 @@ def test_not_positive_definite_carries_its_evidence_across_processes():
 @pytest.mark.parametrize("kind", [errors.InputError, errors.OptionError, errors.UndefinedQuantityError])
 def test_errors_pickle(kind):
     assert str(pickle.loads(pickle.dumps(kind("what")))) == "what"
+
+
+X = np.linspace(-2.0, 2.0, 40)[:, None]
+Y = (X[:, 0] + np.sin(9.0 * X[:, 0]) > 0).astype(int)
+
+
+def logistic(**options: Any) -> Any:
+    return bs.BayesianLogisticRegression(**options).fit(X, Y)
+
+
+def short_variational(patch: pytest.MonkeyPatch) -> Any:
+    patch.setattr(variational, "USABLE", math.inf)
+    patch.setattr(variational, "_natural", lambda fit: variational.Step(0.0 * fit.mean, 0.0 * fit.newton, 1.0))
+    return logistic(posterior="variational")
+
+
+def two_peaks(x: torch.Tensor) -> torch.Tensor:
+    return torch.logsumexp(torch.stack([-0.5 * (x - 5).square().sum(), -0.5 * (x + 5).square().sum()]), 0)
+
+
+def off_by_a_little() -> Any:
+    q = bs.density.laplace(lambda x: -0.5 * x.square().sum(), [0.5])
+    return bs.density.kl(q, lambda x: -x.abs().sum())
+
+
+WARNED: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
+    "a flat evidence": lambda patch: (
+        patch.setattr(evidence, "BOUNDS", (0.5, 1e6)),
+        logistic(prior_precision="evidence"),
+    ),
+    "a flat bound": lambda patch: (
+        patch.setattr(tuning, "BOUNDS", (0.5, 1e6)),
+        logistic(prior_precision="evidence", posterior="variational"),
+    ),
+    "an exact fit": lambda patch: (
+        patch.setattr(conjugate, "NOISE_BOUNDS", (10.0, 100.0)),
+        bs.BayesianLinearRegression().fit(X, X[:, 0]),
+    ),
+    "a bound not reached": short_variational,
+    "a far intercept": lambda patch: bs.BayesianLinearRegression(
+        prior_precision=1.0, noise_variance=1.0, standardize=False
+    ).fit(X, 1e4 + X[:, 0]),
+    "missing modes": lambda patch: bs.density.laplace(two_peaks, [4.0], modes=3),
+    "a divergence": lambda patch: off_by_a_little(),
+}
+
+
+@pytest.mark.parametrize("case", WARNED)
+def test_warnings_are_at_the_line_of_the_caller(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        WARNED[case](monkeypatch)
+    assert {Path(warning.filename).name for warning in told} == {Path(__file__).name}, [str(w.message) for w in told]
+    assert {warning.category for warning in told} <= {errors.ConvergenceWarning, errors.BayescopeWarning}

@@ -17,12 +17,15 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.latent import mixture_interval
-from bayescope.predictive import Array, Predictive
+from bayescope.predictive import Array, Predictive, label_probabilities, refuse_dense
 from bayescope.special import log_ndtr
 from bayescope.storage import stored
 
 _REGRESSION = "predictive_interval"
 _CLASSES = ("least_ambiguous", "adaptive")
+_NOT_EXCHANGEABLE = (
+    "The positions of a row are not exchangeable, and no guarantee holds for them: predict one position."
+)
 
 
 @stored("conformal")
@@ -87,7 +90,8 @@ class Conformal:
         self._need(predictive)
         if not predictive.likelihood.discrete:
             raise UnsupportedError("sets: a continuous outcome has no classes. Ask for interval(predictive).")
-        scores = _class_scores(_probabilities(predictive), self.method, _uniform(self.randomized, generator))
+        probabilities = label_probabilities(predictive).detach()
+        scores = _class_scores(probabilities, self.method, _uniform(self.randomized, generator))
         kept = scores <= self._thresholds(scores)[:, None]
         return _give(kept[:, 0] if kept.shape[1] == 1 else kept, predictive)
 
@@ -129,7 +133,7 @@ class Conformal:
         return torch.tensor(self.quantile, dtype=torch.float64, device=like.device)
 
     def _need(self, predictive: Predictive) -> None:
-        _refuse_dense(predictive)
+        refuse_dense(predictive, _NOT_EXCHANGEABLE)
         got = predictive.likelihood.name, predictive.latent.mean.shape[-1]
         if got != (self.likelihood, self.outputs):
             raise InputError(
@@ -175,7 +179,7 @@ def conformal(
         OptionError: for a method that is not one of these.
         UnsupportedError: for randomised scores of another method.
     """
-    _refuse_dense(predictive)
+    refuse_dense(predictive, _NOT_EXCHANGEABLE)
     likelihood, outputs = predictive.likelihood, predictive.latent.mean.shape[-1]
     level = checks.fraction("level", level)
     known = _CLASSES if likelihood.discrete else (_REGRESSION,)
@@ -194,7 +198,8 @@ def conformal(
             "no finite set to it. Hold out more rows, or lower the level."
         )
     if likelihood.discrete:
-        scores = _class_scores(_probabilities(predictive), method, _uniform(randomized, generator))
+        probabilities = label_probabilities(predictive).detach()
+        scores = _class_scores(probabilities, method, _uniform(randomized, generator))
         labels = targets.reshape(rows, -1, 1).to(torch.int64)
         scores = scores.gather(-1, labels)[..., 0]
     else:
@@ -218,12 +223,6 @@ def _normal_scores(log_weights: Tensor, means: Tensor, variances: Tensor, y: Ten
     return torch.from_numpy(-special.ndtri_exp(smaller)).clamp_min(0.0).to(y.device)
 
 
-def _probabilities(predictive: Predictive) -> Tensor:
-    """Of the labels, shape (N, G, L)."""
-    columns = predictive.latent.moments(predictive.likelihood).mean.detach()
-    return predictive.likelihood.distributions(columns, predictive.latent.mean.shape[-1])
-
-
 def _class_scores(p: Tensor, method: str, uniform: torch.Generator | None) -> Tensor:
     """The score of each class, of p's shape (N, G, L)."""
     if method == "least_ambiguous":
@@ -243,14 +242,6 @@ def _uniform(randomized: bool, generator: torch.Generator | int | None) -> torch
     if generator is not None:
         raise InputError("generator: expected None where nothing is drawn, got one. Leave it out.")
     return None
-
-
-def _refuse_dense(predictive: Predictive) -> None:
-    if predictive.shape is not None and len(predictive.shape) > 1:
-        raise InputError(
-            f"predictive: expected one answer a row, got the shape {predictive.shape}: positions of a row are not "
-            "exchangeable, and no guarantee holds for them. Predict one of them."
-        )
 
 
 def _give(value: Tensor, predictive: Predictive) -> Array:

@@ -16,9 +16,9 @@ from bayescope.errors import InputError
 if sys.platform != "win32":
     import fcntl
 
-# How the folders begin that files are written in, before they are renamed to their place.
+# The prefix of the folders in which files are written before they are renamed into place.
 UNFINISHED = ".bayescope-unfinished-"
-# Seconds in which a new one is locked by the process that has made it.
+# A folder that is younger than so many seconds may not have been locked yet by the process that made it.
 YOUNG = 60.0
 
 

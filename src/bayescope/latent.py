@@ -261,7 +261,7 @@ class DrawsLatent:
         return Moments(centre, variance.mean(0), (mean - centre).square().mean(0))
 
     def mutual_information(self, likelihood: Likelihood) -> Tensor:
-        """Which of the draws y tells of: at most log S for each label or output."""
+        """What y tells of which draw f is: at most log S for each label or output."""
         if not likelihood.discrete:
             return information_of_mixture(*self.components(likelihood))
         columns = likelihood.conditional(self.values)[0]

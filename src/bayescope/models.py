@@ -134,10 +134,9 @@ class LinearModel:
 
     def forward(self, x: Tensor, theta: Tensor) -> Tensor:
         """x Wᵀ + b, shape (..., N, C) for θ of shape (..., P)."""
-        split = self.outputs * self.features
-        weights = theta[..., :split].unflatten(-1, (self.outputs, self.features))
+        weights, bias = self.unflat(theta)
         f = x @ weights.mT
-        return f + theta[..., None, split:] if self.bias else f
+        return f if bias is None else f + bias[..., None, :]
 
     def sampled(self, x: Tensor, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
@@ -156,7 +155,7 @@ class LinearModel:
         return self.forward(x, v)
 
     def is_last_layer(self, x: Tensor, theta: Tensor) -> bool:
-        """It is nothing else."""
+        """True: the model is one linear layer."""
         return True
 
     def opened(self, x: Tensor, theta: Tensor) -> LinearModel:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bayescope.errors import InputError
-from bayescope.predictive import Predictive
+from bayescope.predictive import Predictive, refuse_dense
 
 Columns = dict[str, Any]
 
@@ -45,12 +45,8 @@ def prediction_table(
     Raises:
         InputError: if names do not fit, the level is outside (0, 1), or outputs are dense.
     """
-    p = replace(predictive, arrays=True)
-    if p.shape is not None and len(p.shape) > 1:
-        raise InputError(
-            f"predictive: expected one answer a row, got the shape {p.shape}. Read a dense answer's arrays: its "
-            "positions are no rows of a table."
-        )
+    p = predictive if predictive.arrays else replace(predictive, arrays=True)  # itself has its integrals at hand
+    refuse_dense(p, "Read a dense answer's arrays: its positions are no rows of a table.")
     if not p.likelihood.discrete:
         _refuse_given("classes", classes, "a regression")
         return pd.DataFrame(_regression(p, outputs, level))

@@ -103,7 +103,7 @@ class Predictive:
         if self.top is not None:
             return self._give(entropy(torch.cat([self._moments.mean, _rest(self._moments.mean)], -1)))
         if self.likelihood.discrete:
-            return self._give(entropy(self._label_probabilities).sum(-1))
+            return self._give(entropy(label_probabilities(self)).sum(-1))
         return self._give(entropy_of_mixture(*self.latent.components(self.likelihood)))
 
     @property
@@ -191,7 +191,7 @@ class Predictive:
         sd, fails = self._moments.epistemic.sqrt(), torch.zeros(len(self._moments.mean), dtype=torch.bool)
         fails = fails.to(sd.device)
         if self.likelihood.discrete:
-            best = self._label_probabilities.max(-1)
+            best = label_probabilities(self).max(-1)
             sd = sd.gather(-1, best.indices) if best.values.shape[-1] == 1 else sd
             if probability is not None:
                 fails |= (best.values < checks.fraction("probability", probability)).any(-1)
@@ -252,11 +252,6 @@ class Predictive:
     def _moments(self) -> Moments:
         return self.latent.moments(self.likelihood)
 
-    @property
-    def _label_probabilities(self) -> Tensor:
-        """The distribution of each label, shape (N, G, L)."""
-        return self.likelihood.distributions(self._moments.mean, self.latent.mean.shape[-1])
-
     def _quantile(self, level: float, of: str) -> Tensor:
         if of == "latent":
             return self.latent.quantile(level)
@@ -273,6 +268,21 @@ class Predictive:
             value = value.unflatten(leading, self._shape)
         # NumPy answers are copies: a caller's write must not reach the frozen result.
         return value.detach().cpu().numpy().copy() if self.arrays else value.clone()
+
+
+def label_probabilities(predictive: Predictive) -> Tensor:
+    """The distribution of each of G labels over its L classes, shape (N, G, L)."""
+    return predictive.likelihood.distributions(predictive._moments.mean, predictive.latent.mean.shape[-1])
+
+
+def refuse_dense(predictive: Predictive, advice: str) -> None:
+    """Refuses a predictive with several positions a row.
+
+    Raises:
+        InputError: if it has them; ``advice`` says why, and what to do.
+    """
+    if len(predictive._shape) > 1:
+        raise InputError(f"predictive: expected one answer a row, got the shape {predictive._shape}. {advice}")
 
 
 def _rest(columns: Tensor) -> Tensor:

@@ -25,7 +25,8 @@ from bayescope.errors import BayescopeWarning, ProcessError, UnsupportedError, w
 
 # Tensors of one sum travel together, up to about so many bytes at once: the copy that this takes stays small.
 BUCKET_BYTES = 2**26
-# Arguments that are each process's own, or of which rank 0's counts; of others it counts whether they are given.
+# Arguments that `Processes.called` does not compare, since each process has its own or rank 0's is taken; and those of
+# which it compares only whether they are given.
 OWN = frozenset(
     ("self", "q", "model", "make_model", "data", "generator", "random_state", "checkpoint", "memory", "progress")
 )
@@ -203,7 +204,7 @@ class Processes:
 
         Args:
             name: of the function.
-            options: its arguments by name. Those in `OWN` may differ, of those in `GIVEN` it counts whether they are
+            options: its arguments by name. Those in `OWN` may differ; those in `GIVEN` may differ unless one of them is
                 ``None``; numbers in tensors and arrays may differ by rounding.
 
         Raises:
@@ -323,7 +324,7 @@ def _require_alike(calls: Sequence[tuple[str, Mapping[str, str]]], failures: Seq
 
 
 def _form(name: str, value: Any) -> str:
-    """What tells one value of an option from another, in a few characters."""
+    """A value of an option as a short text, by which those of two processes are compared."""
     if name in GIVEN:
         return "None" if value is None else "one"
     return json.dumps(value, default=_described, skipkeys=True, ensure_ascii=False)

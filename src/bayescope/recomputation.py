@@ -37,7 +37,7 @@ class OwnWeights:
         self._graph = torch.is_grad_enabled()
 
     def check(self) -> None:
-        """Nothing, outside of a checkpoint and where no backward pass can follow.
+        """Passes outside of a checkpoint, and where no backward pass can follow.
 
         Raises:
             RecomputedWeightsError: inside of one.

@@ -146,8 +146,8 @@ def embedding(
 ) -> Tensor:
     """Rows of a random table W (V, E): ``F.embedding``.
 
-    Noise is drawn for the rows that are looked up alone, but by "reparameterization". A token that stands twice in an
-    observation has one embedding there: the positions of an observation share a draw, up to its signs.
+    "reparameterization" draws the whole table, the other estimators only the rows that are looked up. A token that
+    stands twice in an observation has one embedding there: the positions of an observation share a draw, up to signs.
 
     Args:
         indices: whole numbers.

@@ -113,7 +113,10 @@ def drawing_for(cut: Cut, own: OwnRandomState, *, backward: bool = True) -> Iter
 
 
 def unsettled() -> Drawing | None:
-    """How numbers are to be drawn, where that is anybody's question: on a part of a minibatch, outside of this file."""
+    """How numbers are to be drawn for a part of a minibatch; ``None`` for a whole one.
+
+    ``None`` too while a function of this file draws: it has settled how its numbers are shared.
+    """
     return None if _settled.get() else _present()
 
 
@@ -138,7 +141,8 @@ def by_row(draw: Draw, shape: Sequence[int], axis: int) -> Tensor:
     Args:
         draw: from a shape to numbers.
         shape: of what is wanted.
-        axis: of it, along which the rows are; it may be longer than the rows are many, and is no axis of them then.
+        axis: that of the rows. Where it has another length than this process has rows, it is no axis of rows, and each
+            process draws for itself.
     """
     drawing = _present()
     if drawing is None:

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope.additive.additive import Additive, Data, Options, fit_additive
+from bayescope.additive.additive import Additive, Options, fit_additive
+from bayescope.additive.observed import Data
 from bayescope.additive.terms import Rows
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
 from bayescope.tables import TableEncoding, read_table

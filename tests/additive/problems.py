@@ -13,16 +13,16 @@ from bayescope.additive.design import Design
 from bayescope.additive.evidence import first_precisions
 from bayescope.additive.families import Family, HiddenNets, LevelEffects
 from bayescope.additive.problem import Hyperparameters, Problem, State
-from bayescope.additive.terms import Column, Rows, Term
+from bayescope.additive.terms import FeatureInput, Rows, Term
 from bayescope.additive.valued import ValuedNets
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 
 KINDS = 3  # the labels of column 2; then come "missing" and "unseen"
 LEVELS = KINDS + 2
-FIRST, SECOND = Term("a", (Column(0),)), Term("b", (Column(1),))
-LABEL = Term("label", (Column(2),))
-PAIR = Term("a & b", (Column(0), Column(1)))
-MIXED = Term("a & label", (Column(0), Column(2, (0, 1, 1, -1, -1), 2)))
+FIRST, SECOND = Term("a", (FeatureInput(0),)), Term("b", (FeatureInput(1),))
+LABEL = Term("label", (FeatureInput(2),))
+PAIR = Term("a & b", (FeatureInput(0), FeatureInput(1)))
+MIXED = Term("a & label", (FeatureInput(0), FeatureInput(2, (0, 1, 1, -1, -1), 2)))
 
 
 def seeded(seed: int = 0) -> torch.Generator:

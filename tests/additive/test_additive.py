@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-from bayescope.additive.additive import Additive, Data, Options, fit_additive
+from bayescope.additive.additive import Additive, Options, fit_additive
 from bayescope.additive.fit import Schedule
+from bayescope.additive.observed import Data
 from bayescope.additive.posterior import laplace_at
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError, OptionError

@@ -8,9 +8,10 @@ import pytest
 import torch
 from scipy import stats
 
-from bayescope.additive.additive import Data, Options, fit_additive
+from bayescope.additive.additive import Options, fit_additive
 from bayescope.additive.effects import effect, effect_covariance, surface
 from bayescope.additive.explanation import explain
+from bayescope.additive.observed import Data
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.likelihoods import Gaussian

@@ -42,7 +42,7 @@ def evidence_of(problem: Problem, state: State, at: Hyperparameters) -> Evidence
 
 
 def diagonal_of(problem: Problem, at: Hyperparameters, outputs: int) -> torch.Tensor:
-    constant = torch.full((outputs,), at.intercept, dtype=torch.float64)
+    constant = torch.full((outputs,), at.intercept_precision, dtype=torch.float64)
     return flat(at.diagonal(problem.families), constant)
 
 
@@ -169,7 +169,7 @@ def test_what_is_not_learnt_stays() -> None:
     precisions = evidence.raised(case.problem, at, "layer", learn=True, fixed=True)
     assert float(precisions.likelihood.noise_variance) == 0.3
     assert not torch.equal(precisions.precisions[0], at.precisions[0])
-    assert precisions.intercept == at.intercept
+    assert precisions.intercept_precision == at.intercept_precision
 
 
 def test_an_update_goes_only_so_far() -> None:

@@ -61,7 +61,9 @@ def fit() -> AdditiveFit:
 def slope(fit: AdditiveFit) -> torch.Tensor:
     thetas, intercept = fit.linear.gradient()
     pulls = zip(thetas, fit.at.diagonal(fit.problem.families), fit.problem.departures(fit.state), strict=True)
-    return flat([part - pull * off for part, pull, off in pulls], intercept - fit.at.intercept * fit.state.intercept)
+    return flat(
+        [part - pull * off for part, pull, off in pulls], intercept - fit.at.intercept_precision * fit.state.intercept
+    )
 
 
 def test_it_ends_at_a_mode_of_its_hyperparameters(fit: AdditiveFit) -> None:
@@ -74,7 +76,7 @@ def test_its_evidence_and_curvature_are_those_of_the_end(fit: AdditiveFit) -> No
     assert torch.equal(again.f, fit.linear.f)
     evidence = Evidence.of(fit.problem, fit.state, fit.at, again)
     assert float(evidence.value) == fit.log_evidence
-    for here, there in zip(fit.curvature[0], again.blocks[0], strict=True):
+    for here, there in zip(fit.linear.blocks[0], again.blocks[0], strict=True):
         assert torch.equal(here, there)
 
 
@@ -182,7 +184,7 @@ def exact(problem: Problem, rows: Rows, at: Hyperparameters) -> tuple[torch.Tens
     one_hot = torch.nn.functional.one_hot(rows.levels[:, 2], LEVELS).to(torch.float64)
     z = torch.cat([one_hot - one_hot.mean(0), torch.ones(len(rows), 1, dtype=torch.float64)], 1)
     noise = float(at.likelihood.noise_variance)
-    prior = torch.tensor([float(at.precisions[0][0, 0])] * LEVELS + [at.intercept], dtype=torch.float64)
+    prior = torch.tensor([float(at.precisions[0][0, 0])] * LEVELS + [at.intercept_precision], dtype=torch.float64)
     covariance = torch.linalg.inv(z.T @ z / noise + torch.diag(prior))
     y = problem.targets[:, 0]
     marginal = torch.distributions.MultivariateNormal(
@@ -211,7 +213,7 @@ def test_a_level_without_data_keeps_its_prior() -> None:
     unseen = LEVELS - 1
     assert not (rows.levels[:, 2] == unseen).any()
     assert abs(float(fit.state.thetas[0][0, unseen])) < 1e-12
-    precision = fit.curvature[0][0][0] + torch.diag(fit.at.diagonal(fit.problem.families)[0][0])
+    precision = fit.linear.blocks[0][0][0] + torch.diag(fit.at.diagonal(fit.problem.families)[0][0])
     variance = torch.linalg.inv(precision)[unseen, unseen]
     torch.testing.assert_close(variance, 1.0 / fit.at.precisions[0][0, 0])
 

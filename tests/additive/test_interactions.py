@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.additive.additive import Data, Options, fit_additive
+from bayescope.additive.additive import Options, fit_additive
 from bayescope.additive.families import HiddenNets
 from bayescope.additive.fit import AdditiveFit, Schedule
 from bayescope.additive.interactions import (
@@ -24,7 +24,8 @@ from bayescope.additive.interactions import (
     rank,
 )
 from bayescope.additive.margins import GROUPS, Grids, Margin
-from bayescope.additive.terms import Column, Rows, pair_term
+from bayescope.additive.observed import Data
+from bayescope.additive.terms import FeatureInput, Rows, pair_term
 from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
@@ -319,7 +320,7 @@ def test_an_unknown_method_is_refused() -> None:
 def test_numbers_are_cut_into_groups_of_like_size_that_keep_equal_numbers_together() -> None:
     numbers = torch.cat([torch.randn(900, generator=seeded(), dtype=torch.float64), torch.zeros(100)])
     rows = Rows(numbers[:, None], torch.full((1000, 1), NO_LEVEL))
-    margin = Margin.of(Column(0), rows, torch.ones(1000, dtype=torch.float64), seeded())
+    margin = Margin.of(FeatureInput(0), rows, torch.ones(1000, dtype=torch.float64), seeded())
     assert len(margin.share) <= GROUPS + 1  # the last is the missing values', of which there are none
     assert margin.share[-1] == 0.0
     assert len(margin.group[900:].unique()) == 1
@@ -333,7 +334,7 @@ def test_numbers_are_cut_into_groups_of_like_size_that_keep_equal_numbers_togeth
 def test_a_features_own_functions_are_uncorrelated() -> None:
     numbers = torch.randn(300, 1, generator=seeded(), dtype=torch.float64)
     margin = Margin.of(
-        Column(0), Rows(numbers, torch.full((300, 1), NO_LEVEL)), torch.ones(300, dtype=torch.float64), seeded()
+        FeatureInput(0), Rows(numbers, torch.full((300, 1), NO_LEVEL)), torch.ones(300, dtype=torch.float64), seeded()
     )
     functions = margin.basis[:, :-1]
     second = functions.mT @ (margin.share[:, None] * functions)

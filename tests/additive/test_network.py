@@ -10,7 +10,7 @@ from torch.func import functional_call
 import bayescope as bs
 from bayescope.additive.families import SLOPES
 from bayescope.additive.network import AdditiveNetwork
-from bayescope.additive.terms import Column, Rows, Term
+from bayescope.additive.terms import FeatureInput, Rows, Term
 from bayescope.errors import InputError
 from tests.additive.problems import nets, normal, seeded
 
@@ -42,7 +42,7 @@ def features_of(module: AdditiveNetwork) -> int:
 def test_it_is_the_nets_of_the_library(module: AdditiveNetwork) -> None:
     outputs, features, hidden = module.outer_weight.shape
     x = gappy(20, features)
-    family = nets(*[Term(f"x{j}", (Column(j),)) for j in range(features)], hidden=hidden, outputs=outputs)
+    family = nets(*[Term(f"x{j}", (FeatureInput(j),)) for j in range(features)], hidden=hidden, outputs=outputs)
     theta = torch.cat(
         [module.inner_weight, module.inner_bias, module.outer_weight.transpose(0, 1).flatten(1), module.missing.T], 1
     )

@@ -35,7 +35,7 @@ def theta_of(state: State) -> torch.Tensor:
 
 
 def diagonal_of(case: Case, at: newton.Hyperparameters) -> torch.Tensor:
-    constant = torch.full((case.outputs,), at.intercept, dtype=torch.float64)
+    constant = torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
     return flat(at.diagonal(case.problem.families), constant)
 
 
@@ -105,7 +105,7 @@ def test_conjugate_gradients_need_no_more_iterations_than_there_are_weights(
     linear = case.problem.linearized(state, case.likelihood)
     damping = 1e-6
     blocks = Blocks.of(linear.blocks, case.problem.families, at, damping)
-    solver = newton._Solver(linear, blocks, at.diagonal(case.problem.families), at.intercept, damping)
+    solver = newton._Solver(linear, blocks, at.diagonal(case.problem.families), at.intercept_precision, damping)
     g = state_of(case.problem, case.outputs, seed=60)
     dense = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal_of(case, at) + damping)
     expected = torch.linalg.solve(dense, theta_of(g))
@@ -128,7 +128,7 @@ def test_a_linear_model_is_solved_at_once() -> None:
     assert again.gain < 1e-6 * taken.gain
     one_hot = torch.nn.functional.one_hot(rows.levels[:, 2], labels().levels).to(torch.float64)
     design = torch.cat([one_hot - one_hot.mean(0), torch.ones(40, 1, dtype=torch.float64)], 1)
-    diagonal = torch.cat([at.diagonal(problem.families)[0].flatten(), torch.tensor([at.intercept])])
+    diagonal = torch.cat([at.diagonal(problem.families)[0].flatten(), torch.tensor([at.intercept_precision])])
     ridge = torch.linalg.solve(design.T @ design / 0.3 + torch.diag(diagonal), design.T @ y[:, 0] / 0.3)
     torch.testing.assert_close(flat(taken.state.thetas, taken.state.intercept), ridge, rtol=1e-6, atol=1e-7)
 

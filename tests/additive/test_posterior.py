@@ -28,7 +28,7 @@ def fit(case: Case) -> AdditiveFit:
 
 def precision_of(case: Case, fit: AdditiveFit) -> torch.Tensor:
     theta = flat(fit.state.thetas, fit.state.intercept)
-    constant = torch.full((case.outputs,), fit.at.intercept, dtype=torch.float64)
+    constant = torch.full((case.outputs,), fit.at.intercept_precision, dtype=torch.float64)
     return case.plain.ggn(theta, case.likelihood) + torch.diag(flat(fit.at.diagonal(case.problem.families), constant))
 
 

@@ -56,7 +56,9 @@ def test_the_intercept_is_the_mean_of_f_less_the_offset(case: Case, state: State
 
 def test_log_joint_is_the_likelihood_and_the_prior(case: Case, state: State) -> None:
     at = hyperparameters(case.problem, case.likelihood)
-    diagonal = flat(at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept, dtype=torch.float64))
+    diagonal = flat(
+        at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
+    )
     theta, means = theta_of(state), theta_of(start_of(case.problem, case.outputs))
     expected = case.plain.log_likelihood(theta, case.likelihood) - 0.5 * (diagonal * (theta - means).square()).sum()
     torch.testing.assert_close(case.problem.log_joint(state, at), expected, **CLOSE)
@@ -118,7 +120,9 @@ def test_another_noise_is_read_at_the_same_weights(case: Case) -> None:
 def test_solves_and_determinants_are_those_of_the_dense_blocks(case: Case, state: State) -> None:
     at = hyperparameters(case.problem, case.likelihood)
     blocks = Blocks.of(case.problem.linearized(state, case.likelihood).blocks, case.problem.families, at, 0.0)
-    diagonal = flat(at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept, dtype=torch.float64))
+    diagonal = flat(
+        at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
+    )
     dense = torch.zeros(len(diagonal), len(diagonal), dtype=torch.float64)
     full = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal)
     for place in case.plain.places:
@@ -140,7 +144,7 @@ def test_damping_stands_on_the_diagonal() -> None:
     (factor,), (block,) = damped.factors, curvature[0]
     (diagonal,) = at.diagonal(case.problem.families)
     torch.testing.assert_close(factor @ factor.mT, block + torch.diag_embed(diagonal + 7.0), **CLOSE)
-    intercept = curvature[1] + (at.intercept + 7.0) * torch.eye(1, dtype=torch.float64)
+    intercept = curvature[1] + (at.intercept_precision + 7.0) * torch.eye(1, dtype=torch.float64)
     torch.testing.assert_close(damped.intercept @ damped.intercept.mT, intercept, **CLOSE)
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from bayescope.additive import purification
-from bayescope.additive.additive import Data, Options, fit_additive
+from bayescope.additive.additive import Options, fit_additive
 from bayescope.additive.contributions import position_of, read, read_pair
 from bayescope.additive.effects import effect, surface
 from bayescope.additive.explanation import explain
+from bayescope.additive.observed import Data
 from bayescope.additive.purification import Functions
 from bayescope.additive.terms import Rows
 from bayescope.likelihoods import Gaussian

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope.additive.terms import SLOTS, Column, Rows, Term, feature_term, pair_term
+from bayescope.additive.terms import SLOTS, FeatureInput, Rows, Term, feature_term, pair_term
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, plain_inputs, table
 
@@ -88,7 +88,7 @@ def test_some_rows_are_all_that_they_were() -> None:
 
 
 def test_a_term_of_indicators_alone() -> None:
-    term = Term("label", (Column(2, (0, 1, 2, -1, -1), 3),))
+    term = Term("label", (FeatureInput(2, (0, 1, 2, -1, -1), 3),))
     rows = table(30)
     inputs, absent = term.read(rows)
     known = rows.levels[:, 2] < 3

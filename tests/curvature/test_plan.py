@@ -192,7 +192,8 @@ def test_weights_that_nothing_depends_on_are_not_read(structure: str, monkeypatc
     used = plan(initialised(nn.Sequential(linear(20, 20), Unused())), data(), weights=["0.*", "1.used.*"], **options)
     assert every.reading_bytes == used.reading_bytes
     assert every.prediction_bytes == used.prediction_bytes
-    assert every.curvature_bytes > used.curvature_bytes + 3 * 8 * 40_000
+    # Yet they are held: with the prior and without it.
+    assert every.curvature_bytes >= used.curvature_bytes + 2 * 8 * 40_000
 
 
 def test_dense_outputs_have_cotangents_for_each_position() -> None:

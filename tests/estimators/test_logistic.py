@@ -23,7 +23,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.estimators import BayesianLogisticRegression
-from bayescope.estimators.fitting import POSTERIORS
+from bayescope.estimators.linear_posteriors import POSTERIORS
 from bayescope.likelihoods import Bernoulli, Categorical
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.laplace import laplace

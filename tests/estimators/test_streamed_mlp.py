@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +87,7 @@ def test_each_pass_has_every_row_once_in_an_order_of_its_own(folder, monkeypatch
     inputs, targets = files.read(slice(0, files.rows), lambda z: z)
     known = {tuple(row): place for place, row in enumerate(torch.cat([inputs, targets], 1).tolist())}
     assert files.rows == len(TABLE)
-    loader = files.shuffled(7, 0, lambda z: z)
+    loader = files.loader(7, 0, lambda z: z).minibatches
     passes = []
     for _ in range(2):
         batches = [torch.cat(batch, 1).tolist() for batch in loader]
@@ -97,7 +98,49 @@ def test_each_pass_has_every_row_once_in_an_order_of_its_own(folder, monkeypatch
     # Rows of a window of 48 are of three pieces of 16 neighbours, in another order.
     assert len({place // 16 for place in passes[0][:48]}) == 3
     assert passes[0][:48] != sorted(passes[0][:48])
-    again = [known[tuple(row)] for batch in files.shuffled(7, 0, lambda z: z) for row in torch.cat(batch, 1).tolist()]
+    again = [
+        known[tuple(row)]
+        for batch in files.loader(7, 0, lambda z: z).minibatches
+        for row in torch.cat(batch, 1).tolist()
+    ]
     assert again == passes[0]
-    in_order = torch.cat([torch.cat(batch, 1) for batch in files.ordered(lambda z: z)])
+    in_order = torch.cat([torch.cat(batch, 1) for batch in files.loader(7, 0, lambda z: z)])
     assert torch.equal(in_order, torch.cat([inputs, targets], 1))
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The rows that are read at a time, and the threads that operations on them take."""
+    found: list[tuple[int, int]] = []
+    read = NetworkFiles.read
+
+    def noted(files, rows, standardised):
+        found.append((rows.stop - rows.start, torch.get_num_threads()))
+        return read(files, rows, standardised)
+
+    monkeypatch.setattr(NetworkFiles, "read", noted)
+    return found
+
+
+def test_what_sums_over_the_rows_reads_them_in_blocks(folder, monkeypatch, reads):
+    # Of minibatches a curvature costs more than of blocks, and the evidence asks for one after each epoch.
+    monkeypatch.setattr(mlp_table, "PIECE_ROWS", 16)
+    epochs, pieces = 3, math.ceil(len(TABLE) / 16)
+    Classifier(**options(epochs=epochs, batch_size=50)).fit(opened(folder, "two"), "two")
+    passes = sum(rows == 16 for rows, _ in reads) / pieces
+    # Beside those of training one that counts the rows, and one window for an example of them.
+    assert epochs <= passes <= epochs + 2
+    assert all(rows == mlp_table.ORDERED_ROWS for rows, _ in reads if rows != 16)
+
+
+@pytest.mark.parametrize(("hidden", "threads"), [((5,), 1), ((200,), 2)])
+def test_operations_on_small_blocks_take_one_thread(folder, reads, hidden, threads):
+    # Two wait for each other at the end of each: on cores that other work shares longer than it runs.
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Classifier(**options(hidden=hidden, epochs=1, prior_precision=1.0)).fit(opened(folder, "two"), "two")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert {taken for _, taken in reads} == {threads}

@@ -82,20 +82,20 @@ def test_diagonals_are_those_of_the_prior_by_name(kind: str) -> None:
     values = torch.rand(len(groups), dtype=DTYPE, generator=torch.Generator().manual_seed(0)) + 0.5
     by_name = prior_diagonal(dict(zip(groups.names, values, strict=True)), network.weights)
     assert torch.equal(groups.diagonal(values), by_name)
-    torch.testing.assert_close(groups.centre(by_name), values)
+    torch.testing.assert_close(groups.precisions(Prior(by_name)), values)
     prior = groups.prior(values, Prior(1.0, 0.3))
     assert torch.equal(prior.diagonal(17), by_name)
     assert float(prior.mean) == 0.3
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sums_and_centres(kind: str) -> None:
+def test_sums_and_geometric_means(kind: str) -> None:
     groups = PriorGroups.of(traced(mlp(), normal(5, 2, seed=0)), kind)
     values = normal(17, seed=3).exp()
     for group in range(len(groups)):
         members = values[groups.index == group]
         torch.testing.assert_close(groups.sums(values)[group], members.sum())
-        torch.testing.assert_close(groups.centre(values)[group], members.log().mean().exp())
+        torch.testing.assert_close(groups.precisions(Prior(values))[group], members.log().mean().exp())
 
 
 @pytest.mark.parametrize("kind", KINDS)

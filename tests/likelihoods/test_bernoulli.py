@@ -136,7 +136,7 @@ def test_labels_outside_the_domain_are_named() -> None:
         Bernoulli().targets([0, 2, 1], 1)
     with pytest.raises(InputError, match="got -1 in row 0"):
         Bernoulli().targets([-1, 1], 1)
-    with pytest.raises(InputError, match=r"y: expected shape \(N, 3\) for 3 output\(s\), got \(2,\)"):
+    with pytest.raises(InputError, match=r"y: expected shape \(N, 3\) for 3 outputs, got \(2,\)"):
         Bernoulli().targets([0, 1], 3)
     with pytest.raises(InputError, match=r"got 0\.5 in row 1"):
         Bernoulli().targets([[0, 1], [1, 0.5]], 2)

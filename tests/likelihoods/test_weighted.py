@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, Likelihood
 from bayescope.likelihoods.weighted import Weighted
 
 WEIGHTS = torch.tensor([1, 3, 0, 2, 1])
@@ -19,6 +19,7 @@ CASES: dict[str, tuple[Likelihood, int, Tensor]] = {
     "bernoulli": (Bernoulli(), 1, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0])),
     "several labels": (Bernoulli(), 2, torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])),
     "categorical": (Categorical(), 3, torch.tensor([0, 2, 1, 1, 0])),
+    "bradley_terry": (BradleyTerry(), 2, torch.tensor([0, 1, 1, 0, 1])),
     "gaussian": (Gaussian([0.5, 2.0]), 2, torch.arange(10.0).reshape(5, 2)),
 }
 

@@ -63,14 +63,12 @@ def test_products_with_the_jacobian(case: LinearCase):
     count, outputs = case.features.shape[0], case.model.outputs
     jacobian, density = case.jacobian, case.density
     g = torch.randn(count, outputs, dtype=torch.float64, generator=generator)
-    assert_close(density.pull_back(g), torch.einsum("ncp,nc->p", jacobian, g), **EXACT)
+    assert_close(density.pull_back(case.features, g), torch.einsum("ncp,nc->p", jacobian, g), **EXACT)
     lam = torch.randn(count, outputs, outputs, dtype=torch.float64, generator=generator)
     for weights in (lam + lam.mT, lam @ lam.mT):  # with and without negative entries on the diagonal
         expected = torch.einsum("ncp,nck,nkq->pq", jacobian, weights, jacobian)
-        assert_close(density.weighted_gram(weights), expected, **EXACT)
-    if outputs == 1:
-        assert_close(density.weighted_gram(lam[:, 0, 0]), density.weighted_gram(lam), **EXACT)
-    precision = DensePrecision(density.weighted_gram(lam @ lam.mT) + torch.diag(case.precision))
+        assert_close(density.gram_of_all(weights), expected, **EXACT)
+    precision = DensePrecision(density.gram_of_all(lam @ lam.mT) + torch.diag(case.precision))
     assert_close(density.latent_variance(precision), precision.covariance_of(case.model.tape(case.features)), **EXACT)
     assert_close(density.outputs(case.mean), jacobian @ case.mean, **EXACT)
 

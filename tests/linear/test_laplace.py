@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from torch.testing import assert_close
 
 from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.likelihoods import Bernoulli, Categorical
-from bayescope.linear.laplace import laplace, map_estimate
+from bayescope.linear.laplace import compile_density, laplace, map_at
+from bayescope.linear.mode import find_mode
 from bayescope.models import LinearModel
+from bayescope.posterior import PointPosterior
 from bayescope.priors import Prior
 from tests.cases import LINEAR_CASES, LinearCase
 from tests.reference import dense_laplace, linear_log_joint
@@ -20,6 +23,10 @@ EXACT = {"rtol": 1e-8, "atol": 1e-8}
 @pytest.fixture(params=LINEAR_CASES.values(), ids=LINEAR_CASES)
 def case(request: pytest.FixtureRequest) -> LinearCase:
     return request.param
+
+
+def map_estimate(*arguments: Any) -> PointPosterior:
+    return map_at(find_mode(compile_density(*arguments)))
 
 
 def blobs() -> tuple[torch.Tensor, torch.Tensor]:

@@ -212,6 +212,19 @@ def test_types_of_all_files_count(tmp_path: Path) -> None:
         bs.open_table(tmp_path)
 
 
+def test_record_batches_are_of_the_rows_that_are_left(tmp_path: Path) -> None:
+    for name, start in (("a", 0), ("b", 11)):
+        pd.DataFrame({"x": np.arange(start, start + 11)}).to_parquet(tmp_path / f"{name}.parquet")
+    table = bs.open_table(tmp_path)
+    rest, fourths = table.split(4)
+    assert fourths.read(["x"], slice(None))[0].values.tolist() == [3, 7, 11, 15, 19]
+    for some in (table, rest, fourths, rest.without(np.array([0, 5, 6]))):
+        batches = list(some.batches(["x"], 3))
+        left = pa.Table.from_batches(batches).column("x").to_pylist()
+        assert left == some.read(["x"], slice(None))[0].values.tolist()
+        assert max(batch.num_rows for batch in batches) <= 3
+
+
 def test_declared_labels_keep_their_order(tmp_path: Path) -> None:
     """Those of all files: a block that spans two, a file whose dictionary is longer than its rows."""
     parts = [["lo", "hi", "mid", "top"], ["lo", "hi", "mid", "end"]]

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Categorical, Gaussian
+from bayescope.network.batches import Batches
 from bayescope.training import fit_map
-from bayescope.training.minibatches import Minibatches
+from bayescope.training.minibatches import Minibatches, OrderedLoader
 from tests.training.toys import line, noisy_network, perceptron
 
 
@@ -94,6 +95,28 @@ class _Ending(IterableDataset[tuple[Tensor, Tensor]]):
 def test_a_loader_that_ends_early_is_refused() -> None:
     with pytest.raises(InputError, match=r"data: expected \d+ rows in every epoch, as in the pass .*, got \d"):
         fit_map(perceptron(), DataLoader(_Ending(), batch_size=4), likelihood="gaussian", epochs=2, generator=0)
+
+
+class _InOrder(IterableDataset[tuple[Tensor, Tensor]]):
+    """The rows of `_Squares` in blocks of five."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from DataLoader(_Squares(), batch_size=5, generator=torch.Generator())
+
+
+def test_training_reads_the_minibatches_of_an_ordered_loader_and_all_else_its_blocks() -> None:
+    order = torch.Generator().manual_seed(0)
+    shuffled: DataLoader[Any] = DataLoader(_Squares(), batch_size=4, shuffle=True, generator=order)
+    data, module = OrderedLoader(_InOrder(), shuffled), perceptron()
+    minibatches = Minibatches(data, module, Gaussian(), 4, torch.Generator())
+    assert order in minibatches.generators  # which a checkpoint keeps
+    first, second = (rows_of(minibatches) for _ in range(2))
+    assert [len(rows) for rows in first] == [4, 4, 2]
+    assert sorted(torch.cat(first)[:, 0].tolist()) == sorted(torch.cat(second)[:, 0].tolist()) == list(range(10))
+    assert not torch.equal(torch.cat(first), torch.cat(second))
+    blocks = [inputs for inputs, _ in Batches(data, module)]
+    assert [len(rows) for rows in blocks] == [5, 5]
+    assert torch.cat(blocks)[:, 0].tolist() == list(range(10))
 
 
 def test_targets_are_checked_once_for_arrays() -> None:

@@ -16,7 +16,7 @@ from bayescope.additive.families import Family, HiddenNets, LevelEffects
 from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb, settled
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
-from bayescope.additive.observed import Data, Observed
+from bayescope.additive.observed import Observed
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import Hyperparameters, Problem, State
 from bayescope.additive.pruning import pruned
@@ -36,8 +36,6 @@ FIRST_PAIRED = 1000.0
 # Pairs are added so many at a time while they raise the evidence, and at most so many.
 AT_ONCE, MOST_PAIRS = 5, 20
 POSTERIORS = ("laplace", "map")
-
-__all__ = ["Additive", "Data", "Options", "fit_additive"]
 
 Pair = tuple[int, int]
 
@@ -94,10 +92,10 @@ class Options:
 @final
 @dataclass(frozen=True, eq=False)
 class Additive:
-    """What a fit leaves.
+    """A fitted additive model: its posterior, and what effects and explanations need to know of the data.
 
     Attributes:
-        posterior: its function is the model.
+        posterior: over the weights of the model.
         model: f(x, θ).
         encoding: of the table.
         seen: the values of features and pairs in the data, with their weights.
@@ -131,13 +129,8 @@ def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood
         InputError: if a pair is none of the table's.
         NotPositiveDefiniteError: if a block of the curvature is singular in float64.
     """
-    generator = checks.generator(options.seed)
-    families = _families(encoding, data, options.hidden)
-    fitted = _climbed(None, families, data, likelihood, options, generator)
-    pairs: tuple[Pair, ...] = ()
-    ranking = None
-    if options.interactions != 0:
-        fitted, pairs, ranking = _with_pairs(fitted, encoding, data, likelihood, options, generator)
+    fitter = _Fitter(encoding, data, likelihood, options, checks.generator(options.seed))
+    fitted, pairs, ranking = fitter.with_pairs(fitter.of_features())
     if isinstance(options.prior_precision, str):
         fitted = pruned(fitted)
     fitted = settled(fitted.problem, fitted.state, fitted.at, fitted.trace, fitted.ended)
@@ -151,71 +144,96 @@ def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood
     return Additive(made, model, encoding, seen, fitted.at.precisions, pairs, ranking, fitted)
 
 
-def _with_pairs(
-    fitted: AdditiveFit, encoding: TableEncoding, data: Observed, likelihood: Likelihood, options: Options,
-    generator: torch.Generator,
-) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:  # fmt: skip
-    """The fit with the pairs that were asked for: given ones, the best of a ranking, or as many as raise log Z."""
-    features, wanted = len(encoding.features), options.interactions
-    if not isinstance(wanted, int | str):
-        given = tuple({frozenset(pair): _checked(pair, features) for pair in wanted}.values())
-        return _extended(fitted, given, encoding, data, likelihood, options, generator), given, None
-    first = ranking = rank(fitted, encoding, data, options.ranking, generator)
-    if isinstance(wanted, int):
-        best = ranking.pairs[:wanted]
-        if best:
-            fitted = _extended(fitted, best, encoding, data, likelihood, options, generator)
-        return fitted, best, first
-    # A pair is one of K, picked because it looked best: it has to gain more than the log of its prior odds 1/K.
-    odds = math.log(max(1, len(ranking.pairs))) if options.ranking == "evidence" else 0.0
-    pairs: tuple[Pair, ...] = ()
-    at_once, before = AT_ONCE, tightest_log_evidence(fitted)
-    while at_once and len(pairs) < MOST_PAIRS:
-        likely = [pair for pair, gain in zip(ranking.pairs, ranking.scores, strict=True) if gain > odds]
-        new = tuple(pair for pair in likely if pair not in pairs)[:at_once]
-        if not new:
-            break
-        trial = _extended(fitted, new, encoding, data, likelihood, options, generator)
-        reached = tightest_log_evidence(trial)
-        if reached > before + odds:
-            fitted, pairs, before = trial, (*pairs, *new), reached
-            ranking = rank(fitted, encoding, data, options.ranking, generator)
-        else:
-            at_once = 0 if pairs else len(new) // 2  # fewer of the best, until the first are found
-    return fitted, pairs, first
+@final
+@dataclass(frozen=True, eq=False)
+class _Fitter:
+    """Fits the features first, and pairs of them on top of that.
 
+    Attributes:
+        encoding: of the table.
+        data: the rows.
+        likelihood: p(y∣f), with the noise that the search begins at.
+        options: how.
+        generator: of all that is drawn.
+    """
 
-def _extended(
-    fitted: AdditiveFit, pairs: Sequence[Pair], encoding: TableEncoding, data: Observed, likelihood: Likelihood,
-    options: Options, generator: torch.Generator,
-) -> AdditiveFit:  # fmt: skip
-    """The fit with more terms, everything trained on from where it was."""
-    terms = [pair_term(encoding, pair) for pair in pairs]
-    by_width = [[term for term in terms if term.width == width] for width in sorted({term.width for term in terms})]
-    new = [HiddenNets.of(alike, options.pair_hidden, len(data.scale)) for alike in by_width]
-    return _climbed(fitted, (*fitted.problem.families, *new), data, likelihood, options, generator)
+    encoding: TableEncoding
+    data: Observed
+    likelihood: Likelihood
+    options: Options
+    generator: torch.Generator
 
+    def of_features(self) -> AdditiveFit:
+        """The fit without any pair."""
+        return self._climbed(None, _families(self.encoding, self.data, self.options.hidden))
 
-def _climbed(
-    before: AdditiveFit | None, families: tuple[Family, ...], data: Observed, likelihood: Likelihood, options: Options,
-    generator: torch.Generator,
-) -> AdditiveFit:  # fmt: skip
-    known = () if before is None else before.problem.designs
-    designs = (*known, *[data.design(family) for family in families[len(known) :]])
-    fresh = [
-        family.start(design.points, design.mass, generator)
-        for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
-    ]
-    centres = (*(() if before is None else before.problem.centres), *fresh)
-    problem = Problem(families, designs, data.targets, data.weights, centres, data.offset, data.passes)
-    state = State(centres, torch.zeros(len(data.scale), dtype=torch.float64))
-    learn = isinstance(options.prior_precision, str)
-    inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
-    precisions = first_precisions(problem, inner=inner, other=other if before is None or not learn else FIRST_PAIRED)
-    at = Hyperparameters(precisions, options.intercept_prior_precision, likelihood)
-    if before is not None:
-        state, at = carried(before, problem, state, at)
-    return climb(problem, state, at, replace(options.schedule, learn=learn))
+    def with_pairs(self, fitted: AdditiveFit) -> tuple[AdditiveFit, tuple[Pair, ...], Ranking | None]:
+        """The fit with the pairs that were asked for, these pairs, and the ranking that they were chosen by."""
+        wanted = self.options.interactions
+        if not isinstance(wanted, int | str):
+            features = len(self.encoding.features)
+            given = tuple({frozenset(pair): _checked(pair, features) for pair in wanted}.values())
+            return self._extended(fitted, given), given, None
+        if wanted == 0:
+            return fitted, (), None
+        ranking = self._ranked(fitted)
+        if isinstance(wanted, int):
+            best = ranking.pairs[:wanted]
+            return self._extended(fitted, best) if best else fitted, best, ranking
+        fitted, pairs = self._while_they_gain(fitted, ranking)
+        return fitted, pairs, ranking
+
+    def _while_they_gain(self, fitted: AdditiveFit, ranking: Ranking) -> tuple[AdditiveFit, tuple[Pair, ...]]:
+        """The fit with the best pairs, added a few at a time for as long as they raise log Z."""
+        # A pair is one of K, picked because it looked best: it has to gain more than the log of its prior odds 1/K.
+        odds = math.log(max(1, len(ranking.pairs))) if self.options.ranking == "evidence" else 0.0
+        pairs: tuple[Pair, ...] = ()
+        at_once, before = AT_ONCE, tightest_log_evidence(fitted)
+        while at_once and len(pairs) < MOST_PAIRS:
+            likely = [pair for pair, gain in zip(ranking.pairs, ranking.scores, strict=True) if gain > odds]
+            new = tuple(pair for pair in likely if pair not in pairs)[:at_once]
+            if not new:
+                break
+            trial = self._extended(fitted, new)
+            reached = tightest_log_evidence(trial)
+            if reached > before + odds:
+                fitted, pairs, before = trial, (*pairs, *new), reached
+                ranking = self._ranked(fitted)
+            else:
+                at_once = 0 if pairs else len(new) // 2  # fewer of the best, until the first are found
+        return fitted, pairs
+
+    def _ranked(self, fitted: AdditiveFit) -> Ranking:
+        return rank(fitted, self.encoding, self.data, self.options.ranking, self.generator)
+
+    def _extended(self, fitted: AdditiveFit, pairs: Sequence[Pair]) -> AdditiveFit:
+        """The fit with more terms, everything trained on from where it was."""
+        terms = [pair_term(self.encoding, pair) for pair in pairs]
+        by_width = [[term for term in terms if term.width == width] for width in sorted({term.width for term in terms})]
+        new = [HiddenNets.of(alike, self.options.pair_hidden, len(self.data.scale)) for alike in by_width]
+        return self._climbed(fitted, (*fitted.problem.families, *new))
+
+    def _climbed(self, before: AdditiveFit | None, families: tuple[Family, ...]) -> AdditiveFit:
+        """The fit of families of terms, the first of which go on from an earlier fit where there is one."""
+        data, options = self.data, self.options
+        known = () if before is None else before.problem.designs
+        designs = (*known, *[data.design(family) for family in families[len(known) :]])
+        fresh = [
+            family.start(design.points, design.mass, self.generator)
+            for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
+        ]
+        centres = (*(() if before is None else before.problem.centres), *fresh)
+        problem = Problem(families, designs, data.targets, data.weights, centres, data.offset, data.passes)
+        state = State(centres, torch.zeros(len(data.scale), dtype=torch.float64))
+        learn = isinstance(options.prior_precision, str)
+        inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
+        precisions = first_precisions(
+            problem, inner=inner, other=other if before is None or not learn else FIRST_PAIRED
+        )
+        at = Hyperparameters(precisions, options.intercept_prior_precision, self.likelihood)
+        if before is not None:
+            state, at = carried(before, problem, state, at)
+        return climb(problem, state, at, replace(options.schedule, learn=learn))
 
 
 def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[Family, ...]:

@@ -19,7 +19,7 @@ from bayescope.additive.design import ALL, MOST_CELLS, Design
 from bayescope.additive.families import Family, Points
 from bayescope.additive.margins import Margin
 from bayescope.additive.passes import CODED_ROWS, Blockwise, Computed, RowValues
-from bayescope.additive.terms import Column, Rows, Term
+from bayescope.additive.terms import FeatureInput, Rows, Term
 from bayescope.processes import Processes
 from bayescope.tables.codes import Coded
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
@@ -104,7 +104,7 @@ class CodedData:
         offset: in the unit of the targets, or ``None``.
         scale: the outputs' unit in that of the targets, shape (C,).
         shift: the outputs' zero, shape (C,).
-        log_unit: log∣dy/d target∣ of one row.
+        log_unit: log∣dy/d target∣, summed over the targets of a row.
         processes: that have a part each.
     """
 
@@ -155,7 +155,7 @@ class CodedData:
             return self._of_features(family)
         return self._of_pairs(family)
 
-    def margin(self, column: Column, generator: torch.Generator) -> Margin:
+    def margin(self, column: FeatureInput, generator: torch.Generator) -> Margin:
         """A feature in a few groups of its points."""
         feature = self.features[column.feature]
         rows = self.values[: len(feature.numbers)]
@@ -175,8 +175,8 @@ class CodedData:
         return Design(points, CodedPlaces(self.codes, which), mass, family.centred(points).to(mass), grouped)
 
     def _of_pairs(self, family: Family) -> Design:
-        fine = [Grid.of(term, self) for term in family.terms]
-        pairs: list[tuple[Grid, Tensor]] = []
+        fine = [PairCells.of(term, self) for term in family.terms]
+        pairs: list[tuple[PairCells, Tensor]] = []
         for some in (fine[at : at + TOGETHER] for at in range(0, len(fine), TOGETHER)):
             counted = self._masses(some)
             pairs += [grid.fitting(mass) for grid, mass in zip(some, counted, strict=True)]
@@ -206,14 +206,14 @@ class CodedData:
         which = range(len(grids))
         return Design(points, CodedPlaces(codes, which), mass, family.centred(points).to(mass), grouped)
 
-    def _masses(self, grids: Sequence[Grid]) -> list[Tensor]:
+    def _masses(self, grids: Sequence[PairCells]) -> list[Tensor]:
         """How often each cell of some grids is there, over all rows."""
         return self.passes.summed(lambda rows: [grid.mass(self.weights[rows], rows) for grid in grids])
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Grid:
+class PairCells:
     """The cells of a pair of features, each in a few groups; a cell where one of them is missing has nothing to read.
 
     Attributes:
@@ -229,7 +229,7 @@ class Grid:
     grouped: bool = False
 
     @classmethod
-    def of(cls, term: Term, data: CodedData) -> Grid:
+    def of(cls, term: Term, data: CodedData) -> PairCells:
         """A cell for any two values of the features."""
         first, second = (_Side.of(column, data) for column in term.columns)
         return cls(term.name, (first, second), CodedPlaces(data.codes, term.features))
@@ -240,7 +240,7 @@ class Grid:
         first, second = self.sides
         return (first.absent[:, None] | second.absent).flatten()
 
-    def fitting(self, mass: Tensor) -> tuple[Grid, Tensor]:
+    def fitting(self, mass: Tensor) -> tuple[PairCells, Tensor]:
         """The grid, or a coarser one if more cells have data than there is room for, and how often each is there."""
         if int(((mass > 0) & ~self.gone).sum()) + int(mass[self.gone].any()) <= MOST_CELLS:
             return self, mass
@@ -248,7 +248,7 @@ class Grid:
         others = [side.count for side in self.sides if side.column.slots is not None]
         groups = int((MOST_CELLS / others[0] if others else MOST_CELLS) ** (1.0 / len(numbers)))
         first, second = (side if side.column.slots is not None else side.coarser(groups) for side in self.sides)
-        coarse = Grid(self.name, (first, second), self.places, grouped=True)
+        coarse = PairCells(self.name, (first, second), self.places, grouped=True)
         onto = [side.onto(finer) for side, finer in zip(coarse.sides, self.sides, strict=True)]
         cells = (onto[0][:, None] * second.count + onto[1]).flatten()
         return coarse, torch.zeros(len(coarse.gone), dtype=torch.float64).index_add_(0, cells, mass)
@@ -288,7 +288,7 @@ class _Side:
         inputs: what is read at each of them, shape (U, k).
     """
 
-    column: Column
+    column: FeatureInput
     group: Tensor
     means: Tensor
     absent: Tensor
@@ -296,7 +296,7 @@ class _Side:
     inputs: Tensor
 
     @classmethod
-    def of(cls, column: Column, data: CodedData) -> _Side:
+    def of(cls, column: FeatureInput, data: CodedData) -> _Side:
         """A group for each number or indicator; indicators in the order of what is read."""
         feature = data.features[column.feature]
         inputs, gone = column.read(data.values[: len(feature.numbers)])
@@ -304,7 +304,7 @@ class _Side:
         return cls._grouped(column, torch.where(gone, -1, order), inputs, torch.from_numpy(feature.weights))
 
     @classmethod
-    def _grouped(cls, column: Column, keys: Tensor, inputs: Tensor, weights: Tensor) -> _Side:
+    def _grouped(cls, column: FeatureInput, keys: Tensor, inputs: Tensor, weights: Tensor) -> _Side:
         """Groups of equal keys in their order; −1 is for no value, and comes last."""
         gone = keys < 0
         found, group = torch.where(gone, keys.max() + 1, keys).unique(return_inverse=True)

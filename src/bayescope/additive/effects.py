@@ -58,7 +58,7 @@ class Effect:
         grid: numbers in the column's unit, or labels, shape (n,).
         mean: of the effect.
         sd: its standard deviation under the posterior; 0 for a point.
-        low: the lower end of the interval at each point by itself.
+        low: the lower end of the pointwise interval.
         high: its upper end.
         density: the share of the data that is nearer to a point than to the others, or has its label, shape (n,).
         level: the interval's probability.
@@ -93,7 +93,7 @@ class Surface:
         grid_b: of the other feature, shape (n_b,).
         mean: of the effect.
         sd: its standard deviation under the posterior; 0 for a point.
-        low: the lower end of the interval at each point by itself.
+        low: the lower end of the pointwise interval.
         high: its upper end.
         density: the share of the data that is nearest to each point, shape (n_a, n_b).
         level: the interval's probability.

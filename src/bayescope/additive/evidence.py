@@ -56,7 +56,7 @@ class Evidence:
         blocks = Blocks.of(linear.blocks, problem.families, at, 0.0)
         diagonals = at.diagonal(problem.families)
         constants = sum((diagonal.log().sum() for diagonal in diagonals), start=torch.zeros((), dtype=torch.float64))
-        constants = constants + len(state.intercept) * math.log(at.intercept)
+        constants = constants + len(state.intercept) * math.log(at.intercept_precision)
         value = problem.log_joint(state, at, linear.f) + 0.5 * (constants - blocks.logdet())
         determined, squares = [], []
         for family, departure, diagonal, inverse, precision in zip(
@@ -71,8 +71,8 @@ class Evidence:
             empty = torch.zeros_like(precision)
             determined.append(empty.scatter_add(1, places, 1.0 - diagonal * inverse))
             squares.append(empty.scatter_add(1, places, departure.square()))
-        constant = len(state.intercept) - at.intercept * float(torch.cholesky_inverse(blocks.intercept).trace())
-        total = sum(float(part.sum()) for part in determined) + constant
+        prior_share = at.intercept_precision * float(torch.cholesky_inverse(blocks.intercept).trace())
+        total = sum(float(part.sum()) for part in determined) + len(state.intercept) - prior_share
         return cls(value, tuple(determined), tuple(squares), total, linear.f)
 
     def raised(

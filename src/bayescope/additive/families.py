@@ -249,3 +249,8 @@ class LevelEffects:
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """Zeros."""
         return torch.zeros(len(self.terms), self.weights, dtype=torch.float64)
+
+
+def linear_weights(family: Family) -> Tensor:
+    """Which of a term's weights its effect is linear in, and vanishes with: all but the hidden units', bool (P,)."""
+    return torch.tensor([name != "inner" for name in family.layers])[family.layer]

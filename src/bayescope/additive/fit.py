@@ -73,8 +73,7 @@ class AdditiveFit:
         problem: the rows and terms.
         state: the weights of the largest log joint.
         at: the hyperparameters.
-        linear: the model there, to first order.
-        curvature: the blocks of the GGN without the prior, and that of the intercepts.
+        linear: the model there, to first order, with the blocks of the GGN.
         evidence: log Z and γ.
         trace: "log_evidence", "log_joint", and "noise_variance" where there is one, of each epoch.
         ended: why the climb ended: "rest" of the evidence, or "all epochs".
@@ -84,7 +83,6 @@ class AdditiveFit:
     state: State
     at: Hyperparameters
     linear: Linearized
-    curvature: tuple[list[Tensor], Tensor]
     evidence: Evidence
     trace: Mapping[str, Sequence[float]] = field(default_factory=dict)
     ended: str = "rest"
@@ -167,7 +165,7 @@ def settled(
             if wanted is not None and float(Evidence.of(problem, state, at, linear).value) + HOPE * taken.gain < wanted:
                 break
         evidence = Evidence.of(problem, state, at, linear)
-    return AdditiveFit(problem, state, at, linear, linear.blocks, evidence, trace, ended)
+    return AdditiveFit(problem, state, at, linear, evidence, trace, ended)
 
 
 def _updated(

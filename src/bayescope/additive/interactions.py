@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.evidence import LEAST_PRECISION
-from bayescope.additive.families import HiddenNets
+from bayescope.additive.families import HiddenNets, linear_weights
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.margins import Grids, Margin
 from bayescope.additive.observed import Observed
@@ -184,8 +184,7 @@ def mutual_information(fit: AdditiveFit, features: int) -> Tensor:
     for family, theta, diagonal in zip(
         fit.problem.families, fit.state.thetas, fit.at.diagonal(fit.problem.families), strict=True
     ):
-        linear = torch.tensor([name != "inner" for name in family.layers])[family.layer]
-        pulls = (diagonal * theta.square())[:, linear].sum(1)
+        pulls = (diagonal * theta.square())[:, linear_weights(family)].sum(1)
         for term, pull in zip(family.terms, pulls, strict=True):
             if len(term.features) == 1:
                 precision[term.features[0]] = pull

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescope.additive.families import HiddenNets, Points
 from bayescope.additive.passes import InMemory, Passes, RowValues
-from bayescope.additive.terms import Column, Rows, Term
+from bayescope.additive.terms import FeatureInput, Rows, Term
 from bayescope.tables.encoding import NO_LEVEL
 
 # Numbers that are more than this are cut into as many groups of equal size, each told by its mean.
@@ -39,7 +39,7 @@ class Margin:
     basis: Tensor
 
     @classmethod
-    def of(cls, column: Column, rows: Rows, weights: Tensor, generator: torch.Generator) -> Margin:
+    def of(cls, column: FeatureInput, rows: Rows, weights: Tensor, generator: torch.Generator) -> Margin:
         """Groups a feature.
 
         Args:
@@ -73,7 +73,7 @@ def _cut(numbers: Tensor, weights: Tensor) -> Tensor:
     return groups[place]
 
 
-def _basis(column: Column, inputs: Tensor, share: Tensor, generator: torch.Generator) -> Tensor:
+def _basis(column: FeatureInput, inputs: Tensor, share: Tensor, generator: torch.Generator) -> Tensor:
     """Hidden units of a net of the feature alone, as uncorrelated functions, and the missing value's own."""
     net = HiddenNets.of([Term("", (column,))], UNITS, 1)
     levels = torch.full((1, len(share)), NO_LEVEL)

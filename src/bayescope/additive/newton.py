@@ -52,15 +52,15 @@ def step(
     """One step that raises the log joint, or none if none does."""
     linear = linearized or problem.linearized(state, at.likelihood)
     here = problem.log_joint(state, at, linear.f)
-    curvature = linear.blocks
     diagonals = at.diagonal(problem.families)
     thetas, intercept = linear.gradient()
     departures = problem.departures(state)
     thetas = [part - diagonal * off for part, diagonal, off in zip(thetas, diagonals, departures, strict=True)]
-    gradient = (thetas, intercept - at.intercept * state.intercept)
+    gradient = (thetas, intercept - at.intercept_precision * state.intercept)
     rise = RISE
     while damping < MOST_DAMPING:
-        solver = _Solver(linear, Blocks.of(curvature, problem.families, at, damping), diagonals, at.intercept, damping)
+        blocks = Blocks.of(linear.blocks, problem.families, at, damping)
+        solver = _Solver(linear, blocks, diagonals, at.intercept_precision, damping)
         moves, shift = solver.solve(*gradient)
         moved = State(
             tuple(theta + move for theta, move in zip(state.thetas, moves, strict=True)), state.intercept + shift

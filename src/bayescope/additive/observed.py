@@ -12,7 +12,7 @@ from bayescope.additive.design import Design
 from bayescope.additive.families import Family
 from bayescope.additive.margins import Margin
 from bayescope.additive.passes import InMemory, Passes, RowValues
-from bayescope.additive.terms import Column, Rows
+from bayescope.additive.terms import FeatureInput, Rows
 
 
 class Observed(Protocol):
@@ -21,7 +21,7 @@ class Observed(Protocol):
     Attributes:
         scale: the outputs' unit in that of the targets, shape (C,).
         shift: the outputs' zero, shape (C,).
-        log_unit: log∣dy/d target∣ of one row: what log Z loses for each when it is told in y's unit.
+        log_unit: log∣dy/d target∣, summed over the targets of a row: what each row takes off log Z in y's unit.
     """
 
     @property
@@ -63,7 +63,7 @@ class Observed(Protocol):
     def design(self, family: Family) -> Design:
         """The distinct points of a family."""
 
-    def margin(self, column: Column, generator: torch.Generator) -> Margin:
+    def margin(self, column: FeatureInput, generator: torch.Generator) -> Margin:
         """One feature in a few groups."""
 
 
@@ -78,7 +78,7 @@ class Data:
         weights: of the rows, shape (N,).
         scale: the outputs' unit in that of the targets, shape (C,).
         shift: the outputs' zero, shape (C,).
-        log_unit: log∣dy/d target∣ of one row.
+        log_unit: log∣dy/d target∣, summed over the targets of a row.
     """
 
     rows: Rows
@@ -112,6 +112,6 @@ class Data:
         """The distinct points of a family."""
         return Design.of(family, self.rows, self.weights)
 
-    def margin(self, column: Column, generator: torch.Generator) -> Margin:
+    def margin(self, column: FeatureInput, generator: torch.Generator) -> Margin:
         """One feature in a few groups."""
         return Margin.of(column, self.rows, self.weights, generator)

@@ -60,7 +60,7 @@ def tightest_log_evidence(fitted: AdditiveFit) -> float:
     gram = whitened @ whitened.mT
     gram.diagonal().add_(1.0)
     full = torch.linalg.cholesky(gram).diagonal().log().sum() + 0.5 * prior.log().sum()
-    blocks = 0.5 * Blocks.of(fitted.curvature, fitted.problem.families, at, 0.0).logdet()
+    blocks = 0.5 * Blocks.of(linear.blocks, problem.families, at, 0.0).logdet()
     return fitted.log_evidence + float(blocks - full)
 
 
@@ -85,14 +85,15 @@ def _likelihood(fitted: AdditiveFit, model: AdditiveModel) -> Likelihood:
 
 def _precision(fitted: AdditiveFit, model: AdditiveModel, structure: str) -> Precision:
     diagonals = fitted.at.diagonal(fitted.problem.families)
-    blocks, intercept = fitted.curvature
+    blocks, intercept = fitted.linear.blocks
     if structure == "block":
         parts = [
             DensePrecision(block + torch.diag(diagonal), name=f"{NAME}, {name}")
             for family, of_family, diagonal_of in zip(fitted.problem.families, blocks, diagonals, strict=True)
             for block, diagonal, name in zip(of_family, diagonal_of, [term.name for term in family.terms], strict=True)
         ]
-        last = DensePrecision(intercept + fitted.at.intercept * torch.eye(len(intercept), dtype=torch.float64))
+        identity = torch.eye(len(intercept), dtype=torch.float64)
+        last = DensePrecision(intercept + fitted.at.intercept_precision * identity)
         return BlockPrecision([*parts, last], model.indices, model.dim, name=NAME)
     (matrix,) = fitted.problem.passes.summed(lambda rows: [_full_curvature(fitted, model, rows)])
     prior = _prior_diagonal(fitted, model.outputs)
@@ -112,7 +113,7 @@ def _full_curvature(fitted: AdditiveFit, model: AdditiveModel, rows: slice) -> T
 
 def _prior_diagonal(fitted: AdditiveFit, outputs: int) -> Tensor:
     diagonals = [diagonal.flatten() for diagonal in fitted.at.diagonal(fitted.problem.families)]
-    return torch.cat([*diagonals, torch.full((outputs,), fitted.at.intercept, dtype=torch.float64)])
+    return torch.cat([*diagonals, torch.full((outputs,), fitted.at.intercept_precision, dtype=torch.float64)])
 
 
 def _jacobian(fitted: AdditiveFit, rows: slice) -> Tensor:
@@ -141,7 +142,7 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
         "training": f"{epochs} Gauss-Newton epochs, the evidence asked after each{rest}",
         "effective parameters": f"{fitted.evidence.total:.1f}",
         "prior precision": _listed(fitted),
-        "intercept": f"prior precision {at.intercept:g} in the unit of the weights",
+        "intercept": f"prior precision {at.intercept_precision:g} in the unit of the weights",
     }
     if structure is not None:
         per = "a block of the GGN for each term, effects centred" if structure == "block" else "the full GGN"

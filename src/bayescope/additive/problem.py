@@ -41,12 +41,12 @@ class Hyperparameters:
 
     Attributes:
         precisions: prior precisions δ of each family, one a term and layer, shape (G, L).
-        intercept: the prior precision of b.
+        intercept_precision: that of b.
         likelihood: p(y∣f), with the present noise.
     """
 
     precisions: tuple[Tensor, ...]
-    intercept: float
+    intercept_precision: float
     likelihood: Likelihood
 
     def diagonal(self, families: Sequence[Family]) -> tuple[Tensor, ...]:
@@ -119,7 +119,7 @@ class Problem:
 
     def log_joint(self, state: State, at: Hyperparameters, f: RowValues | None = None) -> Tensor:
         """log p(y∣f) − ½ Σ δ (θ−m)² − ½ δ_b b²: the log joint but for the prior's constants."""
-        pull = at.intercept * state.intercept.square().sum()
+        pull = at.intercept_precision * state.intercept.square().sum()
         for departure, diagonal in zip(self.departures(state), at.diagonal(self.families), strict=True):
             pull = pull + (diagonal * departure.square()).sum()
         return self.log_likelihood(self.outputs(state) if f is None else f, at.likelihood) - 0.5 * pull
@@ -286,7 +286,7 @@ class Blocks:
             for block, diagonal in zip(curvature[0], at.diagonal(families), strict=True):
                 factors.append(_cholesky(block + torch.diag_embed(diagonal + damping)))
         identity = torch.eye(curvature[1].shape[0], dtype=torch.float64)
-        return cls(tuple(factors), _cholesky(curvature[1] + (at.intercept + damping) * identity))
+        return cls(tuple(factors), _cholesky(curvature[1] + (at.intercept_precision + damping) * identity))
 
     def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
         """A⁻¹ v."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from bayescope.additive.evidence import MOST_PRECISION
-from bayescope.additive.families import Family
+from bayescope.additive.families import linear_weights
 from bayescope.additive.fit import ROUGHLY, AdditiveFit, settled
 from bayescope.additive.problem import Blocks, Hyperparameters, State
 
@@ -39,7 +38,7 @@ def removal_gains(fit: AdditiveFit) -> list[tuple[float, int, int]]:
     log q(o = 0) − log p(o = 0) of the Gaussian posterior to the prior (Dickey 1971).
     """
     problem = fit.problem
-    blocks = Blocks.of(fit.curvature, problem.families, fit.at, 0.0)
+    blocks = Blocks.of(fit.linear.blocks, problem.families, fit.at, 0.0)
     gains = []
     for place, (family, factor, departure, diagonal) in enumerate(
         zip(
@@ -63,12 +62,6 @@ def removal_gains(fit: AdditiveFit) -> list[tuple[float, int, int]]:
             if is_on
         ]
     return gains
-
-
-def linear_weights(family: Family) -> Tensor:
-    """Which of a term's weights its effect is linear in, and vanishes with: all but the hidden units' own."""
-    inner = [place for place, name in enumerate(family.layers) if name == "inner"]
-    return (family.layer[:, None] != torch.tensor(inner, dtype=torch.int64)).all(1)
 
 
 def _without(fit: AdditiveFit, family: int, term: int) -> AdditiveFit:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.additive import Additive
-from bayescope.additive.terms import Column, Rows
+from bayescope.additive.terms import FeatureInput, Rows
 
 STEPS = 4
 # The steps' slope, in distances between the first and the last of them.
@@ -41,13 +41,13 @@ class Functions:
         centre: the functions' means over the data.
     """
 
-    column: Column
+    column: FeatureInput
     steps: Tensor
     slope: float
     centre: Tensor
 
     @classmethod
-    def of(cls, column: Column, rows: Rows, weights: Tensor) -> Functions:
+    def of(cls, column: FeatureInput, rows: Rows, weights: Tensor) -> Functions:
         """Places the steps at quantiles of the data, and centres.
 
         Args:
@@ -129,7 +129,7 @@ def alone(additive: Additive, pair: int, rows: Rows) -> tuple[Tensor, Tensor]:
     return model.contributions(rows, weights)[0], model.jacobians(rows, weights)[0]
 
 
-def _functions(additive: Additive, column: Column) -> Functions:
+def _functions(additive: Additive, column: FeatureInput) -> Functions:
     values = additive.seen.features[column.feature]
     return Functions.of(column, values.rows(additive.encoding), values.weights)
 

@@ -20,7 +20,7 @@ SLOTS = 8
 @stored("additive_column")
 @final
 @dataclass(frozen=True, eq=False)
-class Column:
+class FeatureInput:
     """How a net reads one feature: as its number, or as indicators of its categories.
 
     Attributes:
@@ -52,11 +52,11 @@ class Term:
 
     Attributes:
         name: the feature's, or "a & b".
-        columns: one or two.
+        columns: how each of its features is read, one or two.
     """
 
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[FeatureInput, ...]
 
     @property
     def features(self) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ class Rows:
 
 def feature_term(encoding: TableEncoding, feature: int) -> Term:
     """The effect of one feature by its number or, of a categorical one, by its levels."""
-    return Term(encoding.features[feature].name, (Column(feature),))
+    return Term(encoding.features[feature].name, (FeatureInput(feature),))
 
 
 def pair_term(encoding: TableEncoding, pair: Sequence[int]) -> Term:
@@ -114,11 +114,11 @@ def pair_term(encoding: TableEncoding, pair: Sequence[int]) -> Term:
     return Term(names, tuple(_paired(encoding, feature) for feature in pair))
 
 
-def _paired(encoding: TableEncoding, feature: int) -> Column:
+def _paired(encoding: TableEncoding, feature: int) -> FeatureInput:
     described = encoding.features[feature]
     if not isinstance(described, CategoricalEncoding):
-        return Column(feature)
+        return FeatureInput(feature)
     order = np.argsort(-described.counts, kind="stable")
     slots = np.full(len(described.levels), -1)
     slots[order] = np.minimum(np.arange(len(order)), SLOTS - 1)
-    return Column(feature, tuple(slots.tolist()), max(1, min(len(order), SLOTS)))
+    return FeatureInput(feature, tuple(slots.tolist()), max(1, min(len(order), SLOTS)))

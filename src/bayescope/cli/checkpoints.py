@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from sklearn.base import clone
+
 from bayescope.errors import InputError
 from bayescope.estimators.mlp_posteriors import POSTERIORS
 
@@ -58,11 +60,21 @@ class Checkpoints:
             )
         return replace(places, found=bool(left))
 
-    def nothing_left(self, model: str) -> str:
-        """Why there is nothing to carry on, where there is nothing: for a model by its name."""
-        if self.last is None:
-            return f"expected a model that keeps checkpoints while it trains, got {model!r}, whose fit keeps none"
-        return f"expected the checkpoint of an interrupted fit, got none at {self.last}"
+    def remarks(self, model: str, *, resume: bool) -> list[str]:
+        """What to say of a fit that was to be carried on, where there is nothing to carry on.
+
+        Args:
+            model: its name on the command line.
+            resume: whether it was to be.
+        """
+        if not resume or self.found:
+            return []
+        why = (
+            f"expected a model that keeps checkpoints while it trains, got {model!r}, whose fit keeps none"
+            if self.last is None
+            else f"expected the checkpoint of an interrupted fit, got none at {self.last}"
+        )
+        return [f"--resume: {why}; it was fitted from the start"]
 
     def remove(self) -> None:
         """Takes the files away, once the model is saved."""
@@ -74,3 +86,19 @@ class Checkpoints:
         places = [place for place in (self.first, self.last) if place is not None]
         every = [*places, *(place.with_stem(f"{place.stem}{BEFORE}") for place in places)]
         return [place for place in every if place.exists()]
+
+
+def fitted_copy(estimator: Any, checkpoint: Path | None, *data: Any, **weights: Any) -> Any:
+    """A copy of an estimator, fitted, which knows nothing of where its checkpoint was.
+
+    Args:
+        estimator: not fitted.
+        checkpoint: where the fit is kept while it runs, or ``None``.
+        data: as the estimator's ``fit`` takes them.
+        weights: of the rows, where there are some.
+    """
+    fresh = clone(estimator)
+    if checkpoint is not None:
+        fresh.set_params(checkpoint=str(checkpoint))
+    fresh.fit(*data, **weights)
+    return fresh if checkpoint is None else fresh.set_params(checkpoint=None)

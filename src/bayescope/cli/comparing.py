@@ -18,6 +18,7 @@ from bayescope.comparison.comparison import FILES
 from bayescope.errors import BayescopeWarning, InputError, MissingDependencyError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.files import usable_folder
+from bayescope.report import write_comparison
 
 REPORT = "report.html"
 
@@ -84,8 +85,6 @@ def compare_table(path: Path, out: Path | None, settings: CompareSettings) -> No
 
 def _save(comparison: Comparison, out: Path) -> tuple[list[Path], list[str]]:
     """Writes the files, and the report where what it needs is installed."""
-    from bayescope.report import write_comparison
-
     files = comparison.save(out)
     try:
         return [*files, write_comparison(comparison, out / REPORT)], []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, final
@@ -12,6 +12,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from bayescope.cli.answer import answer
+from bayescope.cli.checkpoints import Checkpoints
+from bayescope.cli.fit_settings import FitSettings
+from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.held_out import HeldOut
 from bayescope.cli.training_table import TrainingTable
@@ -47,6 +51,28 @@ class Outcome:
     seconds: float
     notes: tuple[str, ...]
     refitted: bool
+
+
+def finish(
+    outcome: Outcome, described: FittedTable, table: TrainingTable, out: Path, checkpoints: Checkpoints,
+    settings: FitSettings,
+) -> None:  # fmt: skip
+    """Saves the model with what its file says of the table, takes the checkpoints away, and tells what was fitted.
+
+    Args:
+        outcome: of the fit.
+        described: the table as the file describes it, but for the scores.
+        table: the same as the answer tells it.
+        out: the model's file.
+        checkpoints: of the fit.
+        settings: of the command.
+    """
+    if outcome.held_out is not None:
+        described = replace(described, scores=outcome.held_out.told())
+    outcome.estimator.save(out, metadata=described.metadata())
+    checkpoints.remove()
+    facts = facts_of_fit(table, outcome, out)
+    answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
 
 
 def facts_of_fit(table: TrainingTable, outcome: Outcome, out: Path) -> Facts:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
 
-from bayescope.cli.answer import answer, noted_warnings
-from bayescope.cli.checkpoints import Checkpoints
+from bayescope.cli.answer import noted_warnings
+from bayescope.cli.checkpoints import Checkpoints, fitted_copy
 from bayescope.cli.dataset import large, several
-from bayescope.cli.fit_answer import Outcome, facts_of_fit, lines_of_fit
+from bayescope.cli.fit_answer import Outcome, finish
 from bayescope.cli.fit_settings import FitSettings
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.fitting_blocks import fit_blocks
@@ -60,20 +59,10 @@ def _fit_whole(path: Path, out: Path, settings: FitSettings, processes: Processe
         split = held_out_rows(table.target, settings.test_size, settings.options.seed)
         checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
     outcome = _fitted(estimator, table, split, checkpoints, settings)
-    if not processes.first:
-        return
-    judged = () if outcome.held_out is None else outcome.held_out.scores
-    fitted = FittedTable.of(table, roles, settings.missing, outcome.rows)
-    told = replace(
-        fitted,
-        test_size=settings.test_size,
-        seed=settings.options.seed,
-        scores=[[s.name, s.value, s.low, s.high] for s in judged if np.isfinite([s.value, s.low, s.high]).all()],
-    )
-    outcome.estimator.save(out, metadata=told.metadata())
-    checkpoints.remove()
-    facts = facts_of_fit(table, outcome, out)
-    answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
+    if processes.first:
+        fitted = FittedTable.of(table, roles, settings.missing, outcome.rows)
+        described = replace(fitted, test_size=settings.test_size, seed=settings.options.seed)
+        finish(outcome, described, table, out, checkpoints, settings)
 
 
 def _fitted(
@@ -82,9 +71,7 @@ def _fitted(
     begun, seed = time.perf_counter(), settings.options.seed
     everything = np.arange(len(table))
     again = settings.refit or not len(split.test)
-    remarks = []
-    if settings.resume and not checkpoints.found:
-        remarks.append(f"--resume: {checkpoints.nothing_left(settings.options.model)}; it was fitted from the start")
+    remarks = checkpoints.remarks(settings.options.model, resume=settings.resume)
     with noted_warnings() as warned:
         held_out, model = None, None
         if len(split.test):
@@ -98,10 +85,6 @@ def _fitted(
 
 
 def _fit(estimator: Any, table: TrainingTable, rows: np.ndarray, checkpoint: Path | None) -> Any:
-    """A fitted copy, which knows nothing of where this was."""
-    fresh = clone(estimator)
-    if checkpoint is not None:
-        fresh.set_params(checkpoint=str(checkpoint))
     weights = {} if table.weights is None else {"sample_weight": table.weights[rows]}
-    fresh.fit(table.features.iloc[rows], table.target.series().iloc[rows], **weights)
-    return fresh if checkpoint is None else fresh.set_params(checkpoint=None)
+    data = table.features.iloc[rows], table.target.series().iloc[rows]
+    return fitted_copy(estimator, checkpoint, *data, **weights)

@@ -11,12 +11,11 @@ from typing import Any, final
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
-from bayescope.cli.answer import answer, noted_warnings
-from bayescope.cli.checkpoints import Checkpoints
+from bayescope.cli.answer import noted_warnings
+from bayescope.cli.checkpoints import Checkpoints, fitted_copy
 from bayescope.cli.dataset import DatasetSource
-from bayescope.cli.fit_answer import Outcome, facts_of_fit, lines_of_fit
+from bayescope.cli.fit_answer import Outcome, finish
 from bayescope.cli.fit_settings import FitSettings
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.held_out import HeldOut, score
@@ -60,12 +59,9 @@ def fit_blocks(path: Path, out: Path, settings: FitSettings, processes: Processe
         checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
     outcome = _fitted(estimator, table, target, roles, every, checkpoints, settings, processes)
     if processes.first:
-        told = _described(outcome, target, roles, source.name, settings)
-        outcome.estimator.save(out, metadata=told.metadata())
-        checkpoints.remove()
-        shown = TrainingTable(source.name, pd.DataFrame(), told.kinds, target, without_target=len(seen.gaps))
-        facts = facts_of_fit(shown, outcome, out)
-        answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
+        described = _described(outcome, target, roles, source.name, settings)
+        shown = TrainingTable(source.name, pd.DataFrame(), described.kinds, target, without_target=len(seen.gaps))
+        finish(outcome, described, shown, out, checkpoints, settings)
 
 
 def _opened(source: DatasetSource, roles: Roles) -> TableDataset:
@@ -164,9 +160,7 @@ def _fitted(
 ) -> Outcome:
     begun = time.perf_counter()
     again = settings.refit or every is None
-    remarks = []
-    if settings.resume and not checkpoints.found:
-        remarks.append(f"--resume: {checkpoints.nothing_left(settings.options.model)}; it was fitted from the start")
+    remarks = checkpoints.remarks(settings.options.model, resume=settings.resume)
     rows = table.rows
     with noted_warnings() as warned:
         held_out, model = None, None
@@ -184,12 +178,8 @@ def _fitted(
 
 
 def _fit(estimator: Any, table: TableDataset, roles: Roles, checkpoint: Path | None) -> Any:
-    """A fitted copy, which knows nothing of where this was."""
-    fresh = clone(estimator)
-    if checkpoint is not None:
-        fresh.set_params(checkpoint=str(checkpoint))
-    fresh.fit(table, roles.target, **({} if roles.weight is None else {"sample_weight": roles.weight}))
-    return fresh if checkpoint is None else fresh.set_params(checkpoint=None)
+    weights = {} if roles.weight is None else {"sample_weight": roles.weight}
+    return fitted_copy(estimator, checkpoint, table, roles.target, **weights)
 
 
 def _judged(model: Any, table: TableDataset, roles: Roles, target: Target, seed: int) -> HeldOut:
@@ -205,7 +195,6 @@ def _judged(model: Any, table: TableDataset, roles: Roles, target: Target, seed:
 def _described(outcome: Outcome, target: Target, roles: Roles, source: str, settings: FitSettings) -> FittedTable:
     """What the model's file says of the table."""
     model = outcome.estimator
-    judged = () if outcome.held_out is None else outcome.held_out.scores
     return replace(
         table_of(source, model),
         target=target.name,
@@ -215,5 +204,4 @@ def _described(outcome: Outcome, target: Target, roles: Roles, source: str, sett
         dropped=list(roles.drop),
         weight=roles.weight,
         seed=settings.options.seed,
-        scores=[[s.name, s.value, s.low, s.high] for s in judged if np.isfinite([s.value, s.low, s.high]).all()],
     )

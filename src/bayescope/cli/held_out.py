@@ -47,6 +47,11 @@ class HeldOut:
     rows: int
     scores: tuple[Score, ...]
 
+    def told(self) -> list[list[Any]]:
+        """Name, value, low and high of each score that is finite, for the model's file."""
+        finite = [each for each in self.scores if np.isfinite([each.value, each.low, each.high]).all()]
+        return [[each.name, each.value, each.low, each.high] for each in finite]
+
 
 def held_out_rows(target: Target, share: float, seed: int) -> Split:
     """Draws the rows that are held out; of classes in proportion.

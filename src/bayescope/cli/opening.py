@@ -44,18 +44,17 @@ def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False)
         return _from_stream("standard input", sys.stdin.buffer, missing, again)
     if several(path):
         return DatasetSource(path, missing)
-    separator = check_file(path)
+    separator = _separator_of_file(path)
     if not path.is_file():  # a pipe: /dev/stdin, or a shell's <(...)
         return _from_stream(str(path), _opened(path, open), missing, again)
     if separator is None:
         return ParquetSource(path)
-
     opened = gzip.open if path.suffix.lower() == COMPRESSED else open
     return TextSource(str(path), separator, partial(_opened, path, opened), missing, once=False)
 
 
-def check_file(path: Path) -> str | None:
-    """The separator that a file's name asks for; ``None`` for Parquet.
+def _separator_of_file(path: Path) -> str | None:
+    """The separator that the name of a file that is there asks for; ``None`` for Parquet.
 
     Raises:
         InputError: if there is no such file, or its name has another ending.

@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.estimators import BayesianLogisticRegression
-from bayescope.estimators.fitting import POSTERIORS, SAMPLERS
+from bayescope.estimators.linear_posteriors import POSTERIORS, SAMPLERS
 
 
 class Menu(NamedTuple):

@@ -16,22 +16,32 @@ from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import PIECE_BYTES, Network, PartInfo
 from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
 from bayescope.network.trace import PROBES
+from bayescope.precision.dense import COLUMNS
 from bayescope.tape import FactoredTape
-from bayescope.tape.tape import BLOCK_BYTES
+from bayescope.tape.tape import BLOCK_BYTES, CACHE_BYTES, DEVICE_BYTES
 
 # A part that no Kronecker product describes has its full block up to so many weights, and its diagonal beyond.
 FULL_BLOCK = 512
 FLOAT64 = 8
-# A matrix is there as the sum over the data, as the same with the prior, and as a factor or eigenvectors of that.
+# A matrix is there as the sum over the data, as the same with the prior, and as a factor of that.
 COPIES = 3
-# Of a factor with eigenvectors: itself, them, and the two that LAPACK works in.
-EIGENVECTORS = 4
+# A diagonal, or the eigenvalues of a Kronecker product: of the data alone, and with the prior.
+WITH_PRIOR = 2
+# A Kronecker factor: itself, and its eigenvectors.
+EIGENVECTORS = 2
+# The matrices that LAPACK works in while it finds eigenvectors, of one factor after another.
+WORKSPACE = 2
 # Numbers for each output of a row at a last layer: f, twice in float64, the softmax, Λ, and what is between.
 HEAD_NUMBERS = 8
 # The same before cotangents travel back: f in float64, and its log softmax.
 OBSERVED = 4
-# Vectors of the weights that a posterior and its evidence take at once.
-POSTERIOR = 12
+# Vectors of the weights beside the curvature: the places of each part's weights, θ*, its gradient, and that of the log
+# joint density while the Newton decrement is computed.
+POSTERIOR = 4
+# Of A⁻¹ g by blocks: their own answers, these one after another, and the same in the flat order.
+ANSWERS = 3
+# While a block answers, beside its answer: its part of g, the eigenvalues' inverse, and the product before the last.
+IN_BLOCK = 3
 # Numbers in float64 for each output of a prediction: mean and variance, and the integral over them.
 INTEGRAL = 11
 # U of one row and parameter after another goes through so many tensors of its size in a vectorised backward pass.
@@ -57,6 +67,7 @@ class Footprint:
         computed: per part, the entries of U of one row and one cotangent, where they are computed row by row.
         top: the place and the inputs H of the part below which the cotangents of the exact GGN begin where parts are
             summed apart.
+        piece: the bytes of rows that are worked through together.
 
     A part that nothing depends on has no positions: there is nothing of it.
     """
@@ -73,6 +84,7 @@ class Footprint:
     cotangents: tuple[int, ...]
     computed: tuple[int, ...]
     top: tuple[int, int] | None
+    piece: int
 
     @classmethod
     def of(cls, network: Network, inputs: Any) -> Footprint:
@@ -105,6 +117,7 @@ class Footprint:
             next(network.module.parameters()).element_size(),
             sum(kept.values()) + given, tuple(activations), tuple(cotangents), tuple(computed),
             (recording.top.part, recording.top.matrix.shape[1]) if begins_below(recording) and recording.top else None,
+            min(BLOCK_BYTES, CACHE_BYTES) if f.device.type == "cpu" else DEVICE_BYTES,
         )  # fmt: skip
 
     @property
@@ -122,23 +135,25 @@ class Footprint:
         """The columns of a root at the inputs of the layer on top, for each position."""
         return below_columns(self.classes, self.below.classes)
 
-    def reading_below(self, below: Footprint, cotangents: int, *, dense: bool) -> int:
+    def reading_below(self, below: Footprint, cotangents: int, structure: str, *, dense: bool) -> int:
         """One batch whose cotangents begin below the layer on top, which is read as by `head`.
 
         Args:
             below: what is left there, of as many rows as are read at once.
             cotangents: how many travel at once.
+            structure: its name.
             dense: whether Σ Λ is summed, and not its diagonal alone.
         """
         one = 2 * FLOAT64 * self.classes * below.classes
         observations = below.rows * self.outputs // self.classes
         reduced = self.below_columns < self.classes  # by WᵀΛW in float64
-        roots = below.root(self.below_columns) + 2 * reduced * min(observations * one, max(BELOW_BYTES, one))
+        reducing = reduced * min(observations * one, max(BELOW_BYTES, one))
         outputs = below.rows * HEAD_NUMBERS * self.outputs * self.itemsize
-        return below.reading(cotangents) + roots + outputs + 2 * dense * self.classes**2 * self.itemsize
+        read = below.reading(cotangents, structure, below.root(self.below_columns), reducing)
+        return read + outputs + 2 * dense * self.classes**2 * self.itemsize
 
-    def curvature(self, structure: str, groups: Sequence[int], rank: int | None, output_factors: Sequence[str]) -> int:
-        """What a structure takes over the whole run, without the batch being read.
+    def sums(self, structure: str, groups: Sequence[int], rank: int | None, output_factors: Sequence[str]) -> int:
+        """What a structure takes while data are read, without the batch: its sums, and what stands from a pass before.
 
         Args:
             structure: its name.
@@ -146,13 +161,32 @@ class Footprint:
             rank: for "low_rank".
             output_factors: that of each part, for "kfac" and "ekfac".
         """
-        kronecker = [self._kronecker(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
+        factors = [self._factors(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
+        summed = FLOAT64 + self.itemsize  # a sum, and the terms that are added up before they go there
+        unfactored = sum(self._unfactored(part, FLOAT64, summed) for part in self.parts)
+        counts: dict[str, Callable[[], int]] = {
+            "full": lambda: FLOAT64 * self.dim**2,
+            "block": lambda: FLOAT64 * sum(size**2 for size in groups),
+            "diagonal": lambda: summed * self.dim,
+            "kfac": lambda: summed * sum(factors) + unfactored,
+            # The second pass: factors and eigenvectors of the first, these in the dtype of the tapes too, and moments.
+            "ekfac": lambda: (EIGENVECTORS * FLOAT64 + self.itemsize) * sum(factors) + unfactored + summed * self.dim,
+            "low_rank": lambda: self._low_rank(rank),
+        }
+        return counts[structure]() + FLOAT64 * self.dim  # the places of the weights of each part
+
+    def curvature(self, structure: str, groups: Sequence[int], rank: int | None, output_factors: Sequence[str]) -> int:
+        """The curvature, its sum with a prior, and their factors or eigenvectors; arguments as for `sums`."""
+        factors = [self._factors(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
+        dense = sum(self._unfactored(part, COPIES * FLOAT64, 0) for part in self.parts)
+        values = WITH_PRIOR * FLOAT64 * self.dim
         counts: dict[str, Callable[[], int]] = {
             "full": lambda: self._dense(self.dim),
             "block": lambda: sum(map(self._dense, groups)),
-            "diagonal": lambda: self._diagonal(self.dim),
-            "kfac": lambda: sum(kronecker),
-            "ekfac": lambda: sum(kronecker) + self._diagonal(self.dim),
+            "diagonal": lambda: values,
+            "kfac": lambda: EIGENVECTORS * FLOAT64 * sum(factors) + dense + values,
+            # The factors themselves have gone; the eigenvectors have stayed in the dtype of the tapes as well.
+            "ekfac": lambda: (FLOAT64 + self.itemsize) * sum(factors) + dense + values,
             "low_rank": lambda: self._low_rank(rank),
         }
         return counts[structure]()
@@ -170,10 +204,40 @@ class Footprint:
         sums = self.dim * (2 * self.itemsize + 2 * FLOAT64)  # and where each weight is in the flat vector, twice
         return sums + PROBES * (spread + self.held)
 
-    def reading(self, cotangents: int) -> int:
-        """One batch and so many of its cotangents: the graph, a and g of every part, and what is unfolded of them."""
-        held = self.rows * (self.held + cotangents * self.per_cotangent + OBSERVED * self.outputs * self.itemsize)
-        return held + self._blocks(cotangents) + self._by_rows(self.rows, cotangents)
+    def finishing(self, structure: str, groups: Sequence[int], output_factors: Sequence[str]) -> int:
+        """What a structure takes beside its sums while they become a precision, one after another.
+
+        Args:
+            structure: its name.
+            groups: the number of weights of each group, for "block".
+            output_factors: that of each part, for "kfac" and "ekfac".
+        """
+        if structure in ("full", "block"):  # a symmetric copy
+            return FLOAT64 * max(groups if structure == "block" else [self.dim]) ** 2
+        if structure in ("kfac", "ekfac"):
+            factors = [self._factors(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
+            return FLOAT64 * max(factors)
+        return 0
+
+    def reading(self, cotangents: int, structure: str, root: int, reducing: int = 0) -> int:
+        """One batch and so many of its cotangents: the graph, g of every part, and what is made of them.
+
+        Args:
+            cotangents: how many travel at once.
+            structure: its name.
+            root: the bytes of the root of Λ that the cotangents are columns of.
+            reducing: what is there besides while that is found.
+        """
+        each = self.rows * cotangents
+        graph = self.rows * (self.held + OBSERVED * self.outputs * self.itemsize)
+        converted = self.native != self.itemsize
+        inputs = converted * self.rows * self.held * self.itemsize // self.native  # a in the dtype of the sums
+        # The cotangents of f are a view of the root but where they are spread over positions, or go to another dtype.
+        copied = self.outputs > self.classes or converted
+        carried = each * self.itemsize * (sum(self.cotangents) + copied * self.outputs)
+        travelling = each * self.native * max(self.cotangents)
+        worked = max(travelling, self._written(cotangents, structure) + self._by_rows(self.rows, cotangents))
+        return graph + max(2 * root + reducing, root + inputs + carried + worked)  # a root is joined from its blocks
 
     def drawing(self) -> int:
         """Labels being drawn, for so many observations at a time whatever the batch."""
@@ -182,8 +246,8 @@ class Footprint:
         return DRAWN_TOGETHER * self.classes * (padded * self.itemsize + OBSERVED * FLOAT64)
 
     def root(self, columns: int) -> int:
-        """The roots of Λ of one batch, with so many columns each, from which chunks of cotangents are taken."""
-        return 2 * self.rows * self.outputs * columns * self.itemsize
+        """The root of Λ of one batch, with so many columns, from which chunks of cotangents are taken."""
+        return self.rows * self.outputs * columns * self.itemsize
 
     def head(self, *, dense: bool) -> int:
         """One batch at a last layer read through the moments of Λ.
@@ -200,9 +264,23 @@ class Footprint:
             self.itemsize + FLOAT64
         )
 
-    def posterior(self) -> int:
-        """What `laplace` holds and works with beside the curvature: θ*, the gradient, the evidence and its slopes."""
-        return POSTERIOR * FLOAT64 * self.dim
+    def posterior(self, structure: str, output_factors: Sequence[str]) -> int:
+        """What `laplace` works with beside the curvature: θ*, its gradient, A⁻¹ g, and LAPACK's matrices.
+
+        Args:
+            structure: its name.
+            output_factors: that of each part, for "kfac" and "ekfac".
+        """
+        if structure in ("full", "block"):
+            columns = min(self.dim, COLUMNS)  # of L⁻¹: the unit vectors, their solutions, and the squares of these
+            return FLOAT64 * self.dim * (POSTERIOR + 3 * columns)
+        if structure not in ("kfac", "ekfac"):
+            return FLOAT64 * self.dim * (POSTERIOR + 2)  # A⁻¹ and A⁻¹ g
+        sides = [self._sides(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
+        widest = max((width for widths in sides for width in widths), default=0)
+        answers = max(ANSWERS * self.dim, self.dim + IN_BLOCK * max(part.dim for part in self.parts))
+        order = self.dim  # where each weight stands in the blocks side by side
+        return FLOAT64 * (POSTERIOR * self.dim + max(order + answers, WORKSPACE * widest**2))
 
     def widest_output_factor(self) -> int:
         """The largest dense output factor by itself."""
@@ -258,6 +336,19 @@ class Footprint:
         """Bytes for each row and cotangent: the seed, g of every part, and the one that a backward pass works on."""
         return self.itemsize * (self.outputs + sum(self.cotangents) + max(self.cotangents))
 
+    def _written(self, cotangents: int, structure: str) -> int:
+        """What the rows of a tape are written out to while their sums are taken."""
+        each = zip(self.parts, self.activations, self.cotangents, strict=True)
+        if structure in ("full", "block"):
+            u = self.itemsize * cotangents * _alike(self.rows, BLOCK_BYTES // (FLOAT64 * cotangents * self.dim))
+            # U, that of its widest part before it is placed, and U in float64 where it is not so already.
+            widest = max(part.dim for part in self.parts)
+            return u * (self.dim + max(widest, (self.itemsize != FLOAT64) * 2 * self.dim))
+        if structure == "ekfac":  # a and g turned into the basis
+            return self.rows * self.itemsize * max(a + cotangents * g for _, a, g in each)
+        row = self.itemsize * max(_of_a_row(part, a, g, cotangents, structure) for part, a, g in each)
+        return min(self.rows * row, max(row, self.piece))
+
     def _blocks(self, cotangents: int) -> int:
         """Rows that are written out, a block at a time: unfolded inputs, or U itself."""
         widest = max(a + cotangents * g for a, g in zip(self.activations, self.cotangents, strict=True))
@@ -267,21 +358,28 @@ class Footprint:
     def _by_rows(self, rows: int, cotangents: int) -> int:
         """What goes into U of a part that is read row by row: for a block of rows, or for one that takes more."""
         row = cotangents * max(self.computed)
-        return BACKWARD * self.itemsize * row * min(rows, max(1, BLOCK_BYTES // max(1, FLOAT64 * row)))
+        return BACKWARD * self.itemsize * row * _alike(rows, BLOCK_BYTES // max(1, FLOAT64 * row))
 
-    def _kronecker(self, part: PartInfo, output_factor: str) -> int:
+    def _factors(self, part: PartInfo, output_factor: str) -> int:
+        """The numbers of a part's Kronecker factors, each once, less those of which there is the diagonal alone."""
+        return 0 if part.shape is None else part.shape[0] * sum(side**2 for side in self._sides(part, output_factor))
+
+    def _sides(self, part: PartInfo, output_factor: str) -> tuple[int, ...]:
+        """The widths of a part's Kronecker factors that are matrices."""
         if part.shape is None:
-            return self._dense(part.dim) if part.dim <= FULL_BLOCK else self._diagonal(part.dim)
-        groups, outputs, inputs = part.shape
-        output_numbers = COPIES * outputs if output_factor == DIAGONAL else EIGENVECTORS * outputs**2
-        input_numbers = COPIES * inputs if part.kind == "embedding" else EIGENVECTORS * inputs**2
-        return FLOAT64 * groups * (output_numbers + input_numbers) + FLOAT64 * part.dim
+            return ()
+        _, outputs, inputs = part.shape
+        dense = (output_factor != DIAGONAL, part.kind != "embedding")
+        return tuple(side for side, whole in zip((outputs, inputs), dense, strict=True) if whole)
+
+    def _unfactored(self, part: PartInfo, dense: int, diagonal: int) -> int:
+        """What a part without Kronecker factors takes, from the bytes of a number of its matrix or its diagonal."""
+        if part.shape is not None:
+            return 0
+        return dense * part.dim**2 if part.dim <= FULL_BLOCK else diagonal * part.dim
 
     def _dense(self, dim: int) -> int:
         return COPIES * FLOAT64 * dim**2
-
-    def _diagonal(self, dim: int) -> int:
-        return COPIES * FLOAT64 * dim
 
     def _low_rank(self, rank: int | None) -> int:
         width = TOLERANCE_BLOCK if rank is None else rank + OVERSAMPLING
@@ -289,3 +387,28 @@ class Footprint:
             return self._dense(self.dim)
         # The basis, once more while it grows by a block, and that block with its image and what is left of it.
         return FLOAT64 * self.dim * (2 * min(BLOCKS * width, self.dim) + 3 * width)
+
+
+def _alike(rows: int, most: int) -> int:
+    """The rows of a range where they are cut into ranges of like length, of at most so many, or of one."""
+    return -(-rows // -(-rows // max(1, most)))
+
+
+def _of_a_row(part: PartInfo, a: int, g: int, cotangents: int, structure: str) -> int:
+    """The numbers that a row of a tape is written out to for its Gram matrices, or for its squares.
+
+    Args:
+        part: what the tape is of.
+        a: the entries of its activations, unfolded.
+        g: those of one of its cotangents.
+        cotangents: how many there are.
+        structure: "diagonal" for squares; any other for Gram matrices.
+    """
+    positions = 1 if part.shape is None else g // (part.shape[0] * part.shape[1])
+    if structure != "diagonal" or part.kind == "embedding":
+        return a + cotangents * g if positions > 1 else 0  # of one position they are views
+    if positions > 2 * cotangents:  # U itself
+        return a + cotangents * (g + part.dim)
+    if positions > 1:  # both of each of T (T + 1)/2 pairs of positions
+        return (positions + 1) * (a + cotangents * g)
+    return a + g

@@ -164,8 +164,10 @@ class Observations:
             cotangents: the most that a chunk may hold; ``None`` for all.
         """
         matrix = matrix.to(self.f)
-        parts = [self._below(self.f[rows], self.y[rows], matrix) for rows in below_blocks(len(self.f), *matrix.shape)]
-        yield from _spread(torch.cat(parts, 1), (*self.shape[:-1], matrix.shape[1]), cotangents)
+        blocks = below_blocks(len(self.f), *matrix.shape)
+        # The parts have no name: they are gone once they are joined, and not there while the cotangents travel.
+        columns = torch.cat([self._below(self.f[rows], self.y[rows], matrix) for rows in blocks], 1)
+        yield from _spread(columns, (*self.shape[:-1], matrix.shape[1]), cotangents)
 
     def _below(self, f: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
         through = getattr(self.likelihood, "ggn_sqrt_below", None)

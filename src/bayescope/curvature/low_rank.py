@@ -52,7 +52,8 @@ def low_rank(
     """
     values, vectors = _leading(product, draw, dim, rank, tolerance, settled)
     kept = min(_wanted(values, rank, tolerance), int((values > ROUNDING * values[0]).sum()))
-    return LowRankPrecision(vectors[:, :kept], values[:kept], 0.0)
+    # A copy of their own: a view would keep all that the iteration has found.
+    return LowRankPrecision(vectors[:, :kept].contiguous(), values[:kept], 0.0)
 
 
 def _leading(

@@ -105,6 +105,7 @@ class Passes:
                 # Autocast is for the network's own products; those of the sums keep the dtype of the tape.
                 with torch.autocast(recording.outputs.device.type, enabled=False):
                     add(tape, fresh)
+                del tape  # else its cotangents would be there while the next ones travel
             return observations
 
         self._pass(visit)

@@ -45,7 +45,7 @@ FEW_OUTPUTS = 64
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What a fit and the predictions after it will take. Bytes are counted from sizes, right to a factor of two.
+    """What a fit and the predictions after it will take. Bytes are counted from sizes, those of a fit right to 30 %.
 
     Attributes:
         structure: the structure planned for.
@@ -56,16 +56,18 @@ class Plan:
         cotangents: K, how many travel through the network at once.
         tracing_bytes: the check against autograd on a few rows, before anything else is there.
         curvature_bytes: the curvature, its sum with a prior, and their factors or eigenvectors.
-        reading_bytes: one batch while it is read for the curvature.
+        reading_bytes: one batch while it is read for the curvature, or the curvature while it is made of the sums.
         prediction_bytes: one batch while the covariance of all its outputs is computed, after the fit.
         budget: the bytes that may be taken.
         fallbacks: by the name of the part, what a Kronecker structure gives it instead.
         alternatives: for each structure that the kind can have, the bytes of its fit.
-        posterior_bytes: what `laplace` takes beside the curvature: the weights, their gradient, and the evidence with
-            its slopes.
+        posterior_bytes: what `laplace` takes beside the curvature: the weights, their gradient, and the Newton
+            decrement; or the batch whose gradient is read.
         variance_bytes: one batch while the variances of its outputs are computed, without their covariances.
         output_factors: the bytes of a fit of "kfac" with each output factor.
         output_factor_bytes: the largest dense output factor by itself, in float64: of C outputs, 8 C².
+        sums_bytes: the sums over the data while they are read, from which the curvature is made.
+        copy_bytes: the copy of the module that belongs to the posterior.
     """
 
     structure: str
@@ -85,16 +87,18 @@ class Plan:
     variance_bytes: int
     output_factors: Mapping[str, int]
     output_factor_bytes: int
+    sums_bytes: int
+    copy_bytes: int
 
     @property
     def bytes(self) -> int:
-        """The most that `laplace` takes at once: the trace, or the curvature and either a batch or the posterior."""
-        return max(self.tracing_bytes, self.curvature_bytes + max(self.reading_bytes, self.posterior_bytes))
+        """The most that `laplace` takes at once, beside its module: what `fit_curvature` does, or the posterior."""
+        return self.copy_bytes + max(self.fitting_bytes, self.curvature_bytes + self.posterior_bytes)
 
     @property
     def fitting_bytes(self) -> int:
-        """The most that `fit_curvature` takes at once, which makes no posterior."""
-        return max(self.tracing_bytes, self.curvature_bytes + self.reading_bytes)
+        """The most that `fit_curvature` takes at once, which makes no posterior: the trace, or the sums and a batch."""
+        return max(self.tracing_bytes, self.sums_bytes + self.reading_bytes)
 
     @property
     def fits(self) -> bool:
@@ -143,9 +147,10 @@ class Plan:
             f"  random weights       {self.weights:,} of {self.parameters:,} parameters",
             f"  at once              {self.rows:,} rows, {self.cotangents:,} cotangents",
             f"  checking the reading {readable(self.tracing_bytes)}",
+            f"  reading a batch      {readable(self.reading_bytes)}, beside sums of {readable(self.sums_bytes)}",
             f"  the curvature        {readable(self.curvature_bytes)}",
-            f"  reading a batch      {readable(self.reading_bytes)}",
             f"  the posterior        {readable(self.posterior_bytes)}",
+            f"  a copy of the module {readable(self.copy_bytes)}",
             f"  the fit in all       {readable(self.bytes)} of {readable(self.budget)}: "
             f"{'fits' if self.fits else 'does not fit'}",
             f"  predicting a batch   {readable(self.prediction_bytes)}, its variances alone "
@@ -265,29 +270,33 @@ def plan_network(
     if cotangents is not None:
         total = min(total, checks.count("cotangents", cotangents))
     head = network.head and curvature == "ggn"
+    copied = sum(tensor.nbytes for tensor in (*network.module.parameters(), *network.module.buffers()))
 
     def costs(name: str, factors: Sequence[str]) -> _Costs:
-        held = footprint.curvature(name, sizes, rank, factors)
+        summed = footprint.sums(name, sizes, rank, factors)
+        left = budget - copied - summed
         if head and name in ("diagonal", "kfac"):
             chunk, at_once = replace(footprint, rows=min(footprint.rows, network.head_rows)), total
             reading = chunk.head(dense=name == "kfac" and DENSE in factors)
         elif curvature == "ggn" and footprint.top is not None and name in ("diagonal", "kfac"):
             wanted = footprint.outputs // footprint.classes * footprint.below_columns
             wanted = wanted if cotangents is None else min(wanted, cotangents)
-            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, budget - held, device)
+            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, left, device)
             dense = name == "kfac" and factors[footprint.top[0]] == DENSE
-            reading = footprint.reading_below(chunk, at_once, dense=dense)
+            reading = footprint.reading_below(chunk, at_once, name, dense=dense)
             chunk = replace(footprint, rows=chunk.rows)
         else:
-            chunk, at_once = _at_once(footprint, total, columns, budget - held, device)
-            reading = chunk.reading(at_once) + chunk.root(columns) + (curvature == "fisher") * chunk.drawing()
+            chunk, at_once = _at_once(footprint, total, columns, left, device)
+            reading = chunk.reading(at_once, name, chunk.root(columns)) + (curvature == "fisher") * chunk.drawing()
         return _Costs(
             chunk,
             at_once,
             footprint.tracing(head=network.head),
-            held,
-            reading,
-            max(chunk.slope(), footprint.posterior()),
+            summed,
+            max(reading, footprint.finishing(name, sizes, factors)),
+            footprint.curvature(name, sizes, rank, factors),
+            max(chunk.slope(), footprint.posterior(name, factors)),
+            copied,
         )
 
     def factored(factor: str) -> _Costs:
@@ -297,12 +306,12 @@ def plan_network(
     found = costs(structure, chosen)
     return Plan(
         structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
-        found.chunk.rows, found.at_once, found.tracing, found.held, found.reading,
+        found.chunk.rows, found.at_once, found.tracing, found.curvature, found.reading,
         footprint.prediction(structure, chosen, head=network.head), budget, fallbacks_of(network, structure),
         {name: costs(name, chosen).bytes for name in SUPPORTED[curvature]},
         found.posterior, footprint.variances(structure, chosen, head=network.head, head_rows=network.head_rows),
         {factor: factored(factor).bytes for factor in FACTORS} if "kfac" in SUPPORTED[curvature] else {},
-        footprint.widest_output_factor(),
+        footprint.widest_output_factor(), found.sums, found.copied,
     )  # fmt: skip
 
 
@@ -312,14 +321,16 @@ class _Costs(NamedTuple):
     chunk: Footprint
     at_once: int
     tracing: int
-    held: int
+    sums: int
     reading: int
+    curvature: int
     posterior: int
+    copied: int
 
     @property
     def bytes(self) -> int:
         """The most that is there at once."""
-        return max(self.tracing, self.held + max(self.reading, self.posterior))
+        return self.copied + max(self.tracing, self.sums + self.reading, self.curvature + self.posterior)
 
 
 def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> int:
@@ -353,12 +364,12 @@ def _at_once(footprint: Footprint, total: int, columns: int, left: int, device: 
     seeds = footprint.outputs * footprint.itemsize
     one = footprint.itemsize * max(footprint.outputs, *footprint.cotangents)  # of a row, at the widest part
     rows = min(footprint.rows, max(FEW_ROWS, chunk // (one * total)))
-    rows = min(rows, max(1, ROOT_BYTES // max(1, footprint.root(columns) // footprint.rows)))
+    rows = min(rows, max(1, ROOT_BYTES // max(1, 2 * footprint.root(columns) // footprint.rows)))
     most = min(chunk // (rows * one), block // (rows * seeds))
     room = (left - rows * footprint.held) // (rows * footprint.per_cotangent)
     cotangents = max(1, min(total, most, room))
     if cotangents == 1:
         room = left // (footprint.held + footprint.per_cotangent)
         rows = max(1, min(rows, max(FEW_ROWS, chunk // one), room))
-    chunks = -(-total // cotangents)
-    return replace(footprint, rows=rows), -(-total // chunks)
+    chunks, blocks = -(-total // cotangents), -(-footprint.rows // rows)
+    return replace(footprint, rows=-(-footprint.rows // blocks)), -(-total // chunks)  # of like length

@@ -22,7 +22,7 @@ from bayescope.precision import (
     Precision,
 )
 from bayescope.tape import FactoredTape, Tape
-from bayescope.tape.gram import gram, mirrored
+from bayescope.tape.gram import add_gram
 
 # So many terms are summed in the dtype of the passes before the sum goes to float64: for a factor of 785² the
 # conversion of each term would take a third of the time of a batch.
@@ -80,6 +80,11 @@ class Sum:
             self._count = 0
         return self._total
 
+    def taken(self) -> Tensor:
+        """The same, which is the caller's from then on: nothing of the sum is kept here."""
+        total, self._total, self._staged = self.total(), None, None
+        return total
+
 
 @final
 class Dense:
@@ -87,21 +92,21 @@ class Dense:
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
-        self._matrix: Tensor | None = None
+        self._upper: Tensor | None = None
 
     def add(self, tape: Tape, fresh: bool) -> None:
         """Adds the Gram matrix of U, a block of rows at a time."""
         for rows in tape.blocks():
-            u = tape.jacobian(rows).flatten(0, 1).to(torch.float64)  # a small prior is to be seen beside the sum
-            if self._matrix is None:
-                self._matrix = torch.zeros(self._dim, self._dim, dtype=torch.float64, device=u.device)
-            self._matrix += gram(u.mT[None])[0]
+            # In float64: a small prior is to be seen beside the sum. Without a name U is gone before the next is there.
+            self._upper = add_gram(self._upper, tape.jacobian(rows).flatten(0, 1).to(torch.float64).mT[None])
 
     def finish(self) -> DensePrecision:
         """The matrix."""
-        if self._matrix is None:
-            self._matrix = torch.zeros(self._dim, self._dim, dtype=torch.float64)
-        return DensePrecision(self._matrix, semidefinite=True)
+        if self._upper is None:
+            return DensePrecision(torch.zeros(self._dim, self._dim, dtype=torch.float64), semidefinite=True)
+        (matrix,) = _mirrored(self._upper)
+        self._upper = None
+        return DensePrecision(matrix, semidefinite=True)
 
 
 @final
@@ -117,7 +122,7 @@ class Squares:
 
     def finish(self) -> DiagonalPrecision:
         """The diagonal."""
-        return DiagonalPrecision(self._sum.total(), semidefinite=True)
+        return DiagonalPrecision(self._sum.taken(), semidefinite=True)
 
 
 @final
@@ -153,8 +158,8 @@ class Kronecker:
     def finish(self) -> KroneckerPrecision:
         """Both factors, and N T."""
         inputs, outputs = (
-            mirrored(total) if total.ndim == 3 else total  # a diagonal, as the counts of tokens are
-            for total in (self._inputs.total(), self._outputs.total())
+            _mirrored(total) if total.ndim == 3 else total  # a diagonal, as the counts of tokens are
+            for total in (self._inputs.taken(), self._outputs.taken())
         )
         return KroneckerPrecision(inputs, outputs, self._count)
 
@@ -177,7 +182,7 @@ class Corrected:
 
     def finish(self) -> EigenvalueCorrectedPrecision:
         """The same basis with the exact second moments."""
-        return self._kronecker.corrected(self._sum.total())
+        return self._kronecker.corrected(self._sum.taken())
 
 
 @final
@@ -232,15 +237,19 @@ class Diagonal:
     """
 
     def __init__(self, indices: Sequence[Tensor], dim: int) -> None:
-        self._parts = Blocks([Squares() for _ in indices], indices, dim)
+        self._sums, self._indices, self._dim = tuple(Sum() for _ in indices), tuple(indices), dim
 
     def add(self, tape: Tape, fresh: bool) -> None:
         """Adds each part's squares."""
-        self._parts.add(tape, fresh)
+        for part, index in zip(self._sums, self._indices, strict=True):
+            part.add(tape.part(index).squares())
 
     def finish(self) -> DiagonalPrecision:
-        """The diagonal in the flat order."""
-        return DiagonalPrecision(self._parts.finish().diagonal(), semidefinite=True)
+        """The diagonal in the flat order, a part after another."""
+        values = torch.empty(self._dim, dtype=torch.float64, device=self._indices[0].device)
+        for part, index in zip(self._sums, self._indices, strict=True):
+            values[index] = part.taken()
+        return DiagonalPrecision(values, semidefinite=True)
 
 
 @final
@@ -262,3 +271,9 @@ class Products:
     def total(self) -> Tensor:
         """G V, shape (P, R), float64."""
         return self._total
+
+
+def _mirrored(total: Tensor) -> Tensor:
+    """The symmetric matrices (G, D, D) that have this upper triangle, in its place."""
+    upper = total.triu_()
+    return upper.add_(upper.triu(1).mT)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.density.problem import pose
-from bayescope.errors import ConvergenceError, ConvergenceWarning, UnsupportedError
+from bayescope.errors import ConvergenceError, ConvergenceWarning, UnsupportedError, warn
 from bayescope.posterior import GaussianPosterior, MixturePosterior
 from bayescope.threads import one_thread
 from bayescope.transforms import Transform
@@ -209,5 +208,5 @@ def _refined(name: str, integral: Callable[[int], Tensor], dim: int) -> Tensor:
         raise ConvergenceError(
             f"{name}: the two finest grids differ by {difference:.2g}. Are there jumps, or heavy tails?"
         )
-    warnings.warn(f"{name}: right to about {difference:.1g} only.", ConvergenceWarning, stacklevel=4)
+    warn(f"{name}: right to about {difference:.1g} only.", ConvergenceWarning)
     return previous

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.density.problem import pose
 from bayescope.density.psis import PARETO_K_LIMIT, pareto_smoothed
-from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
+from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError, warn
 
 
 @runtime_checkable
@@ -88,11 +87,10 @@ def importance(
         )
     smoothed, pareto_k = _pareto_smoothed(log_weights)
     if pareto_k > PARETO_K_LIMIT:
-        warnings.warn(
+        warn(
             f"importance: Pareto k-hat is {pareto_k:.2f}, above {PARETO_K_LIMIT}: the approximation misses tails of "
             "the density and the corrected evidence is not to be trusted. Use another family or transform, or NUTS.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     total = torch.logsumexp(smoothed, 0)
     effective = float((2.0 * total - torch.logsumexp(2.0 * smoothed, 0)).exp())

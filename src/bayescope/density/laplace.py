@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.density.modes import Mode, find_mode
 from bayescope.density.problem import Problem, pose, starting_points
-from bayescope.errors import BayescopeError, ConvergenceWarning, InputError, InputTypeError
+from bayescope.errors import BayescopeError, ConvergenceWarning, InputError, InputTypeError, warn
 from bayescope.log_density import LogDensity
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Record
 
@@ -101,11 +100,10 @@ def laplace(
         :modes
     ]
     if len(parts) < modes:
-        warnings.warn(
+        warn(
             f"laplace: found {len(parts)} of the {modes} modes asked for. Pass starts nearer to the others, shape (K, "
             "dim).",
             ConvergenceWarning,
-            stacklevel=2,
         )
     log_z = torch.stack([part.log_evidence() for part in parts])
     evidence = torch.logsumexp(log_z, 0)

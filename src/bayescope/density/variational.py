@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -18,7 +17,7 @@ from bayescope.density.families import Family, FullFamily, LowRankFamily, MeanFi
 from bayescope.density.modes import find_mode
 from bayescope.density.normal_rules import NormalRule, fresh_rules, standard_rule
 from bayescope.density.problem import Problem, pose, starting_points
-from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
+from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError, warn
 from bayescope.log_density import LogDensity, curvature_scale
 from bayescope.posterior import GaussianPosterior, Record
 
@@ -94,11 +93,10 @@ def variational(
     terms, error = _fresh_terms(problem, q, phi, (count, seed))
     _refuse_edges(terms)
     if not residual <= _LOOSE_GRADIENT:
-        warnings.warn(
+        warn(
             f"variational: the optimiser stopped with a gradient of norm {residual:.2g}. Start nearer to the mass, or "
             "use a transform.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     notes = {"family": family, "nodes": rule.name, "standard error of the bound": f"{error:.2g}"}
     record = Record("variational", elbo_terms=terms, notes=notes, trace={"elbo": bound.trace})

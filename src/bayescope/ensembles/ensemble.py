@@ -227,8 +227,9 @@ def _as_given(found: Trained) -> dict[str, str]:
 def _notes(found: Trained, seeds: Sequence[int], *, bootstrap: bool) -> dict[str, str]:
     outcomes, count = found.outcomes, len(found.functions)
     drawn = " drawn with replacement for each" if bootstrap else ""
-    notes = {"members": f"{count}", "prior": describe(found.prior), "rows": f"{found.rows:,}{drawn}"}
-    notes["members"] = f"{count}, trained {found.how}"
+    notes = {
+        "members": f"{count}, trained {found.how}", "prior": describe(found.prior), "rows": f"{found.rows:,}{drawn}",
+    }  # fmt: skip
     told = [outcome.summary() for outcome in outcomes]
     notes["training"] = told[0] if len(set(told)) == 1 else "; ".join(told)
     losses = [outcome.trace["loss"][outcome.kept - 1] for outcome in outcomes if outcome.kept]

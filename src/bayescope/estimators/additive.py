@@ -15,20 +15,20 @@ from bayescope import checks
 from bayescope.additive.additive import Options
 from bayescope.additive.fit import Schedule
 from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
-from bayescope.estimators.additive_reading import AdditiveEstimator, whole_or_not_at_all
+from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.additive_table import Outputs
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.estimators.labels import Labels, column_names, decided, numbers
-from bayescope.estimators.reading import MissingAttributeError, log_probabilities
+from bayescope.estimators.reading import MissingAttributeError, log_probabilities, whole_or_not_at_all
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
+from bayescope.estimators.target_units import Units, given_noise
 from bayescope.estimators.together import begin
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
-from bayescope.tables.scaling import Standard
 
 LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
 # Where the search for the noise variance begins, as a share of y's variance.
@@ -72,9 +72,10 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         burn_in: epochs before the first update of the precisions.
         evidence_every: epochs from one update to the next.
         evidence_steps: fixed-point steps of an update.
-        class_weight: how much more each row counts by its class: "balanced" for as much in sum for each class, a dict
-            from classes to positive numbers (1 for those left out), or ``None``. Probabilities are then those of the
-            data reweighted so, not of the data as they are. Not for several labels a row.
+        class_weight: what the weight of each row is multiplied by, for its class: "balanced", which gives all classes
+            the same total weight, a dict from classes to positive numbers (1 for those left out), or ``None``. The
+            probabilities are then those of the reweighted data, not of the data as they are. Rows with several labels
+            take none.
         random_state: of the first weights, and of draws from the predictive: an int for the same model at every call.
         progress: whether to draw a bar while fitting, where a person can see it.
 
@@ -172,14 +173,13 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         weights = row_weights(sample_weight, len(columns[0].values))
         labels = Labels.of(y, weights)
         self.classes_, self._multilabel = labels.classes, labels.multilabel
-        weights, told = class_weighted(self.class_weight, labels, weights)
+        weights, notes = class_weighted(self.class_weight, labels, weights)
         self._offset_columns = labels.outputs
         self._output_names, self._unit = labels.output_names, labels.unit
         offset = row_offset(offset, len(weights), labels.outputs)
         rows = DistinctRows.of(columns, labels.codes, offset, weights)
         targets = labels.likelihood.targets(rows.targets if labels.multilabel else rows.targets[:, 0], labels.outputs)
-        unit, shift = np.ones(labels.outputs), np.zeros(labels.outputs)
-        self._learn(rows, targets, unit, shift, 0.0, labels.likelihood, told=told)
+        self._learn(rows, targets, Outputs.of_logits(labels.outputs), labels.likelihood, notes=notes)
         return self
 
     def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any, offset: Any) -> NeuralAdditiveClassifier:
@@ -192,8 +192,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
             )
         self.classes_, self._multilabel = labels.classes, False
         self._offset_columns, self._output_names, self._unit = labels.outputs, labels.output_names, labels.unit
-        outputs = Outputs(np.ones(labels.outputs), np.zeros(labels.outputs))
-        self._learn_table(source, labels, outputs, labels.likelihood, told=labels.notes)
+        self._learn_table(source, labels, Outputs.of_logits(labels.outputs), labels.likelihood, notes=labels.notes)
         return self
 
     def predict(self, X: Any, *, offset: Any = None, abstain: float | None = None) -> np.ndarray:
@@ -360,33 +359,29 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         self._offset_columns = targets.shape[1]
         self._output_names, self._unit = self._told_outputs(column_names(y, targets.shape[1]))
         distinct = DistinctRows.of(columns, targets, row_offset(offset, rows, targets.shape[1]), weights)
-        shift, scale = _standardised(distinct)
-        likelihood = self._likelihood(scale, rows)
-        standard = torch.from_numpy((distinct.targets - shift) / scale)
-        log_unit = float(np.log(scale).sum())
+        around = _around(distinct)
+        units = Units.of(around, distinct.weights)
+        likelihood = self._likelihood(units, rows)
         if self.likelihood == "heteroscedastic_gaussian":
-            _refuse_constant(distinct)
-            # log σ² of y is that of the standardised y and log scale²
-            shift, scale = np.concatenate([shift, 2.0 * np.log(scale)]), np.concatenate([scale, np.ones_like(scale)])
+            _refuse_constant(around, distinct.targets)
+        standardised = torch.from_numpy(units.standardised(distinct.targets))
         learnt = isinstance(self.noise_variance, str)
         with self._explained():
-            self._learn(distinct, standard, scale, shift, log_unit, likelihood, learn_noise=learnt)
+            self._learn(distinct, standardised, self._outputs(units), likelihood, learn_noise=learnt)
         return self
 
     def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any, offset: Any) -> NeuralAdditiveRegressor:
         source = TableRows.of(table, y, sample_weight, offset=offset, categorical=self.categorical, labels=False)
-        numbers = TableNumbers.of(source)
+        seen = TableNumbers.of(source)
         self._flat, self._offset_columns = True, 1
         self._output_names, self._unit = self._told_outputs([source.target])
-        scale, shift = np.array([numbers.scale]), np.array([numbers.shift])
-        likelihood, log_unit = self._likelihood(scale, numbers.rows), float(np.log(numbers.scale))
-        if self.likelihood == "heteroscedastic_gaussian":
-            if not numbers.varies:
-                raise _constant()
-            scale, shift = np.append(scale, 1.0), np.append(shift, 2.0 * log_unit)
-        learnt, outputs = isinstance(self.noise_variance, str), Outputs(scale, shift, log_unit)
+        units = Units(np.array([seen.shift]), np.array([seen.scale]))
+        likelihood = self._likelihood(units, seen.rows)
+        if self.likelihood == "heteroscedastic_gaussian" and not seen.varies:
+            raise _constant()
+        learnt = isinstance(self.noise_variance, str)
         with self._explained():
-            self._learn_table(source, numbers, outputs, likelihood, learn_noise=learnt)
+            self._learn_table(source, seen, self._outputs(units), likelihood, learn_noise=learnt)
         return self
 
     @contextmanager
@@ -430,27 +425,26 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
             return tuple(told), f"{names[0] if len(names) == 1 else 'y'}, or its log variance"
         return ((), names[0]) if len(names) == 1 else (tuple(names), "y")
 
-    def _likelihood(self, scale: np.ndarray, rows: int) -> Likelihood:
+    def _outputs(self, units: Units) -> Outputs:
+        """The unit of the outputs: those of y; a log variance is that of the standardised y, plus log scale²."""
+        logs = np.log(units.scale)
+        if self.likelihood == "gaussian":
+            return Outputs(units.scale, units.shift, float(logs.sum()))
+        ones = np.ones_like(units.scale)
+        return Outputs(np.append(units.scale, ones), np.append(units.shift, 2.0 * logs), float(logs.sum()))
+
+    def _likelihood(self, units: Units, rows: int) -> Likelihood:
         """p(y∣f) of the standardised y."""
         checks.choice("likelihood", self.likelihood, LIKELIHOODS)
-        if isinstance(self.noise_variance, str):
-            checks.choice("noise_variance", self.noise_variance, ["evidence"])
-            if rows < 2:
-                raise InputError(
-                    "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. "
-                    "Give a noise_variance."
-                )
-            return Gaussian(FIRST_NOISE) if self.likelihood == "gaussian" else HeteroscedasticGaussian()
-        noise = checks.positive("noise_variance", self.noise_variance).numpy()
-        if self.likelihood != "gaussian":
+        given = given_noise(self.noise_variance, units.scale, rows)
+        if self.likelihood == "gaussian":
+            return Gaussian(FIRST_NOISE) if given is None else given
+        if given is not None:
             raise InputError(
                 f"noise_variance: expected 'evidence' for likelihood={self.likelihood!r}, which learns one for each "
                 f"row, got {self.noise_variance!r}."
             )
-        if noise.shape not in ((), scale.shape):
-            raise InputError(f"noise_variance: expected a number or {len(scale)} of them, got shape {noise.shape}.")
-        told = noise / scale**2
-        return Gaussian(told if len(told) > 1 else told[0])
+        return HeteroscedasticGaussian()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -458,10 +452,14 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         return tags
 
 
-def _refuse_constant(rows: DistinctRows) -> None:
+def _around(rows: DistinctRows) -> np.ndarray:
+    """y less the offset, shape (N, D)."""
+    return rows.targets if rows.offset is None else rows.targets - rows.offset
+
+
+def _refuse_constant(around: np.ndarray, targets: np.ndarray) -> None:
     """Refuses a column of y less the offset that does not vary beyond its rounding: its log variance has no bound."""
-    around = rows.targets if rows.offset is None else rows.targets - rows.offset
-    rounding = 4.0 * np.finfo(np.float64).eps * np.abs(rows.targets).max(0)
+    rounding = 4.0 * np.finfo(np.float64).eps * np.abs(targets).max(0)
     if (np.ptp(around, axis=0) <= rounding).any():
         raise _constant()
 
@@ -471,10 +469,3 @@ def _constant() -> InputError:
         "y: expected numbers that vary for likelihood='heteroscedastic_gaussian', got a constant column, which has no "
         "noise to learn. Leave it out, or take likelihood='gaussian'."
     )
-
-
-def _standardised(rows: DistinctRows) -> tuple[np.ndarray, np.ndarray]:
-    """The weighted mean and standard deviation of y less the offset, for each output."""
-    around = rows.targets if rows.offset is None else rows.targets - rows.offset
-    each = [Standard.fit(column, rows.weights) for column in around.T]
-    return np.array([one.mean for one in each]), np.array([one.scale for one in each])

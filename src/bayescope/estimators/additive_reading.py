@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
-from bayescope.additive.additive import Additive, Data, Options, fit_additive
+from bayescope.additive.additive import Additive, Options, fit_additive
 from bayescope.additive.effects import Effect, Surface, effect, surface
 from bayescope.additive.explanation import Explanation, explain
 from bayescope.additive.fit import Schedule
 from bayescope.additive.grids import Grid
 from bayescope.additive.importance import Importance, importance
+from bayescope.additive.observed import Data
 from bayescope.additive.terms import Rows
 from bayescope.errors import InputError
 from bayescope.estimators.additive_table import Outputs, coded
@@ -43,26 +42,6 @@ Precisions = float | dict[str, float]
 
 
 Shown = TypeVar("Shown", Effect, Surface, Explanation, Importance)
-_Arguments = ParamSpec("_Arguments")
-_Estimator = TypeVar("_Estimator", bound=BaseEstimator)
-
-
-def whole_or_not_at_all(
-    fit: Callable[Concatenate[_Estimator, _Arguments], _Estimator],
-) -> Callable[Concatenate[_Estimator, _Arguments], _Estimator]:
-    """Leaves the estimator as it was where its fit fails or is interrupted."""
-
-    @wraps(fit)
-    def safe(self: _Estimator, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Estimator:
-        before = dict(vars(self))
-        try:
-            return fit(self, *arguments, **options)
-        except BaseException:
-            vars(self).clear()
-            vars(self).update(before)
-            raise
-
-    return safe
 
 
 class AdditiveEstimator(PosteriorHolder):
@@ -245,28 +224,28 @@ class AdditiveEstimator(PosteriorHolder):
             return np.concatenate([read(posterior.predict(rows[start : start + size])) for start in starts])
 
     def _learn(
-        self, rows: DistinctRows, targets: torch.Tensor, scale: np.ndarray, shift: np.ndarray, log_unit: float,
-        likelihood: Likelihood, *, learn_noise: bool = False, told: Mapping[str, str] | None = None,
+        self, rows: DistinctRows, targets: torch.Tensor, outputs: Outputs, likelihood: Likelihood,
+        *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
         generator = same_for_all(generator_from(self.random_state), rows.arrays)
         encoding = TableEncoding.fit(rows.columns, numeric_transform=self.numeric_transform, weights=rows.weights)
         data = Data(
-            rows=Rows.of(encoding.encode(rows.columns), _padded(rows.offset, len(scale))),
+            rows=Rows.of(encoding.encode(rows.columns), _padded(rows.offset, len(outputs.scale))),
             targets=targets,
             weights=torch.from_numpy(rows.weights),
-            scale=torch.from_numpy(scale),
-            shift=torch.from_numpy(shift),
-            log_unit=log_unit,
+            scale=torch.from_numpy(outputs.scale),
+            shift=torch.from_numpy(outputs.shift),
+            log_unit=outputs.log_unit,
         )
         options = self._options(encoding.names, learn_noise, generator)
         with threads_for(targets.shape[0] * len(encoding.names)):
             additive = fit_additive(encoding, data, likelihood, options)
-        self._finish(additive, told or {})
+        self._finish(additive, notes or {})
 
     def _learn_table(
         self, source: TableRows, targets: TableTargets, outputs: Outputs, likelihood: Likelihood,
-        *, learn_noise: bool = False, told: Mapping[str, str] | None = None,
+        *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """The same from a table on disk."""
         source.describe(self)
@@ -276,12 +255,12 @@ class AdditiveEstimator(PosteriorHolder):
         options = self._options(data.encoding.names, learn_noise, generator)
         additive = fit_additive(data.encoding, data, likelihood, options)
         additive = replace(additive, fit=None)  # which holds the files
-        self._finish(additive, {**data.notes(), **(told or {})})
+        self._finish(additive, {**data.notes(), **(notes or {})})
 
-    def _finish(self, additive: Additive, told: Mapping[str, str]) -> None:
+    def _finish(self, additive: Additive, notes: Mapping[str, str]) -> None:
         """Sets the learned attributes."""
         self._groups = self.groups
-        self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **told})
+        self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **notes})
         self.additive_ = replace(additive, posterior=self.posterior_)
 
     def _options(self, names: Sequence[str], learn_noise: bool, source: torch.Generator) -> Options:

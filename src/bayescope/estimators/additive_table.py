@@ -30,12 +30,17 @@ class Outputs:
     Attributes:
         scale: in that of the targets, shape (C,).
         shift: their zero, shape (C,).
-        log_unit: log∣dy/d target∣ of one row.
+        log_unit: log∣dy/d target∣, summed over the targets of a row.
     """
 
     scale: np.ndarray
     shift: np.ndarray
     log_unit: float = 0.0
+
+    @classmethod
+    def of_logits(cls, count: int) -> Outputs:
+        """Of a classifier, whose outputs are taken as they are."""
+        return cls(np.ones(count), np.zeros(count))
 
 
 def coded(source: TableRows, targets: TableTargets, outputs: Outputs, numeric_transform: Any) -> CodedData:

@@ -61,13 +61,13 @@ class Labels:
             raise UnsupportedError(f"y: expected one label a row, or several that are 0 and 1, got {kind} labels.")
         flat = column_or_1d(labels, warn=True)
         counted = weights > 0
-        codes, classes = pd.factorize(flat[counted], sort=True)
+        classes, codes = factorized(flat[counted])
         if len(classes) < 2:
             raise InputError(f"y: expected at least two classes, got one class, {classes[0]}.")
         placed = np.zeros((len(flat), 1))
         placed[counted, 0] = codes
         likelihood, outputs = (Bernoulli(), 1) if len(classes) == 2 else (Categorical(), len(classes))
-        return cls(np.asarray(classes).astype(flat.dtype, copy=False), placed, False, likelihood, outputs)
+        return cls(classes, placed, False, likelihood, outputs)
 
     @property
     def class_codes(self) -> np.ndarray:

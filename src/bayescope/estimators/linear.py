@@ -10,15 +10,16 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import one_number
+from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import USELESS, positive_number, prior_notes, warn_of_far_intercept, weight_precision
-from bayescope.estimators.reading import PosteriorReader, noted
+from bayescope.estimators.reading import noted, whole_or_not_at_all
 from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.target_units import refuse_one_row
 from bayescope.estimators.together import begin
 from bayescope.estimators.weights import counted, row_count, row_weights, total_notes, weight_notes
 from bayescope.inference_mode import outside_inference_mode
@@ -36,12 +37,12 @@ from bayescope.threads import threads_for
 
 @final
 @stored("BayesianLinearRegression")
-class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore[misc]
+class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """y = w·x + b + noise, with the exact posterior of w and b and the exact evidence.
 
     The prior is w ~ N(0, 1/prior_precision) and b ~ N(0, 1/intercept_prior_precision), independent of the noise. It has
-    units: x and y are used as given unless ``standardize=True``, which scales x alone. Labels are encoded; where
-    numbers are missing, the column's mean takes their place, and a further column says 1.
+    units: x and y are used as given unless ``standardize=True``, which scales x alone. Columns of labels are encoded as
+    numbers. Where a number is missing, the column's mean stands in for it, and an extra column of 0 and 1 marks it.
 
     Args:
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
@@ -101,6 +102,7 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         self.random_state = random_state
 
     @outside_inference_mode
+    @whole_or_not_at_all
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianLinearRegression:
         """Finds the posterior of the weights, after the scales that are to be learnt.
 
@@ -156,16 +158,13 @@ class BayesianLinearRegression(RegressorMixin, PosteriorReader):  # type: ignore
         self._reader, self._inputs = source.reader, learnt.inputs
         data = learnt.table(lambda block: Gaussian().targets(block.target, 1))
         self._refuse_few(data.count)
-        counted = {} if sample_weight is None else total_notes(data.total, data.count)
-        self._infer(data, {**learnt.notes(data.count), **counted})
+        weighted = {} if sample_weight is None else total_notes(data.total, data.count)
+        self._infer(data, {**learnt.notes(data.count), **weighted})
         return self
 
     def _refuse_few(self, rows: int) -> None:
-        if isinstance(self.noise_variance, str) and rows < 2:
-            raise InputError(
-                "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a "
-                "noise_variance."
-            )
+        if isinstance(self.noise_variance, str):
+            refuse_one_row(rows)
 
     def _infer(self, data: Table, told: dict[str, str]) -> None:
         """Finds the posterior and sets the learned attributes."""

@@ -10,7 +10,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.estimators.fitting import (
+from bayescope.estimators.frames import FrameReader
+from bayescope.estimators.inputs import InputMap
+from bayescope.estimators.labels import decided, factorized, one_class
+from bayescope.estimators.linear_posteriors import (
     BY_SUMS,
     FIRST_PRECISION,
     POSTERIORS,
@@ -19,9 +22,7 @@ from bayescope.estimators.fitting import (
     fit_posterior,
     refuse_all_rows,
 )
-from bayescope.estimators.frames import FrameReader
-from bayescope.estimators.inputs import InputMap
-from bayescope.estimators.labels import decided, factorized, one_class
+from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import (
     per_feature,
     positive_number,
@@ -31,10 +32,10 @@ from bayescope.estimators.priors import (
 )
 from bayescope.estimators.reading import (
     MissingAttributeError,
-    PosteriorReader,
     generator_from,
     log_probabilities,
     noted,
+    whole_or_not_at_all,
 )
 from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
@@ -63,7 +64,7 @@ from bayescope.threads import threads_for
 
 @final
 @stored("BayesianLogisticRegression")
-class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ignore[misc]
+class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
     """Logistic or probit regression with a posterior over its weights.
 
     Two classes have one output f = w·x + b and p(y = classes_[1]∣f) = σ(f) or Φ(f). More classes have one weight
@@ -71,7 +72,8 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
 
     The prior is w ~ N(0, 1/prior_precision) and b ~ N(0, 1/intercept_prior_precision), independent. It has units: x is
     used as given unless ``standardize=True``, so that multiplying a feature by 10 asks for 100 times its precision.
-    Labels are encoded; where numbers are missing, the column's mean takes their place, and a further column says 1.
+    Columns of labels are encoded as numbers. Where a number is missing, the column's mean stands in for it, and an
+    extra column of 0 and 1 marks it.
 
     Args:
         link: "logit" or "probit" (two classes only).
@@ -89,9 +91,9 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
             categorical are labels anyway.
         encoding: of labels: "one_hot", a column of 0 and 1 for each (one column for truth values); "ordinal", their
             position; or "target", the share of each class among the rows that have them.
-        class_weight: how much more each row counts by its class: "balanced" for as much in sum for each class, a dict
-            from classes to positive numbers (1 for those left out), or ``None``. Probabilities are then those of the
-            data reweighted so, not of the data as they are.
+        class_weight: what the weight of each row is multiplied by, for its class: "balanced", which gives all classes
+            the same total weight, a dict from classes to positive numbers (1 for those left out), or ``None``. The
+            probabilities are then those of the reweighted data, not of the data as they are.
         random_state: of the samplers and of the "rbf" centres: an int for the same answer at every call.
         draws: kept draws a chain; like the next two it is for "nuts" and "metropolis", ``None`` for their defaults.
         tune: warm-up draws a chain.
@@ -154,6 +156,7 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         self.chains = chains
 
     @outside_inference_mode
+    @whole_or_not_at_all
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianLogisticRegression:
         """Finds the posterior of the weights.
 
@@ -221,8 +224,8 @@ class BayesianLogisticRegression(ClassifierMixin, PosteriorReader):  # type: ign
         self._reader, self._inputs = source.reader, learnt.inputs
         data = learnt.table(lambda block: likelihood.targets(labels.codes(block), outputs))
         model = LinearModel(len(learnt.inputs.names), outputs, checks.flag("fit_intercept", self.fit_intercept))
-        counted = {} if once else total_notes(data.total, data.count)
-        self._infer(data, model, likelihood, {**learnt.notes(data.count), **counted, **labels.notes})
+        weighted = {} if once else total_notes(data.total, data.count)
+        self._infer(data, model, likelihood, {**learnt.notes(data.count), **weighted, **labels.notes})
         return self
 
     def predict(self, X: Any, *, abstain: float | None = None) -> np.ndarray:

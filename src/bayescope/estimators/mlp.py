@@ -9,15 +9,14 @@ import torch
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from bayescope.errors import InputError
-from bayescope.estimators.additive_reading import whole_or_not_at_all
 from bayescope.estimators.distinct_rows import DistinctRows
 from bayescope.estimators.labels import Labels, decided, numbers
-from bayescope.estimators.mlp_network import Units
-from bayescope.estimators.mlp_reading import MLPEstimator, Targets, first_noise
-from bayescope.estimators.reading import log_probabilities
+from bayescope.estimators.mlp_learning import FIRST_NOISE
+from bayescope.estimators.mlp_reading import MLPEstimator, Targets
+from bayescope.estimators.reading import log_probabilities, whole_or_not_at_all
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
+from bayescope.estimators.target_units import Units, given_noise
 from bayescope.estimators.together import begin
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.inference_mode import outside_inference_mode
@@ -39,8 +38,8 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
     those precisions: "laplace", "last_layer" and "function_space" expand at the trained network, "swag" and "sgmcmc" go
     on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts" begin anew.
 
-    Where nearly every training row is told right and labels have no noise (digits), "laplace" is underconfident, as the
-    evidence does not see that: take "last_layer" or "ensemble", or a temperature below 1.
+    Where the labels have no noise, so that nearly every training row is classified correctly (digits), "laplace" is
+    underconfident: the evidence does not notice. Take "last_layer" or "ensemble", or a temperature below 1.
 
     Rows of equal X and y are one row with their summed weight, in an order of their own: the order of the rows does not
     matter, and a weight of 2 is the same as the row twice.
@@ -58,11 +57,12 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         encoding: of labels: "one_hot", "ordinal" or "target".
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
-        class_weight: how much more each row counts by its class: "balanced" for as much in sum for each class, a dict
-            from classes to positive numbers (1 for those left out), or ``None``. Probabilities are then those of the
-            data reweighted so, not of the data as they are. Not for several labels a row.
-        epochs: how often each training reads the rows; ``None`` for as many as their number asks for, at least 30, and
-            5 of a table on disk.
+        class_weight: what the weight of each row is multiplied by, for its class: "balanced", which gives all classes
+            the same total weight, a dict from classes to positive numbers (1 for those left out), or ``None``. The
+            probabilities are then those of the reweighted data, not of the data as they are. Rows with several labels
+            take none.
+        epochs: how often each training reads the rows; ``None`` chooses by their number, at least 30, or 5 for a table
+            on disk.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
         batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".
@@ -239,8 +239,8 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         encoding: of labels: "one_hot", "ordinal" or "target".
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
-        epochs: how often each training reads the rows; ``None`` for as many as their number asks for, at least 30, and
-            5 of a table on disk.
+        epochs: how often each training reads the rows; ``None`` chooses by their number, at least 30, or 5 for a table
+            on disk.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
         batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".
@@ -365,13 +365,8 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
 
     def _first_noise(self, units: Units, rows: int) -> tuple[Likelihood, bool]:
         """The likelihood of standardised targets, and whether its noise variance is to be learnt."""
-        likelihood, learns_noise = first_noise(self.noise_variance, units.scale)
-        if learns_noise and rows < 2:
-            raise InputError(
-                "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. "
-                "Give a noise_variance."
-            )
-        return likelihood, learns_noise
+        given = given_noise(self.noise_variance, units.scale, rows)
+        return Gaussian(FIRST_NOISE) if given is None else given, given is None
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""

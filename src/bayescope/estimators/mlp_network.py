@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.layers.rescaled import Rescaled
-from bayescope.tables.scaling import Standard
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
@@ -25,49 +23,6 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "silu": nn.SiLU,
     "gelu": nn.GELU,
 }
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Units:
-    """Of the targets of a regression: y = shift + scale · z, for each of D columns.
-
-    Attributes:
-        shift: the means, shape (D,).
-        scale: the standard deviations, 1 where there is none, shape (D,).
-    """
-
-    shift: np.ndarray
-    scale: np.ndarray
-
-    @classmethod
-    def of(cls, targets: np.ndarray, weights: np.ndarray) -> Units:
-        """From targets (N, D) and how often each row counts, (N,)."""
-        each = [Standard.fit(column, weights) for column in targets.T]
-        return cls(np.array([one.mean for one in each]), np.array([one.scale for one in each]))
-
-    def standardised(self, targets: np.ndarray) -> np.ndarray:
-        """z of y, shape (N, D)."""
-        return (targets - self.shift) / self.scale
-
-    def given(self, standardised: Tensor) -> Tensor:
-        """y of z, shape (N, D)."""
-        return standardised * torch.from_numpy(self.scale) + torch.from_numpy(self.shift)
-
-    def notes(self) -> dict[str, str]:
-        """What a summary says of them."""
-        each = (
-            f"less {shift:.6g}, divided by {scale:.6g}" for shift, scale in zip(self.shift, self.scale, strict=True)
-        )
-        return {"y inside the network": "; ".join(each)}
-
-    def restored(self, network: nn.Sequential) -> nn.Sequential:
-        """A network for z as one for y, of the same layers."""
-        return nn.Sequential(*network, Rescaled.of(self.shift, self.scale))
-
-    def maker(self, make: Callable[[int], nn.Sequential]) -> Callable[[int], nn.Sequential]:
-        """The same for a function that makes networks from seeds."""
-        return lambda seed: self.restored(make(seed))
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, final
@@ -16,13 +17,14 @@ from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.estimators.distinct_rows import DistinctRows
 from bayescope.estimators.frames import FrameReader
-from bayescope.estimators.mlp_learning import FIRST_NOISE, Learnt, Lesson, Schedule, learn
-from bayescope.estimators.mlp_network import Architecture, Units
+from bayescope.estimators.mlp_learning import Learnt, Lesson, Schedule, learn
+from bayescope.estimators.mlp_network import Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, Setting, chosen, infer
-from bayescope.estimators.mlp_table import NetworkFiles
+from bayescope.estimators.mlp_table import ORDERED_ROWS, NetworkFiles
 from bayescope.estimators.reading import PosteriorHolder, as_tensor, generator_from
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
+from bayescope.estimators.target_units import Units
 from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import Weighted
@@ -177,9 +179,10 @@ class MLPEstimator(PosteriorHolder):
             architecture, data, likelihood, self._precision(), targets.learns_noise, schedule, prior_path,
             checks.flag("progress", self.progress),
         )  # fmt: skip
-        learnt = learn(lesson, seed, train=kind.continues)
-        setting = self._setting(material, targets, lesson, learnt, kind, checks.seed_from(source), path)
-        posterior = infer(kind, setting, given)
+        with material.threads(max(architecture.features, *architecture.hidden, architecture.outputs)):
+            learnt = learn(lesson, seed, train=kind.continues)
+            setting = self._setting(material, targets, lesson, learnt, checks.seed_from(source), path)
+            posterior = infer(kind, setting, given)
         notes = {
             "network": str(architecture), **learnt.notes, **self.preprocessing_.notes(), **targets.notes,
             **material.notes(),
@@ -187,8 +190,7 @@ class MLPEstimator(PosteriorHolder):
         self._remember(posterior, kind, learnt, notes, checks.seed_from(source))
 
     def _setting(
-        self, material: _Material, targets: Targets, lesson: Lesson, learnt: Learnt, kind: Kind, seed: int,
-        path: Path | None,
+        self, material: _Material, targets: Targets, lesson: Lesson, learnt: Learnt, seed: int, path: Path | None,
     ) -> Setting:  # fmt: skip
         """What was learnt, in the targets' own unit."""
         plain, units = targets.likelihood, targets.units
@@ -200,7 +202,7 @@ class MLPEstimator(PosteriorHolder):
             told = learnt.noise_variances * scales.square()
             plain = Gaussian(told if len(told) > 1 else told[0])
             network, make = units.restored(network), units.maker(make)
-        likelihood, data = material.own(plain, in_order=kind.expands)
+        likelihood, data = material.own(plain)
         return Setting(
             network, make, data, likelihood, learnt.precisions, lesson.schedule, self.members, self.rate,
             self.draws, seed, path, lesson.progress, noise,
@@ -274,23 +276,6 @@ class MLPEstimator(PosteriorHolder):
         return tags
 
 
-def first_noise(noise_variance: Any, scale: np.ndarray) -> tuple[Likelihood, bool]:
-    """The likelihood of standardised targets, and whether its noise variance is to be learnt.
-
-    Raises:
-        InputError: if the noise variance is no positive number, nor one for each target.
-        OptionError: if it is another word than "evidence".
-    """
-    if isinstance(noise_variance, str):
-        checks.choice("noise_variance", noise_variance, ["evidence"])
-        return Gaussian(FIRST_NOISE), True
-    noise = checks.positive("noise_variance", noise_variance).numpy()
-    if noise.shape not in ((), scale.shape):
-        raise InputError(f"noise_variance: expected a number or {len(scale)} of them, got shape {noise.shape}.")
-    told = noise / scale**2
-    return Gaussian(told if len(told) > 1 else told[0]), False
-
-
 class _Material(Protocol):
     """What networks are trained on."""
 
@@ -301,8 +286,11 @@ class _Material(Protocol):
     def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
         """Data with standardised targets, and the likelihood of rows that count several times or in part."""
 
-    def own(self, likelihood: Likelihood, *, in_order: bool) -> tuple[Likelihood, Any]:
-        """The same with targets in their own unit; in order, where they are not trained on but read."""
+    def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
+        """The same with targets in their own unit."""
+
+    def threads(self, widest: int) -> AbstractContextManager[None]:
+        """The threads that an operation on rows may take, of a network whose widest layer has so many units."""
 
     def notes(self) -> Mapping[str, str]:
         """Lines for a summary."""
@@ -332,10 +320,14 @@ class _Held:
         """Arrays."""
         return self._weighted(likelihood, self.targets.values)
 
-    def own(self, likelihood: Likelihood, *, in_order: bool) -> tuple[Likelihood, Any]:
+    def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
         """Arrays."""
         regression = self.targets.units is not None
         return self._weighted(likelihood, torch.from_numpy(self.rows.targets) if regression else self.targets.values)
+
+    def threads(self, widest: int) -> AbstractContextManager[None]:
+        """The caller's setting: what is found from rows in memory knows which of its operations are small."""
+        return nullcontext()
 
     def notes(self) -> Mapping[str, str]:
         """None."""
@@ -374,14 +366,16 @@ class _Streamed:
 
     def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
         """A loader."""
-        return self.files.likelihood(likelihood), self.files.shuffled(self.batch_size, self.seed, _same)
+        return self.files.likelihood(likelihood), self.files.loader(self.batch_size, self.seed, _same)
 
-    def own(self, likelihood: Likelihood, *, in_order: bool) -> tuple[Likelihood, Any]:
+    def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
         """A loader."""
         restored = _same if self.units is None else self.units.given
-        if in_order:
-            return self.files.likelihood(likelihood), self.files.ordered(restored)
-        return self.files.likelihood(likelihood), self.files.shuffled(self.batch_size, self.seed + 1, restored)
+        return self.files.likelihood(likelihood), self.files.loader(self.batch_size, self.seed + 1, restored)
+
+    def threads(self, widest: int) -> AbstractContextManager[None]:
+        """One where blocks are small, of which a table on disk has very many."""
+        return threads_for(max(self.batch_size, ORDERED_ROWS) * widest)
 
     def notes(self) -> Mapping[str, str]:
         """How the table was read."""

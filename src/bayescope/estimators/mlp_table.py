@@ -21,6 +21,7 @@ from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingN
 from bayescope.tables.preprocessing_in_blocks import TableSeen
 from bayescope.tables.row_files import RowFile
 from bayescope.tables.suspicion import warn_of_numbers
+from bayescope.training.minibatches import OrderedLoader
 
 # An epoch reads pieces of so many neighbouring rows in a new order, and shuffles the rows of so many pieces together.
 PIECE_ROWS, WINDOW_PIECES = 4096, 16
@@ -107,22 +108,19 @@ class NetworkFiles:
         """p(y∣f) to the power of each row's weight, where these are not all 1."""
         return plain if self.mean_weight is None else Weighted(plain, self.mean_weight)
 
-    def shuffled(self, batch_size: int, seed: int, standardised: Callable[[Tensor], Tensor]) -> DataLoader[Any]:
-        """Minibatches in a new order at each pass, of at most so many rows over all processes.
+    def loader(self, batch_size: int, seed: int, standardised: Callable[[Tensor], Tensor]) -> OrderedLoader:
+        """The rows: minibatches of at most so many over all processes for training, in order for what sums over them.
 
         Args:
-            batch_size: the most rows.
-            seed: of the orders.
+            batch_size: the most rows of a minibatch.
+            seed: of the orders, of which each pass of training draws a new one.
             standardised: makes of targets what the network is trained on.
         """
         order = torch.Generator().manual_seed(seed)
         own = max(1, batch_size // self.count)
         steps = math.ceil(self.longest / own)
-        return DataLoader(_Shuffled(self, steps, order, standardised), batch_size=None, generator=order)
-
-    def ordered(self, standardised: Callable[[Tensor], Tensor]) -> DataLoader[Any]:
-        """The rows as they come."""
-        return DataLoader(_Ordered(self, standardised), batch_size=None, generator=torch.Generator())
+        minibatches = DataLoader(_Shuffled(self, steps, order, standardised), batch_size=None, generator=order)
+        return OrderedLoader(_Ordered(self, standardised), minibatches)
 
     def read(self, rows: slice, standardised: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of neighbouring rows."""

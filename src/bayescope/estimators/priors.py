@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from bayescope import checks
 from bayescope.errors import BayescopeWarning, InputError, OptionError
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
+from bayescope.processes import warn_once
 
 # Prior standard deviations from 0 beyond which the intercept's prior is no longer weak.
 FAR = 3.0
@@ -75,12 +75,11 @@ def warn_of_far_intercept(intercept: Any, precision: float) -> None:
     farthest = float(np.abs(intercept).max(initial=0.0))
     distance = farthest * precision**0.5
     if distance > FAR:
-        warnings.warn(
+        warn_once(
             f"intercept_prior_precision: the intercept, {farthest:.4g} in size, lies {distance:.2g} standard "
             f"deviations of its prior from 0, which holds it and the weights back. Use standardize=True, centre the "
             f"data, or give intercept_prior_precision={farthest**-2:.1g}.",
             BayescopeWarning,
-            stacklevel=3,
         )
 
 

@@ -1,11 +1,12 @@
-"""What estimators read from their fitted posterior."""
+"""What all estimators share: a fit that is whole or not at all, and what they tell of their posterior."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -16,13 +17,9 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputTypeError, UndefinedQuantityError
-from bayescope.estimators.frames import FrameReader
-from bayescope.estimators.inputs import InputMap
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
 from bayescope.predictive import Predictive
 from bayescope.storage import save
-from bayescope.tables.dataset import opened
-from bayescope.threads import threads_for
 
 # Below this a probability of three classes and more is integrated on nodes of its own.
 TAIL = 1e-8
@@ -30,6 +27,8 @@ TAIL = 1e-8
 BLOCK_NUMBERS = 2**22
 
 P = TypeVar("P", bound=GaussianPosterior | DrawsPosterior | PointPosterior)
+_Arguments = ParamSpec("_Arguments")
+_Estimator = TypeVar("_Estimator", bound=BaseEstimator)
 
 
 class MissingAttributeError(UndefinedQuantityError, AttributeError):
@@ -80,65 +79,22 @@ class PosteriorHolder(BaseEstimator):  # type: ignore[misc]
         return defined(lambda: self.posterior_.elbo)
 
 
-class PosteriorReader(PosteriorHolder):
-    """The questions that every fitted estimator answers from its posterior."""
+def whole_or_not_at_all(
+    fit: Callable[Concatenate[_Estimator, _Arguments], _Estimator],
+) -> Callable[Concatenate[_Estimator, _Arguments], _Estimator]:
+    """Leaves the estimator as it was where its fit fails or is interrupted."""
 
-    random_state: Any
-    n_features_in_: int
-    _reader: FrameReader
-    _inputs: InputMap
+    @wraps(fit)
+    def safe(self: _Estimator, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Estimator:
+        before = dict(vars(self))
+        try:
+            return fit(self, *arguments, **options)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
-    def predict_distribution(
-        self,
-        X: Any,
-        *,
-        integral: str | None = None,
-        method: str | None = None,
-        samples: int | None = None,
-        generator: torch.Generator | int | None = None,
-    ) -> Predictive:
-        """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
-
-        The labels of a classifier are the codes 0…K−1 of ``classes_``.
-
-        Args:
-            X: a table of the columns that were fitted, of N rows.
-            integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
-                the most accurate one. Where there is a closed form it is used.
-            method: "linearized" or "sampled".
-            samples: how many draws, where there are any.
-            generator: for the draws; ``random_state`` by default.
-        """
-        inputs = self.transform_inputs(X)
-        source = generator_from(self.random_state) if generator is None else generator
-        return self.posterior_.predict(inputs, integral=integral, method=method, samples=samples, generator=source)
-
-    def transform_inputs(self, X: Any) -> np.ndarray:
-        """The inputs of the posterior's model: X encoded, standardised and mapped to features, shape (N, D)."""
-        check_is_fitted(self)
-        return self._inputs(self._reader.table(self, X))
-
-    def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
-        """Predicts rows in blocks that bound the memory, and joins what is read from each."""
-        on_disk = opened(X)
-        if on_disk is None:
-            return self._read_inputs(self.transform_inputs(X), read)
-        check_is_fitted(self)
-        blocks = self._reader.blocks(on_disk)
-        return np.concatenate([self._read_inputs(self._inputs(block), read) for block in blocks])
-
-    def _read_inputs(self, inputs: np.ndarray, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
-        posterior = self.posterior_
-        draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
-        rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.function.outputs if posterior.function else 1)))
-        starts = range(0, max(1, inputs.shape[0]), rows)
-        with threads_for(inputs.size):
-            return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
+    return safe
 
 
 def generator_from(random_state: Any) -> torch.Generator:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from sklearn.datasets import make_moons
 
 from bayescope.estimators import BayesianLogisticRegression, RadialBasis
-from bayescope.estimators.fitting import SAMPLERS
+from bayescope.estimators.linear_posteriors import SAMPLERS
 from bayescope.gallery import canvas
 from bayescope.gallery.picture import Picture
 from bayescope.plots.style import CLASS_COLOURS, CLASS_MARKERS, COLOURS, INK, LABELS, MUTED

@@ -21,7 +21,7 @@ from bayescope.gaussian_process.rows import FLOAT64
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.laplace import own, starting
+from bayescope.laplace.laplace import own_copy, starting_likelihood
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Likelihood
@@ -118,10 +118,10 @@ def function_space(
     tuned = isinstance(prior_precision, str)
     if tuned:
         _check_tuned(prior_precision, approximation)
-    resolved = starting(likelihood, learnt=checks.flag("noise", noise) and tuned)
+    resolved = starting_likelihood(likelihood, learnt=checks.flag("noise", noise) and tuned)
     settings = _Settings(resolved, weights, points, checks.generator(generator), progress)
     fit, left_over = settings.fit(
-        own(model), data, 1.0 if tuned else prior_precision, approximation, batch_size=batch_size, memory=memory
+        own_copy(model), data, 1.0 if tuned else prior_precision, approximation, batch_size=batch_size, memory=memory
     )
     if tuned:
         return tune_prior(fit.posterior(), noise=noise)

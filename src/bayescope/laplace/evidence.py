@@ -96,10 +96,7 @@ class Evidence:
         self._squares = [
             groups.sums((fit.mode - _centre(fit)).square()) for fit, groups in zip(fits, self.groups, strict=True)
         ]
-        self._priors = [
-            groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device))
-            for fit, groups in zip(fits, self.groups, strict=True)
-        ]
+        self._priors = [groups.precisions(fit.prior) for fit, groups in zip(fits, self.groups, strict=True)]
         self._told = [  # tr H over each group: 0 where the data tell nothing
             groups.sums(fit.curvature.precision.diagonal()) for fit, groups in zip(fits, self.groups, strict=True)
         ]
@@ -278,7 +275,10 @@ def has_noise(fit: LaplaceFit) -> bool:
     Raises:
         UnsupportedError: if there is one for each output.
     """
-    return isinstance(unweighted(fit.likelihood), Gaussian) and fit.noise_variance.numel() == 1  # else it raises
+    if not isinstance(unweighted(fit.likelihood), Gaussian):
+        return False
+    _ = fit.noise_variance  # raises where there is one for each output
+    return True
 
 
 def require_diagonal(fit: LaplaceFit) -> None:

@@ -21,7 +21,7 @@ from bayescope.likelihoods.weighted import observations_per_row, unweighted
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, owners, prior_diagonal
 from bayescope.posterior import GaussianPosterior, Posterior, Record
-from bayescope.precision import BlockPrecision, Precision
+from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from bayescope.priors import Prior
 
 _MADE = Record("laplace")
@@ -133,13 +133,15 @@ class LaplaceFit:
             UnsupportedError: if the structure cannot take the prior's diagonal, or the likelihood has no such noise.
         """
         fit = self if noise_variance is None else self.at_noise(noise_variance)
-        return fit._with_prior(fit.tempered(), self.prior if prior_precision is None else prior_precision)
+        if prior_precision is not None:
+            return fit._with_prior(fit.tempered(), prior_precision)
+        return fit._with_prior(fit.tempered(), fit.prior) if fit._in_graph else fit._own_precision
 
     def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """log Z, a float64 scalar, differentiable in what is given as a tensor; arguments as for `precision`."""
         fit = self if noise_variance is None else self.at_noise(noise_variance)
         prior = self.prior if prior_precision is None else prior_precision
-        logdet = fit._with_prior(fit.tempered(), prior).logdet()
+        logdet = fit.precision(prior_precision).logdet()
         normaliser = 0.5 * self.function.dim * math.log(2.0 * math.pi)
         likelihood = fit.curvature.log_likelihood.to(logdet) / self.temperature
         return likelihood + self._log_prior(prior) + normaliser - 0.5 * logdet
@@ -185,11 +187,16 @@ class LaplaceFit:
     def effective_parameters(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
         """γ = tr((H/T) A⁻¹) = P − tr(P₀ A⁻¹), how many parameters the data determine (MacKay 1992, eq. 4.9).
 
-        It is the slope of log∣c H/T + P₀∣ in log c, which every structure has without its inverse. Arguments as for
-        `precision`.
+        It is the slope of log∣c H/T + P₀∣ in log c, which every structure has without its inverse. Where H is dense,
+        the slope would take several matrices more, and P − tr(P₀ A⁻¹) is read off A. Arguments as for `precision`.
         """
         fit = self if noise_variance is None else self.at_noise(noise_variance)
         prior = self.prior if prior_precision is None else prior_precision
+        diagonal = self._resolved(prior)
+        if isinstance(diagonal, Tensor) and _is_dense(fit.curvature.precision):
+            with torch.no_grad():
+                variances = fit.precision(prior_precision).marginal_variance()
+                return (1.0 - diagonal * variances).sum()
         with torch.inference_mode(False), torch.enable_grad():
             factor = torch.ones((), dtype=torch.float64, device=self.mode.device, requires_grad=True)
             logdet = fit._with_prior(fit.tempered().scaled(factor), prior).logdet()
@@ -208,11 +215,24 @@ class LaplaceFit:
                 the fit cannot be carried over.
         """
         fit = self if likelihood is None else self.at_noise(_noise_of(likelihood))
-        fit = replace(fit, prior=fit.prior if prior is None else prior)
+        fit = fit if prior is None else replace(fit, prior=prior)
         notes = {**self.record.notes, **fit._notes()}
         record = replace(self.record, evidence=fit.log_evidence().detach(), notes=notes)
         infer = None if fit.infer is None else fit.infer(fit)
         return GaussianPosterior(fit.mode, fit.precision(), record, fit.function, fit.likelihood, infer=infer, fit=fit)
+
+    @cached_property
+    def _own_precision(self) -> Precision:
+        """A under the fit's own prior and noise: built and factorised once, whatever is asked of it."""
+        with torch.inference_mode(False), torch.no_grad():
+            return self._with_prior(self.tempered(), self.prior)
+
+    @property
+    def _in_graph(self) -> bool:
+        """Whether gradients flow through the fit's own prior or noise: their graph serves once, and is not kept."""
+        precision = self.prior.precision
+        own = precision if isinstance(precision, Tensor) else precision.diagonal()
+        return own.requires_grad or self.curvature.log_likelihood.requires_grad
 
     def _with_prior(self, curved: Precision, prior: Any) -> Precision:
         if isinstance(prior, Mapping) and self._in_parts and isinstance(curved, BlockPrecision):
@@ -283,6 +303,12 @@ class LaplaceFit:
         if curvature.fallbacks:
             notes["read in another structure"] = ", ".join(f"{k}: {v}" for k, v in curvature.fallbacks.items())
         return notes
+
+
+def _is_dense(precision: Precision) -> bool:
+    """Whether it is held in matrices of P² numbers, or in blocks of such."""
+    blocks = precision.blocks if isinstance(precision, BlockPrecision) else (precision,)
+    return all(isinstance(block, DensePrecision) for block in blocks)
 
 
 def _noise_of(likelihood: Likelihood) -> Tensor | str:

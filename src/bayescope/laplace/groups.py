@@ -73,8 +73,9 @@ class PriorGroups:
         """The prior with these precisions, shape (G,), around the mean of another."""
         return Prior(values[0] if len(self) == 1 else self.diagonal(values), before.mean)
 
-    def centre(self, diagonal: Tensor) -> Tensor:
-        """The geometric mean of a diagonal (P,) over each group, shape (G,)."""
+    def precisions(self, prior: Prior) -> Tensor:
+        """δ of a prior, shape (G,): where the weights of a group have several, their geometric mean."""
+        diagonal = prior.diagonal(len(self.index)).to(self.index.device)
         return (self.sums(diagonal.log()) / self.counts).exp()
 
     def adder(self, curvature: Precision) -> Callable[[Precision, Tensor], Precision]:
@@ -143,26 +144,21 @@ def _tensor(network: Network) -> tuple[Labels, Tensor]:
 
 def _weight(network: Network) -> tuple[Labels, Tensor]:
     weights = network.weights
-
     pairs = zip(weights.names, weights.counts, strict=True)
     return _labels([f"{name}[{place}]" for name, count in pairs for place in range(count)]), torch.arange(network.dim)
 
 
 def _feature(network: Network) -> tuple[Labels, Tensor]:
     first = _first_matrix(network)
-    weights, layer = network.weights, first.rpartition(".")[0]
-    names = [name for name in weights.names if name != first]
-    shape = weights.shapes[weights.names.index(first)]
-    # The other parameters: the first layer's bias by itself, those of each other layer together.
-    others = [name if name.rpartition(".")[0] == layer else name.rpartition(".")[0] or name for name in names]
-    groups = list(dict.fromkeys(others))
+    weights, first_layer = network.weights, first.rpartition(".")[0]
+    shapes = dict(zip(weights.names, weights.shapes, strict=True))
+    shape = shapes.pop(first)
     columns = torch.arange(shape[1]).reshape(-1, *[1] * (len(shape) - 2)).expand(shape)
-    entries = {
-        name: torch.full(size, shape[1] + groups.index(group))
-        for name, size, group in zip(
-            names, [weights.shapes[weights.names.index(n)] for n in names], others, strict=True
-        )
-    }
+    # The other parameters: the first layer's bias by itself, those of each other layer together.
+    owners = {name: name.rpartition(".")[0] for name in shapes}
+    group_of = {name: name if owner == first_layer else owner or name for name, owner in owners.items()}
+    groups = list(dict.fromkeys(group_of.values()))
+    entries = {name: torch.full(size, shape[1] + groups.index(group_of[name])) for name, size in shapes.items()}
     labels = [f"{first}[:, {column}]" for column in range(shape[1])] + groups
     return _labels(labels), weights.flatten({**entries, first: columns})
 

@@ -127,11 +127,11 @@ def laplace(
             checks.choice("prior_precision", prior_precision, (EVIDENCE,))
         if structure != SAMPLES:
             noise = checks.flag("noise", noise)
-            recipe = replace(recipe, likelihood=starting(recipe.likelihood, learnt=noise and tuned))
+            recipe = replace(recipe, likelihood=starting_likelihood(recipe.likelihood, learnt=noise and tuned))
     if structure == SAMPLES:
-        return sample_posterior(recipe, own(models[0]), data, prior_precision, samples=samples, generator=source)
+        return sample_posterior(recipe, own_copy(models[0]), data, prior_precision, samples=samples, generator=source)
     start = 1.0 if tuned else prior_precision
-    fits = [conditioned(recipe.fit(own(each), data, start, generator=source), recipe) for each in models]
+    fits = [conditionable(recipe.fit(own_copy(each), data, start, generator=source), recipe) for each in models]
     q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
     if tuned:
         return tune_prior(q, method=EVIDENCE, noise=noise)
@@ -158,7 +158,7 @@ def _check_samples(structure: str, samples: int | None, *, alone: bool) -> None:
         )
 
 
-def own(model: Any) -> nn.Module:
+def own_copy(model: Any) -> nn.Module:
     """A copy of a caller's module that is the posterior's own, without gradients.
 
     Raises:
@@ -184,12 +184,12 @@ def _copied(model: Any) -> nn.Module:
         return checks.module_copy(model)
 
 
-def conditioned(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:
+def conditionable(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:
     """The fit with the inference that made it, for `Posterior.condition`."""
     return replace(fit, infer=partial(Conditioning.of, recipe))
 
 
-def starting(likelihood: str | Likelihood, *, learnt: bool) -> Likelihood:
+def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likelihood:
     """A caller's likelihood; a noise variance that is to be learnt starts at 1, a factor away from any other.
 
     Args:

@@ -18,7 +18,7 @@ from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import Evidence
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.laplace import conditioned, own
+from bayescope.laplace.laplace import conditionable, own_copy
 from bayescope.laplace.recipe import Recipe
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import unweighted
@@ -139,7 +139,7 @@ def fit_evidence(
         recipe = Recipe(_starting(settings.likelihood, training), training.weights, curvature, structure)
         climber = Climber(recipe, data, training, start, groups, pace, prior=prior, noise=noise)
         outcome = training.run(climber.objective, climber, {"fit": "evidence"})
-        fit = climber.final(own(training.module) if inplace else training.module)
+        fit = climber.final(own_copy(training.module) if inplace else training.module)
     if fit.distance is not None:
         fit.distance.warn(GO_ON)
     q = fit.posterior()
@@ -309,7 +309,7 @@ class Climber:
             module: nobody else's from now on.
         """
         fit = self._fit(module, self._best[1], gradient=True)
-        return conditioned(fit, self._recipe)
+        return conditionable(fit, self._recipe)
 
     def learnt(self) -> str:
         """The best precisions, by group where there are few."""

@@ -147,9 +147,8 @@ def select(
     """Ranks models by the evidence p(data∣model), which weighs how well a model fits against how finely it is tuned.
 
     For trained modules that is Laplace's approximation at their weights, after `tune_prior` by default (MacKay 1992,
-    "Bayesian interpolation"; Immer et al. 2021a). It compares models of one set of data: evidences of other data, of
-    other numbers of random weights left out, or by other approximations are no measure of one another, and a warning
-    says so.
+    "Bayesian interpolation"; Immer et al. 2021a). Only models of the same data compare: evidences of different data,
+    with different weights held fixed, or by different approximations cannot be ranked, and a warning says so.
 
     Args:
         models: by name, or in a sequence: trained modules, posteriors that have an evidence, or both.

@@ -163,7 +163,7 @@ def _posterior(
     fit: LaplaceFit, groups: PriorGroups, notes: Mapping[str, str], trace: Mapping[str, list[float]]
 ) -> GaussianPosterior:
     q = fit.posterior()
-    own = {"prior precision": listed(groups.names, groups.centre(fit.prior.diagonal(fit.function.dim)))}
+    own = {"prior precision": listed(groups.names, groups.precisions(fit.prior))}
     if len(groups) > 1:
         own["determined by the data"] = _determined(fit, groups)
     told = {**q.record.notes, **own, **notes}
@@ -173,7 +173,7 @@ def _posterior(
 def _determined(fit: LaplaceFit, groups: PriorGroups) -> str:
     """γ_g = n_g − δ_g ∂ log∣A∣/∂δ_g of each group."""
     with torch.enable_grad():
-        precisions = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device)).requires_grad_()
+        precisions = groups.precisions(fit.prior).requires_grad_()
         curved = fit.tempered()
         (slope,) = torch.autograd.grad(groups.adder(curved)(curved, precisions).logdet(), precisions)
     shares = [f"of {int(count):,}" for count in groups.counts]

@@ -131,9 +131,9 @@ class _Ladder:
     def of(cls, fit: LaplaceFit, groups: PriorGroups, integral: str) -> _Ladder:
         curved = fit.tempered()
         pieces = _pieces(curved, groups, fit)
-        centre = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device))
-        steps = torch.arange(-REACH, REACH + 1, dtype=torch.float64, device=centre.device)
-        return cls(fit, pieces, centre[:, None] * (STEP * steps).exp(), integral == "mackay")
+        before = groups.precisions(fit.prior)
+        steps = torch.arange(-REACH, REACH + 1, dtype=torch.float64, device=before.device)
+        return cls(fit, pieces, before[:, None] * (STEP * steps).exp(), integral == "mackay")
 
     def valid(self) -> Tensor:
         """Where H + δ I is positive definite, shape (G, M)."""
@@ -351,11 +351,11 @@ def _moved(fit: LaplaceFit, groups: PriorGroups, steps: Sequence[float], scales:
     """The fit at a point: δ = δ₀ e^{STEP (u − s)} for scales of s steps together."""
     found = dict(zip(scales, steps[len(groups) :], strict=True))
     total = sum(found.values())
-    centre = groups.centre(fit.prior.diagonal(fit.function.dim).to(fit.mode.device))
-    powers = torch.tensor(steps[: len(groups)], dtype=torch.float64, device=centre.device) - total
+    before = groups.precisions(fit.prior)
+    powers = torch.tensor(steps[: len(groups)], dtype=torch.float64, device=before.device) - total
     moved = replace(
         fit,
-        prior=groups.prior(centre * (STEP * powers).exp(), fit.prior),
+        prior=groups.prior(before * (STEP * powers).exp(), fit.prior),
         temperature=fit.temperature * math.exp(STEP * found.get("temperature", 0.0)),
     )
     if "noise_variance" not in found:

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bayescope import checks
-from bayescope.errors import InputError, OptionError
+from bayescope.errors import OptionError
 from bayescope.likelihoods.information import divergence, information_of_dirichlet
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
 from bayescope.likelihoods.quasi_monte_carlo import log_expected, principal_root
-from bayescope.likelihoods.targets import LabelError
+from bayescope.likelihoods.targets import LabelError, numbers_in_columns
 from bayescope.quadrature import activation_nodes, gauss_legendre, log_expected_sigmoid
 from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
 from bayescope.storage import stored
@@ -85,12 +85,7 @@ class Bernoulli:
         Raises:
             InputError: if the shape does not fit or a label is neither 0 nor 1.
         """
-        labels = checks.float64("y", y)
-        if labels.ndim == 1 and outputs == 1:
-            labels = labels[:, None]
-        if labels.ndim != 2 or labels.shape[1] != outputs:
-            expected = "(N,)" if outputs == 1 else f"(N, {outputs})"
-            raise InputError(f"y: expected shape {expected} for {outputs} output(s), got {tuple(labels.shape)}.")
+        labels = numbers_in_columns(y, outputs, outputs)
         wrong = (labels != 0) & (labels != 1)
         if wrong.any():
             row, column = torch.nonzero(wrong)[0].tolist()

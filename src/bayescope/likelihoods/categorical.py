@@ -230,7 +230,7 @@ class Categorical:
         mean, root = _centred(mean, cov)
         if mean.shape[-1] == 2:
             return Bernoulli().mutual_information(*_difference(mean, root), "quadrature")
-        return by_rows(lambda rows: (_information(mean[rows], root[rows]),), mean)[0]
+        return by_rows(lambda rows: (_information(mean[rows], root[rows]),), *mean.shape)[0]
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str = "quadrature") -> Tensor:
         """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
@@ -247,7 +247,7 @@ class Categorical:
         if mean.shape[-1] == 2:
             return torch.zeros_like(mean)
         scale = math.sqrt(SCRAMBLES)
-        return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean(1).std(0) / scale,), mean)[0]
+        return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean(1).std(0) / scale,), *mean.shape)[0]
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Refused: a label is no mixture of Gaussians."""
@@ -311,7 +311,7 @@ def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
     mean, root = _centred(mean, cov)
     if mean.shape[-1] == 2:
         return Bernoulli().predictive(*_difference(mean, root), "quadrature")
-    return Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), mean))
+    return Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), *mean.shape))
 
 
 def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_distributions
+from bayescope.likelihoods.targets import numbers_in_columns
 from bayescope.storage import stored
 
 _LEARNT = "evidence"
@@ -102,13 +103,7 @@ class Gaussian:
         Raises:
             InputError: if the shape does not fit or a number is not finite.
         """
-        values = checks.float64("y", y)
-        if values.ndim == 1 and outputs == 1:
-            values = values[:, None]
-        if values.ndim != 2 or values.shape[1] != outputs:
-            expected = "(N,)" if outputs == 1 else f"(N, {outputs})"
-            raise InputError(f"y: expected shape {expected} for {outputs} output(s), got {tuple(values.shape)}.")
-        return values
+        return numbers_in_columns(y, outputs, outputs)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Σ_d log N(y_d; f_d, noise_d), shape (..., N)."""

@@ -13,7 +13,8 @@ from bayescope import checks
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.information import information_of_mixture
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_distributions
-from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, nodes, principal_root, row_blocks
+from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, nodes, principal_root
+from bayescope.likelihoods.targets import numbers_in_columns
 from bayescope.quadrature import log_integral
 from bayescope.storage import stored
 
@@ -90,13 +91,7 @@ class HeteroscedasticGaussian:
             raise InputError(
                 f"outputs: expected two for each target (all means, then all log variances), got {outputs}."
             )
-        values, count = checks.float64("y", y), outputs // 2
-        if values.ndim == 1 and count == 1:
-            values = values[:, None]
-        if values.ndim != 2 or values.shape[1] != count:
-            expected = "(N,)" if count == 1 else f"(N, {count})"
-            raise InputError(f"y: expected shape {expected} for {outputs} outputs, got {tuple(values.shape)}.")
-        return values
+        return numbers_in_columns(y, outputs // 2, outputs)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """Σ_d log N(y_d; m_d, σ²_d), shape (..., N)."""
@@ -283,16 +278,17 @@ class HeteroscedasticGaussian:
         # Cov(a, z), for t = E[t] + R z with t = ±f₂; a direction in which t does not vary tells nothing of a
         slope = torch.where(length > 0, sign * upper[:, :, count:] @ root / torch.where(length > 0, length, 1.0), 0.0)
         rest = upper[:, :, :count] - slope @ slope.mT
-        answers = [mean.new_zeros(0)]
-        for rows in row_blocks(len(mean), count * count):
+
+        def answer(rows: slice) -> tuple[Tensor]:
             t = (sign * second[rows])[:, None] + points @ root[rows].mT
             a = first[rows][:, None] + points @ slope[rows].mT
             scale = torch.exp(t) if self._natural else torch.ones_like(t)
             noisy = scale[..., :, None] * rest[rows][:, None] * scale[..., None, :] + torch.diag_embed(torch.exp(t))
             normal = torch.distributions.MultivariateNormal(scale * a, noisy, validate_args=False)
             log_terms = normal.log_prob(y[rows][:, None].to(t))
-            answers.append(torch.logsumexp(log_terms, 1) - math.log(SCRAMBLES * NODES))
-        return torch.cat(answers)
+            return (torch.logsumexp(log_terms, 1) - math.log(SCRAMBLES * NODES),)
+
+        return by_rows(answer, len(mean), count * count)[0]
 
 
 @final

@@ -93,9 +93,9 @@ class Likelihood(Protocol):
         """
 
     def needs_covariance(self, integral: str) -> bool:
-        """Whether an integral needs more of a Gaussian f than its marginals.
+        """Whether an integral depends on the covariances between the outputs of a Gaussian f.
 
-        Where it does not, the methods below take the variances, shape (N, C), in the place of cov.
+        Where it does not, the methods below take their variances, shape (N, C), in the place of cov.
         """
 
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
@@ -133,7 +133,7 @@ class Likelihood(Protocol):
 
 
 def variances(cov: Tensor) -> Tensor:
-    """The variances (N, C) of covariances (N, C, C), or of nothing else, in float64."""
+    """The variances (N, C), in float64, of covariances (N, C, C), or as they are where they were given alone."""
     return (cov if cov.ndim == 2 else cov.diagonal(dim1=-2, dim2=-1)).to(torch.float64)
 
 

@@ -7,7 +7,7 @@ spread between the scramblings gives their standard error.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -35,29 +35,27 @@ def nodes(dim: int) -> Tensor:
     return torch.stack([normal_nodes(dim, NODES, seed=seed) for seed in range(SCRAMBLES)])
 
 
-def row_blocks(rows: int, outputs: int) -> Iterator[slice]:
-    """Ranges of rows whose outputs at all nodes stay near the size of the cache."""
-    size = max(1, _BLOCK_NUMBERS // (SCRAMBLES * NODES * outputs))
-    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
-
-
-def by_rows(answer: Callable[[slice], tuple[Tensor, ...]], mean: Tensor) -> tuple[Tensor, ...]:
+def by_rows(answer: Callable[[slice], tuple[Tensor, ...]], rows: int, numbers: int) -> tuple[Tensor, ...]:
     """The answers of blocks of rows, each of shape (n, …), as one tensor each of shape (N, …).
 
-    They are written where they belong as they come: kept one by one, these small tensors would lie between the large
-    ones of the next blocks, whose memory could not be used again, and the process would grow with the rows.
+    What a block takes at all nodes stays near the size of the cache. Answers are written where they belong as they
+    come: kept one by one, these small tensors would lie between the large ones of the next blocks, whose memory could
+    not be used again, and the process would grow with the rows.
 
     Args:
-        answer: of some rows.
-        mean: of f, shape (N, C).
+        answer: of a range of rows.
+        rows: N; where it is 0, the answer of no rows has the shapes.
+        numbers: what one row takes at a node, such as its C outputs.
     """
+    size = max(1, _BLOCK_NUMBERS // (SCRAMBLES * NODES * numbers))
     whole: tuple[Tensor, ...] | None = None
-    for rows in row_blocks(*mean.shape) if len(mean) else [slice(0, 0)]:
-        parts = answer(rows)
+    for start in range(0, max(1, rows), size):
+        block = slice(start, min(start + size, rows))
+        parts = answer(block)
         if whole is None:
-            whole = tuple(part.new_empty((len(mean), *part.shape[1:])) for part in parts)
+            whole = tuple(part.new_empty((rows, *part.shape[1:])) for part in parts)
         for to, part in zip(whole, parts, strict=True):
-            to[rows] = part
+            to[block] = part
     assert whole is not None
     return whole
 
@@ -137,7 +135,7 @@ def log_expected(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) 
         log_terms = likelihood.log_prob(f, y[rows]) - z @ u.mT - 0.5 * u.square().sum(-1)
         return (torch.logsumexp(log_terms, 0) - math.log(z.shape[0]),)
 
-    return by_rows(answer, mean)[0]
+    return by_rows(answer, *mean.shape)[0]
 
 
 def _drift(likelihood: Likelihood, mean: Tensor, root: Tensor, y: Tensor) -> Tensor:

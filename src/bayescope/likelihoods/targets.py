@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from bayescope import checks
 from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.likelihoods.likelihood import Likelihood
 
@@ -44,6 +45,28 @@ def place_of(observation: int, positions: int) -> str:
     """The row of an observation, and its position in the row where there are several, in words."""
     row, position = divmod(observation, positions)
     return f"row {row}" if positions == 1 else f"row {row}, position {position}"
+
+
+def numbers_in_columns(y: Any, columns: int, outputs: int) -> Tensor:
+    """Targets that are numbers, or labels of 0 and 1, in float64 of shape (N, columns).
+
+    Args:
+        y: shape (N, columns), or (N,) for one column.
+        columns: how many there have to be.
+        outputs: C, for the message.
+
+    Raises:
+        InputError: if the shape does not fit or a number is not finite.
+    """
+    values = checks.float64("y", y)
+    if values.ndim == 1 and columns == 1:
+        values = values[:, None]
+    if values.ndim != 2 or values.shape[1] != columns:
+        expected = "(N,)" if columns == 1 else f"(N, {columns})"
+        raise InputError(
+            f"y: expected shape {expected} for {outputs} output{'s' * (outputs > 1)}, got {tuple(values.shape)}."
+        )
+    return values
 
 
 def read_targets(likelihood: Likelihood, targets: Any, shape: Sequence[int], first: int = 0) -> Tensor:

@@ -146,8 +146,9 @@ class Weighted:
         _refuse()
 
     def _y(self, y: Tensor) -> Tensor:
-        """The targets as the likelihood takes them."""
-        return y[:, 0].long() if self.likelihood.name == "categorical" else y[:, :-1]
+        """The targets as the likelihood takes them: of one label a row, which several outputs decide, its number."""
+        one_label = self.discrete and not self.elementwise
+        return y[:, 0].long() if one_label else y[:, :-1]
 
 
 def unweighted(likelihood: Likelihood) -> Likelihood:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, final
@@ -24,6 +23,7 @@ from bayescope.linear.table import Batch
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
+from bayescope.processes import warn_once
 
 # The noise variance is sought between these multiples of the mean squared deviation of y.
 NOISE_BOUNDS = (1e-12, 1e2)
@@ -119,11 +119,10 @@ def tune_scales(
     alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
     useless, unbounded = search.ends(q)
     if unbounded:
-        warnings.warn(
+        warn_once(
             f"prior_precision, noise_variance: the evidence has no maximum within range; {alpha:.3g} and "
             f"{1.0 / beta:.3g} are used. y is explained without noise, or the prior is flat. Give them as numbers.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     return Scales(alpha, 1.0 / beta, float(search.log_evidence(q)), useless)
 

@@ -155,7 +155,7 @@ class LinearDensity:
             x, y, _ = rows
             f = self.model.forward(x, theta)
             log_prob, slope = rows.weighed(self.likelihood.log_prob(f, y)), rows.weighed(self.likelihood.gradient(f, y))
-            parts = log_prob.sum(), self.pulled_back(x, slope)
+            parts = log_prob.sum(), self.pull_back(x, slope)
             return (*parts, self._curvature(rows, f)) if curvature else parts
 
         return Reading(*self.sum(block, size=self.dim**2 if curvature else self.dim))
@@ -172,13 +172,9 @@ class LinearDensity:
         """f of every row in memory, shape (..., N, C) for θ of shape (..., P)."""
         return self.model.forward(self.features, theta)
 
-    def pull_back(self, g: Tensor) -> Tensor:
-        """Σ_n J_nᵀ g_n, shape (P,), over rows in memory, for g of shape (N, C); row weights are not applied."""
-        return self.pulled_back(self.features, g)
-
-    def weighted_gram(self, lam: Tensor) -> Tensor:
-        """Σ_n J_nᵀ Λ_n J_n, shape (P, P), over rows in memory, for Λ of shape (N,) or (N, C, C), without weights."""
-        rows = HeldTable(Batch(self.features, lam[:, None, None] if lam.ndim == 1 else lam))
+    def gram_of_all(self, lam: Tensor) -> Tensor:
+        """`gram` of all rows in memory, a block at a time, for Λ of shape (N, C, C)."""
+        rows = HeldTable(Batch(self.features, lam))
         return rows.sum(lambda some: (self.gram(some.features, some.targets),), size=self.dim**2)[0]
 
     def latent_variance(self, precision: Precision) -> Tensor:
@@ -191,8 +187,8 @@ class LinearDensity:
         """The largest ∣f∣ of any row and output at θ, shape (P,)."""
         return self.table.largest(lambda rows: self.model.forward(rows.features, theta).abs().max())
 
-    def pulled_back(self, x: Tensor, g: Tensor) -> Tensor:
-        """Σ_n J_nᵀ g_n, shape (P,), for rows x of shape (n, D) and g of shape (n, C)."""
+    def pull_back(self, x: Tensor, g: Tensor) -> Tensor:
+        """Σ_n J_nᵀ g_n, shape (P,), for rows x of shape (n, D) and g of shape (n, C), whatever their weights."""
         weights = (g.mT @ x).reshape(-1)
         return torch.cat([weights, g.sum(0)]) if self.model.bias else weights
 
@@ -204,7 +200,7 @@ class LinearDensity:
         return self.gram(rows.features, rows.weighed(self.likelihood.hessian(f, rows.targets)))
 
     def gram(self, x: Tensor, lam: Tensor) -> Tensor:
-        """Σ_n J_nᵀ Λ_n J_n, shape (P, P), for rows x of shape (n, D) and Λ of shape (n, C, C).
+        """Σ_n J_nᵀ Λ_n J_n, shape (P, P), for rows x of shape (n, D) and Λ of shape (n, C, C), whatever their weights.
 
         It is a product of the augmented inputs for each pair of outputs, in the flat order.
         """

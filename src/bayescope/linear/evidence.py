@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import final
 
@@ -19,6 +18,7 @@ from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, Mode, Retune, fi
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision, Precision
 from bayescope.priors import Prior
+from bayescope.processes import warn_once
 
 # The precision is sought between these multiples of the largest eigenvalue of the data's curvature. Above the upper
 # one every weight is held at 0, a millionth of its posterior width under a flat prior; below the lower one the prior
@@ -121,11 +121,10 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
     else:
         t, mode = _stationary(_TotalSlope(mode, intercept_prior_precision), climb.t, bounds)
     if t <= bounds[0]:
-        warnings.warn(
+        warn_once(
             "prior_precision: the evidence rises as the prior becomes flat; the search stopped at "
             f"{math.exp(t):.3g}. Give a positive number.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     gamma = _at_mode(mode)
     return TunedMode(mode, math.exp(t), gamma, useless=gamma < USELESS)

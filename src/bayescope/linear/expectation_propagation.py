@@ -198,9 +198,9 @@ def _sweep(density: LinearDensity, sites: Sites) -> Fit:
     """
     prior, weights = density.prior_precision, density.weights
     copies, power = (None, None) if weights is None else (weights.clamp(min=1.0), weights.clamp(max=1.0))
-    gram = density.weighted_gram(_times(copies, sites.precision))
+    gram = density.gram_of_all(_times(copies, sites.precision)[:, None, None])
     precision = DensePrecision(prior.to_dense() + gram, name="the precision of q")
-    pull = density.pull_back(_times(copies, sites.shift)[:, None])
+    pull = density.pull_back(density.features, _times(copies, sites.shift)[:, None])
     mean = precision.solve(prior.multiply(density.prior_mean) + pull)
     activation, variance = density.outputs(mean)[:, 0], density.latent_variance(precision)[:, 0, 0]
     rest = 1.0 - sites.precision * variance  # σ²/v: above 0, as no site is stronger than q

@@ -46,13 +46,6 @@ def laplace(
     return laplace_at(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
 
 
-def map_estimate(
-    model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any, *, weights: Any = None
-) -> PointPosterior:
-    """All mass on the mode of the log joint; arguments as for `laplace`."""
-    return map_at(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
-
-
 def compile_density(
     model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any, weights: Any = None
 ) -> LinearDensity:

@@ -73,7 +73,7 @@ class Table(Protocol):
         """The rows whose number is a multiple of ``stride``, in memory; the first row has the number ``start``."""
 
     def scaled(self, share: float) -> Table:
-        """The same rows, counted so many times as often; only of rows in memory.
+        """The same rows, with ``share`` times their weights; only of rows in memory.
 
         Raises:
             UnsupportedError: if they are not in memory.
@@ -132,7 +132,7 @@ class HeldTable:
         return HeldTable(self.batch.every(stride, start))
 
     def scaled(self, share: float) -> HeldTable:
-        """The same rows, counted so many times as often."""
+        """The same rows, with ``share`` times their weights."""
         weights = self.batch.weights
         each = self.batch.features.new_ones(self.count) if weights is None else weights
         return HeldTable(self.batch._replace(weights=each * share))
@@ -257,7 +257,7 @@ class SharedTable:
         return SharedTable.of(part, self.processes)
 
     def scaled(self, share: float) -> SharedTable:
-        """The same rows, counted so many times as often."""
+        """The same rows, with ``share`` times their weights."""
         return replace(self, own=self.own.scaled(share), total=self.total * share)
 
     def held(self) -> Batch:

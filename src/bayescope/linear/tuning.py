@@ -10,7 +10,6 @@ Seeger 2005, Expectation propagation for exponential families):
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, final
@@ -20,11 +19,11 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.linear.density import LinearDensity
+from bayescope.linear.evidence import BOUNDS
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.priors import Prior
+from bayescope.processes import warn_once
 
-# The precision is sought between these multiples of the largest eigenvalue of the data's curvature at the prior's mean.
-BOUNDS = (1e-10, 1e6)
 # At the solution D − α E‖θ − m₀‖² is at most this times D.
 TOLERANCE = 1e-7
 MAX_FITS = 80
@@ -32,7 +31,7 @@ MAX_FITS = 80
 LONGEST = 5.0
 
 
-class Gaussian(Protocol):
+class FittedGaussian(Protocol):
     """A fitted N(mean, precision⁻¹)."""
 
     @property
@@ -44,7 +43,7 @@ class Gaussian(Protocol):
         """Its precision."""
 
 
-F = TypeVar("F", bound=Gaussian)
+F = TypeVar("F", bound=FittedGaussian)
 Fitter = Callable[[LinearDensity, F | None], F]
 
 
@@ -119,7 +118,7 @@ def _proposal(here: float, slope: float, mackay: float, before: tuple[float, flo
     return here + math.copysign(min(abs(step), LONGEST), slope)
 
 
-def _slope(fit: Gaussian, centre: Tensor, tuned: Tensor, precision: float) -> tuple[float, float]:
+def _slope(fit: FittedGaussian, centre: Tensor, tuned: Tensor, precision: float) -> tuple[float, float]:
     """(2/D) d/d log α, and MacKay's step in log α, which has the same sign."""
     variance = precision * float(fit.precision.marginal_variance()[tuned].sum())
     distance = precision * float((fit.mean - centre)[tuned].square().sum())
@@ -130,7 +129,7 @@ def _slope(fit: Gaussian, centre: Tensor, tuned: Tensor, precision: float) -> tu
 
 
 def _range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, float]:
-    """The logs of the start and of the two ends."""
+    """log α at the start, and at the ends: `BOUNDS` times the curvature's largest eigenvalue at the prior's mean."""
     curvature = density.curvature(density.prior_mean)
     largest = float(density.table.agreed(torch.linalg.eigvalsh(curvature[tuned][:, tuned])[-1])[0])
     low, high = (math.log(bound * largest) for bound in BOUNDS)
@@ -154,9 +153,8 @@ def _check(density: LinearDensity, tuned: Tensor) -> None:
 
 def _warn_of_bound(precision: float, slope: float) -> None:
     reason = "the inputs tell nothing of y" if slope > 0 else "the weights are not held back at all"
-    warnings.warn(
+    warn_once(
         f"prior_precision: its evidence has no maximum within range, {reason}; {precision:.3g} is used. "
         "Give the prior precision as a number.",
         ConvergenceWarning,
-        stacklevel=4,
     )

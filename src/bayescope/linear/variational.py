@@ -17,7 +17,6 @@ enough step raises the bound. Near the solution the last steps are combined by A
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +38,7 @@ from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.priors import Prior
+from bayescope.processes import warn_once
 
 # The slope at a step's end is at least −OVERSHOOT times the slope at its start. On a quadratic this is Armijo's
 # condition with the constant 0.1, and it keeps its meaning where differences of the bound drown in rounding.
@@ -239,7 +239,7 @@ def _maximise(
     )
     if length > USABLE:
         raise ConvergenceError(message)
-    warnings.warn(message, ConvergenceWarning, stacklevel=4)
+    warn_once(message, ConvergenceWarning)
     return replace(fit, trace=tuple(trace))
 
 
@@ -252,7 +252,7 @@ def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, 
         expected = expected_log_likelihood(density.likelihood, f, spread(rows.features), rows.targets, nodes=nodes)
         return (
             rows.weighed(expected.log_prob).sum(),
-            density.pulled_back(rows.features, rows.weighed(expected.gradient)),
+            density.pull_back(rows.features, rows.weighed(expected.gradient)),
             density.gram(rows.features, rows.weighed(expected.curvature)),
         )
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from bayescope.models import among, among_pairs
-from bayescope.network.draws import fixed, substituted
+from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import reading
-from bayescope.network.inputs import call, count_rows, explained, placed, some_rows, take_rows
+from bayescope.network.inputs import as_batch, call, count_rows, explained, map_tensors, placed, require_rows
 from bayescope.network.substitution import Substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
@@ -66,17 +66,17 @@ class DifferentiableNetwork:
         Raises:
             InputError: if there are no rows, or tensors differ in their number.
         """
-        return some_rows(placed(x, self.module))
+        return require_rows(placed(x, self.module))
 
     def forward(self, x: Any, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
         draws = theta.detach().reshape(-1, self.dim)
-        parameters, values = substituted(self.module, self.weights, draws)
-        replaced, constants = self._replaced(parameters)
+        parameters, constants = parameters_and_constants(self.module, self.weights)
+        values = values_at(self.module, self.weights, draws)
         with reading(self.module), torch.enable_grad(), explained(self.module, x):
             answers = []
             for of_draw in zip(*values, strict=True):
-                with Substituted(replaced, [*of_draw, *constants]):
+                with Substituted(parameters, [*of_draw, *constants]):
                     answers.append(call(self.module, x).to(torch.float64))
         f = torch.stack(answers)
         return f.reshape(*theta.shape[:-1], *f.shape[1:])
@@ -113,28 +113,22 @@ class DifferentiableNetwork:
         return jacobian, precision.solve(jacobian.flatten(0, -2).mT).mT.reshape(jacobian.shape)
 
     def _jacobian(self, x: Any, theta: Tensor) -> Tensor:
-        parameters, values = substituted(self.module, self.weights, theta.detach())
-        replaced, constants = self._replaced(parameters)
+        parameters, constants = parameters_and_constants(self.module, self.weights)
+        values = values_at(self.module, self.weights, theta.detach())
 
         def f(random: Sequence[Tensor], one: Any) -> Tensor:
-            with Substituted(replaced, [*random, *constants]):
-                return call(self.module, tree_map(_as_batch, one))[0]
+            with Substituted(parameters, [*random, *constants]):
+                return call(self.module, as_batch(one))[0]
 
         with reading(self.module), torch.enable_grad():
             try:
                 with vectorising():
                     found = torch.func.vmap(torch.func.jacrev(f), in_dims=(None, 0))(tuple(values), x)
             except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
-                rows = [take_rows(x, slice(n, n + 1)) for n in range(count_rows(x))]
-                each = [_one_row(f, values, tree_map(_as_row, row)) for row in rows]
+                each = [_one_row(f, values, map_tensors(itemgetter(n), x)) for n in range(count_rows(x))]
                 found = tuple(torch.stack(of_one) for of_one in zip(*each, strict=True))
             named = dict(zip(self.weights.names, found, strict=True))
             return self.weights.flatten(named).to(torch.float64)
-
-    def _replaced(self, parameters: list[nn.Parameter]) -> tuple[list[nn.Parameter], list[Tensor]]:
-        """All parameters, the random ones first, and the values of the others: none of them is in the graph."""
-        others = fixed(self.module, self.weights)
-        return [*parameters, *others], [other.detach() for other in others]
 
 
 def _one_row(f: Any, values: Sequence[Tensor], row: Any) -> list[Tensor]:
@@ -144,11 +138,3 @@ def _one_row(f: Any, values: Sequence[Tensor], row: Any) -> list[Tensor]:
     options: Any = {"create_graph": True, "materialize_grads": True}
     each = [torch.autograd.grad(output, leaves, **options) for output in outputs.flatten()]
     return [torch.stack(of_one).unflatten(0, outputs.shape) for of_one in zip(*each, strict=True)]
-
-
-def _as_batch(value: Any) -> Any:
-    return value.unsqueeze(0) if isinstance(value, Tensor) else value
-
-
-def _as_row(value: Any) -> Any:
-    return value.squeeze(0) if isinstance(value, Tensor) else value

@@ -56,25 +56,26 @@ def blocks(x: Any, row_bytes: int) -> Iterator[Any]:
     return (take_rows(x, block) for block in row_blocks(rows, max(row_bytes, DRAW_BYTES // ROWS), DRAW_BYTES))
 
 
-def substituted(module: nn.Module, weights: Weights, draws: Tensor) -> tuple[list[nn.Parameter], list[Tensor]]:
-    """The random parameters of a module, and for each its values at draws (..., P), in its own dtype."""
-    parameters, values = weights.parameters(module), weights.unflat(draws, module)
-    return list(parameters.values()), [values[name].to(parameter) for name, parameter in parameters.items()]
+def parameters_and_constants(module: nn.Module, weights: Weights) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """All parameters of a module, the random ones first, and the values of the others, which are in no graph."""
+    random = list(weights.parameters(module).values())
+    known = set(map(id, random))
+    others = [parameter for parameter in module.parameters() if id(parameter) not in known]
+    return [*random, *others], [other.detach() for other in others]
 
 
-def fixed(module: nn.Module, weights: Weights) -> list[nn.Parameter]:
-    """The parameters of a module that are not random."""
-    random = {id(parameter) for parameter in weights.parameters(module).values()}
-    return [parameter for parameter in module.parameters() if id(parameter) not in random]
+def values_at(module: nn.Module, weights: Weights, draws: Tensor) -> list[Tensor]:
+    """The values of each random parameter at draws (..., P), shape (..., *shape), in its own dtype."""
+    values = weights.unflat(draws, module)
+    return [values[name].to(parameter) for name, parameter in weights.parameters(module).items()]
 
 
 def _at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, copy: bool) -> Tensor:
-    parameters, values = substituted(module, weights, draws)
-    others = fixed(module, weights)
-    replaced, constants = [*parameters, *others], [other.detach() for other in others]
+    parameters, constants = parameters_and_constants(module, weights)
+    values = values_at(module, weights, draws)
 
     def f(*of_draw: Tensor) -> Tensor:
-        with Substituted(replaced, [*of_draw, *constants]):
+        with Substituted(parameters, [*of_draw, *constants]):
             return call(module, owned(x, copy=copy))
 
     try:

@@ -23,11 +23,20 @@ def map_tensors(function: Callable[[Tensor], Any], inputs: Any) -> Any:
     return inputs
 
 
+def leaves(inputs: Any) -> Iterator[Any]:
+    """What the inputs hold, in order: themselves, or what is in a tuple, a list or a dict."""
+    if isinstance(inputs, Mapping):
+        inputs = tuple(inputs.values())
+    if not isinstance(inputs, tuple | list):
+        yield inputs
+        return
+    for value in inputs:
+        yield from leaves(value)
+
+
 def tensors(inputs: Any) -> Iterator[Tensor]:
     """Every tensor of the inputs, in order."""
-    found: list[Tensor] = []
-    map_tensors(found.append, inputs)
-    yield from found
+    return (value for value in leaves(inputs) if isinstance(value, Tensor))
 
 
 def count_rows(inputs: Any) -> int:
@@ -45,8 +54,8 @@ def count_rows(inputs: Any) -> int:
     return lengths[0]
 
 
-def some_rows(inputs: Any) -> Any:
-    """The inputs as they are.
+def require_rows(inputs: Any) -> Any:
+    """The inputs as they are, if they have rows.
 
     Raises:
         InputError: if there are no rows, or tensors differ in their number.
@@ -59,6 +68,11 @@ def some_rows(inputs: Any) -> Any:
 def take_rows(inputs: Any, rows: slice) -> Any:
     """The inputs of a range of rows."""
     return map_tensors(lambda tensor: tensor[rows], inputs)
+
+
+def as_batch(row: Any) -> Any:
+    """The inputs of one row, which has no axis of rows, as a batch of it alone."""
+    return map_tensors(lambda tensor: tensor.unsqueeze(0), row)
 
 
 def placed(inputs: Any, module: nn.Module) -> Any:

@@ -15,7 +15,7 @@ from bayescope.errors import InputError
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
 from bayescope.network.forward import owned, reading
-from bayescope.network.inputs import call, count_rows, described, explained, placed, some_rows, take_rows, tensors
+from bayescope.network.inputs import call, count_rows, described, explained, placed, require_rows, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.pairs import map_arrays
 from bayescope.network.recording import Recording
@@ -30,7 +30,7 @@ from bayescope.tape.tape import row_blocks
 TRACED_ROWS = 8
 
 
-@stored("network_model", without=("network", "read"))
+@stored("network_model", without=("network", "recordings"))
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkModel:
@@ -45,14 +45,14 @@ class NetworkModel:
         outputs: C; 0 where the network has not been run yet.
         network: how the module is read where J is asked for; ``None`` where it has not been found out. It then is when
             J is first asked for, on those inputs, and again for rows of another shape.
-        read: of an opened model, what the network has left on its inputs.
+        recordings: of an opened model, the network run on its inputs; else ``None``.
     """
 
     module: nn.Module
     weights: Weights
     outputs: int
     network: Network | None = None
-    read: Sequence[Recording] | None = None
+    recordings: Sequence[Recording] | None = None
 
     @classmethod
     def of(cls, network: Network, inputs: Any) -> NetworkModel:
@@ -101,7 +101,7 @@ class NetworkModel:
         """The model whose module has other weights, shape (P,); itself where they are its own."""
         if self._is_own(theta):
             return self
-        moved = copy.deepcopy(replace(self, read=None))
+        moved = copy.deepcopy(replace(self, recordings=None))
         values = self.weights.unflat(theta.detach(), self.module)
         with torch.no_grad():
             for name, parameter in self.weights.parameters(moved.module).items():
@@ -114,7 +114,7 @@ class NetworkModel:
         Raises:
             InputError: if there are no rows, or tensors differ in their number.
         """
-        return some_rows(placed(map_arrays(x), self.module))
+        return require_rows(placed(map_arrays(x), self.module))
 
     def forward(self, x: Any, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P).
@@ -122,8 +122,9 @@ class NetworkModel:
         Raises:
             InputError: if the network cannot be run on the inputs, or gives no f of that shape.
         """
-        if self.read is not None and self._is_own(theta):
-            return self._checked(torch.cat([some.outputs.to(torch.float64) for some in self.read]), x, 0)
+        recordings = self._recordings(theta)
+        if recordings is not None:
+            return self._checked(torch.cat([some.outputs.to(torch.float64) for some in recordings]), x, 0)
         with reading(self.module), torch.no_grad(), explained(self.module, x):
             if self._is_own(theta):
                 rows = (owned(some, copy=self._copied) for some in self._rows(x))
@@ -149,12 +150,12 @@ class NetworkModel:
     def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
         with torch.no_grad():
-            return self._traced(x, theta).latent_covariance(x, precision, classes, self._read(theta))
+            return self._traced(x, theta).latent_covariance(x, precision, classes, self._recordings(theta))
 
     def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
         with torch.no_grad():
-            return self._traced(x, theta).latent_variance(x, precision, classes, self._read(theta))
+            return self._traced(x, theta).latent_variance(x, precision, classes, self._recordings(theta))
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
@@ -173,11 +174,11 @@ class NetworkModel:
         if self.network is None or not self.network.head or not self._is_own(theta):
             return self
         with torch.no_grad():
-            return replace(self, read=self.network.recordings(x))
+            return replace(self, recordings=self.network.recordings(x))
 
-    def _read(self, theta: Tensor) -> Sequence[Recording] | None:
-        """What an opened model has read, where it is asked about the same weights."""
-        return self.read if self.read is not None and self._is_own(theta) else None
+    def _recordings(self, theta: Tensor) -> Sequence[Recording] | None:
+        """Those of an opened model, where it is asked about the weights that it was opened at."""
+        return self.recordings if self.recordings is not None and self._is_own(theta) else None
 
     def _check_stored(self) -> None:
         """Checks that the weights of a file are those of its module.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bayescope.network.draws import blocks, fixed, together, widest
+from bayescope.network.draws import blocks, parameters_and_constants, together, widest
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, take_rows
 from bayescope.network.substitution import Substituted
@@ -33,15 +33,14 @@ def push_forward(module: nn.Module, weights: Weights, x: Any, v: Tensor, *, copy
     Raises:
         RuntimeError: if torch has no forward-mode derivative of an operation, or cannot vectorise it.
     """
-    parameters, others = weights.parameters(module), fixed(module, weights)
-    replaced, constants = [*parameters.values(), *others], [other.detach() for other in others]
-    own = tuple(parameter.detach() for parameter in parameters.values())
+    parameters, constants = parameters_and_constants(module, weights)
+    own = tuple(parameter.detach() for parameter in parameters[: len(weights.names)])
     ways = weights.unflat(v)  # zero where a mask fixes an entry
     size = own[0].element_size()
 
     def moved(rows: Any, chosen: slice) -> Tensor:
         def f(*values: Tensor) -> Tensor:
-            with Substituted(replaced, [*values, *constants]):
+            with Substituted(parameters, [*values, *constants]):
                 return call(module, owned(rows, copy=copy))
 
         def along(*way: Tensor) -> Tensor:

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from bayescope.network.forward import owned
 from bayescope.network.guard import untouched
-from bayescope.network.inputs import call, count_rows, take_rows
+from bayescope.network.inputs import as_batch, call, count_rows, take_rows
 from bayescope.network.pullback import pull_back
 from bayescope.network.substitution import Substituted
 from bayescope.network.vectorising import vectorising
@@ -55,7 +54,7 @@ def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, se
     def row(one: Any, cotangents: Tensor) -> Tensor:
         def f(*values: Tensor) -> Tensor:
             with Substituted(parameters, values):
-                return call(module, tree_map(_as_batch, one))[0]
+                return call(module, as_batch(one))[0]
 
         pullback: Any = torch.func.vjp(f, *[parameter.detach() for parameter in parameters])[1]
         gradients = torch.func.vmap(pullback)(cotangents)
@@ -93,7 +92,3 @@ def _side_by_side(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> 
     """(K, p) from the gradients (K, *shape) of each parameter, whose shape may be that of a number."""
     pairs = zip(gradients, parameters, strict=True)
     return torch.cat([gradient.reshape(len(gradient), parameter.numel()) for gradient, parameter in pairs], 1)
-
-
-def _as_batch(value: Any) -> Any:
-    return value.unsqueeze(0) if isinstance(value, Tensor) else value

@@ -125,7 +125,8 @@ def bars(
         most: how many terms have a line of their own.
         order: of the terms, by default the largest contributions first.
     """
-    parts, low, high = (part[row, :, None] if part.ndim == 2 else part[row] for part in _terms(shown))
+    sides = (shown.contributions, shown.low, shown.high)
+    parts, low, high = (part[row, :, None] if part.ndim == 2 else part[row] for part in sides)
     parts, low, high = parts[:, output], low[:, output], high[:, output]
     order = np.argsort(-np.abs(parts), kind="stable") if order is None else order
     kept, rest = order[: checks.count("most", most)], order[most:]
@@ -160,10 +161,6 @@ def _named(panel: Axes, names: Sequence[str]) -> None:
     panel.set_ylim(len(names) - 0.4, -0.6)
     panel.tick_params(axis="y", length=0)
     panel.spines["left"].set_visible(False)
-
-
-def _terms(shown: Explanation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return shown.contributions, shown.low, shown.high
 
 
 def _with_value(shown: Explanation, row: int, term: int) -> str:

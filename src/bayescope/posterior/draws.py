@@ -77,7 +77,7 @@ class DrawsPosterior(Posterior):
         return self.flat[torch.randint(self.flat.shape[0], (checks.count("n", n),), generator=source)]
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
-        if isinstance(function, LinearizedModel):  # draws of the tangent's weights, which the model has a use for, too
+        if isinstance(function, LinearizedModel):  # the draws are weights of the tangent, and of the model itself
             function = function.model if options.method == "sampled" else function
             options = options._replace(method=None)
         options.refuse_integration(f"draws by {self.record.method}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,17 +91,15 @@ class GaussianPosterior(Posterior):
         """
         point = as_points(theta, self.precision.dim)
         u = point if self.transform is None else self.transform.inverse(point)
-        offset = (u - self.location).reshape(-1, self.precision.dim)
-        quadratic = (offset * self.precision.multiply(offset.mT).mT).sum(-1).reshape(u.shape[:-1])
-        density = 0.5 * (self.precision.logdet() - self.precision.dim * math.log(2 * math.pi) - quadratic)
+        density = self._as_prior().log_prob(u)
         return density if self.transform is None else density - self.transform.log_jacobian(u)
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         integral, x = likelihood.integral(options.integral, function.outputs), function.inputs(x)
-        samples = options.samples or DEFAULT_SAMPLES
         if (options.method or self._usual(options)) == "sampled":
             if options.integral is not None:
                 raise InputError("integral: sampled weights leave nothing to integrate. Leave it out, or linearize.")
+            samples = options.samples or DEFAULT_SAMPLES
             f = function.sampled(x, self.location, self.precision, samples, options.generator)
             values, shape = in_rows(f, 1)
             return Answer(DrawsLatent(values), f"sampled, {samples} draws of the weights", shape)
@@ -119,11 +116,7 @@ class GaussianPosterior(Posterior):
             return Answer(MarginalLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
         _require_room(mean)
         cov = function.covariance(x, self.location, self.precision).flatten(0, -3)
-        latent = GaussianLatent(mean, cov, integral)
-        if integral == "monte_carlo":
-            drawn = latent.with_draws(samples, options.generator)
-            return Answer(drawn, f"linearized, monte_carlo with {samples} draws", shape)
-        return Answer(latent, f"linearized, {integral} integral", shape)
+        return Answer(*_integrated(GaussianLatent(mean, cov, integral), options), shape)
 
     def _top(
         self,
@@ -149,11 +142,7 @@ class GaussianPosterior(Posterior):
             whole = together.marginals(integral)
             top = TopLatent(whole, classes, classes, together.chosen)
             return Answer(whole, f"linearized, {integral} integral, {rest}", shape, top)
-        joined, note = together.gaussian(integral), f"linearized, {integral} integral"
-        if integral == "monte_carlo":
-            samples = options.samples or DEFAULT_SAMPLES
-            joined = joined.with_draws(samples, options.generator)
-            note = f"linearized, monte_carlo with {samples} draws"
+        joined, note = _integrated(together.gaussian(integral), options)
         columns = torch.arange(options.top, device=classes.device).expand(classes.shape)
         return Answer(joined, f"{note}, {rest}", shape, TopLatent(joined, columns, classes, together.chosen))
 
@@ -185,6 +174,14 @@ class GaussianPosterior(Posterior):
         if self.transform is None:
             return self.location, covariance
         return pushforward_moments(self.transform, self.location, covariance)
+
+
+def _integrated(latent: GaussianLatent, options: Options) -> tuple[GaussianLatent, str]:
+    """The latent, with draws of f where these are its integral, and a note of how it is integrated."""
+    if latent.integral != "monte_carlo":
+        return latent, f"linearized, {latent.integral} integral"
+    samples = options.samples or DEFAULT_SAMPLES
+    return latent.with_draws(samples, options.generator), f"linearized, monte_carlo with {samples} draws"
 
 
 def _require_room(mean: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from bayescope.inference_mode import outside_inference_mode
 from bayescope.latent import Latent
 from bayescope.likelihoods import Categorical, Likelihood, described
 from bayescope.models import Model
+from bayescope.network.inputs import leaves, tensors
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
@@ -418,22 +419,10 @@ class Posterior(ABC):
 
 def has_tensors(x: Any) -> bool:
     """Whether inputs came as tensors, alone or in a tuple, list or dict."""
-    return any(isinstance(value, Tensor) for value in leaves(x))
+    return any(True for _ in tensors(x))
 
 
 def requires_grad(x: Any) -> bool:
     """Whether inputs are tensors of which one requires a gradient."""
     values = list(leaves(x))
     return all(isinstance(value, Tensor) for value in values) and any(value.requires_grad for value in values)
-
-
-def leaves(x: Any) -> Iterator[Any]:
-    """What inputs hold, alone or in a tuple, list or dict."""
-    if isinstance(x, Mapping):
-        for value in x.values():
-            yield from leaves(value)
-    elif isinstance(x, tuple | list):
-        for value in x:
-            yield from leaves(value)
-    else:
-        yield x

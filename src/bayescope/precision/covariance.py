@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
+from bayescope.precision.diagonals import not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
 from bayescope.storage import stored
@@ -16,7 +17,7 @@ from bayescope.tape import Tape
 
 
 @stored("whitened_covariance")
-class Whitened(NamedTuple):
+class WhitenedCovariance(NamedTuple):
     """Σ = S^{½} (I + W Wᵀ) S^{½} and I + Wᵀ W = C Cᵀ, with C lower triangular.
 
     Attributes:
@@ -57,10 +58,9 @@ class LowRankCovariance:
             )
         self._variances, self._factor = variances.to(torch.float64), factor.to(torch.float64)
         self._name = name
-        if not (torch.isfinite(self._variances).all() and torch.isfinite(self._factor).all()):
-            raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+        refuse_not_finite(name, self._variances, self._factor)
         if (self._variances < 0).any():
-            raise self._singular("variances of 0 or more")
+            raise not_positive(name, self._variances, "variances of 0 or more")
 
     @property
     def dim(self) -> int:
@@ -190,26 +190,20 @@ class LowRankCovariance:
         return cls(state.shared["variances"], state.shared["factor"], name=state.name)
 
     @cached_property
-    def _whitened(self) -> Whitened:
+    def _whitened(self) -> WhitenedCovariance:
         """W and C; C by the triangle of [I; W], which squares nothing: WᵀW would lose what lies under its largest."""
         if (self._variances == 0).any():
-            raise self._singular("positive variances beside the low rank, to have an inverse")
+            raise not_positive(
+                self._name, self._variances, "positive variances beside the low rank, to have an inverse"
+            )
         whitened = self._variances.rsqrt()[:, None] * self._factor
         _, upper = torch.linalg.qr(torch.cat([self._identity(), whitened]))
-        return Whitened(whitened, (upper * upper.diagonal().detach().sign()[:, None]).mT)
+        return WhitenedCovariance(whitened, (upper * upper.diagonal().detach().sign()[:, None]).mT)
 
-    def _rooted(self, z: Tensor, whitened: Whitened) -> Tensor:
+    def _rooted(self, z: Tensor, whitened: WhitenedCovariance) -> Tensor:
         """S^{½} (I + W (I + C)⁻¹ Wᵀ) z for z of shape (P, K)."""
         inner = torch.linalg.solve_triangular(whitened.lower + self._identity(), whitened.factor.mT @ z, upper=False)
         return self._variances.sqrt()[:, None] * (z + whitened.factor @ inner)
 
     def _identity(self) -> Tensor:
         return torch.eye(self.rank, dtype=torch.float64, device=self._factor.device)
-
-    def _singular(self, expected: str) -> NotPositiveDefiniteError:
-        index = int(self._variances.detach().argmin())
-        smallest = float(self._variances[index])
-        direction = torch.zeros_like(self._variances)
-        direction[index] = 1.0
-        message = f"{self._name}: expected {expected}, got {smallest:.6g} at index {index}."
-        return NotPositiveDefiniteError(message, smallest, direction)

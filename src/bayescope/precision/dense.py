@@ -10,10 +10,14 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
+from bayescope.precision.diagonals import refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
 from bayescope.storage import stored
 from bayescope.tape import Tape
+
+# So many columns of L⁻¹ are there at once where nothing but their lengths is asked for.
+COLUMNS = 128
 
 
 class _LogDeterminant(torch.autograd.Function):
@@ -49,7 +53,7 @@ class DensePrecision:
 
     def __init__(self, matrix: Tensor, *, name: str = "the precision", semidefinite: bool = False) -> None:
         symmetric = matrix.to(torch.float64)
-        symmetric = 0.5 * (symmetric + symmetric.mT)
+        symmetric = (symmetric + symmetric.mT).mul_(0.5)
         self._matrix, self._name, self._semidefinite = symmetric, name, semidefinite
         if not semidefinite:
             self._cholesky = _cholesky(symmetric, name)
@@ -66,13 +70,7 @@ class DensePrecision:
         """
         symmetric = covariance.to(torch.float64)
         symmetric = 0.5 * (symmetric + symmetric.mT)
-        upper = _cholesky(symmetric.flip(0, 1), name).flip(0, 1)
-        precision = cls.__new__(cls)
-        precision._name, precision._semidefinite = name, False
-        identity = torch.eye(symmetric.shape[0], dtype=torch.float64, device=symmetric.device)
-        precision._cholesky = torch.linalg.solve_triangular(upper.mT, identity, upper=False)
-        precision._matrix = precision._cholesky @ precision._cholesky.mT
-        return precision
+        return cls._from_upper(_cholesky(symmetric.flip(0, 1), name).flip(0, 1), name)
 
     @classmethod
     def from_root(cls, root: Tensor, *, name: str = "the covariance") -> DensePrecision:
@@ -91,10 +89,15 @@ class DensePrecision:
             raise NotPositiveDefiniteError(
                 f"{name}: expected a square root that is finite and invertible, got another."
             )
-        identity = torch.eye(upper.shape[0], dtype=torch.float64, device=upper.device)
+        return cls._from_upper(upper * diagonal.sign(), name)
+
+    @classmethod
+    def _from_upper(cls, upper: Tensor, name: str) -> DensePrecision:
+        """A = (U Uᵀ)⁻¹ for U upper triangular with a positive diagonal."""
         precision = cls.__new__(cls)
         precision._name, precision._semidefinite = name, False
-        precision._cholesky = torch.linalg.solve_triangular((upper * diagonal.sign()).mT, identity, upper=False)
+        identity = torch.eye(upper.shape[0], dtype=torch.float64, device=upper.device)
+        precision._cholesky = torch.linalg.solve_triangular(upper.mT, identity, upper=False)
         precision._matrix = precision._cholesky @ precision._cholesky.mT
         return precision
 
@@ -106,7 +109,12 @@ class DensePrecision:
     def add_diagonal(self, diagonal: Tensor | float) -> DensePrecision:
         """A + diag(d) for d a scalar or of shape (P,)."""
         values = torch.as_tensor(diagonal, dtype=torch.float64, device=self._matrix.device).expand(self.dim)
-        return DensePrecision(self._matrix + torch.diag(values), name=self._name)
+        precision = DensePrecision.__new__(DensePrecision)
+        # A is symmetric already: the sum is the only matrix that is made beside its factor.
+        precision._matrix = self._matrix.diagonal_scatter(self._matrix.diagonal() + values)
+        precision._name, precision._semidefinite = self._name, False
+        precision._cholesky = _cholesky(precision._matrix, self._name)
+        return precision
 
     def _check_stored(self) -> None:
         shapes = {tuple(matrix.shape) for matrix in (self._matrix, vars(self).get("_cholesky", self._matrix))}
@@ -138,7 +146,8 @@ class DensePrecision:
 
     def solve(self, b: Tensor) -> Tensor:
         """A⁻¹ b by two triangular solves, for b of shape (P,) or (P, K)."""
-        return torch.cholesky_solve(b.reshape(self.dim, -1), self._cholesky).reshape(b.shape)
+        half = torch.linalg.solve_triangular(self._cholesky, b.reshape(self.dim, -1), upper=False)
+        return torch.linalg.solve_triangular(self._cholesky.mT, half, upper=True).reshape(b.shape)
 
     def sqrt_solve(self, z: Tensor) -> Tensor:
         """L⁻ᵀ z for z of shape (P,) or (P, K): (L⁻ᵀ)(L⁻ᵀ)ᵀ = (L Lᵀ)⁻¹."""
@@ -161,8 +170,14 @@ class DensePrecision:
         return self._matrix.diagonal()
 
     def marginal_variance(self) -> Tensor:
-        """The diagonal of A⁻¹, shape (P,)."""
-        return self._inverse_root.square().sum(0)
+        """The diagonal of A⁻¹, shape (P,): the squared lengths of the columns of L⁻¹, some of them at a time."""
+        lengths = []
+        for start in range(0, self.dim, COLUMNS):
+            unit = self._matrix.new_zeros(self.dim, min(COLUMNS, self.dim - start))
+            unit[start:].fill_diagonal_(1.0)
+            columns = torch.linalg.solve_triangular(self._cholesky, unit, upper=False)
+            lengths.append(columns.square().sum(0))
+        return torch.cat(lengths)
 
     def to_dense(self) -> Tensor:
         """A, shape (P, P)."""
@@ -199,8 +214,7 @@ def _cholesky(matrix: Tensor, name: str) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
         return factor
-    if not torch.isfinite(matrix).all():
-        raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+    refuse_not_finite(name, matrix)
     values, vectors = torch.linalg.eigh(matrix.detach())
     smallest, direction = float(values[0]), vectors[:, 0]
     raise NotPositiveDefiniteError(

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.errors import NotPositiveDefiniteError
+from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
 from bayescope.storage import stored
@@ -59,15 +59,15 @@ class DiagonalPrecision:
 
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""
-        return _scaled(self._values, v)
+        return diagonal_times(self._values, v)
 
     def solve(self, b: Tensor) -> Tensor:
         """A⁻¹ b for b of shape (P,) or (P, K)."""
-        return _scaled(self._positive.reciprocal(), b)
+        return diagonal_times(self._positive.reciprocal(), b)
 
     def sqrt_solve(self, z: Tensor) -> Tensor:
         """A^{−½} z for z of shape (P,) or (P, K)."""
-        return _scaled(self._positive.rsqrt(), z)
+        return diagonal_times(self._positive.rsqrt(), z)
 
     def covariance_of(self, tape: Tape) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, K, K), in the tape's dtype and then float64."""
@@ -103,18 +103,8 @@ class DiagonalPrecision:
         return _positive(self._values, self._name)
 
 
-def _scaled(values: Tensor, v: Tensor) -> Tensor:
-    return values * v if v.ndim == 1 else values[:, None] * v
-
-
 def _positive(values: Tensor, name: str) -> Tensor:
-    if not torch.isfinite(values).all():
-        raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+    refuse_not_finite(name, values)
     if values.numel() and values.min() <= 0:
-        index = int(values.argmin())
-        direction = torch.zeros_like(values)
-        direction[index] = 1.0
-        smallest = float(values[index])
-        message = f"{name}: expected positive entries, got {smallest:.6g} at index {index}."
-        raise NotPositiveDefiniteError(message, smallest, direction)
+        raise not_positive(name, values, "positive entries")
     return values

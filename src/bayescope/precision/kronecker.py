@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
+from bayescope.precision.diagonals import refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
@@ -267,8 +268,7 @@ def _congruent(factor: Tensor, scale: Tensor) -> Tensor:
 
 
 def _eigen(factor: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
-    if not torch.isfinite(factor).all():
-        raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+    refuse_not_finite(name, factor)
     if factor.ndim == 2:
         return factor, None
     values, vectors = torch.linalg.eigh(factor)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
+from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.state import State
 from bayescope.storage import stored
@@ -24,7 +25,7 @@ SHARE = {torch.float64: 1e-8, torch.float32: 1e-4}
 @stored("whitened_precision")
 @final
 @dataclass(frozen=True, eq=False)
-class Whitened:
+class WhitenedPrecision:
     """A = D^{½} (I + U diag(m) Uᵀ) D^{½}, with U orthonormal.
 
     Attributes:
@@ -111,20 +112,20 @@ class LowRankPrecision:
 
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""
-        return self._vectors @ _scaled(self._values, self._vectors.mT @ v) + _scaled(self._diagonal, v)
+        return self._vectors @ diagonal_times(self._values, self._vectors.mT @ v) + diagonal_times(self._diagonal, v)
 
     def solve(self, b: Tensor) -> Tensor:
         """A⁻¹ b for b of shape (P,) or (P, K)."""
         w = self._whitened
         root = w.diagonal.rsqrt()
-        x = _scaled(root, b)
-        return _scaled(root, x - w.vectors @ _scaled(w.values / (1 + w.values), w.vectors.mT @ x))
+        x = diagonal_times(root, b)
+        return diagonal_times(root, x - w.vectors @ diagonal_times(w.values / (1 + w.values), w.vectors.mT @ x))
 
     def sqrt_solve(self, z: Tensor) -> Tensor:
         """D^{−½} (I + U diag((1 + m)^{−½} − 1) Uᵀ) z for z of shape (P,) or (P, K)."""
         w = self._whitened
         coefficients = (1 + w.values).rsqrt() - 1
-        return _scaled(w.diagonal.rsqrt(), z + w.vectors @ _scaled(coefficients, w.vectors.mT @ z))
+        return diagonal_times(w.diagonal.rsqrt(), z + w.vectors @ diagonal_times(coefficients, w.vectors.mT @ z))
 
     def covariance_of(self, tape: Tape) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, K, K): J D⁻¹ Jᵀ less what the data determine, from the tape.
@@ -133,7 +134,7 @@ class LowRankPrecision:
         """
         w = self._whitened
         prior = _single(tape.gram((1 / w.diagonal).expand(self.dim)))
-        along = tape.multiply(_scaled(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
+        along = tape.multiply(diagonal_times(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
         posterior = prior.to(torch.float64) - (along * (w.values / (1 + w.values))) @ along.mT
         if _keeps_digits(posterior.diagonal(dim1=-2, dim2=-1), prior.diagonal(dim1=-2, dim2=-1)):
             return posterior
@@ -143,7 +144,7 @@ class LowRankPrecision:
         """The diagonal of `covariance_of`, shape (N, K)."""
         w = self._whitened
         prior = _single(tape.norms((1 / w.diagonal).expand(self.dim)))
-        along = tape.multiply(_scaled(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
+        along = tape.multiply(diagonal_times(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
         posterior = prior.to(torch.float64) - along.square() @ (w.values / (1 + w.values))
         if _keeps_digits(posterior, prior):
             return posterior
@@ -179,20 +180,15 @@ class LowRankPrecision:
         return _eigen(self._vectors, self._values, self._name)
 
     @cached_property
-    def _whitened(self) -> Whitened:
+    def _whitened(self) -> WhitenedPrecision:
         d = self._diagonal
         if not d.min() > 0:
-            index = int(d.argmin())
-            raise NotPositiveDefiniteError(
-                f"{self._name}: expected a positive diagonal beside the low rank, got {float(d[index]):.6g} at index "
-                f"{index}. Add a prior precision.",
-                float(d[index]),
-                torch.nn.functional.one_hot(torch.tensor(index), self.dim).to(d),
-            )
+            expected = "a positive diagonal beside the low rank"
+            raise not_positive(self._name, d.expand(self.dim), expected, "Add a prior precision.")
         if d.shape == (1,):
             vectors, values = self._eigen[0], self._eigen[1] / d
         else:
-            vectors, values = _eigen(_scaled(d.rsqrt(), self._eigen[0]), self._eigen[1], self._name)
+            vectors, values = _eigen(diagonal_times(d.rsqrt(), self._eigen[0]), self._eigen[1], self._name)
         if values.numel() and not values.min() > -1:
             index = int(values.argmin())
             direction = d.rsqrt() * vectors[:, index].detach()
@@ -203,7 +199,7 @@ class LowRankPrecision:
                 smallest,
                 direction / direction.norm(),
             )
-        return Whitened(vectors, values, d)
+        return WhitenedPrecision(vectors, values, d)
 
     def _split(self, tape: Tape) -> Iterator[tuple[Tensor, Tensor]]:
         """Roots of the two parts of J A⁻¹ Jᵀ for blocks of rows: beside U (n, K, P), and along it (n, K, r)."""
@@ -216,8 +212,7 @@ class LowRankPrecision:
 
 def _eigen(vectors: Tensor, values: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """The eigenvectors and eigenvalues of V diag(λ) Vᵀ, by V = Q R and those of the small R diag(λ) Rᵀ."""
-    if not (torch.isfinite(vectors).all() and torch.isfinite(values).all()):
-        raise NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
+    refuse_not_finite(name, vectors, values)
     orthonormal, triangle = torch.linalg.qr(vectors)
     eigenvalues, rotation = torch.linalg.eigh((triangle * values) @ triangle.mT)
     return orthonormal @ rotation, eigenvalues
@@ -230,7 +225,3 @@ def _single(values: Tensor) -> Tensor:
 
 def _keeps_digits(posterior: Tensor, prior: Tensor) -> bool:
     return bool((posterior >= SHARE[prior.dtype] * prior).all())
-
-
-def _scaled(values: Tensor, v: Tensor) -> Tensor:
-    return values * v if v.ndim == 1 else values[:, None] * v

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
+from bayescope.precision.diagonals import diagonal_times, refuse_not_finite
 from bayescope.precision.product import KroneckerProduct
 from bayescope.storage import stored
 from bayescope.tape import Tape
@@ -48,6 +49,7 @@ class Spectrum:
         """
         smallest, largest = torch.aminmax(values.detach())
         if not (smallest > 0 and largest < torch.inf):  # NaN fails both
+            refuse_not_finite(name, values)
             raise _not_positive(name, basis, values.detach().flatten())
         return cls(basis, values, log_scale, residual)
 
@@ -65,13 +67,13 @@ class Spectrum:
         """A⁻¹ b for b of shape (P,) or (P, K)."""
         x = self._solve(b)
         residual = self._differentiated
-        return x if residual is None else x - self._solve(_scaled(residual, x))
+        return x if residual is None else x - self._solve(diagonal_times(residual, x))
 
     def sqrt_solve(self, z: Tensor) -> Tensor:
         """B s^{−½} z for z of shape (P,) or (P, K); (I − ½ A⁻¹ diag(ρ)) B s^{−½} is a root to first order too."""
-        x = self.basis.apply(_scaled(self.values.rsqrt().flatten(), z))
+        x = self.basis.apply(diagonal_times(self.values.rsqrt().flatten(), z))
         residual = self._differentiated
-        return x if residual is None else x - 0.5 * self._solve(_scaled(residual, x))
+        return x if residual is None else x - 0.5 * self._solve(diagonal_times(residual, x))
 
     def covariance_of(self, tape: Tape) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, K, K): the Gram matrix of J B under s⁻¹."""
@@ -104,7 +106,7 @@ class Spectrum:
         return None if self.residual is None or not torch.is_grad_enabled() else self.residual.flatten()
 
     def _solve(self, b: Tensor) -> Tensor:
-        return self.basis.apply(_scaled(self._inverse(), self.basis.mT.apply(b)))
+        return self.basis.apply(diagonal_times(self._inverse(), self.basis.mT.apply(b)))
 
     def _variances(self) -> Tensor:
         return self.basis.squares_apply(self._inverse())
@@ -126,13 +128,7 @@ class Spectrum:
         return self.values.reciprocal().flatten()
 
 
-def _scaled(values: Tensor, v: Tensor) -> Tensor:
-    return values * v if v.ndim == 1 else values[:, None] * v
-
-
 def _not_positive(name: str, basis: KroneckerProduct, values: Tensor) -> NotPositiveDefiniteError:
-    if not torch.isfinite(values).all():
-        return NotPositiveDefiniteError(f"{name}: expected finite entries, got NaN or infinity.")
     index = int(values.argmin())
     smallest, unit = float(values[index]), torch.zeros_like(values)
     unit[index] = 1.0

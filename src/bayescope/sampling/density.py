@@ -14,7 +14,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.log_density import CallableDensity, LogDensity
 from bayescope.models import LinearModel
-from bayescope.network.draws import fixed, substituted
+from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, count_rows, map_tensors, take_rows
 from bayescope.network.substitution import Substituted
@@ -110,12 +110,11 @@ class NetworkDensity:
 
     def _log_likelihood(self, theta: Tensor) -> Tensor:
         """Σ_n log p(y_n∣f(x_n, θ)), a scalar in the graph of θ, for θ of shape (P,)."""
-        parameters, values = substituted(self.module, self.weights, theta)
-        others = fixed(self.module, self.weights)
-        constants = [other.detach() for other in others]
+        parameters, constants = parameters_and_constants(self.module, self.weights)
+        values = values_at(self.module, self.weights, theta)
         total = theta.new_zeros(())
         for x, y in self._blocks:
-            with Substituted([*parameters, *others], [*values, *constants]):
+            with Substituted(parameters, [*values, *constants]):
                 f = call(self.module, owned(x, copy=True))  # which it may write over
             total = total + log_likelihood(self.likelihood, f, y).to(theta)
         return total

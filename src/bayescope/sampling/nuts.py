@@ -14,7 +14,7 @@ from bayescope.density.convergence import FEWEST_DRAWS
 from bayescope.density.nutpie_adapter import nuts_draws
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
-from bayescope.laplace.laplace import own
+from bayescope.laplace.laplace import own_copy
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.log_density import LogDensity
 from bayescope.network.forward import reading
@@ -116,7 +116,7 @@ def nuts(
         tune, chains = checks.count("tune", tune), checks.count("chains", chains)
         target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
     processes = present()
-    module, source = own(model), processes.common_generator(source)
+    module, source = own_copy(model), processes.common_generator(source)
     _require_all_rows(data)
     share_weights(module)
     exact = copy.deepcopy(module).to(torch.float64)

@@ -27,7 +27,7 @@ FORMAT = 1
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
 # A manifest has labels, names and traces: one beyond this is none of ours.
 MOST_MANIFEST = 256 * 2**20
-# Sizes and offsets from here on stand in the fields that zip64 adds, and in the usual ones this stands.
+# Sizes and offsets from this on are written into the fields that zip64 adds; the usual fields then hold this number.
 MOST = WIDE = 0xFFFFFFFF
 
 _LOCAL, _CENTRAL, _END = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s4H2LH")

@@ -23,7 +23,6 @@ from bayescope.storage.modules import ModelError, Replacements
 from bayescope.storage.registry import name_of
 from bayescope.storage.tensors import described, pieces, read
 
-SUFFIX = ".bayes"
 PACKAGES = ("torch", "numpy", "scikit-learn")
 # Of the reason why a file cannot be read.
 MOST_LETTERS = 200

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-# Lists and mappings of more are judged by their first entries.
+# Of longer lists and mappings only so many entries are looked at, the first ones.
 MOST = 1000
 
 _EXACTLY = (tuple, list, dict)

@@ -31,7 +31,7 @@ class Kind:
         type: the class.
         parts: what an object is made of, with annotations; ``None`` for those of a dataclass's fields.
         without: fields that files leave out, and that come back as their defaults.
-        told: the field in which an object that was read has the names of those that it had, and has no more.
+        told: the field that lists, on an object that was read, which of ``without`` it had when it was saved.
         kept: cached properties that are computed and stored too.
         version: of the parts' names and meanings.
         migrations: from a version to the next, for files of older ones.
@@ -60,7 +60,7 @@ class Kind:
 
     @cached_property
     def defaults(self) -> frozenset[str]:
-        """The fields that files of before they were there may do without."""
+        """The fields with a default: a file that is older than such a field does not have it."""
         if not is_dataclass(self.type):
             return frozenset()
         return frozenset(
@@ -135,9 +135,9 @@ def stored(
 
     An estimator, as scikit-learn has them, is saved by its parameters and all that it has learnt but ``without``.
 
-    Reading makes them by the class's own constructor, so that what it checks is checked. It fits frozen dataclasses
-    whose constructor takes their fields, and other classes whose ``parts`` are named, which are put back as they are.
-    A method ``_check_stored`` of the class then raises where the parts do not go together.
+    A dataclass or named tuple is read back by its own constructor, so that what that checks is checked; an object of a
+    class whose ``parts`` are named gets these as its attributes. A method ``_check_stored`` of the class then raises
+    where the parts do not go together.
 
     Args:
         name: in files, where it stays when the class moves or is renamed.

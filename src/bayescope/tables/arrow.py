@@ -9,7 +9,7 @@ import numpy as np
 
 from bayescope import checks
 from bayescope.errors import BayescopeError, InputError, InputTypeError
-from bayescope.tables.cells import DATES, NUMBERS_OR_TEXT, column_of_cells
+from bayescope.tables.cells import DATES, NUMBERS_OR_TEXT, column_of_cells, numeric_column
 from bayescope.tables.columns import Column, Kind
 
 
@@ -81,14 +81,7 @@ def column_of(table: str, name: str, array: Any, *, typed: Any, labels: bool, st
     wide = array.cast("float32") if types.is_float16(array.type) else array
     # Whole numbers beyond 2⁵³ are rounded, as NumPy does it.
     values = np.ascontiguousarray(wide.cast("float64", safe=False).to_numpy(zero_copy_only=False))
-    infinite = np.isinf(values)
-    if infinite.any():
-        row = int(np.argmax(infinite))
-        raise InputError(
-            f"{table}: expected finite numbers in column {name!r}, got {float(values[row])} in row {start + row}. "
-            "Where it stands for a missing value, leave the cell empty."
-        )
-    return Column(name, "numeric", values)
+    return numeric_column(table, name, values, start=start, missing="leave the cell empty")
 
 
 def _labels(table: str, name: str, array: Any, *, declared: bool, numbers: bool) -> Column:

@@ -74,8 +74,15 @@ def column_of_cells(
     return numeric_column(table, name, values)
 
 
-def numeric_column(table: str, name: str, values: np.ndarray) -> Column:
+def numeric_column(table: str, name: str, values: np.ndarray, *, start: int = 0, missing: str = "put NaN") -> Column:
     """The column of float64 numbers with NaN where missing.
+
+    Args:
+        table: its name, for messages.
+        name: of the column.
+        values: shape (N,).
+        start: the first value's row, for messages.
+        missing: how the table is told that a value is missing.
 
     Raises:
         InputError: if one is infinite.
@@ -83,7 +90,7 @@ def numeric_column(table: str, name: str, values: np.ndarray) -> Column:
     infinite = np.isinf(values)
     if infinite.any():
         row = int(np.argmax(infinite))
-        raise _infinite(table, name, float(values[row]), row)
+        raise _infinite(table, name, float(values[row]), start + row, missing)
     return Column(name, "numeric", values)
 
 
@@ -132,10 +139,10 @@ def _refusal(table: str, name: str, family: str, cells: np.ndarray, missing: np.
     return InputTypeError(f"{table}: expected numbers or labels in column {name!r}, {got}. {advice}.")
 
 
-def _infinite(table: str, name: str, value: float, row: int) -> InputError:
+def _infinite(table: str, name: str, value: float, row: int, missing: str = "put NaN") -> InputError:
     return InputError(
         f"{table}: expected finite numbers in column {name!r}, got {value} in row {row}. Where it stands for a missing "
-        "value, put NaN."
+        f"value, {missing}."
     )
 
 

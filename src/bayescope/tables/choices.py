@@ -1,4 +1,4 @@
-"""Which rows of a table on disk are read: all, every so-manieth, the others, or all but some."""
+"""Which rows of a table on disk are read: all, every k-th, the others, or all but some."""
 
 from __future__ import annotations
 

@@ -169,10 +169,10 @@ class TableDataset:
         return pd.DataFrame({column.name: pd.Series(column.values, dtype=column.values.dtype) for column in columns})
 
     def split(self, every: int) -> tuple[TableDataset, TableDataset]:
-        """The table without every so-manieth row, and a table of these, such as rows to judge a fit by.
+        """The table without each ``every``-th row, and a table of these, such as rows to judge a fit by.
 
         Args:
-            every: at least 2; the rows ``every − 1``, ``2 every − 1``, … counted from 0, are the second table's.
+            every: at least 2; the second table has the rows ``every − 1``, ``2 every − 1``, … counted from 0.
 
         Raises:
             InputError: if a part is left without rows.
@@ -207,11 +207,18 @@ class TableDataset:
         """
         arrow = arrow_module()
         schema = arrow.schema([self._fields[name] for name in names])
-        for part in self._parts:
+        for part, start in zip(self._parts, self._bounds, strict=False):
+            first = start
             with _told(part.name):
                 for batch in part.batches(names, 0, part.rows, size):
                     arrays = [batch[field.name].cast(field.type) for field in schema]
-                    yield arrow.RecordBatch.from_arrays(arrays, schema=schema)
+                    whole = arrow.RecordBatch.from_arrays(arrays, schema=schema)
+                    kept = self._choice.among([Column("row", "numeric", np.arange(whole.num_rows))], first)[0].values
+                    first += whole.num_rows
+                    if len(kept) == whole.num_rows:
+                        yield whole
+                    elif len(kept):
+                        yield whole.take(kept)
 
     def type_of(self, name: str) -> Any:
         """The type of a column, one of pyarrow's."""

@@ -219,14 +219,13 @@ class Preprocessing:
         """What the numbers are, for a summary: a prior has their units."""
         kinds = dict(zip(self.columns, self.kinds, strict=True))
         labels = [name for name, kind in kinds.items() if kind == "categorical"]
-        missing = [name for name in kinds.keys() - labels if f"{name} missing" in self.names]
+        missing = [name for name, kind in kinds.items() if kind == "numeric" and f"{name} missing" in self.names]
         notes = {} if len(labels) == len(kinds) else {"inputs": UNITS[self.scaling]}
         if labels:
             unit = "" if self.encoding == "one_hot" or self.scaling is None else f", {UNITS[self.scaling]}"
             notes["labels"] = f"{_listed(labels)}: {ENCODINGS[self.encoding]}{unit}"
         if missing:
-            in_order = [name for name in self.columns if name in missing]
-            notes["missing numbers"] = f"{_listed(in_order)}: the mean, and a column that is 1 there"
+            notes["missing numbers"] = f"{_listed(missing)}: the mean, and a column that is 1 there"
         return notes
 
     def _joined(self, numbers: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ def row_blocks(rows: int, bytes_per_row: int, limit: int | None = None) -> Itera
 def pieces(rows: int, bytes_per_row: int, device: torch.device) -> list[slice]:
     """Ranges of rows to work through: on a CPU of what its cache holds, on a GPU of what fills it.
 
-    Where there are no rows, it is one range of none, since sums and concatenations need its dtype and shape.
+    Where there are no rows there is one empty range: what is summed or concatenated over it has a dtype and a shape.
     """
     limit = min(BLOCK_BYTES, CACHE_BYTES) if device.type == "cpu" else DEVICE_BYTES
     return list(row_blocks(rows, bytes_per_row, limit)) or [slice(0, 0)]

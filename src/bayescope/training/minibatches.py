@@ -63,6 +63,26 @@ class Rows(Protocol):
 
 
 @final
+class OrderedLoader(DataLoader[Any]):
+    """Rows as they come, in blocks, for whatever sums over them; training reads the same rows in another order.
+
+    A sum over the rows, as a curvature is, asks for no order: in blocks of thousands of rows it is spared the calls of
+    many minibatches.
+
+    Args:
+        blocks: the rows as they come, (inputs, targets).
+        minibatches: the same rows in a new order at each pass.
+
+    Attributes:
+        minibatches: what `Minibatches` reads.
+    """
+
+    def __init__(self, blocks: IterableDataset[Any], minibatches: DataLoader[Any]) -> None:
+        super().__init__(blocks, batch_size=None, generator=torch.Generator())
+        self.minibatches = minibatches
+
+
+@final
 class Minibatches:
     """The rows of a data set, an epoch at a time, as (inputs, canonical targets).
 
@@ -75,7 +95,7 @@ class Minibatches:
     are parts already, with an order of each process's own.
 
     Args:
-        data: as in `Batches`.
+        data: as in `Batches`; of an `OrderedLoader` its minibatches.
         module: the network.
         likelihood: p(y∣f), whose form the targets get.
         batch_size: the most rows of a minibatch of all processes; ``None`` for all rows at once.
@@ -100,6 +120,8 @@ class Minibatches:
         self._module, self._likelihood = module, likelihood
         self._processes = present()
         self.cut: Cut | None = None
+        if isinstance(data, OrderedLoader):
+            data = data.minibatches
         self.batch_size: int | None = data.batch_size if isinstance(data, DataLoader) else batch_size
         if isinstance(data, TensorDataset) and len(data.tensors) == 2:
             data = data.tensors

@@ -36,7 +36,7 @@ class Hyperparameters(nn.Module):
     ) -> None:
         super().__init__()
         self._given, self._groups, self._likelihood = prior, groups, likelihood
-        start = None if groups is None else groups.centre(prior.diagonal(len(groups.index)).to(groups.index.device))
+        start = None if groups is None else groups.precisions(prior)
         self.register_buffer("precisions", start)
         self.register_buffer("noise_variance", noise_variance)
 

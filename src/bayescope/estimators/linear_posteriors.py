@@ -1,4 +1,4 @@
-"""How each posterior of a linear classifier is fitted: one table from its name to the inference."""
+"""Each posterior of a linear classifier by its name: the inference, and how it is called for a table."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Task:
     """What is to be fitted.
 
     Attributes:
-        table: the checked table, with the model and the likelihood; its prior is `prior`, or where the search for
-            the precision begins.
+        density: the model, the likelihood and the rows; its prior is the one given, or where the search for the
+            precision begins.
         tune: whether the weights' precision is to be learnt.
         intercept_prior_precision: the intercept's.
         generator: for the samplers.
         chains: options of the samplers that were given: draws, tune, chains.
     """
 
-    table: LinearDensity
+    density: LinearDensity
     tune: bool
     intercept_prior_precision: float
     generator: torch.Generator
@@ -52,7 +52,7 @@ class Task:
     @property
     def weights(self) -> Tensor:
         """A mask of shape (P,): all but the intercepts."""
-        model = self.table.model
+        model = self.density.model
         return torch.arange(model.dim) < model.outputs * model.features
 
 
@@ -77,9 +77,9 @@ class Fitted:
 def _mode(task: Task) -> tuple[Mode, float, str | None]:
     """The mode under the given or the learnt prior, γ there, and what was maximised."""
     if not task.tune:
-        mode = find_mode(task.table)
-        return mode, effective_parameters(task.table.model, mode.density.prior, mode.precision), None
-    tuned = maximise_evidence(task.table, intercept_prior_precision=task.intercept_prior_precision)
+        mode = find_mode(task.density)
+        return mode, effective_parameters(task.density.model, mode.density.prior, mode.precision), None
+    tuned = maximise_evidence(task.density, intercept_prior_precision=task.intercept_prior_precision)
     return tuned.mode, tuned.effective_parameters, "Laplace's evidence" + (USELESS if tuned.useless else "")
 
 
@@ -95,13 +95,13 @@ def _map(task: Task) -> Fitted:
 
 def _iterated(task: Task, infer: Infer, objective: str) -> Fitted:
     """Inference that learns the precision by an objective of its own, from where Laplace's evidence has it."""
-    table = task.table
-    prior = _mode(task)[0].density.prior if task.tune else table.prior
-    posterior = infer(table.with_prior(prior), task.weights if task.tune else None)
+    density = task.density
+    prior = _mode(task)[0].density.prior if task.tune else density.prior
+    posterior = infer(density.with_prior(prior), task.weights if task.tune else None)
     if task.tune:
         learnt = posterior.trace["prior_precision"][-1]
-        prior = weight_prior(table.model, learnt, task.intercept_prior_precision)
-    gamma = effective_parameters(table.model, prior, posterior.precision)
+        prior = weight_prior(density.model, learnt, task.intercept_prior_precision)
+    gamma = effective_parameters(density.model, prior, posterior.precision)
     return Fitted(posterior, prior, gamma, objective if task.tune else None)
 
 
@@ -119,10 +119,10 @@ def _expectation_propagation(density: LinearDensity, tuned: Tensor | None) -> Ga
 
 def _sampled(task: Task, sample: Callable[..., DrawsPosterior]) -> Fitted:
     """A sampler, under the precision that Laplace's evidence has: draws have no evidence of their own."""
-    table, rows = task.table, task.table.table.held()
-    prior = _mode(task)[0].density.prior if task.tune else table.prior
+    density, rows = task.density, task.density.table.held()
+    prior = _mode(task)[0].density.prior if task.tune else density.prior
     options = {"weights": rows.weights, "generator": task.generator, **task.chains}
-    posterior = sample(table.model, table.likelihood, prior, rows.features, rows.targets, **options)
+    posterior = sample(density.model, density.likelihood, prior, rows.features, rows.targets, **options)
     return Fitted(posterior, prior, None, "Laplace's evidence" if task.tune else None)
 
 

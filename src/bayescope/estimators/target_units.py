@@ -1,0 +1,96 @@
+"""The unit of a regression's targets, in which models see them with mean 0 and variance 1, and its noise in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.errors import InputError
+from bayescope.layers.rescaled import Rescaled
+from bayescope.likelihoods import Gaussian
+from bayescope.tables.scaling import Standard
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The unit of the targets of a regression: y = shift + scale · z, for each of D columns.
+
+    Attributes:
+        shift: the means, shape (D,).
+        scale: the standard deviations, 1 where there is none, shape (D,).
+    """
+
+    shift: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def of(cls, targets: np.ndarray, weights: np.ndarray) -> Units:
+        """From targets (N, D) and how often each row counts, (N,)."""
+        each = [Standard.fit(column, weights) for column in targets.T]
+        return cls(np.array([one.mean for one in each]), np.array([one.scale for one in each]))
+
+    def standardised(self, targets: np.ndarray) -> np.ndarray:
+        """z of y, shape (N, D)."""
+        return (targets - self.shift) / self.scale
+
+    def given(self, standardised: Tensor) -> Tensor:
+        """y of z, shape (N, D)."""
+        return standardised * torch.from_numpy(self.scale) + torch.from_numpy(self.shift)
+
+    def notes(self) -> dict[str, str]:
+        """What a summary says of them."""
+        each = (
+            f"less {shift:.6g}, divided by {scale:.6g}" for shift, scale in zip(self.shift, self.scale, strict=True)
+        )
+        return {"y inside the network": "; ".join(each)}
+
+    def restored(self, network: nn.Sequential) -> nn.Sequential:
+        """A network for z as one for y, of the same layers."""
+        return nn.Sequential(*network, Rescaled.of(self.shift, self.scale))
+
+    def maker(self, make: Callable[[int], nn.Sequential]) -> Callable[[int], nn.Sequential]:
+        """The same for a function that makes networks from seeds."""
+        return lambda seed: self.restored(make(seed))
+
+
+def given_noise(noise_variance: Any, scale: np.ndarray, rows: int) -> Gaussian | None:
+    """The likelihood of standardised targets whose noise variance is given; ``None`` stands for "evidence".
+
+    Args:
+        noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y.
+        scale: y's unit in standard deviations, shape (D,).
+        rows: how many there are.
+
+    Raises:
+        InputError: if the noise variance is no positive number, nor one for each target, or is to be learnt of one row.
+        OptionError: if it is another word than "evidence".
+    """
+    if isinstance(noise_variance, str):
+        checks.choice("noise_variance", noise_variance, ["evidence"])
+        refuse_one_row(rows)
+        return None
+    noise = checks.positive("noise_variance", noise_variance).numpy()
+    if noise.shape not in ((), scale.shape):
+        raise InputError(f"noise_variance: expected a number or {len(scale)} of them, got shape {noise.shape}.")
+    standardised = noise / scale**2
+    return Gaussian(standardised if len(standardised) > 1 else standardised[0])
+
+
+def refuse_one_row(rows: int) -> None:
+    """Refuses to learn a noise variance of a single row.
+
+    Raises:
+        InputError: in words that scikit-learn's check_estimator looks for.
+    """
+    if rows < 2:
+        raise InputError(
+            "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a "
+            "noise_variance."
+        )
