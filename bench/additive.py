@@ -26,7 +26,7 @@ from bayescope.additive.families import HiddenNets
 from bayescope.additive.network import AdditiveNetwork
 from bayescope.additive.newton import FIRST_DAMPING, step
 from bayescope.additive.problem import Hyperparameters, Problem, State
-from bayescope.additive.terms import Column, Rows, Term
+from bayescope.additive.terms import FeatureInput, Rows, Term
 from bayescope.likelihoods import Gaussian
 from bench import record, turns
 from bench.turns import Machine, Work, in_turns, ratios, shown
@@ -111,7 +111,7 @@ def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
     """An epoch of the fit of an additive model, which goes on from where the last one ended."""
     rows = Rows(x, torch.full(x.shape, -1))
     weights = torch.ones(len(x), dtype=torch.float64)
-    family = HiddenNets.of([Term(f"x{j}", (Column(j),)) for j in range(FEATURES)], HIDDEN, 1)
+    family = HiddenNets.of([Term(f"x{j}", (FeatureInput(j),)) for j in range(FEATURES)], HIDDEN, 1)
     design = Design.of(family, rows, weights)
     first = family.start(design.points, design.mass, torch.Generator().manual_seed(0))
     problem = Problem((family,), (design,), y, weights, (first,), None)

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import bayescope as bs
-from bench.linear import peak_growth
+from bench.memory import peak_growth
 
 ROWS = 1024
 PRIOR = 1.0

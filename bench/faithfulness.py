@@ -168,6 +168,7 @@ def fitted(task: Task) -> Mapping[str, Callable[[], Any]]:
     point = bs.fit_map(task.module(), data, epochs=200, optimizer="lbfgs", **common, **seeded)
     trained = point.model
     after = {"epochs": 1000, "lr": 0.01, **seeded}
+    bound: dict[str, Any] = {"epochs": 4000, "lr": 0.02, "schedule": "cosine", **common, **seeded}
     return {
         "map": lambda: point,
         "laplace, full": lambda: bs.laplace(trained, data, structure="full", **common),
@@ -175,9 +176,9 @@ def fitted(task: Task) -> Mapping[str, Callable[[], Any]]:
         "laplace, diagonal": lambda: bs.laplace(trained, data, structure="diagonal", **common),
         "laplace, last layer": lambda: bs.laplace(trained, data, weights="last_layer", **common),
         "function space": lambda: bs.function_space(trained, data, **common),
-        "variational, mean field": lambda: bs.variational(trained, data, **common, **after),
-        "variational, low rank": lambda: bs.variational(trained, data, family="low_rank", **common, **after),
-        "variational, full": lambda: bs.variational(trained, data, family="full", **common, **after),
+        "variational, mean field": lambda: bs.variational(trained, data, **bound),
+        "variational, low rank": lambda: bs.variational(trained, data, family="low_rank", **bound),
+        "variational, full": lambda: bs.variational(trained, data, family="full", **bound),
         "MC dropout": lambda: bs.mc_dropout(task.module(), data, rate=0.1, **common, **after),
         "ensemble of 5": lambda: bs.ensemble(task.module, data, members=5, **common, **after),
         "SWAG": lambda: bs.swag(trained, data, epochs=200, **common, **seeded),
@@ -264,6 +265,36 @@ def _evidence(q: Any) -> float | None:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
+TITLES = {"linear": "Logistic and probit regression", "networks": "Small networks"}
+
+
+def summary(name: str, found: list[Record]) -> str:
+    """The least and the greatest of each method over the problems of a part."""
+    methods = [method for method in dict.fromkeys(each["method"] for each in found) if method != "NUTS"]
+    wanted = {"total variation": "total_variation", "the largest": "largest", "evidence less truth": "evidence_gap"}
+    rows = []
+    for method in methods:
+        some = [each for each in found if each["method"] == method]
+        cells = [_range([each[key] for each in some if key in each], ".3f") for key in wanted.values()]
+        if name == "linear":
+            cells.insert(
+                2, _range([each[key] for each in some for key in ("sd_least", "sd_greatest") if key in each], ".2f")
+            )
+        rows.append([method, *cells, _range([each["seconds"] for each in some], ".2g")])
+    header = ["method", "total variation", "its largest", *(["sd over gold"] if name == "linear" else [])]
+    problems = len({each["problem"] for each in found})
+    seconds = _range([each["seconds"] for each in found if each["method"] == "NUTS"], ".0f")
+    said = f"The least and the greatest over {problems} problems. NUTS took {seconds} s."
+    return "\n\n".join([f"## {TITLES[name]}", said, record.table([*header, "evidence less truth", "CPU s"], rows)])
+
+
+def _range(values: list[float], form: str) -> str:
+    if not values:
+        return "–"
+    ends = [format(end, form) for end in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else " to ".join(ends)
+
+
 def shown(found: list[Record]) -> str:
     """A table for each problem."""
     parts = []
@@ -285,7 +316,7 @@ def shown(found: list[Record]) -> str:
             "CPU s",
         ]
         rows = [[each["method"], *_cells(each, sds)] for each in rest]
-        parts += [f"## {problem}", said, record.table(header, rows)]
+        parts += [f"### {problem}", said, record.table(header, rows)]
     return "\n\n".join(parts)
 
 
@@ -315,7 +346,10 @@ def main() -> None:
         if options.only in (None, name):
             found = work()
             parts[name] = {"made": record.made("bench.faithfulness"), "found": found}
-            told = [f"{shown(part['found'])}\n\n{record.origin_told(part['made'])}" for part in parts.values()]
+            told = [
+                "\n\n".join([summary(each, part["found"]), record.origin_told(part["made"]), shown(part["found"])])
+                for each, part in parts.items()
+            ]
             text = record.page("How wrong is it, measured", None, said, told)
             record.save(into, "faithfulness", {"made": record.oldest(parts), "parts": parts}, text)
 

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayescope.additive.additive import Additive, Data, Options, fit_additive
+from bayescope.additive.additive import Additive, Options, fit_additive
 from bayescope.additive.fit import Schedule
 from bayescope.additive.interactions import METHODS, rank
+from bayescope.additive.observed import Data
 from bayescope.additive.terms import Rows
 from bayescope.likelihoods import Bernoulli, Gaussian
 from bayescope.tables import TableEncoding, read_table

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bench import record
-from bench.linear import peak_growth
+from bench.memory import peak_growth
 
 
 class Pixels(nn.Module):

@@ -1,7 +1,7 @@
 """Seconds and memory of a fit to Parquet files of ever more rows, read a block at a time.
 
 Each size is fitted in a process of its own, which has fitted a few rows before, so that libraries are loaded. Memory
-is the highest resident size during the fit, sampled every millisecond, less what was resident before it. The files are
+is the highest resident size during the fit, which the kernel notes, less what was resident before it. The files are
 written to a temporary folder and deleted.
 
     python -m bench.large_tables [--model logistic mlp] [--rows 100000 1000000] [--columns 20] [--quick]
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 import bayescope as bs
 from bench import record
-from bench.linear import peak_growth
+from bench.memory import peak_growth
 
 # Rows that are made and written at a time, a row group of the file each.
 GROUP = 100_000

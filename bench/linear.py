@@ -9,12 +9,8 @@ process of its own: the highest resident size during our fit, sampled, less what
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -23,6 +19,7 @@ from sklearn.linear_model import LogisticRegression
 
 from bayescope.estimators import BayesianLogisticRegression
 from bench import record, turns
+from bench.memory import peak_growth
 from bench.turns import Machine, Work, in_turns, ratios, shown
 
 LBFGS = "scikit-learn, lbfgs"
@@ -37,28 +34,6 @@ def table(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
         X[start : start + 10_000] = X[start : start + 10_000] @ mixing
     logits = X @ (0.3 * rng.standard_normal(columns)) + 0.3
     return X, (rng.random(rows) < 1.0 / (1.0 + np.exp(-logits))).astype(np.int64)
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def peak_growth(work: Callable[[], object]) -> int:
-    """The highest resident size during a call less that before it, sampled every millisecond."""
-    before, peak, done = resident(), [0], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(0.001):
-            peak[0] = max(peak[0], resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    work()
-    done.set()
-    watcher.join()
-    return max(peak[0], resident()) - before
 
 
 def measure_memory(rows: int, columns: int) -> dict[str, float]:

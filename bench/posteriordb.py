@@ -23,6 +23,7 @@ from bench.posteriordb_models import Problem, load, names
 
 # Draws by which the moments of transformed parameters are taken, and by which evidences are corrected.
 DRAWS, IMPORTANCE_DRAWS = 200_000, 10_000
+REGRESSIONS, OTHERS = "regressions", "hierarchies and mixtures"
 
 
 def laplace(problem: Problem) -> Posterior:
@@ -117,6 +118,24 @@ HEADER = [
 HEADER += ["effective", "divergences", "warnings", "s"]
 
 
+def summary(rows: list[dict[str, Any]]) -> str:
+    """The least and the greatest of each method over the regressions, and over what is none."""
+    lines = []
+    for kind in (REGRESSIONS, OTHERS):
+        group = [r for r in rows if r["of"] == kind]
+        for method in METHODS:
+            some = [r for r in group if r["method"] == method]
+            ran = [r for r in some if "failure" not in r]
+            if ran:
+                errors, seconds = [r["mean error"] for r in ran], [r["seconds"] for r in ran]
+                low, high = min(r["sd ratio low"] for r in ran), max(r["sd ratio high"] for r in ran)
+                spread = [f"{min(errors):.3f} to {max(errors):.3f}", f"{low:.2f} to {high:.2f}"]
+                warned = sum(bool(r["warnings"]) for r in ran)
+                told = f"{len(some) - len(ran)} refused, {warned} warned of"
+                lines.append([kind, f"{len(some)}", method, *spread, told, f"{min(seconds):.1f} to {max(seconds):.1f}"])
+    return record.table(["of", "sets", "method", "worst mean off by, sds", "sd over the truth", "", "s"], lines)
+
+
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The rows as a table; errors of means are in published sds, the largest over the parameters."""
     lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
@@ -154,11 +173,13 @@ def main() -> None:
     for name in names()[: 1 if options.quick else None]:
         problem = load(options.data, name)
         for method in METHODS:
-            rows.append(row(name, problem, method))
+            kind = REGRESSIONS if problem.coefficients else OTHERS
+            rows.append({"of": kind, **row(name, problem, method)})
             print(rows[-1], file=sys.stderr, flush=True)
     origin = record.made("bench.posteriordb")
     said = "Errors of means in published sds, the largest over all parameters and over the coefficients."
-    text = record.page("Published posteriors", origin, said, [markdown(rows)])
+    parts = ["## Published posteriors", summary(rows), "## All of them", markdown(rows)]
+    text = record.page("Published posteriors, measured", origin, said, parts)
     record.save(record.folder(options), "posteriordb", {"made": origin, "rows": rows}, text)
 
 

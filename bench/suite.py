@@ -42,6 +42,7 @@ SUITE = (
     Benchmark("bench.agreement", "exactness", 10),
     Benchmark("bench.integrals", "exactness", 3),
     Benchmark("bench.function_space", "exactness", 3),
+    Benchmark("bench.top_classes", "exactness", 5),
     Benchmark("bench.faithfulness", "faithfulness", 60),
     Benchmark("bench.linear_faithfulness", "faithfulness", 5),
     Benchmark("bench.posteriordb", "faithfulness", 5, data=True),

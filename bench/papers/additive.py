@@ -2,27 +2,50 @@
 
 Each model is fitted with its default settings to the same training rows, one after the other, in two threads.
 
-    python -m bench.papers.additive [--models ebm la_nam ...] [--sets yacht ...] [--seeds 0 1 ...] [--again]
+    python -m bench.papers.additive [--models ebm la_nam ...] [--sets yacht ...] [--seeds 0 1 ...] [--again] [--show]
 
 A seed is the number of a fold. Results that are there are not computed again, unless `--again` says so, as it should
-after a change to our own estimators.
+after a change to our own estimators; what the peers gave is there also where it is committed alone. A fold that takes
+longer than `--limit` seconds is given up, and tried again by a run with a higher limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from bench.papers.additive_models import HELD_OUT, MODELS, OURS, PEERS, THREADS, TITLES
+from bench.papers.additive_models import HELD_OUT, MODELS, OURS, THREADS, TITLES
 from bench.papers.additive_sets import AUTHORS, AUTHORS_PAIRS, SETS, SOURCES, AuthorsResult, folds, load
 from bench.papers.common import Estimate, Log, Record, chosen_of, options, run, save, table
+from bench.papers.compared import Comparison, section
 
 REGRESSION = ("yacht", "autompg", "concrete", "energy", "bostonHousing")
 EXTRA = tuple(name for name in SOURCES if name not in SETS)
+# Seconds after which a fold is given up: both of EBM's fits to a fold of concrete have taken 25 minutes.
+LIMIT = 1_800.0
+# What runs unless `--models` says otherwise: EBM without pairs is hours more, and nothing here is compared with it.
+USUAL = tuple(model for model in MODELS if model != "ebm_no_pairs")
+_PAIRS = (
+    "The ranking of the pairs: with the published one, mutual information, and ten pairs as in the authors' run, ours "
+    "has an NLL of 1.365 ± 0.112 and an RMSE of 0.899 ± 0.130 on the same folds; with ten ranked by the evidence, "
+    "0.578 ± 0.061 and 0.411 ± 0.047 (tried beside this table)."
+)
+_CONCRETE = (
+    "Not explained yet. The effects of single values are not the reason: without them ours has an NLL of 3.135 ± 0.033 "
+    "and an RMSE of 5.547 ± 0.181 (tried beside this table)."
+)
+CAUSES = {
+    (f"NLL of {TITLES['la_nam']}", "concrete"): _CONCRETE,
+    (f"RMSE of {TITLES['la_nam']}", "concrete"): _CONCRETE,
+    (f"NLL of {TITLES['la_nam_pairs']}", "yacht"): _PAIRS,
+    (f"RMSE of {TITLES['la_nam_pairs']}", "yacht"): _PAIRS,
+}
 
 # Results by model, then by set, then by fold.
 Results = Mapping[str, Mapping[str, Mapping[int, Record]]]
@@ -41,7 +64,7 @@ def task(name: str, fold: int, *, model: str) -> Record:
 def values(results: Results, model: str, name: str, what: str) -> dict[int, float]:
     """One number of each fold; ``"seconds"`` are those of the fit."""
     own = results.get(model, {}).get(name, {})
-    found = {fold: record["fit"] if what == "seconds" else record for fold, record in own.items()}
+    found = {fold: record.get("fit", {}) if what == "seconds" else record for fold, record in own.items()}
     return {fold: record[what] for fold, record in found.items() if what in record}
 
 
@@ -57,8 +80,13 @@ def told(numbers: Mapping[int, float], *, signed: bool = False) -> str:
 def cell(results: Results, model: str, name: str, what: str) -> str:
     """The same, with the number of folds where some are not there."""
     numbers = values(results, model, name, what)
-    missing = 0 < len(numbers) < len(folds(name))
-    return told(numbers) + (f" ({len(numbers)} of {len(folds(name))})" if missing else "")
+    given_up = len(values(results, model, name, "over_seconds"))
+    return told(numbers) + of_folds(numbers, name) + (f", {given_up} over time" if given_up else "")
+
+
+def of_folds(numbers: Mapping[int, float], name: str) -> str:
+    """How many of the folds there are, where that is not all of them."""
+    return f" ({len(numbers)} of {len(folds(name))})" if 0 < len(numbers) < len(folds(name)) else ""
 
 
 def by_model(results: Results, kinds: Mapping[str, str]) -> list[tuple[str, ...]]:
@@ -89,31 +117,39 @@ def seconds(results: Results, sets: Sequence[str]) -> list[tuple[str, ...]]:
     return rows
 
 
-def differences(results: Results, model: str) -> list[str]:
-    """NLL of one of our models less EBM's, fold by fold, and less the authors' mean; and how many sets that wins."""
+def less_boosting_machine(results: Results) -> list[str]:
+    """NLL of our models less EBM's, fold by fold, where both have one, and how often ours is lower."""
     rows = []
-    better = within = caught = compared = 0
-    for name in SETS:
-        ours, ebm = values(results, model, name, "nll"), values(results, "ebm", name, "nll")
-        if not ours:
-            continue
-        published = AUTHORS[name]
-        less_authors = {fold: value - published.nll for fold, value in ours.items()}
-        less_ebm = {fold: value - ebm[fold] for fold, value in ours.items() if fold in ebm}
-        gap = float(np.mean(list(less_authors.values())))
-        better += gap < 0
-        within += gap <= published.nll_error
-        caught += bool(less_ebm) and float(np.mean(list(less_ebm.values()))) < 0
-        compared += bool(less_ebm)
-        ours_told, ebm_told = told(less_authors, signed=True), told(less_ebm, signed=True)
-        verdict = "better" if gap < 0 else "within" if gap <= published.nll_error else "worse"
-        rows.append((name, str(len(ours)), told(ours), ours_told, f"{published.nll_error:.3f}", verdict, ebm_told))
-    header = ("set", "folds", "NLL", "less the authors' mean", "its standard error", "so", "less EBM's, paired")
-    counts = (
-        f"Better than the authors' mean on {better} of {len(rows)} sets, at most one of its standard errors worse on "
-        f"{within}; better than EBM on {caught} of {compared}."
-    )
-    return [f"## {TITLES[model]}: differences in NLL", "", *table(header, rows), "", counts, ""]
+    for model in [each for each in OURS if each in results]:
+        pairs = [paired_with_ebm(results, model, name) for name in SETS]
+        caught = sum(float(np.mean(list(own.values()))) < 0 for own in pairs if own)
+        told_pairs = (f"{told(own, signed=True)}{of_folds(own, name)}" for own, name in zip(pairs, SETS, strict=True))
+        rows.append((TITLES[model], *told_pairs, f"{caught} of {sum(map(bool, pairs))}"))
+    return ["## NLL less EBM's, paired by fold", "", *table(("model", *SETS, "lower on"), rows), ""]
+
+
+def paired_with_ebm(results: Results, model: str, name: str) -> dict[int, float]:
+    """The differences in NLL, by fold."""
+    ebm = values(results, "ebm", name, "nll")
+    return {fold: value - ebm[fold] for fold, value in values(results, model, name, "nll").items() if fold in ebm}
+
+
+def beside_authors(results: Results) -> list[Comparison]:
+    """Our neural additive models beside the authors' code, without pairs and with them."""
+    compared = []
+    for model, published in (
+        ("la_nam", AUTHORS),
+        ("la_nam_published_pairs", AUTHORS_PAIRS),
+        ("la_nam_pairs", AUTHORS_PAIRS),
+    ):
+        for what, title in {"nll": "NLL", "rmse": "RMSE", "auroc": "AUROC"}.items():
+            for name, authors in published.items():
+                known = Estimate(*(authors[:2] if what == "nll" else authors[2:4]))
+                own = list(values(results, model, name, what).values())
+                if own and not np.isnan(known.mean):
+                    score, higher = f"{title} of {TITLES[model]}", what == "auroc"
+                    compared.append(Comparison.apart(name, score, own, known, higher_is_better=higher))
+    return compared
 
 
 def tables(results: Results) -> list[str]:
@@ -149,10 +185,12 @@ def tables(results: Results) -> list[str]:
         *table(header, seconds(results, SETS)),
         "",
     ]  # fmt: skip
-    for model in OURS:
-        if model in results:
-            lines += differences(results, model)
-    return lines + extra(results)
+    said = [
+        "The authors' code was run on the same folds; of its results the means and standard errors are known, and not",
+        "the folds. So the standard error of a difference is the root of both squared, which is too large where a fold",
+        "that is hard for one is hard for the other. With ten pairs theirs was run on two sets; adult it has not.",
+    ]
+    return [*lines, *less_boosting_machine(results), *extra(results), *section(beside_authors(results), CAUSES, said)]
 
 
 def extra(results: Results) -> list[str]:
@@ -163,11 +201,10 @@ def extra(results: Results) -> list[str]:
         if not found:
             continue
         header = ("model", "folds", "NLL", "less EBM's", "AUROC", "calibration error", "s")
-        ebm = values(results, "ebm", name, "nll")
         rows = []
         for model in found:
             nll = values(results, model, name, "nll")
-            paired = {fold: value - ebm[fold] for fold, value in nll.items() if fold in ebm}
+            paired = paired_with_ebm(results, model, name)
             scores = [told(values(results, model, name, what)) for what in ("auroc", "ece")]
             spent = f"{np.median(list(values(results, model, name, 'seconds').values())):.1f}"
             rows.append((TITLES[model], str(len(nll)), told(nll), told(paired, signed=True), *scores, spent))
@@ -181,21 +218,27 @@ def extra(results: Results) -> list[str]:
 def main() -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, (*SETS, *EXTRA), range(5))
-    parser.set_defaults(jobs=1, sets=[*SETS, "adult"])
-    parser.add_argument("--models", nargs="+", default=list(PEERS), choices=list(MODELS))
-    chosen = chosen_of(parser, models=["logistic", "la_nam"])
+    parser.set_defaults(jobs=1, sets=[*SETS, "adult"], limit=LIMIT)
+    parser.add_argument("--models", nargs="+", default=list(USUAL), choices=list(MODELS))
+    chosen = chosen_of(parser, models=["linear", "la_nam"])
     keys = [(name, fold) for name in chosen.sets for fold in chosen.seeds if fold in folds(name)]
-    logs = {model: Log(chosen.out / "additive.jsonl", {"model": model, "threads": THREADS}) for model in MODELS}
-    for model in chosen.models:
+    logs = logs_of(chosen.out / "additive.jsonl", MODELS)
+    for model in () if chosen.show else chosen.models:
         run(partial(task, model=model), keys, logs[model], chosen)
     # The tables hold all that is there, and not only what was asked for now.
-    records = {model: log.records() for model, log in logs.items() if log.records()}
+    records = {model: log.shown() for model, log in logs.items() if log.shown()}
     results = {
         model: {name: {r["seed"]: r for r in own if r["set"] == name} for name in SOURCES}
         for model, own in records.items()
     }
     if records:
-        save(chosen.out / "additive", tables(results), {"threads": THREADS, "records": records})
+        whole = {"threads": THREADS, "records": records}
+        save(chosen.out / "additive", tables(results), whole, show=chosen.show)
+
+
+def logs_of(path: Path, models: Iterable[str], **settings: Any) -> dict[str, Log]:
+    """One for each model, in one file; what peers gave lasts, since our code has no part in it."""
+    return {model: Log(path, {"model": model, "threads": THREADS} | settings, model not in OURS) for model in models}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ once by Adam, with one prior precision for all weights, chosen by the NLL of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,22 @@ from torch import nn
 
 import bayescope as bs
 from bayescope.posterior import GaussianPosterior, PointPosterior, Posterior
-from bench.papers.common import SEEDS, Estimate, Log, Record, chosen_of, mlp, options, run, save, table, timed, warned
+from bench.papers.common import (
+    SEEDS,
+    Estimate,
+    Log,
+    Record,
+    chosen_of,
+    mlp,
+    options,
+    run,
+    save,
+    scored,
+    table,
+    timed,
+    warned,
+)
+from bench.papers.compared import Comparison, section
 from bench.papers.sets import Rows, Split, classification_split
 
 SETS = ("glass", "vehicle", "banana", "breast_cancer", "digits")
@@ -38,13 +54,44 @@ METHODS = {
     "weak": f"MAP under a prior precision of {WEAK:g}",
     "weak_afterwards": f"Laplace there, linearised, prior tuned by evidence after training under {WEAK:g}",
 }
-# NLPD of Scannell et al. (2024), other splits of the same sets.
+# NLPD of Scannell et al. (2024), tables A4 and A5, on other splits of the same sets: the mean over 5 seeds and their
+# standard deviation (so the authors' notebook takes it).
+COMPARED = ("map", "sampled", "linearized", "validation")
 PUBLISHED = {
-    "glass": (0.94, 1.79, 1.65, 0.92),
-    "vehicle": (0.35, 1.39, 1.52, 0.35),
-    "breast_cancer": (0.10, 0.73, 0.36, 0.10),
-    "digits": (0.09, 2.34, 3.12, 0.10),
+    "glass": ((0.94, 0.16), (1.79, 0.03), (1.65, 0.19), (0.92, 0.14)),
+    "vehicle": ((0.35, 0.05), (1.39, 0.02), (1.52, 0.02), (0.35, 0.05)),
+    "breast_cancer": ((0.10, 0.04), (0.73, 0.06), (0.36, 0.05), (0.10, 0.04)),
+    "digits": ((0.09, 0.01), (2.34, 0.02), (3.12, 0.22), (0.10, 0.01)),
 }
+PUBLISHED_SEEDS = 5
+# What networks trained as theirs gave on some of our splits, tried beside this table: under their prior precision, by
+# Adam in minibatches of 128 until the validation NLL has not fallen for 1,000 epochs (at lr 0.001, glass 0.0001); then
+# Laplace under that prior with the full GGN. How many splits, and the NLL linearised and sampled.
+TRIED = {
+    "glass": ("four", "1.55 ± 0.08", "1.80 ± 0.01"),
+    "vehicle": ("three", "1.50 ± 0.01", "1.39 ± 0.01"),
+    "breast_cancer": ("three", "0.35 ± 0.03", "0.69 ± 0.00"),
+}
+POINTS = {
+    "glass": "Not explained yet: a network trained as theirs has 0.82 ± 0.05 on four of our splits, within two "
+    "standard errors of either.",
+    "vehicle": "The training: a network trained as theirs, under a weak prior and stopped early by the validation "
+    "rows, has 0.37 ± 0.01 on three of our splits.",
+}
+
+
+def causes() -> dict[tuple[str, str], str]:
+    """Why ours differs from the published figures, as far as that is established."""
+    found = {
+        (f"NLL of {METHODS[method]}", name): told for method in ("map", "validation") for name, told in POINTS.items()
+    }
+    for name, (splits, *both) in TRIED.items():
+        for method, told in zip(("linearized", "sampled"), both, strict=True):
+            found[f"NLL of {METHODS[method]}", name] = (
+                f"The prior: under theirs, much weaker than what the validation rows choose here, a network trained as "
+                f"theirs gives {told} on {splits} of our splits with the full GGN."
+            )
+    return found
 
 
 def network(split: Split, seed: int) -> nn.Module:
@@ -173,12 +220,30 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
             for method in ("linearized", "validation", "online", "afterwards", "weak_afterwards")
         ),
     )
-    lines += ["", "## Published NLPD on other splits of the same sets (Scannell et al. 2024, 5 seeds)", ""]
-    lines += table(
-        ("set", "MAP", "sampled", "linearised", "linearised, tuned prior"),
-        ((name, *(f"{value:.2f}" for value in values)) for name, values in PUBLISHED.items()),
-    )
-    return lines
+    said = [
+        "The reference data hold no figures of Immer et al. (2021a), whose protocol and seeds these are. The published",
+        "ones are of Scannell et al. (2024), who compare the same methods on other splits of the same sets: means over",
+        f"{PUBLISHED_SEEDS} seeds, with their standard deviation over √{PUBLISHED_SEEDS} as the standard error. Splits",
+        "differ, so that the standard error of a difference is the root of both squared. Theirs is the full GGN, under",
+        "a prior precision of 0.0001 (glass 0.003) where that is not tuned; for banana they have none.",
+    ]
+    return [*lines, "", *section(beside_published(named), causes(), said)]
+
+
+def beside_published(named: Mapping[str, Sequence[Record]]) -> list[Comparison]:
+    """Test NLL, method by method."""
+    return [
+        Comparison.apart(
+            name,
+            f"NLL of {METHODS[method]}",
+            [record[method]["nll"] for record in named[name]],
+            Estimate(published[place][0], published[place][1] / math.sqrt(PUBLISHED_SEEDS)),
+            higher_is_better=False,
+        )
+        for place, method in enumerate(COMPARED)
+        for name, published in PUBLISHED.items()
+        if name in named
+    ]
 
 
 def row(named: dict[str, list[Record]], method: str, label: str, what: str, against: str | None) -> list[str]:
@@ -211,9 +276,12 @@ def main() -> None:
     settings = {"structure": chosen.structure, "precisions": PRECISIONS, "training": TRAINING, "every": EVERY}
     log = Log(chosen.out / "uci_classification.jsonl", settings)
     keys = [(name, seed) for seed in chosen.seeds for name in chosen.sets]
-    records = run(partial(task, structure=chosen.structure), keys, log, chosen)
+    if not chosen.show:
+        run(partial(task, structure=chosen.structure), keys, log, chosen)
+    records = scored(log.shown(), SETS)
     if records:
-        save(chosen.out / "uci_classification", tables(records, settings), {**settings, "records": records})
+        results = {**settings, "records": records}
+        save(chosen.out / "uci_classification", tables(records, settings), results, show=chosen.show)
 
 
 if __name__ == "__main__":

@@ -23,16 +23,39 @@ import torch
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, table, timed, warned
-from bench.papers.sets import published_dropout, regression_split
+from bench.papers.common import (
+    Estimate,
+    Log,
+    Record,
+    chosen_of,
+    mlp,
+    options,
+    run,
+    save,
+    scored,
+    table,
+    timed,
+    warned,
+)
+from bench.papers.compared import section
+from bench.papers.dropout_published import CAPPED, SETS, beside_dropout, missing_splits
+from bench.papers.sets import regression_split
 
-SETS = ("yacht", "bostonHousing", "energy", "concrete", "wine-quality-red", "kin8nm")
 TRAINING: dict[str, Any] = {"lr": 1e-2, "optimizer": "adam", "schedule": "cosine", "steps": 10, "progress": False}
 # More rows need fewer epochs. Fewer of kin8nm's splits are run, for time, and the table says how many.
 PACES: dict[str, dict[str, int]] = {name: {"epochs": 400, "every": 20, "batch_size": 32} for name in SETS}
 PACES["wine-quality-red"] = {"epochs": 100, "every": 10, "batch_size": 32}
 PACES["kin8nm"] = {"epochs": 150, "every": 10, "batch_size": 128}
 SPLITS = {"kin8nm": 10}
+_METHOD = (
+    "Not explained yet. It is the method, and neither the splits nor the network: our MC dropout is within two "
+    "standard errors of the published figure there (`uci_regression_dropout.md`)."
+)
+CAUSES = {
+    **{("log-likelihood", name): CAPPED for name in ("yacht", "energy")},
+    **{(score, name): _METHOD for score in ("log-likelihood", "RMSE") for name in ("concrete", "kin8nm")},
+    ("log-likelihood", "wine-quality-red"): _METHOD,
+}
 
 
 def task(name: str, split: int, *, structure: str, modes: int) -> Record:
@@ -72,7 +95,7 @@ def task(name: str, split: int, *, structure: str, modes: int) -> Record:
 
 
 def tables(records: Sequence[Record], settings: Record) -> list[str]:
-    """Test log-likelihood and RMSE beside the published ones, on the same splits."""
+    """What was found, and the comparison with the published figures."""
     lines = [
         "# Regression on the published splits",
         "",
@@ -81,43 +104,34 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
         f"{PACES['yacht']['epochs']} epochs in minibatches of {PACES['yacht']['batch_size']} (wine: "
         f"{PACES['wine-quality-red']['epochs']} epochs; kin8nm: {PACES['kin8nm']['epochs']} in minibatches of "
         f"{PACES['kin8nm']['batch_size']}), Adam at lr {TRAINING['lr']} falling to 0;",
-        "in the units of the data, mean ± standard error over the splits that were run, MC dropout's over the same",
-        "ones and, in the last column, over all 20. No validation rows. kin8nm is cut down to "
-        f"{SPLITS['kin8nm']} of its splits, for time.",
+        "in the units of the data, mean ± standard error over the splits that were run. No validation rows.",
+        f"kin8nm is cut down to {SPLITS['kin8nm']} of its splits, for time.",
         f"Modes from {settings.get('modes', 1)} start(s), equally weighted; coverage and γ are the first one's.",
         "",
     ]
-    rows, reached = [], 0
+    rows = []
     for name in SETS:
         own = [record for record in records if record["set"] == name]
-        if not own:
-            continue
-        splits = [record["seed"] for record in own]
-        published = published_dropout(name, "test_ll")
-        ours = Estimate.of([record["log_likelihood"] for record in own])
-        pairs = Estimate.of([record["log_likelihood"] - published[record["seed"]] for record in own])
-        reached += ours.mean >= Estimate.of(published).mean
-        rows.append(
-            (
-                name,
-                str(len(own)),
-                ours.told(),
-                Estimate.of(published[splits]).told(),
-                pairs.told(signed=True),
-                Estimate.of([record["rmse"] for record in own]).told(),
-                Estimate.of(published_dropout(name, "test_MC_rmse")[splits]).told(),
-                f"{Estimate.of([record['coverage'] for record in own]).mean:.2f}",
-                f"{np.median([record['effective_parameters'] for record in own]):.0f}",
-                f"{np.median([record['fit']['seconds'] for record in own]):.0f}",
-                Estimate.of(published).told(2),
+        if own:
+            rows.append(
+                (
+                    name,
+                    str(len(own)),
+                    Estimate.of([record["log_likelihood"] for record in own]).told(),
+                    Estimate.of([record["rmse"] for record in own]).told(),
+                    f"{Estimate.of([record['coverage'] for record in own]).mean:.2f}",
+                    f"{np.median([record['noise_sd'] for record in own]):.3g}",
+                    f"{np.median([record['effective_parameters'] for record in own]):.0f}",
+                    f"{np.median([record['fit']['seconds'] for record in own]):.0f}",
+                )
             )
-        )
-    header = (
-        "set", "splits", "log-likelihood", "MC dropout", "difference, paired", "RMSE", "MC dropout", "95 % coverage",
-        "γ", "s", "MC dropout, 20 splits",
-    )  # fmt: skip
-    lines += table(header, rows)
-    return [*lines, "", f"Log-likelihood at or above the published mean over 20 splits: {reached} of {len(rows)} sets."]
+    header = ("set", "splits", "log-likelihood", "RMSE", "95 % coverage", "noise sd, median", "γ, median", "s, median")
+    said = [
+        "The published figures are MC dropout's (Gal and Ghahramani 2016): another method on the same network and the",
+        "same splits, by which the differences are paired. Of this method the reference data hold no published figure.",
+        missing_splits(records),
+    ]
+    return [*lines, *table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
 
 
 def main() -> None:
@@ -131,10 +145,12 @@ def main() -> None:
     if chosen.modes > 1:
         settings, name = settings | {"modes": chosen.modes}, f"uci_regression_{chosen.modes}_modes"
     log = Log(chosen.out / f"{name}.jsonl", settings)
-    keys = [(name, split) for name in chosen.sets for split in chosen.seeds if split < SPLITS.get(name, 20)]
-    records = run(partial(task, structure=chosen.structure, modes=chosen.modes), keys, log, chosen)
+    keys = [(each, split) for each in chosen.sets for split in chosen.seeds if split < SPLITS.get(each, 20)]
+    if not chosen.show:
+        run(partial(task, structure=chosen.structure, modes=chosen.modes), keys, log, chosen)
+    records = scored(log.shown(), SETS)
     if records:
-        save(chosen.out / name, tables(records, settings), {**settings, "records": records})
+        save(chosen.out / name, tables(records, settings), {**settings, "records": records}, show=chosen.show)
 
 
 if __name__ == "__main__":

@@ -23,9 +23,25 @@ import numpy as np
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, table, timed, warned
-from bench.papers.sets import published_dropout, regression_split
-from bench.papers.uci_regression_dropout import PASSES, SETS, scores
+from bench.papers.common import (
+    Estimate,
+    Log,
+    Record,
+    chosen_of,
+    key_of,
+    mlp,
+    options,
+    run,
+    save,
+    scored,
+    table,
+    timed,
+    warned,
+)
+from bench.papers.compared import section
+from bench.papers.dropout_published import CAPPED, SETS, beside_dropout, missing_splits
+from bench.papers.sets import regression_split
+from bench.papers.uci_regression_dropout import PASSES, scores
 
 TRAINING: dict[str, Any] = {
     "prior_precision": "evidence", "groups": "tensor", "initial_sd": 0.01, "lr": 1e-2, "schedule": "cosine",
@@ -35,6 +51,21 @@ EPOCHS = {
     "yacht": 1000, "bostonHousing": 600, "energy": 400, "concrete": 400, "wine-quality-red": 150, "kin8nm": 60,
 }  # fmt: skip
 BESIDE = {"Laplace": "uci_regression", "MC dropout": "uci_regression_dropout"}
+_SHORT = (
+    "Training ends while the bound still rises: on the first split it is -149 after the 400 epochs here and 80 after "
+    "4,000, and the log-likelihood -2.12 and -1.66. That is not all of the distance; the rest is not explained yet."
+)
+_CONCRETE = (
+    "Not explained yet. Longer training does not mend it: on the first split five times the epochs take the bound from "
+    "-662 to -564, the log-likelihood from -3.18 to -3.27 and the RMSE from 5.83 to 6.23 (tried beside this table)."
+)
+CAUSES = {
+    ("log-likelihood", "yacht"): CAPPED,
+    ("log-likelihood", "energy"): _SHORT,
+    ("RMSE", "energy"): _SHORT,
+    ("log-likelihood", "concrete"): _CONCRETE,
+    ("RMSE", "concrete"): _CONCRETE,
+}
 
 
 def task(name: str, split: int) -> Record:
@@ -68,7 +99,7 @@ def others(folder: Path) -> dict[str, dict[tuple[str, int], float]]:
 
 
 def tables(records: Sequence[Record], folder: Path) -> list[str]:
-    """Test log-likelihoods by method, on the same splits."""
+    """What was found, what other methods have on the same splits, and the comparison with the published figures."""
     epochs = ", ".join(f"{name} {count}" for name, count in EPOCHS.items())
     lines = [
         "# Variational inference on the published splits",
@@ -79,37 +110,37 @@ def tables(records: Sequence[Record], folder: Path) -> list[str]:
         f"{epochs}.",
         "The bound still rises then: on energy's first split 4,000 epochs take the log-likelihood from -2.12 to -1.66;",
         "here the runs end, for time.",
-        "In the units of the data, mean ± standard error over the splits; published: MC dropout of Gal and Ghahramani",
-        "(2016). Laplace's and MC dropout's: `uci_regression.md`, `uci_regression_dropout.md`, over the splits that",
-        "both have.",
+        "In the units of the data, mean ± standard error over the splits. Laplace's and our MC dropout's:",
+        "`uci_regression.md`, `uci_regression_dropout.md`, over the splits that both have.",
         "",
     ]
     beside = others(folder)
     rows = []
     for name in SETS:
-        own = {record["seed"]: record for record in records if record["set"] == name}
-        if not own:
-            continue
-        shared = [[some[name, split] for split in own if (name, split) in some] for some in beside.values()]
-        published = published_dropout(name, "test_ll")[list(own)]
-        values = np.array([record["log_likelihood"] for record in own.values()])
-        rows.append(
-            (
-                name,
-                str(len(own)),
-                Estimate.of(values.tolist()).told(),
-                *(Estimate.of(values).told() if values else "" for values in shared),
-                Estimate.of(published.tolist()).told(),
-                Estimate.of((values - published).tolist()).told(signed=True),
-                Estimate.of([record["rmse"] for record in own.values()]).told(),
-                f"{Estimate.of([record['coverage'] for record in own.values()]).mean:.2f}",
-                f"{np.median([record['fit']['seconds'] for record in own.values()]):.0f}",
+        own = [record for record in records if record["set"] == name]
+        if own:
+            shared = [[some[key_of(each)] for each in own if key_of(each) in some] for some in beside.values()]
+            rows.append(
+                (
+                    name,
+                    str(len(own)),
+                    Estimate.of([record["log_likelihood"] for record in own]).told(),
+                    *(Estimate.of(values).told() if values else "" for values in shared),
+                    Estimate.of([record["rmse"] for record in own]).told(),
+                    f"{Estimate.of([record['coverage'] for record in own]).mean:.2f}",
+                    f"{np.median([record['noise_sd'] for record in own]):.3g}",
+                    f"{np.median([record['fit']['seconds'] for record in own]):.0f}",
+                )
             )
-        )
     header = (
-        "set", "splits", "log-likelihood", *BESIDE, "published", "difference, paired", "RMSE", "95 % coverage", "s",
+        "set", "splits", "log-likelihood", *BESIDE, "RMSE", "95 % coverage", "noise sd, median", "s, median",
     )  # fmt: skip
-    return [*lines, *table(header, rows)]
+    said = [
+        "The published figures are MC dropout's (Gal and Ghahramani 2016): another method on the same network and the",
+        "same splits, by which the differences are paired. Of this method the reference data hold no published figure.",
+        missing_splits(records),
+    ]
+    return [*lines, *table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
 
 
 def main() -> None:
@@ -118,9 +149,12 @@ def main() -> None:
     settings = {"training": TRAINING, "epochs": EPOCHS, "passes": PASSES}
     log = Log(chosen.out / "uci_regression_variational.jsonl", settings)
     keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
-    records = run(task, keys, log, chosen)
+    if not chosen.show:
+        run(task, keys, log, chosen)
+    records = scored(log.shown(), SETS)
     if records:
-        save(chosen.out / "uci_regression_variational", tables(records, chosen.out), {**settings, "records": records})
+        results = {**settings, "records": records}
+        save(chosen.out / "uci_regression_variational", tables(records, chosen.out), results, show=chosen.show)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ RESULTS = ROOT / "bench" / "results"
 PROJECT = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 # Front matter: a table of measurements that names a function comes after the page that explains it.
 BEHIND = "---\nsearch:\n  boost: 0.1\n---\n\n"
+# <!-- results: faithfulness.md, Small networks --> is in a page what stands under that heading of the results.
+SHOWN = re.compile(r"<!-- results: ([\w/.]+), (.+?) -->")
 TITLE = re.compile(r"^# +(.+)$", flags=re.MULTILINE)
 
 
@@ -30,9 +32,22 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to the benchmarks' results as they stand in the repository lead to their pages here."""
+    """Brings in what a page shows of the results; links to these, as in the repository, lead to pages here."""
     up = "../" * page.file.src_uri.count("/")
+    markdown = SHOWN.sub(lambda found: section(RESULTS / found[1], found[2]), markdown)
     return re.sub(r"\]\((?:\.\./)+bench/results/", f"]({up}measurements/", markdown)
+
+
+def section(path: Path, title: str) -> str:
+    """What stands under a heading of the second level, up to the next heading.
+
+    Raises:
+        ValueError: if the page has no such heading.
+    """
+    _, found, rest = path.read_text(encoding="utf-8").partition(f"\n## {title}\n")
+    if not found:
+        raise ValueError(f"{path}: expected a heading '## {title}', got none. Run the benchmark that writes it.")
+    return re.split(r"^##+ ", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
 
 
 def _titled(path: Path) -> str:

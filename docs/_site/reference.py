@@ -15,7 +15,8 @@ from mkdocs.structure.pages import Page
 
 import bayescope
 
-MARK = "<!-- names -->"
+# Stands for all entries whose names begin with one of these.
+NAMES = re.compile(r"<!-- names (?P<prefixes>[\w. ]+) -->")
 ENTRY = re.compile(r"^::: (?P<name>(?:bs|bayescope)\.[\w.]+)$", flags=re.MULTILINE)
 # Inline code that begins with a public name: not within a fence, not the text of a link.
 MENTION = re.compile(
@@ -33,9 +34,8 @@ def find(name: str) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Writes the entries and the list of them out, and links what is mentioned to its entry."""
-    if MARK in markdown:
-        markdown = markdown.replace(MARK, "\n".join(map(_listed, _pages(config))))
+    """Writes the entries and lists of them out, and links what is mentioned to its entry."""
+    markdown = NAMES.sub(lambda match: _listed(match["prefixes"].split(), config), markdown)
     return ENTRY.sub(_entry, MENTION.sub(_mention, markdown))
 
 
@@ -49,24 +49,18 @@ def _entry(match: re.Match[str]) -> str:
     return "\n".join(lines + [f"      {key}: {value}" for key, value in options.items()])
 
 
-def _pages(config: MkDocsConfig) -> list[Path]:
-    """The pages of the reference that have entries, in the navigation's order."""
+def _listed(prefixes: list[str], config: MkDocsConfig) -> str:
+    """Links to the entries of the reference, in its order, each by the last part of its name."""
+    pages = [Path(config.docs_dir) / page for page in _reference(config)]
+    names = [name for page in pages for name in ENTRY.findall(page.read_text(encoding="utf-8"))]
+    listed = [name for name in names if name.startswith(tuple(prefixes))]
+    return ", ".join(f"[`{name.rpartition('.')[2]}`][{name}]" for name in listed)
+
+
+def _reference(config: MkDocsConfig) -> list[str]:
+    """The pages of the reference beside its first one, in the navigation's order."""
     (section,) = (part["Reference"] for part in config.nav or [] if "Reference" in part)
-    pages = [Path(config.docs_dir) / page for named in section[1:] for page in named.values()]
-    return [page for page in pages if ENTRY.search(page.read_text(encoding="utf-8"))]
-
-
-def _listed(page: Path) -> str:
-    """A page's title, and a table of its names with the first sentence of each docstring."""
-    text = page.read_text(encoding="utf-8")
-    title = text.partition("\n")[0].removeprefix("# ")
-    rows = [f"| [`{name}`][{name}] | {_summary(find(name))} |" for name in ENTRY.findall(text)]
-    return "\n".join([f"\n## [{title}]({page.name})\n", "| name | |", "|---|---|", *rows])
-
-
-def _summary(thing: Any) -> str:
-    """The docstring's first paragraph, such that a table can hold it."""
-    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split()).replace("|", "\\|")
+    return [page for named in section[1:] for page in named.values()]
 
 
 def _members(cls: type) -> list[str]:
