@@ -117,25 +117,49 @@ def speed(name: str, device: torch.device, count: int, batch: int, repeats: int)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     last = bs.laplace(module, (x[:batch], y[:batch]), weights="last_layer", prior_precision=100.0, **options)
+    half = x[: count // 2], y[: count // 2]
     works: dict[str, Callable[[], object]] = {
         "epoch": lambda: epoch(module, x, y, batch),
         "fit": fit,
+        "fit to half": lambda: bs.fit_curvature(module, half, curvature="fisher", generator=0, **options),
         "forward": lambda: forward(module, x, batch),
         "last layer": lambda: [last.predict(some, integral="mackay").probs for some in x.split(batch)],
     }
     seconds = in_turn(works, device, repeats)
+    once = all_layers(
+        module, x, y, device, {**options, "curvature": "fisher", "generator": 0, "prior_precision": 100.0}
+    )
     return {
         "network": name,
+        "weights": sum(weight.numel() for weight in module.parameters()),
         "images": count,
         "batch": batch,
         "rows_at_once": plan.rows,
         "seconds": seconds,
+        "once": {"posterior": once[0], "5 classes of 2 images": once[1]},
         "fit_over_epoch": seconds["fit"] / seconds["epoch"],
+        # What a further image costs beside its forward and backward pass, without what is paid once.
+        "further_over_epoch": 2.0 * (seconds["fit"] - seconds["fit to half"]) / seconds["epoch"],
         "last_layer_over_forward": seconds["last layer"] / seconds["forward"],
         "planned_bytes": plan.bytes,
         "peak_bytes": _peak(device) - before if device.type == "cuda" else None,
         "host_copies_a_batch": host_copies(module, x, y, batch, options) if device.type == "cuda" else None,
     }
+
+
+def all_layers(
+    module: nn.Module, x: Tensor, y: Tensor, device: torch.device, options: dict[str, Any]
+) -> tuple[float, float]:
+    """Seconds of the posterior of all layers, with the eigenvectors of its factors, and of a prediction by it."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    waited(device)
+    start = clock()
+    q = bs.laplace(module, (x, y), **options)
+    waited(device)
+    fitted = clock()
+    q.predict(x[:2], top=5)
+    waited(device)
+    return fitted - start, clock() - fitted
 
 
 def host_copies(module: nn.Module, x: Tensor, y: Tensor, batch: int, options: dict[str, Any]) -> float:
@@ -168,21 +192,28 @@ def device_name(device: torch.device) -> str:
 
 def markdown(results: Report) -> str:
     """The results as a table."""
-    lines: list[str] = []
+    lines: list[str] = ["## Speed", ""]
     if results["speed"]:
         lines += [
-            f"| network | images | fit over an epoch (budget {FIT_BUDGET:g}) | last layer over forward "
-            f"(budget {PREDICT_BUDGET:g}) | planned | peak | host copies a batch |",
-            "|---|---|---|---|---|---|---|",
+            f"| network | weights | images | forward and backward, s | fit, s | over an epoch (budget {FIT_BUDGET:g}) "
+            f"| a further image, over its epoch | last layer over forward (budget {PREDICT_BUDGET:g}) | posterior with "
+            "eigenvectors, s | 5 classes of 2 images through all layers, s | planned | peak | host copies a batch |",
+            f"|{'---|' * 13}",
         ]
     for found in results["speed"]:
         peak = "–" if found["peak_bytes"] is None else readable(found["peak_bytes"])
         copies = "–" if found["host_copies_a_batch"] is None else f"{found['host_copies_a_batch']:g}"
         cells = [
             found["network"],
+            f"{found['weights'] / 1e6:.2f} million",
             f"{found['images']:,} in batches of {found['batch']}",
+            f"{found['seconds']['epoch']:.2f}",
+            f"{found['seconds']['fit']:.2f}",
             f"{found['fit_over_epoch']:.2f}",
+            f"{found['further_over_epoch']:.2f}",
             f"{found['last_layer_over_forward']:.2f}",
+            f"{found['once']['posterior']:.1f}",
+            f"{found['once']['5 classes of 2 images']:.1f}",
             readable(found["planned_bytes"]),
             peak,
             copies,
@@ -190,7 +221,7 @@ def markdown(results: Report) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     failed = [record for record in results["paths"] if "failure" in record or not record["finite"]]
     errors = [record["error"] for record in results["paths"] if "error" in record]
-    lines += ["", f"{len(results['paths'])} public paths run, {len(failed)} failed."]
+    lines += ["", "## Public paths", "", f"{len(results['paths'])} public paths run, {len(failed)} failed."]
     if errors:
         lines[-1] += f" The largest error beside the CPU in float64: {max(errors):.1e} of the largest entry."
     lines += [f"- {record['path']}: {record.get('failure', 'not finite')}" for record in failed]
@@ -201,13 +232,13 @@ def main() -> None:
     """Runs what was asked for and writes it down."""
     parser = record.arguments(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), help="the GPU where there is one")
-    parser.add_argument("--images", type=int, help="4096, and 8 on a CPU")
-    parser.add_argument("--batch", type=int, help="128, and 8 on a CPU")
+    parser.add_argument("--images", type=int, help="4096, and 32 on a CPU")
+    parser.add_argument("--batch", type=int, help="128, and 16 on a CPU")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", choices=("paths", *NETWORKS))
     chosen = parser.parse_args()
     device = torch.device(chosen.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    images_, batch = (4096, 128) if device.type == "cuda" else (8, 8)
+    images_, batch = (4096, 128) if device.type == "cuda" else (32, 16)
     images_, batch = chosen.images or images_, chosen.batch or batch
     warnings.filterwarnings("ignore", category=bs.errors.ConvergenceWarning)  # the weights are random
     only = "paths" if chosen.quick else chosen.only

@@ -7,6 +7,7 @@ sizes and prove only that the benchmark runs, go to a folder that is not.
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,10 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 QUICK = ROOT / "bench" / "quick"
+PEERS = (
+    "asdfghjkl", "backpack-for-pytorch", "bayesian-torch", "blackjax", "curvlinops-for-pytorch", "interpret-core",
+    "ivon-opt", "laplace-torch", "nutpie", "numpyro", "pyro-ppl", "scikit-learn",
+)  # fmt: skip
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
@@ -39,11 +45,26 @@ def folder(options: argparse.Namespace) -> Path:
     return chosen or (RESULTS if kept else QUICK)
 
 
+def sources(module: str) -> set[Path]:
+    """The files of a benchmark, ``"bench.curvature"``: its own, and those of `bench` and `tests` that it imports."""
+    found: set[Path] = set()
+    due = [module]
+    while due:
+        name = due.pop()
+        path = ROOT / f"{name.replace('.', '/')}.py"
+        if name == "bench.record" or path in found or not path.exists():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("bench", "tests"):
+                due += [str(node.module), *(f"{node.module}.{each.name}" for each in node.names)]
+    return found
+
+
 def code(module: str) -> str:
-    """A digest of the library and of a benchmark, ``"bench.curvature"``: results are of the code that had it."""
-    own = ROOT / f"{module.replace('.', '/')}.py"
+    """A digest of the library and of a benchmark with all that it imports: results are of the code that had it."""
     digest = hashlib.sha256()
-    for path in [*sorted((ROOT / "src" / "bayescope").rglob("*.py")), own]:
+    for path in [*sorted((ROOT / "src" / "bayescope").rglob("*.py")), *sorted(sources(module))]:
         digest.update(path.relative_to(ROOT).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -59,6 +80,20 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def peers() -> dict[str, str]:
+    """The versions of the peers that are installed."""
+    found = {name: find_version(name) for name in PEERS}
+    return {name: version for name, version in found.items() if version}
+
+
+def find_version(name: str) -> str | None:
+    """Of a package, ``None`` where it is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
 def made(module: str) -> dict[str, Any]:
     """By which code, on which machine, when."""
     return {
@@ -71,6 +106,7 @@ def made(module: str) -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "peers": peers(),
     }
 
 

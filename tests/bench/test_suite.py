@@ -44,3 +44,12 @@ def test_results_are_written_whole_with_what_made_them(tmp_path: Path, capsys: p
 
 def test_the_code_of_a_result_is_that_of_the_library_and_of_the_benchmark() -> None:
     assert record.code("bench.curvature") == record.code("bench.curvature") != record.code("bench.predict")
+
+
+def test_the_code_of_a_result_has_all_that_the_benchmark_imports() -> None:
+    names = {path.relative_to(ROOT).as_posix() for path in record.sources("bench.predict")}
+    assert {"bench/predict.py", "bench/turns.py", "bench/networks.py", "bench/floors.py", "bench/peers.py"} <= names
+    assert "bench/record.py" not in names  # how results are written is not what they say
+    assert "tests/curvature/reference.py" in {
+        path.relative_to(ROOT).as_posix() for path in record.sources("bench.agreement")
+    }  # fmt: skip
