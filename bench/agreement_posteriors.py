@@ -55,6 +55,8 @@ def attempt(run: Callable[[], Any], wanted: bool) -> Any:
         return None
     try:
         value = run()
+    except ImportError:
+        return "not to be had here"  # it asks for a package that cannot be installed
     except Exception as failure:  # noqa: BLE001 - a refusal is a result
         return f"refused: {type(failure).__name__}"
     return value if isinstance(value, str) else float(value)

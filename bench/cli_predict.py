@@ -147,6 +147,8 @@ def main() -> None:
         for models, size, ending in cases:
             measured += measure(folder, models, size, ending)
             origin, said = record.made("bench.cli_predict"), (__doc__ or "").split("\n\n")[1]
+            if (models, size, ending) != cases[-1]:
+                origin = record.partly(origin)
             text = record.page("`bayescope predict` on long tables", origin, said, [markdown(measured)])
             record.save(record.folder(given), "cli_predict", {"made": origin, "rows": measured}, text)
 

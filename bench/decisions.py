@@ -117,7 +117,7 @@ def main() -> None:
             each["reference"],
             each["cases"],
             f"{each['error']:.1e}",
-            "of it" if each["relative"] else "nats",
+            each["unit"],
         ]
         for each in information
     ]

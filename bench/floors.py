@@ -91,9 +91,10 @@ def floor_of(method: str, rows: int, layers: Sequence[Layer], *, rank: int = 0, 
     n, c, p = rows, labels or head.out, sum(each.into * each.out for each in layers)
     products = sum(each.products for each in layers)
     forward, epoch = 2.0 * n * products, 6.0 * n * products
+    # An epoch has its forward pass, which the curvature reads too.
     # C columns of a root of Λ = diag(p) − ppᵀ, diagonal plus rank one, pass the head at its size, and each other layer
     # above the first C times.
-    cotangents = forward + 2.0 * n * head.products + 2.0 * n * c * sum(each.products for each in middle)
+    cotangents = 2.0 * n * head.products + 2.0 * n * c * sum(each.products for each in middle)
     inputs = sum(n * each.positions * each.into**2 for each in layers)
     outputs = sum(n * c * each.positions * each.out**2 for each in layers[:-1]) + n * c**2  # the head's is ΣΛ itself
     # One product gives the squares of all classes where a weight meets a row once; else each class has its own sum.
@@ -112,7 +113,7 @@ def floor_of(method: str, rows: int, layers: Sequence[Layer], *, rank: int = 0, 
         # Both sides of each row are turned into the factors' eigenvectors, and their squares summed.
         "eigenvalue-corrected": Floor(kronecker + 2.0 * inputs + 2.0 * outputs + squares + epoch, factors + 8.0 * p),
         "last layer": Floor(
-            forward + n * head.into**2 + n * head.out**2 + TRIDIAGONAL * (head.into**3 + head.out**3) + forward
+            forward + n * head.into**2 + n * head.out**2 + TRIDIAGONAL * (head.into**3 + head.out**3)
             + 4.0 * n * head.into * head.out,
             8.0 * (head.into**2 + head.out**2),
         ),
@@ -126,9 +127,12 @@ def floor_of(method: str, rows: int, layers: Sequence[Layer], *, rank: int = 0, 
         "full": Floor(cotangents + n * c * float(p) ** 2 + float(p) ** 3 / 3.0 + epoch, 8.0 * float(p) ** 2),
         # Means and standard deviations take a product each, forwards and twice backwards; Adam holds two numbers each.
         "VI, 5 epochs": Floor(EPOCHS * 2.0 * epoch, 4.0 * 6.0 * p),
-        "last layer's prediction": Floor(forward + 2.0 * n * (head.into**2 + head.out**2), 8.0 * n * c),
-        "prediction": Floor(cotangents + 2.0 * inputs + 2.0 * outputs + forward, 8.0 * n * c**2),
-        "diagonal prediction": Floor(cotangents + squares + forward, 8.0 * n * c**2),
+        # Inputs are turned into the eigenvectors, outputs are turned back, or summed out with the inputs.
+        "last layer's prediction": Floor(
+            forward + 2.0 * n * (head.into**2 + min(head.out**2, head.into * head.out)), 8.0 * n * c
+        ),
+        "prediction": Floor(forward + cotangents + 2.0 * inputs + 2.0 * outputs, 8.0 * n * c**2),
+        "diagonal prediction": Floor(forward + cotangents + squares, 8.0 * n * c**2),
         "forward": Floor(forward, 4.0 * n * head.out),
     }  # fmt: skip
     return counted[method]

@@ -161,6 +161,8 @@ def main() -> None:
                 rows.append(of_posterior(name, posterior, data))
                 print(rows[-1], flush=True)
         origin, said = record.made("bench.mlp"), (__doc__ or "").split("\n\n")[1]
+        if name != sets[-1] or sets != list(SETS):
+            origin = record.partly(origin)
         text = record.page("Network estimators on tables, as they come", origin, said, [written(rows)])
         record.save(record.folder(options), "mlp", {"made": origin, "rows": [asdict(row) for row in rows]}, text)
 

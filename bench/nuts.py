@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Any
 
 import arviz
@@ -52,15 +53,15 @@ def autograd(X: Floats, y: NDArray[np.int64]) -> Callable[[], object]:
     return run
 
 
-def ours(X: Floats, y: NDArray[np.int64]) -> Floats:
+def ours(X: Floats, y: NDArray[np.int64], seed: int) -> Floats:
     """By our estimator: draws of shape (chains, draws, weights)."""
-    options: dict[str, Any] = {"draws": DRAWS, "tune": TUNE, "chains": CHAINS, "random_state": 0}
+    options: dict[str, Any] = {"draws": DRAWS, "tune": TUNE, "chains": CHAINS, "random_state": seed}
     fitted = BayesianLogisticRegression(posterior="nuts", prior_precision=1.0, fit_intercept=False, **options).fit(X, y)
     return fitted.posterior_.draws.numpy()
 
 
-def numpyro(X: Floats, y: NDArray[np.int64]) -> Floats:
-    """By NumPyro, its chains one after another, as its default is on a CPU."""
+def numpyro(X: Floats, y: NDArray[np.int64], seed: int, way: str) -> Floats:
+    """By NumPyro, its chains one after another, as its default is on a CPU, or in one array."""
     import jax
     import numpyro as peer
     from numpyro.infer import MCMC, NUTS
@@ -71,12 +72,13 @@ def numpyro(X: Floats, y: NDArray[np.int64]) -> Floats:
         weights = peer.sample("w", peer.distributions.Normal(0.0, 1.0).expand([X.shape[1]]).to_event(1))
         peer.sample("y", peer.distributions.Bernoulli(logits=X @ weights), obs=y)
 
-    mcmc = MCMC(NUTS(model), num_warmup=TUNE, num_samples=DRAWS, num_chains=CHAINS, progress_bar=False)
-    mcmc.run(jax.random.PRNGKey(0))
+    options: dict[str, Any] = {"num_warmup": TUNE, "num_samples": DRAWS, "num_chains": CHAINS, "chain_method": way}
+    mcmc = MCMC(NUTS(model), progress_bar=False, **options)
+    mcmc.run(jax.random.PRNGKey(seed))
     return np.asarray(mcmc.get_samples(group_by_chain=True)["w"])
 
 
-def blackjax(X: Floats, y: NDArray[np.int64]) -> Floats:
+def blackjax(X: Floats, y: NDArray[np.int64], seed: int) -> Floats:
     """By BlackJAX, each chain with its own window adaptation."""
     import blackjax as peer
     import jax
@@ -102,18 +104,24 @@ def blackjax(X: Floats, y: NDArray[np.int64]) -> Floats:
 
         return jax.lax.scan(step, state, jax.random.split(draw, DRAWS))[1]
 
-    return np.stack([np.asarray(chain(key)) for key in jax.random.split(jax.random.PRNGKey(0), CHAINS)])
+    return np.stack([np.asarray(chain(key)) for key in jax.random.split(jax.random.PRNGKey(seed), CHAINS)])
 
 
-def works(rows: int, columns: int, peers: bool) -> tuple[list[Work], dict[str, Floats]]:
-    """The samplers on one table, and where their last draws are found."""
+def works(rows: int, columns: int, peers: bool) -> tuple[list[Work], dict[str, list[int]]]:
+    """The samplers on one table, and where the effective sample sizes of their runs are found."""
     X, y = table(rows, columns)
-    unit, drawn = f"{rows} × {columns}: {GRADIENT}", dict[str, Floats]()
+    unit, drawn = f"{rows} × {columns}: {GRADIENT}", dict[str, list[int]]()
 
     def sample(sampler: Callable[..., Floats], who: str) -> None:
-        drawn[who] = sampler(X, y)
+        sizes = drawn.setdefault(who, [])
+        sizes.append(effective(sampler(X, y, len(sizes))))  # each turn from a seed of its own
 
-    samplers = {OURS: ours, **({"NumPyro": numpyro, "BlackJAX": blackjax} if peers else {})}
+    others = {
+        "NumPyro, one after another": partial(numpyro, way="sequential"),
+        "NumPyro, in one array": partial(numpyro, way="vectorized"),
+        "BlackJAX": blackjax,
+    }
+    samplers = {OURS: ours, **(others if peers else {})}
     name = f"{rows} × {columns}: an effective draw"
     found = [Work(unit, autograd(X, y), unit)]
     found += [Work(name, partial(sample, sampler, who), unit, who) for who, sampler in samplers.items()]
@@ -138,22 +146,22 @@ def main() -> None:
         compared, drawn = works(rows, columns, options.peers)
         gradients = lambda work: 2000 if work.is_unit else 1  # noqa: E731
         in_turns(compared, options.turns, inner=gradients)
+        whole = list(compared[1].seconds)
         for work in compared[1:]:
-            work.rows = effective(drawn[work.who]) if work.who in drawn else 1
-            work.flops = work.rows * 4.0 * rows * columns  # a gradient for each: products with X and with Xᵀ
+            sizes = drawn.get(work.who, [1])[1:]  # the first warmed up
+            work.seconds = [taken / size for taken, size in zip(work.seconds, sizes, strict=True)]
+            work.flops = 4.0 * rows * columns  # a gradient for each effective draw: products with X and with Xᵀ
         records = ratios(compared, machine)
-        for each in records:
-            each["effective_draws"] = each.pop("rows")
+        records[0]["effective_draws"] = median(drawn[OURS][1:])
+        records[0]["run_seconds"] = median(whole)
         found += records
     origin = record.made("bench.nuts")
     said = (
         f"Logistic regression under N(0, 1), {CHAINS} chains of {TUNE} + {DRAWS} draws, on {os.cpu_count()} cores. The "
         "time of an effective draw as a multiple of that of one gradient by PyTorch's autograd."
     )
-    seconds = [[each["work"], f"{each['seconds']:.1f} s", f"{each['effective_draws']:,}"] for each in found]
-    lines = record.table(["ours", "whole run", "effective draws"], seconds)
-    for each in found:  # the draws are no rows that a peer had fewer of
-        each["rows"] = 0
+    runs = [[each["work"], f"{each['run_seconds']:.1f} s", f"{each['effective_draws']:,.0f}"] for each in found]
+    lines = record.table(["ours", "whole run", "effective draws"], runs)
     text = record.page("NUTS: speed", origin, said, [shown(found), lines])
     record.save(record.folder(options), "nuts", {"made": origin, "ratios": found}, text)
 

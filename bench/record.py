@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -64,7 +64,7 @@ def sources(module: str) -> set[Path]:
 def code(module: str) -> str:
     """A digest of the library and of a benchmark with all that it imports: results are of the code that had it."""
     digest = hashlib.sha256()
-    for path in [*sorted((ROOT / "src" / "bayescope").rglob("*.py")), *sorted(sources(module))]:
+    for path in [*sorted((ROOT / "src").rglob("*.py")), *sorted(sources(module))]:
         digest.update(path.relative_to(ROOT).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -110,9 +110,15 @@ def made(module: str) -> dict[str, Any]:
     }
 
 
-def oldest(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """How results that were made part by part count as made: like the part that is the oldest."""
-    return dict(min((part["made"] for part in parts.values()), key=lambda origin: origin["when"]))
+def oldest(parts: Mapping[str, Mapping[str, Any]], wanted: Iterable[str]) -> dict[str, Any]:
+    """How results that were made part by part count as made: like the oldest part; where one is missing, `partly`."""
+    origin = dict(min((part["made"] for part in parts.values()), key=lambda origin: origin["when"]))
+    return origin if set(wanted) <= set(parts) else partly(origin)
+
+
+def partly(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """How results count that are not all of one run: as of no code, so that they are due."""
+    return {**origin, "code": "in parts"}
 
 
 def origin_told(origin: Mapping[str, Any]) -> str:
@@ -149,5 +155,5 @@ def save(into: Path, name: str, results: Mapping[str, Any], text: str) -> None:
 def load(into: Path, name: str) -> dict[str, Any]:
     """The numbers of an earlier run, of none an empty dict."""
     path = into / f"{name}.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found if isinstance(found, dict) else {}  # the earliest results were lists

@@ -400,8 +400,7 @@ def told(point: Point) -> None:
 
 def measured(folder: Path, quick: bool, only: str | None, into: Path) -> None:
     """Measures all axes, or one; in the results each curve takes the place of an earlier one as soon as it is there."""
-    last = record.load(into, "scaling")
-    before, points = last.get("made", record.made("bench.scaling")), last.get("points", [])
+    points = record.load(into, "scaling").get("points", [])
     works: list[tuple[str, Callable[[], list[Point]]]] = [
         *((sweep.axis, partial(in_process, swept, sweep)) for sweep in sweeps(quick)),
         ("rows", lambda: table_points(folder, quick)),
@@ -415,7 +414,7 @@ def measured(folder: Path, quick: bool, only: str | None, into: Path) -> None:
             curves = {(point.axis, point.method) for point in new}
             points = [point for point in points if (point["axis"], point["method"]) not in curves]
             points += [asdict(point) for point in new]
-            found = {"made": before if only else record.made("bench.scaling"), "points": points}
+            found = {"made": record.partly(record.made("bench.scaling")), "points": points}
             record.save(into, "scaling", found, written(found))
 
 
@@ -431,6 +430,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             measured(Path(folder), options.quick, options.only, into)
     found = record.load(into, "scaling")
+    if not (options.draw or options.only):
+        found["made"] = record.made("bench.scaling")
     for point in found["points"]:  # counted anew, at the speed that was measured
         facts = point["facts"]
         if "matmul_gflops" in facts:

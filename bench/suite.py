@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
-Part = Literal["exactness", "faithfulness", "papers", "speed", "robustness", "limits"]
+Part = Literal["exactness", "faithfulness", "papers", "speed", "robustness", "limits", "guides"]
 
 
 @final
@@ -43,6 +43,7 @@ SUITE = (
     Benchmark("bench.integrals", "exactness", 3),
     Benchmark("bench.function_space", "exactness", 3),
     Benchmark("bench.top_classes", "exactness", 5),
+    Benchmark("bench.decisions", "exactness", 3),
     Benchmark("bench.faithfulness", "faithfulness", 60),
     Benchmark("bench.linear_faithfulness", "faithfulness", 5),
     Benchmark("bench.posteriordb", "faithfulness", 5, data=True),
@@ -71,4 +72,6 @@ SUITE = (
     Benchmark("bench.large_outputs", "limits", 10),
     Benchmark("bench.large_models", "limits", 10),
     Benchmark("bench.scaling", "limits", 30),
+    Benchmark("bench.guides_laplace", "guides", 3),
+    Benchmark("bench.guides_dropout", "guides", 2),
 )

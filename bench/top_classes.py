@@ -129,11 +129,12 @@ def main() -> None:
     ]
     noise = max(each["standard_error"] for each in found + bad)
     parts = [
+        "## Errors",
         f"The greatest error of a probability over {len(found) // len(SDS)} cases of each standard deviation: "
         f"{' and '.join(f'{size:,}' for size in sizes)} classes, uncertainties that share nothing, one direction or "
         f"eight, means of sd 1 and 3. The standard error of the truth is {noise:.4f} at most.",
         record.table(["sd of f", *WAYS], largest),
-        "Hard cases:",
+        "## Hard cases",
         record.table(["case", *WAYS], worst),
     ]
     text = record.page("`top=` of very many classes: errors", origin, said, parts)

@@ -21,7 +21,7 @@ from bench import record
 from bench.record import table
 
 OURS = "bayescope"
-TURNS, PEER_TURNS = 5, 2
+TURNS, PEER_TURNS = 5, 3
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
@@ -200,7 +200,8 @@ def _peer(record: dict[str, Any], peer: str) -> str:
     way = who.partition(", ")[2]
     few = f"{ran[who]['rows']:,} rows" if ran[who]["rows"] < record["rows"] else ""
     note = ", ".join(part for part in (way, few) if part)
-    return f"{told(ran[who]['ratio'])}{f' ({note})' if note else ''}"
+    spread = f" [{told(ran[who]['least'])}–{told(ran[who]['greatest'])}]"
+    return f"{told(ran[who]['ratio'])}{spread}{f' ({note})' if note else ''}"
 
 
 def told(ratio: float) -> str:

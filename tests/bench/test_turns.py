@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.check import ALLOWED, least, our_ratios, slower
+from bench import check
+from bench.check import ALLOWED, middle, our_ratios, slower
 from bench.turns import Machine, Work, in_turns, ratios, shown
 
 UNIT = "a pass"
@@ -42,7 +43,7 @@ def test_a_ratio_is_per_row_and_in_its_turn() -> None:
     assert record["ratio"] == record["least"] == record["greatest"] == pytest.approx(9.0)
     assert record["over_floor"] == pytest.approx(9.0)
     assert record["peers"]["peer, slow"]["ratio"] == pytest.approx(50.0)
-    assert "50 (slow, 1 rows)" in shown([record])
+    assert "50 [50–50] (slow, 1 rows)" in shown([record])
 
 
 def test_a_peer_that_refuses_is_a_result_and_our_failure_is_not() -> None:
@@ -60,7 +61,31 @@ def test_what_has_grown_by_more_than_a_fifth_is_slower() -> None:
     committed = {"fit": 2.0, "predict": 5.0, "gone": 1.0}
     now = {"fit": 2.0 * ALLOWED + 0.01, "predict": 5.9}
     assert slower(committed, now) == {"fit": pytest.approx(ALLOWED + 0.005), "gone": math.inf}
-    assert slower(committed, least(now, {"fit": 2.1})) == {"gone": math.inf}
+    assert slower(committed, middle([now, {**now, "fit": 2.1}, {**now, "fit": 2.2}])) == {"gone": math.inf}
+    assert middle([{"fit": 3.0}, {"fit": 1.0}, {}]) == {"fit": 3.0}
+
+
+def test_a_check_compares_what_is_committed_and_fails_where_nothing_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+
+    def measured(benchmark: Any, _: Any) -> dict[str, float]:
+        ran.append(benchmark.name)
+        return {"fit": 2.0 if len(ran) == 1 else 1.0}
+
+    monkeypatch.setattr(check, "measured", measured)
+    monkeypatch.setattr(check, "load", lambda *_: {"ratios": [{"work": "fit", "ratio": 1.0}]})
+    assert check.main(["linear"]) == 0  # the first run was the machine's doing
+    assert ran == ["linear"] * 3
+    monkeypatch.setattr(check, "measured", lambda *_: {"fit": 1.3})
+    assert check.main([]) == 1
+    assert "slower: linear: fit, 1.30 times" in capsys.readouterr().out
+    monkeypatch.setattr(check, "load", lambda *_: {})
+    with pytest.raises(SystemExit, match="linear: expected committed ratios, got none"):
+        check.main(["linear"])
+    with pytest.raises(SystemExit):
+        check.main(["posteriordb"])
 
 
 def test_the_ratios_of_results_are_ours_alone() -> None:
