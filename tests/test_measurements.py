@@ -14,7 +14,7 @@ NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 ROW = re.compile(r"^\|.*$", flags=re.MULTILINE)
 DECIMAL = re.compile(r"(?<![\w.^])((?:\d[\d,]*)?\.\d+(?:e[+-]?\d+)?)(?![\w.])")
 # What only a measurement has: a time, a size, a gain, a share but for the usual levels of intervals; not 3 × 224 × 224.
-UNIT = r"(?:ns|µs|ms|s|seconds|minutes|hours|kB|MB|GB|TB|nats|times|×(?! \d)|%)"
+UNIT = r"(?:ns|µs|ms|s|seconds?|minutes|hours?|[kMGT]i?B|nats|times|-?fold|x|×(?! \d)|%|forward passes|plain epochs)"
 MEASURED = re.compile(rf"(?<![\w.,^/×-])(?<!× )(?!9[05] %)({NUMBER}) {UNIT}(?![\w/])")
 LINK = re.compile(r"\]\((?:\.\./)*bench/results/([\w/.-]+\.md)[)#]")
 # What stands under a heading of a page of results is shown in the site: <!-- results: curvature.md, Speed -->

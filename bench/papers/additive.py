@@ -221,10 +221,11 @@ def main() -> None:
     parser.set_defaults(jobs=1, sets=[*SETS, "adult"], limit=LIMIT)
     parser.add_argument("--models", nargs="+", default=list(USUAL), choices=list(MODELS))
     chosen = chosen_of(parser, models=["linear", "la_nam"])
+    failed = 0
     keys = [(name, fold) for name in chosen.sets for fold in chosen.seeds if fold in folds(name)]
     logs = logs_of(chosen.out / "additive.jsonl", MODELS)
     for model in () if chosen.show else chosen.models:
-        run(partial(task, model=model), keys, logs[model], chosen)
+        failed += run(partial(task, model=model), keys, logs[model], chosen)
     # The tables hold all that is there, and not only what was asked for now.
     records = {model: log.shown() for model, log in logs.items() if log.shown()}
     results = {
@@ -234,6 +235,8 @@ def main() -> None:
     if records:
         whole = {"threads": THREADS, "records": records}
         save(chosen.out / "additive", tables(results), whole, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 def logs_of(path: Path, models: Iterable[str], **settings: Any) -> dict[str, Log]:

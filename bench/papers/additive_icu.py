@@ -225,15 +225,18 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["risk", *USUAL], choices=["risk", *MODELS])
     parser.add_argument("--rows", type=int, default=ROWS)
     chosen = chosen_of(parser, models=["risk", "la_nam"], rows=1_000)
+    failed = 0
     keys = [(name, seed) for name in chosen.sets for seed in chosen.seeds]
     settings = {} if chosen.rows == ROWS else {"rows": chosen.rows}
     logs = logs_of(chosen.out / "additive_icu.jsonl", ("risk", *MODELS), **settings)
     for model in () if chosen.show else chosen.models:
-        run(partial(task, model=model, rows=chosen.rows), keys, logs[model], chosen)
+        failed += run(partial(task, model=model, rows=chosen.rows), keys, logs[model], chosen)
     records = {model: own for model, log in logs.items() if (own := scored(log.shown(), ("icu",)))}
     if records:
         whole = {"threads": THREADS, "records": records}
         save(chosen.out / "additive_icu", tables(records, chosen.rows), whole, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -212,10 +212,11 @@ def _computed(task: Task, keys: Sequence[Key], of: str, chosen: argparse.Namespa
             yield future.result()
 
 
-def run(task: Task, keys: Iterable[Key], log: Log, chosen: argparse.Namespace) -> None:
+def run(task: Task, keys: Iterable[Key], log: Log, chosen: argparse.Namespace) -> int:
     """Sees that all results of the keys are in the log: those that are not are computed in processes of one thread.
 
-    Failures are printed and not kept. One that was over a lower limit than today's is tried again.
+    Failures are printed and not kept. Those of other code are computed anew, unless our code has no part in them, and
+    those that were over a lower limit than today's. Returns how many failed.
 
     Args:
         task: a function at module level of the set and the seed.
@@ -228,18 +229,22 @@ def run(task: Task, keys: Iterable[Key], log: Log, chosen: argparse.Namespace) -
     if chosen.again:
         log.forget(wanted)
     there = {} if chosen.again else log.there()
-    done = [key for key, record in there.items() if not record.get("over_seconds", math.inf) < (limit or math.inf)]
+    ours = {key: record for key, record in there.items() if log.lasting or record.get("code") == of}
+    done = [key for key, record in ours.items() if not record.get("over_seconds", math.inf) < (limit or math.inf)]
     missing = [key for key in wanted if key not in done]
     log.forget(missing)
+    failed = 0
     print(f"{log.path.stem}: {len(wanted) - len(missing)} of {len(wanted)} results are there", file=sys.stderr)
     for record in _computed(task, missing, of, chosen) if missing else ():
         key = key_of(record)
         if "failure" in record:
             print(f"  {key} failed:\n{record['failure']}", file=sys.stderr, flush=True)
+            failed += 1
             continue
         log.append(record)
         told = "over time" if "over_seconds" in record else f"{record['seconds']:.1f} s"
         print(f"  {key[0]}, {key[1]}: {told}", file=sys.stderr, flush=True)
+    return failed
 
 
 def now() -> str:

@@ -194,16 +194,19 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--tested", type=int, default=TESTED, help="how many digits to test on")
     chosen = chosen_of(parser, rows=200, epochs=1, tested=50)
+    failed = 0
     settings = {"rows": chosen.rows, "epochs": chosen.epochs, "precision": PRECISION}
     if chosen.tested != TESTED:
         settings["tested"] = chosen.tested
     log = Log(chosen.out / "mnist.jsonl", settings)
     keys = [("mnist", seed) for seed in chosen.seeds]
     if not chosen.show:
-        run(partial(task, rows=chosen.rows, epochs=chosen.epochs, tested=chosen.tested), keys, log, chosen)
+        failed += run(partial(task, rows=chosen.rows, epochs=chosen.epochs, tested=chosen.tested), keys, log, chosen)
     records = scored(log.shown(), ("mnist",))
     if records:
         save(chosen.out / "mnist", tables(records, settings), {**settings, "records": records}, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -273,15 +273,18 @@ def main() -> None:
     parser = options(__doc__, SETS, SEEDS)
     parser.add_argument("--structure", default="kfac")
     chosen = chosen_of(parser)
+    failed = 0
     settings = {"structure": chosen.structure, "precisions": PRECISIONS, "training": TRAINING, "every": EVERY}
     log = Log(chosen.out / "uci_classification.jsonl", settings)
     keys = [(name, seed) for seed in chosen.seeds for name in chosen.sets]
     if not chosen.show:
-        run(partial(task, structure=chosen.structure), keys, log, chosen)
+        failed += run(partial(task, structure=chosen.structure), keys, log, chosen)
     records = scored(log.shown(), SETS)
     if records:
         results = {**settings, "records": records}
         save(chosen.out / "uci_classification", tables(records, settings), results, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--structure", default="full")
     parser.add_argument("--modes", type=int, default=1)
     chosen = chosen_of(parser)
+    failed = 0
     settings = {"structure": chosen.structure, "training": TRAINING, "paces": PACES}
     name = "uci_regression"
     if chosen.modes > 1:
@@ -147,10 +148,12 @@ def main() -> None:
     log = Log(chosen.out / f"{name}.jsonl", settings)
     keys = [(each, split) for each in chosen.sets for split in chosen.seeds if split < SPLITS.get(each, 20)]
     if not chosen.show:
-        run(partial(task, structure=chosen.structure, modes=chosen.modes), keys, log, chosen)
+        failed += run(partial(task, structure=chosen.structure, modes=chosen.modes), keys, log, chosen)
     records = scored(log.shown(), SETS)
     if records:
         save(chosen.out / name, tables(records, settings), {**settings, "records": records}, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

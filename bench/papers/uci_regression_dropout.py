@@ -158,15 +158,18 @@ def tables(records: Sequence[Record]) -> list[str]:
 def main() -> None:
     """Runs what is missing, prints and saves."""
     chosen = chosen_of(options(__doc__, SETS, range(20)))
+    failed = 0
     settings = {"training": TRAINING, "paces": PACES, "rates": RATES, "passes": PASSES}
     log = Log(chosen.out / "uci_regression_dropout.jsonl", settings)
     keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
     if not chosen.show:
-        run(task, keys, log, chosen)
+        failed += run(task, keys, log, chosen)
     records = scored(log.shown(), SETS)
     if records:
         results = {**settings, "records": records}
         save(chosen.out / "uci_regression_dropout", tables(records), results, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

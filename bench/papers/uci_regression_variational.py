@@ -146,15 +146,18 @@ def tables(records: Sequence[Record], folder: Path) -> list[str]:
 def main() -> None:
     """Runs what is missing, prints and saves."""
     chosen = chosen_of(options(__doc__, SETS, range(20)))
+    failed = 0
     settings = {"training": TRAINING, "epochs": EPOCHS, "passes": PASSES}
     log = Log(chosen.out / "uci_regression_variational.jsonl", settings)
     keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
     if not chosen.show:
-        run(task, keys, log, chosen)
+        failed += run(task, keys, log, chosen)
     records = scored(log.shown(), SETS)
     if records:
         results = {**settings, "records": records}
         save(chosen.out / "uci_regression_variational", tables(records, chosen.out), results, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -66,15 +66,20 @@ class Prior:
     def log_prob(self, theta: Tensor) -> Tensor:
         """log N(θ; mean, precision⁻¹), with its constants, shape (...) for θ of shape (..., P)."""
         dim = theta.shape[-1]
-        precision = self.structured(dim)
-        offset = (theta.to(torch.float64) - self.centre(dim)).reshape(-1, dim)
-        quadratic = (offset * precision.multiply(offset.mT).mT).sum(-1).reshape(theta.shape[:-1])
-        return 0.5 * (precision.logdet() - dim * math.log(2 * math.pi) - quadratic)
+        return log_normal(theta.to(torch.float64) - self.centre(dim), self.structured(dim))
 
     def gradient(self, theta: Tensor) -> Tensor:
         """∂ log p(θ)/∂θ = −precision (θ − mean), for θ of shape (P,)."""
         dim = theta.shape[-1]
         return -self.structured(dim).multiply(theta - self.centre(dim))
+
+
+def log_normal(offset: Tensor, precision: Precision) -> Tensor:
+    """log N(θ; m, A⁻¹) of offsets θ − m, with its constants, shape (...) for offsets of shape (..., P)."""
+    dim = offset.shape[-1]
+    flat = offset.reshape(-1, dim)
+    quadratic = (flat * precision.multiply(flat.mT).mT).sum(-1).reshape(offset.shape[:-1])
+    return 0.5 * (precision.logdet() - dim * math.log(2 * math.pi) - quadratic)
 
 
 def _vector(name: str, value: Tensor, dim: int) -> Tensor:

@@ -270,3 +270,11 @@ def test_what_draws_do_not_have_is_said_with_what_does() -> None:
     for ask in asked:
         with pytest.raises(UndefinedQuantityError, match=r"by laplace, samples.*Take laplace with .*'kfac'"):
             ask()
+
+
+def test_draws_need_no_memory_for_factors_that_they_do_not_make() -> None:
+    """A layer of 3,000 outputs has a factor of 72 MB, which a diagonal preconditioner never sees."""
+    module = seeded(lambda: nn.Sequential(nn.Linear(3, 3000), nn.Tanh(), nn.Linear(3000, 2)))
+    data = normal(8, 3, seed=0), torch.arange(8) % 2
+    options = {"likelihood": "categorical", "structure": "samples", "samples": 2, "memory": 40 * 2**20}
+    assert laplace(module, data, **options).sizes == (18_002,)

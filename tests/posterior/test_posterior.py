@@ -223,3 +223,11 @@ def test_arviz_gets_draws_and_log_likelihoods(form):
     f = np.column_stack([X, np.ones(4)]) @ draws[chain, draw]
     expected = np.where(y == 1, -np.log1p(np.exp(-f)), -np.log1p(np.exp(f)))
     np.testing.assert_allclose(data.log_likelihood["y"].values[chain, draw], expected, rtol=1e-9)
+
+
+def test_the_log_density_of_a_gaussian_has_gradients_in_its_place() -> None:
+    location = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
+    precision = DensePrecision(2.0 * torch.eye(3, dtype=torch.float64))
+    q = GaussianPosterior(location, precision, Record("laplace"))
+    (slope,) = torch.autograd.grad(q.log_prob(torch.ones(3, dtype=torch.float64)), location)
+    torch.testing.assert_close(slope, 2.0 * (1.0 - location.detach()))

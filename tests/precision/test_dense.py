@@ -62,3 +62,13 @@ def test_from_the_covariance():
     precision = DensePrecision.from_covariance(covariance)
     torch.testing.assert_close(precision.to_dense() @ covariance, torch.eye(2, dtype=torch.float64))
     torch.testing.assert_close(precision.add_diagonal(1.0).logdet(), torch.logdet(covariance.inverse() + torch.eye(2)))
+
+
+def test_what_is_read_of_a_precision_can_be_written_to() -> None:
+    for precision in (DensePrecision(torch.eye(3).double()), DiagonalPrecision(torch.ones(3))):
+        precision.diagonal().mul_(4.0)
+        assert torch.equal(precision.diagonal(), torch.ones(3, dtype=torch.float64))
+
+
+def test_of_no_weights_there_are_no_variances() -> None:
+    assert DensePrecision(torch.zeros(0, 0)).marginal_variance().shape == (0,)

@@ -68,6 +68,7 @@ class Plan:
         output_factor_bytes: the largest dense output factor by itself, in float64: of C outputs, 8 C².
         sums_bytes: the sums over the data while they are read, from which the curvature is made.
         copy_bytes: the copy of the module that belongs to the posterior.
+        finishing_bytes: what makes the curvature of the sums when all is read, beside them.
     """
 
     structure: str
@@ -89,6 +90,7 @@ class Plan:
     output_factor_bytes: int
     sums_bytes: int
     copy_bytes: int
+    finishing_bytes: int
 
     @property
     def bytes(self) -> int:
@@ -97,8 +99,8 @@ class Plan:
 
     @property
     def fitting_bytes(self) -> int:
-        """The most that `fit_curvature` takes at once, which makes no posterior: the trace, or the sums and a batch."""
-        return max(self.tracing_bytes, self.sums_bytes + self.reading_bytes)
+        """The most that `fit_curvature` takes at once: the trace, or the sums with a batch or with what ends them."""
+        return max(self.tracing_bytes, self.sums_bytes + max(self.reading_bytes, self.finishing_bytes))
 
     @property
     def fits(self) -> bool:
@@ -148,6 +150,7 @@ class Plan:
             f"  at once              {self.rows:,} rows, {self.cotangents:,} cotangents",
             f"  checking the reading {readable(self.tracing_bytes)}",
             f"  reading a batch      {readable(self.reading_bytes)}, beside sums of {readable(self.sums_bytes)}",
+            f"  ending the sums      {readable(self.finishing_bytes)}",
             f"  the curvature        {readable(self.curvature_bytes)}",
             f"  the posterior        {readable(self.posterior_bytes)}",
             f"  a copy of the module {readable(self.copy_bytes)}",
@@ -293,10 +296,11 @@ def plan_network(
             at_once,
             footprint.tracing(head=network.head),
             summed,
-            max(reading, footprint.finishing(name, sizes, factors)),
+            reading,
             footprint.curvature(name, sizes, rank, factors),
             max(chunk.slope(), footprint.posterior(name, factors)),
             copied,
+            footprint.finishing(name, sizes, factors),
         )
 
     def factored(factor: str) -> _Costs:
@@ -311,7 +315,7 @@ def plan_network(
         {name: costs(name, chosen).bytes for name in SUPPORTED[curvature]},
         found.posterior, footprint.variances(structure, chosen, head=network.head, head_rows=network.head_rows),
         {factor: factored(factor).bytes for factor in FACTORS} if "kfac" in SUPPORTED[curvature] else {},
-        footprint.widest_output_factor(), found.sums, found.copied,
+        footprint.widest_output_factor(), found.sums, found.copied, found.finishing,
     )  # fmt: skip
 
 
@@ -326,11 +330,13 @@ class _Costs(NamedTuple):
     curvature: int
     posterior: int
     copied: int
+    finishing: int
 
     @property
     def bytes(self) -> int:
         """The most that is there at once."""
-        return self.copied + max(self.tracing, self.sums + self.reading, self.curvature + self.posterior)
+        fitting = self.sums + max(self.reading, self.finishing)
+        return self.copied + max(self.tracing, fitting, self.curvature + self.posterior)
 
 
 def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> int:

@@ -288,7 +288,7 @@ class LaplaceFit:
         notes = {
             **hyperparameters(self.prior, self.likelihood, self.function),
             "curvature": f"{curvature.kind} in the structure {curvature.structure}, {curvature.rows:,} rows",
-            "effective parameters": f"{self._determined:.1f} of {self.function.dim:,}",
+            "effective parameters": f"{round(self._determined, 1) + 0.0:.1f} of {self.function.dim:,}",
         }
         if curvature.output_factors:
             notes["output factors"] = ", ".join(f"{k}: {v}" for k, v in curvature.output_factors.items())

@@ -147,7 +147,7 @@ class Weighted:
 
     def _y(self, y: Tensor) -> Tensor:
         """The targets as the likelihood takes them: of one label a row, which several outputs decide, its number."""
-        one_label = self.discrete and not self.elementwise
+        one_label = self.discrete and not self.elementwise and y.shape[1] == 2
         return y[:, 0].long() if one_label else y[:, :-1]
 
 

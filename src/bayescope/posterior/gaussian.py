@@ -20,7 +20,7 @@ from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, 
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
-from bayescope.priors import Prior
+from bayescope.priors import Prior, log_normal
 from bayescope.storage import stored
 from bayescope.top_classes import Representatives, Together, TopLatent, top_classes
 from bayescope.transforms import Transform, pushforward_moments
@@ -91,7 +91,7 @@ class GaussianPosterior(Posterior):
         """
         point = as_points(theta, self.precision.dim)
         u = point if self.transform is None else self.transform.inverse(point)
-        density = self._as_prior().log_prob(u)
+        density = log_normal(u - self.location, self.precision)
         return density if self.transform is None else density - self.transform.log_jacobian(u)
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:

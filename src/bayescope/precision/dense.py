@@ -167,11 +167,11 @@ class DensePrecision:
 
     def diagonal(self) -> Tensor:
         """The diagonal of A, shape (P,)."""
-        return self._matrix.diagonal()
+        return self._matrix.diagonal().clone()
 
     def marginal_variance(self) -> Tensor:
         """The diagonal of A⁻¹, shape (P,): the squared lengths of the columns of L⁻¹, some of them at a time."""
-        lengths = []
+        lengths = [self._matrix.new_zeros(0)]
         for start in range(0, self.dim, COLUMNS):
             unit = self._matrix.new_zeros(self.dim, min(COLUMNS, self.dim - start))
             unit[start:].fill_diagonal_(1.0)
@@ -180,7 +180,7 @@ class DensePrecision:
         return torch.cat(lengths)
 
     def to_dense(self) -> Tensor:
-        """A, shape (P, P)."""
+        """A, shape (P, P): the matrix itself, which is not to be written to."""
         return self._matrix
 
     def state(self) -> State:

@@ -79,7 +79,7 @@ class DiagonalPrecision:
 
     def diagonal(self) -> Tensor:
         """a, shape (P,)."""
-        return self._values
+        return self._values.clone()
 
     def marginal_variance(self) -> Tensor:
         """1/a, shape (P,)."""
