@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,6 +27,9 @@ from bayescope.progress import progress_bar
 from bayescope.threads import one_thread
 
 _POLL_SECONDS = 0.01
+# A gradient that takes fewer seconds is mostly Python's: chains side by side would hand its lock to each other at every
+# operation, and take three times as long as one after another.
+_WORTH_A_CORE = 5e-3
 
 
 class _Chain(NamedTuple):
@@ -47,7 +51,7 @@ def nuts_draws(
     generator: torch.Generator,
     progress: bool = False,
 ) -> tuple[Tensor, int]:
-    """Draws from a log density by NUTS, the chains in parallel over the processor's cores.
+    """Draws from a log density by NUTS, the chains over the processor's cores where a gradient takes long enough.
 
     Args:
         density: over ℝᴾ, unconstrained.
@@ -82,7 +86,7 @@ def nuts_draws(
         def launch(chain: int) -> _Chain:
             return _launch(density, starts[chain].numpy(), seeds[chain], settings, advance)
 
-        traces = _run(launch, chains)
+        traces = _run(launch, chains, at_once=_at_once(density, starts[0]))
     samples = np.concatenate([trace.posterior["theta"].values for trace in traces])
     divergences = sum(int(trace.sample_stats["diverging"].values.sum()) for trace in traces)
     return torch.from_numpy(samples), divergences
@@ -123,15 +127,24 @@ def _launch(
     return _Chain(sampler, failures)
 
 
-def _run(launch: Callable[[int], _Chain], chains: int) -> list[Any]:
-    """Runs the chains, at most one a core at a time; the first failure stops them all."""
-    cores = min(chains, os.cpu_count() or 1)
+def _at_once(density: LogDensity, start: Tensor) -> int:
+    """How many chains run at a time; what they draw does not depend on it."""
+    taken = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        density.value_and_gradient(start)
+        taken.append(time.perf_counter() - begun)
+    return (os.cpu_count() or 1) if min(taken) >= _WORTH_A_CORE else 1
+
+
+def _run(launch: Callable[[int], _Chain], chains: int, *, at_once: int) -> list[Any]:
+    """Runs the chains, so many at a time; the first failure stops them all."""
     waiting = list(range(chains))
     running: dict[int, _Chain] = {}
     traces: dict[int, Any] = {}
     try:
         while waiting or running:
-            while waiting and len(running) < cores:
+            while waiting and len(running) < at_once:
                 chain = waiting.pop(0)
                 running[chain] = launch(chain)
             for chain, handle in list(running.items()):

@@ -37,7 +37,8 @@ def nuts(
         start: in the user's coordinates, shape (P,), which is spread, or (chains, P); the default is u = 0.
         draws: kept draws a chain.
         tune: warm-up draws a chain, dropped.
-        chains: how many; they run in parallel over the processor's cores.
+        chains: how many; on several cores at once where a gradient takes milliseconds, one after another where it is
+            cheaper.
         target_accept: the acceptance rate that the step size aims at; nearer to 1 for fewer divergences.
         generator: a ``torch.Generator`` or an int.
         progress: whether to show a progress bar, on the error stream and only to a terminal.

@@ -83,8 +83,8 @@ def nuts(
             unit is one over the weights' squared.
         draws: kept draws a chain.
         tune: warm-up draws a chain, in which step size and diagonal mass matrix adapt; they are dropped.
-        chains: how many; they run in parallel over the processor's cores, and over the processes where there are
-            several.
+        chains: how many; on several cores at once where a gradient takes milliseconds, and over the processes where
+            there are several.
         target_accept: the acceptance rate that the step size aims at; nearer to 1 for fewer divergences.
         max_depth: a draw takes at most 2^max_depth − 1 gradients. Fewer than trajectories need to turn back make a
             random walk of them: valid, and slower to mix.
