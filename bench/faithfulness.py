@@ -109,7 +109,8 @@ def linear(table: Table, draws: int) -> list[Record]:
     truth = bridge(linear_joint(table), flat, effective, torch.Generator().manual_seed(0))
     common: Record = {"problem": f"{table.name}, {table.link}"}
     found = [common | {"method": "NUTS", "seconds": seconds, "evidence": truth.value, "evidence_error": truth.error}]
-    first, second = (half.predict(table.x_new).probs for half in halves(gold.posterior_))
+    new = torch.from_numpy(table.x_new)
+    first, second = (half.predict(new).probs for half in halves(gold.posterior_))
     found.append(common | {"method": HALVES, "seconds": seconds, **spread(0.5 * (first - second).abs().sum(1))})
     methods = ["map", "laplace", "variational", "mean_field", "ep"]
     for method in methods:
@@ -294,7 +295,7 @@ def summary(name: str, found: list[Record]) -> str:
             cells.insert(
                 2, _range([each[key] for each in some for key in ("sd_least", "sd_greatest") if key in each], ".2f")
             )
-        rows.append([method, *cells, _range([each["seconds"] for each in some], ".2g")])
+        rows.append([method, *cells, _range([each["seconds"] for each in some], ".3g")])
     header = ["method", "total variation", "its largest", *(["sd over gold"] if name == "linear" else [])]
     problems = len({each["problem"] for each in found})
     seconds = _range([each["seconds"] for each in found if each["method"] == "NUTS"], ".0f")
