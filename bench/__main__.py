@@ -67,9 +67,14 @@ def run(benchmark: Benchmark, *, quick: bool, again: bool, console: Console) -> 
     if ended.returncode:
         sys.stderr.write("".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[-15:]))
         results = load((folder / benchmark.result).parent, benchmark.result.rpartition("/")[2])
-        if results.get("made"):  # it wrote them and says that they are not right: they are due again
+        if results.get("made", {}).get("code") == code(
+            benchmark.module
+        ):  # it wrote them and says that they are not right: they are due again
             path = folder / f"{benchmark.result}.json"
-            path.write_text(json.dumps(results | {"made": partly(results["made"])}, indent=1), encoding="utf-8")
+            path.write_text(
+                json.dumps(results | {"made": partly(results["made"])}, indent=1, ensure_ascii=False) + "\n",
+                encoding="utf-8",
+            )
     came = "FAILED" if ended.returncode else "done"
     console.print(f"{benchmark.name}: {came} in {time.monotonic() - begun:.0f} s")
     return ended.returncode == 0

@@ -286,11 +286,11 @@ TITLES = {"linear": "Logistic and probit regression", "networks": "Small network
 def summary(name: str, found: list[Record]) -> str:
     """The least and the greatest of each method over the problems of a part."""
     methods = [method for method in dict.fromkeys(each["method"] for each in found) if method != "NUTS"]
-    wanted = {"total variation": "total_variation", "the largest": "largest", "evidence less truth": "evidence_gap"}
+    wanted = ("total_variation", "largest", "evidence_gap")
     rows = []
     for method in methods:
         some = [each for each in found if each["method"] == method]
-        cells = [_range([each[key] for each in some if key in each], ".3f") for key in wanted.values()]
+        cells = [_range([each[key] for each in some if key in each], ".3f") for key in wanted]
         if name == "linear":
             cells.insert(
                 2, _range([each[key] for each in some for key in ("sd_least", "sd_greatest") if key in each], ".2f")

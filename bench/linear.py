@@ -1,7 +1,7 @@
 """The speed and memory of logistic regression on a million rows, beside scikit-learn's point estimate.
 
 Both fit the same table in one process, in turn; the ratio is what counts. Memory is measured in a
-process of its own: the highest resident size during our fit, sampled, less what was resident before it.
+process of its own: the highest resident size during our fit, which the kernel notes, less what was resident before it.
 
     python -m bench.linear [--rows 1000000] [--columns 50] [--turns 5] [--quick]
 """

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from bench import record
-from bench.record import table
 
 OURS = "bayescope"
 TURNS, PEER_TURNS = 5, 3
@@ -178,7 +177,7 @@ def shown(records: Sequence[dict[str, Any]]) -> str:
     """The table of the records, a column for each peer that is in one of them."""
     peers = sorted({who.partition(", ")[0] for record in records for who in record["peers"]})
     header = ["work", "× of", "budget", "bayescope", "least to greatest", "× its floor", *peers]
-    return table(header, [_row(record, peers) for record in records])
+    return record.table(header, [_row(record, peers) for record in records])
 
 
 def _row(record: dict[str, Any], peers: Sequence[str]) -> list[str]:
