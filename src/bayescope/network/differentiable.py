@@ -15,6 +15,7 @@ from bayescope.models import among, among_pairs
 from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import reading
 from bayescope.network.inputs import as_batch, call, count_rows, explained, map_tensors, placed, require_rows
+from bayescope.network.rewrites import NESTED
 from bayescope.network.substitution import Substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
@@ -117,7 +118,7 @@ class DifferentiableNetwork:
         values = values_at(self.module, self.weights, theta.detach())
 
         def f(random: Sequence[Tensor], one: Any) -> Tensor:
-            with Substituted(parameters, [*random, *constants]):
+            with Substituted(parameters, [*random, *constants], NESTED):
                 return call(self.module, as_batch(one))[0]
 
         with reading(self.module), torch.enable_grad():

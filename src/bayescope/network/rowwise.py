@@ -12,6 +12,7 @@ from bayescope.network.forward import owned
 from bayescope.network.guard import untouched
 from bayescope.network.inputs import as_batch, call, count_rows, take_rows
 from bayescope.network.pullback import pull_back
+from bayescope.network.rewrites import NESTED
 from bayescope.network.substitution import Substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.tape import row_blocks
@@ -53,7 +54,7 @@ def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor)
 def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
     def row(one: Any, cotangents: Tensor) -> Tensor:
         def f(*values: Tensor) -> Tensor:
-            with Substituted(parameters, values):
+            with Substituted(parameters, values, NESTED):
                 return call(module, as_batch(one))[0]
 
         pullback: Any = torch.func.vjp(f, *[parameter.detach() for parameter in parameters])[1]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from bayescope.network.rewrites import attention, norms, recurrent
 
-__all__ = ["REWRITES"]
+__all__ = ["NESTED", "REWRITES"]
 
 # The function as a TorchFunctionMode sees it, and what to call in its place with the same arguments. The answer is the
 # same up to rounding, or NotImplemented where the arguments ask for something that keeps no row by itself.
@@ -32,3 +32,7 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
     torch.rnn_relu_cell: recurrent.rnn_relu_cell,
 }
+
+# What has to be rewritten inside of two vmaps, over rows and over cotangents: torch's rule for the backward pass of prelu
+# (2.13) takes the rows of one for those of the other, in silence, where both are as many.
+NESTED: dict[Callable[..., Any], Callable[..., Any]] = {torch.prelu: norms.prelu}
