@@ -114,19 +114,18 @@ def run(seeds: int) -> dict[str, Any]:
     return answers
 
 
-def table(answers: dict[str, Any], seeds: int) -> str:
+def written(answers: dict[str, Any], seeds: int) -> list[str]:
     """The results as Markdown."""
-    lines: list[str] = []
+    header, parts = ["choice", "labels needed, median", "quartiles", "fewer than at random"], []
     for name, setting in SETTINGS.items():
-        lines += [f"## {name.capitalize()}: {setting.accuracy:.0%} accuracy", "", setting.table.__doc__ or "", ""]
-        lines += ["| choice | labels needed, median | quartiles | fewer than at random |", "|---|---|---|---|"]
-        chance = np.array(answers[name]["random"])
+        rows, chance = [], np.array(answers[name]["random"])
         for label, needed in answers[name].items():
             low, high = np.quantile(needed, [0.25, 0.75])
             fewer = "" if label == "random" else f"in {(np.array(needed) < chance).sum()} of {seeds} seeds"
-            lines.append(f"| {label} | {median(needed):g} | {low:g} to {high:g} | {fewer} |")
-        lines.append("")
-    return "\n".join(lines)
+            rows.append([label, f"{median(needed):g}", f"{low:g} to {high:g}", fewer])
+        title = f"## {name.capitalize()}: {setting.accuracy:.0%} accuracy"
+        parts += [title, setting.table.__doc__ or "", record.table(header, rows)]
+    return parts
 
 
 def main() -> None:
@@ -138,7 +137,7 @@ def main() -> None:
     torch.set_num_threads(1)
     answers, origin = run(seeds), record.made("bench.active_learning")
     said = f"{(__doc__ or '').split(chr(10) * 2)[1]} {seeds} seeds."
-    text = record.page("Active learning", origin, said, [table(answers, seeds)])
+    text = record.page("Active learning", origin, said, written(answers, seeds))
     record.save(record.folder(options), "active_learning", {"made": origin, "answers": answers}, text)
 
 

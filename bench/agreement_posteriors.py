@@ -149,6 +149,42 @@ def classifier() -> tuple[nn.Module, Tensor, Tensor]:
     return module, x, y
 
 
+def last_layer_variance(peers: bool) -> Record:
+    """The variance of f at new inputs where only the last layer is random: J A⁻¹Jᵀ with A = Σ JᵀΛJ + P₀ by hand."""
+    module, x, y = classifier()
+    q = bs.laplace(
+        module, (x, y), likelihood="categorical", weights="last_layer", structure="full", prior_precision=PRIOR
+    )
+    eye, new = torch.eye(3, dtype=torch.float64), X_NEW[:, :2]
+
+    def jacobian(rows: Tensor) -> Tensor:
+        hidden = module[:2](rows).detach()
+        return torch.cat([torch.kron(eye[None], hidden[:, None]), eye.expand(len(rows), 3, 3)], -1)
+
+    p = module(x).softmax(1).detach()
+    J = jacobian(x)
+    precision = torch.einsum("ncp,ncd,ndq->pq", J, torch.diag_embed(p) - p[:, :, None] * p[:, None], J)
+    precision += PRIOR * torch.eye(len(precision), dtype=torch.float64)
+    want = torch.einsum("ncp,pq,ndq->ncd", jacobian(new), torch.linalg.inv(precision), jacobian(new))
+
+    def peer() -> Any:
+        from laplace import Laplace
+
+        posterior = Laplace(
+            copy.deepcopy(module), "classification", subset_of_weights="last_layer", hessian_structure="full",
+            prior_precision=PRIOR,
+        )  # fmt: skip
+        posterior.fit(DataLoader(TensorDataset(x, y), batch_size=16))
+        return (posterior._glm_predictive_distribution(new)[1] - want).norm() / want.norm()
+
+    return {
+        "what": f"covariance of f at new inputs, last layer alone, prior precision {PRIOR:g}: relative error",
+        "bayescope": float((q.predict(new).latent_cov - want).norm() / want.norm()),
+        "laplace-torch": attempt(peer, peers),
+        "right": "0",
+    }
+
+
 def seeded_predictions(peers: bool) -> Record:
     """Two predictions from one seed."""
     module, x, y = classifier()
@@ -280,6 +316,7 @@ POSTERIORS = (
     function_space_evidence,
     predictive,
     joint_samples,
+    last_layer_variance,
     seeded_predictions,
     what_a_query_leaves,
     training_mode,

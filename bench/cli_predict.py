@@ -101,18 +101,20 @@ def measure(folder: Path, models: list[str], rows: int, ending: str) -> list[Row
 
 def markdown(measured: list[Row]) -> str:
     """The measurements as a table, and what they say."""
-    lines = ["| model | rows | format | table | predictions | seconds | CPU seconds | peak memory |"]
-    lines += ["|---|---:|---|---:|---:|---:|---:|---:|"]
-    for row in measured:
-        lines.append(
-            f"| {row['model']} | {row['rows']:,} | {row['format']} | {row['in_bytes'] / 1e6:.0f} MB | "
-            f"{row['out_bytes'] / 1e6:.0f} MB | {row['seconds']:.1f} | {row['cpu_seconds']:.1f} | "
-            f"{row['peak_bytes'] / 1e6:.0f} MB |"
-        )
+    header = ["model", "rows", "format", "table", "predictions", "seconds", "CPU seconds", "peak memory"]
+    cells = [
+        [row["model"], f"{row['rows']:,}", row["format"], *(_mb(row[key]) for key in ("in_bytes", "out_bytes")),
+         f"{row['seconds']:.1f}", f"{row['cpu_seconds']:.1f}", _mb(row["peak_bytes"])]
+        for row in measured
+    ]  # fmt: skip
     most = max(row["peak_bytes"] for row in measured)
     verdict = "below" if most < LIMIT else "ABOVE"
-    lines += ["", f"The largest peak is {most / 1e6:.0f} MB, {verdict} the {LIMIT / 1e9:.0f} GB that it may be.", ""]
-    return "\n".join([*lines, *slopes(measured)])
+    said = f"The largest peak is {_mb(most)}, {verdict} the {LIMIT / 1e9:.0f} GB that it may be."
+    return "\n\n".join([record.table(header, cells), said, "\n".join(slopes(measured))])
+
+
+def _mb(count: float) -> str:
+    return f"{count / 1e6:.0f} MB"
 
 
 def slopes(measured: list[Row]) -> list[str]:

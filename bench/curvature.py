@@ -25,7 +25,7 @@ from bench.turns import Machine, Work, in_turns, ratios, shown
 
 EPOCH, PASS = "forward+backward", "forward"
 METHODS = {"kfac": "Kronecker", "diagonal": "diagonal", "ekfac": "eigenvalue-corrected"}
-HEADS = {"kfac": "last layer, a fit", "diagonal": "last layer, a diagonal fit"}
+LAST_LAYERS = {"kfac": "last layer, a fit", "diagonal": "last layer, a diagonal fit"}
 
 
 def fitted(model: nn.Module, x: Tensor, y: Tensor, structure: str, **options: Any) -> Any:
@@ -93,11 +93,11 @@ def of_cnn(peers: bool, rows: int) -> list[Work]:
     return works
 
 
-def of_head(classes: int, peers: bool, rows: int) -> list[Work]:
+def of_last_layer(classes: int, peers: bool, rows: int) -> list[Work]:
     """A last layer under a body."""
     model, x, y = headed(classes, rows)
     works, layers = [Work(PASS, lambda: forward(model, x), PASS, rows=rows)], layers_of(model, x)
-    for name, method in HEADS.items():
+    for name, method in LAST_LAYERS.items():
         run = lambda name=name: fitted(model, x, y, name, weights="last_layer")  # noqa: E731
         title = f"last layer of {classes} classes: {name} fit"
         flops = floor_of(method, rows, layers).flops
@@ -123,8 +123,8 @@ def main() -> None:
     peers = options.peers
     sizes = (512, 32, 128) if options.quick else (10_000, 1024, 4096)
     works = (
-        lambda: of_mlp(peers, sizes[0]), lambda: of_cnn(peers, sizes[1]), lambda: of_head(100, peers, sizes[2]),
-        lambda: of_head(1000, False, sizes[2]),
+        lambda: of_mlp(peers, sizes[0]), lambda: of_cnn(peers, sizes[1]), lambda: of_last_layer(100, peers, sizes[2]),
+        lambda: of_last_layer(1000, False, sizes[2]),
     )  # fmt: skip
     machine, found = Machine.measured(), []
     for make in works:

@@ -87,16 +87,16 @@ def floor_of(method: str, rows: int, layers: Sequence[Layer], *, rank: int = 0, 
         rank: of "low rank".
         labels: how many columns the root of each row's Λ has: as many as outputs, one for a sampled label.
     """
-    head, middle = layers[-1], layers[1:-1]
-    n, c, p = rows, labels or head.out, sum(each.into * each.out for each in layers)
+    last, middle = layers[-1], layers[1:-1]
+    n, c, p = rows, labels or last.out, sum(each.into * each.out for each in layers)
     products = sum(each.products for each in layers)
     forward, epoch = 2.0 * n * products, 6.0 * n * products
     # An epoch has its forward pass, which the curvature reads too.
-    # C columns of a root of Λ = diag(p) − ppᵀ, diagonal plus rank one, pass the head at its size, and each other layer
-    # above the first C times.
-    cotangents = 2.0 * n * head.products + 2.0 * n * c * sum(each.products for each in middle)
+    # C columns of a root of Λ = diag(p) − ppᵀ, diagonal plus rank one, pass the last layer at its size, and each other
+    # layer above the first C times.
+    cotangents = 2.0 * n * last.products + 2.0 * n * c * sum(each.products for each in middle)
     inputs = sum(n * each.positions * each.into**2 for each in layers)
-    outputs = sum(n * c * each.positions * each.out**2 for each in layers[:-1]) + n * c**2  # the head's is ΣΛ itself
+    outputs = sum(n * c * each.positions * each.out**2 for each in layers[:-1]) + n * c**2  # the last's is ΣΛ itself
     # One product gives the squares of all classes where a weight meets a row once; else each class has its own sum.
     squares = sum(2.0 * n * each.products * (c if each.positions > 1 else 1) for each in layers)
     eigen = TRIDIAGONAL * sum(each.into**3 + each.out**3 for each in layers)
@@ -113,15 +113,15 @@ def floor_of(method: str, rows: int, layers: Sequence[Layer], *, rank: int = 0, 
         # Both sides of each row are turned into the factors' eigenvectors, and their squares summed.
         "eigenvalue-corrected": Floor(kronecker + 2.0 * inputs + 2.0 * outputs + squares + epoch, factors + 8.0 * p),
         "last layer": Floor(
-            forward + n * head.into**2 + n * head.out**2 + TRIDIAGONAL * (head.into**3 + head.out**3)
-            + 4.0 * n * head.into * head.out,
-            8.0 * (head.into**2 + head.out**2),
+            forward + n * last.into**2 + n * last.out**2 + TRIDIAGONAL * (last.into**3 + last.out**3)
+            + 4.0 * n * last.into * last.out,
+            8.0 * (last.into**2 + last.out**2),
         ),
         "last layer, a fit": Floor(
-            forward + n * head.into**2 + n * head.out**2 + TRIDIAGONAL * (head.into**3 + head.out**3),
-            8.0 * (head.into**2 + head.out**2),
+            forward + n * last.into**2 + n * last.out**2 + TRIDIAGONAL * (last.into**3 + last.out**3),
+            8.0 * (last.into**2 + last.out**2),
         ),
-        "last layer, a diagonal fit": Floor(forward + 2.0 * n * head.products, 8.0 * head.into * head.out),
+        "last layer, a diagonal fit": Floor(forward + 2.0 * n * last.products, 8.0 * last.into * last.out),
         # A product with the GGN is a forward, a tangent's and a backward pass.
         "low rank": Floor(rank * 8.0 * n * p + epoch, 8.0 * p * rank),
         "full": Floor(cotangents + n * c * float(p) ** 2 + float(p) ** 3 / 3.0 + epoch, 8.0 * float(p) ** 2),
@@ -129,10 +129,10 @@ def floor_of(method: str, rows: int, layers: Sequence[Layer], *, rank: int = 0, 
         "VI, 5 epochs": Floor(EPOCHS * 2.0 * epoch, 4.0 * 6.0 * p),
         # Inputs are turned into the eigenvectors, outputs are turned back, or summed out with the inputs.
         "last layer's prediction": Floor(
-            forward + 2.0 * n * (head.into**2 + min(head.out**2, head.into * head.out)), 8.0 * n * c
+            forward + 2.0 * n * (last.into**2 + min(last.out**2, last.into * last.out)), 8.0 * n * c
         ),
         "prediction": Floor(forward + cotangents + 2.0 * inputs + 2.0 * outputs, 8.0 * n * c**2),
         "diagonal prediction": Floor(forward + cotangents + squares, 8.0 * n * c**2),
-        "forward": Floor(forward, 4.0 * n * head.out),
+        "forward": Floor(forward, 4.0 * n * last.out),
     }  # fmt: skip
     return counted[method]

@@ -243,34 +243,32 @@ def known(row: Row) -> dict[str, Any]:
 
 def table(rows: list[Row]) -> str:
     """The table in Markdown."""
-    head = [
-        "| problem | who | method | points | fit s | predict s | variance error | its largest | evidence error |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines = [
-        f"| {r.problem} | {r.who} | {r.method} | {r.points} | {r.fit_seconds:.3f} | {r.predict_seconds:.3f} "
-        f"| {r.variance_error:.1e} | {r.worst_variance:.1e} | {evidence(r)} |"
+    header = [
+        "problem", "who", "method", "points", "fit s", "predict s", "variance error", "its largest", "evidence error",
+    ]  # fmt: skip
+    cells = [
+        [r.problem, r.who, r.method, r.points, f"{r.fit_seconds:.3f}", f"{r.predict_seconds:.3f}",
+         f"{r.variance_error:.1e}", f"{r.worst_variance:.1e}", evidence(r)]
         for r in rows
-    ]
-    return "\n".join(head + lines)
+    ]  # fmt: skip
+    return record.table(header, cells)
 
 
 def main() -> None:
     """Measures, prints and saves."""
     parser = record.arguments(__doc__)
-    parser.add_argument("--no-peers", action="store_true", help="leave laplace-torch out")
+    parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave laplace-torch out")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the peer's own
     tried = problems()[: 1 if options.quick else None]
     in_function_space(tried[0], "nystrom", 5, 0)  # what is imported at first use
-    rows = [row for problem in tried for row in measure(problem, peers=not (options.no_peers or options.quick))]
+    rows = [row for problem in tried for row in measure(problem, peers=options.peers and not options.quick)]
     origin, said = record.made("bench.function_space"), (__doc__ or "").split("\n\n")[1]
     title = f"Laplace in function space ({ROWS} rows, 480 to 543 weights, one thread)"
     text = record.page(title, origin, said, [table(rows)])
-    if not options.no_peers:
-        results = {"made": origin, "rows": [known(row) for row in rows]}
-        record.save(record.folder(options), "function_space", results, text)
+    results = {"made": origin, "rows": [known(row) for row in rows]}
+    record.save(record.folder(options), "function_space", results, text)
 
 
 if __name__ == "__main__":

@@ -170,6 +170,7 @@ def written(result: dict[str, Any]) -> str:
         change, what = key.split(": ", 1)
         table.setdefault(change, Counter())[what] += number
     columns = sorted({what for row in table.values() for what in row})
+    counted = table | {"**all**": sum(table.values(), Counter[str]())}
     lines = [
         f"- crashes, or errors that are not the library's own, on loading: {len(result['crashes'])}",
         f"- code run, processes, sockets, pickles, files written while loading: {sum(result['forbidden'].values())}",
@@ -179,14 +180,8 @@ def written(result: dict[str, Any]) -> str:
         "",
         "Files that are whole hold other values under checksums that were put right: another summary, another number.",
         "",
-        "| change | " + " | ".join(columns) + " |",
-        "| --- |" + " --- |" * len(columns),
+        record.table(["change", *columns], [[name, *(row[what] for what in columns)] for name, row in counted.items()]),
     ]
-    lines += [f"| {change} | " + " | ".join(str(row[what]) for what in columns) + " |" for change, row in table.items()]
-    total = Counter[str]()
-    for row in table.values():
-        total.update(row)
-    lines.append("| **all** | " + " | ".join(str(total[what]) for what in columns) + " |")
     if result["errors_of_others"]:
         lines += ["", "Errors of other libraries, by predictions of edited files:", ""]
         lines += [f"- {number} × `{message}`" for message, number in sorted(result["errors_of_others"].items())]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 import bayescope as bs
 from bayescope.gallery import networks
 from bench import record
+from bench.turns import Work, in_turns
 
 Record = dict[str, Any]
 Rows = tuple[Tensor, Tensor]
@@ -130,21 +130,15 @@ def cost(repetitions: int) -> Record:
         for _ in range(100):
             training(x)
 
-    works: dict[str, Callable[[], Any]] = {
-        "forward": lambda: [evaluated(x) for _ in range(20)],
-        "passes": lambda: q.sample_functions(x, 100, generator=0),
-        "loop": loop,
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in works}
+    works = [
+        Work("forward", lambda: evaluated(x), "forward"),
+        Work("passes", lambda: q.sample_functions(x, 100, generator=0), "forward"),
+        Work("loop", loop, "forward"),
+    ]
     with torch.no_grad():
-        for turn in range(repetitions + 1):  # in turns, so that what else the machine does is shared; the first warms
-            for name, work in works.items():
-                start = time.process_time()
-                work()
-                if turn:
-                    seconds[name].append(time.process_time() - start)
-    took = {name: min(each) for name, each in seconds.items()}
-    return {name: 20.0 * took[name] / took["forward"] for name in ("passes", "loop")}
+        in_turns(works, repetitions, clock=time.process_time, inner=lambda work: 20 if work.is_unit else 1)
+    forward, *others = (min(work.seconds) for work in works)
+    return dict(zip(("passes", "loop"), (other / forward for other in others), strict=True))
 
 
 # Pages ---------------------------------------------------------------------------------------------------------------

@@ -140,13 +140,6 @@ def joint(parametrization: str, sd: float) -> Row:
     return {"parametrization": parametrization, "sd": sd, "reference_error": spread, "error": worst}
 
 
-def table(rows: list[Row]) -> list[str]:
-    """A Markdown table with a column for each entry."""
-    cells = [[each if isinstance(each, str) else f"{each:.2g}" for each in row.values()] for row in rows]
-    head = list(rows[0])
-    return ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *cells]]
-
-
 TITLES = {
     "logit": "Bernoulli, logit link: largest error of a probability over eleven means; of log p (relative error of p)",
     "probit": "Bernoulli, probit link: the same",
@@ -167,7 +160,7 @@ def main() -> None:
         "heteroscedastic": [heteroscedastic(form, sd) for form in forms for sd in (1e-3, 0.1, 1.0, 2.5)[few]],
         "joint": [joint(form, sd) for form in forms for sd in (0.1, 0.3, 1.0)[few]],
     }
-    parts = ["\n".join([f"## {TITLES[name]}", "", *table(rows)]) for name, rows in results.items()]
+    parts = [part for name, rows in results.items() for part in (f"## {TITLES[name]}", record.table_of(rows, ".2g"))]
     origin, said = record.made("bench.integrals"), (__doc__ or "").split("\n\n")[1]
     text = record.page("Integrals over a Gaussian f", origin, said, parts)
     record.save(record.folder(options), "integrals", {"made": origin, **results}, text)

@@ -10,7 +10,8 @@ interaction. The gain that "evidence" foretells is compared with what log Z rise
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -27,6 +28,7 @@ from bayescope.likelihoods import Bernoulli, Gaussian
 from bayescope.tables import TableEncoding, read_table
 from bench import record
 from bench.papers.additive_sets import load
+from bench.turns import Work, in_turns
 
 FEATURES = 10
 PLANTED = {(0, 4), (5, 6)}
@@ -123,17 +125,16 @@ def foretold(seeds: int) -> list[Row]:
 
 
 def cost(name: str, x: Any, y: NDArray[Any]) -> Row:
-    """Seconds of ranking all pairs, the median of three."""
+    """Seconds of ranking all pairs, the median of three turns."""
     model, data = fitted(x, y, Options(hidden=8, schedule=Schedule(epochs=3, burn_in=1)))
     row: Row = {"table": name, "rows": len(data.rows), "pairs": x.shape[1] * (x.shape[1] - 1) // 2}
-    for method in METHODS:
-        taken = []
-        for _ in range(3):
-            start = time.perf_counter()
-            rank(model.fit, model.encoding, data, method, torch.Generator().manual_seed(0))
-            taken.append(time.perf_counter() - start)
-        row[f"{method}: s"] = round(median(taken), 3)
-    return row
+
+    def ranked(method: str) -> object:
+        return rank(model.fit, model.encoding, data, method, torch.Generator().manual_seed(0))
+
+    works = [Work(method, partial(ranked, method), METHODS[0]) for method in METHODS]
+    in_turns(works, 3)
+    return row | {f"{work.name}: s": round(median(work.seconds), 3) for work in works}
 
 
 def costs() -> list[Row]:
@@ -147,14 +148,11 @@ def costs() -> list[Row]:
     ]
 
 
-# --- the report -------------------------------------------------------------------------------------------------------
-
-
-def lines(title: str, rows: Sequence[Row]) -> list[str]:
-    """A Markdown table."""
-    cells = [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
-    joined = ["| " + " | ".join(row) + " |" for row in ([*rows[0]], ["---"] * len(rows[0]), *cells)]
-    return [f"## {title}", "", *joined, ""]
+TITLES = {
+    "found": "Two planted pairs among ten independent features: seeds in which both come first",
+    "foretold": "The gain in log evidence that is foretold, and the rise of log Z with the pair's net",
+    "cost": "Seconds to rank all pairs",
+}
 
 
 def main() -> None:
@@ -167,13 +165,8 @@ def main() -> None:
     report = {"found": [found(*case, seeds) for case in cases]}
     if not options.quick:
         report |= {"foretold": foretold(max(1, seeds // 5)), "cost": costs()}
-    titles = {
-        "found": "Two planted pairs among ten independent features: seeds in which both come first",
-        "foretold": "The gain in log evidence that is foretold, and the rise of log Z with the pair's net",
-        "cost": "Seconds to rank all pairs",
-    }
     origin, said = record.made("bench.interactions"), (__doc__ or "").split("\n\n")[1]
-    parts = ["\n".join(lines(titles[name], rows)) for name, rows in report.items()]
+    parts = [part for name, rows in report.items() for part in (f"## {TITLES[name]}", record.table_of(rows, ".3g"))]
     text = record.page("Rankings of pairs of features", origin, said, parts)
     record.save(record.folder(options), "interactions", {"made": origin, **report}, text)
 

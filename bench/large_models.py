@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch.nn import functional
 import bayescope as bs
 from bayescope.curvature.memory import readable
 from bench import record
+from bench.turns import Work, in_turns
 from tests.device_paths import EXACT, TRAINS, seeded
 from tests.large_models import ResNet, VisionTransformer
 
@@ -38,19 +40,21 @@ def waited(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def in_turn(works: dict[str, Callable[[], object]], device: torch.device, repeats: int) -> dict[str, float]:
-    """The median seconds of each work, after one run that warms up; a rehearsal counts those of the processor alone."""
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    for turn in range(repeats + 1):
-        for name, work in works.items():
-            waited(device)
-            start = clock()
-            work()
-            waited(device)
-            if turn:
-                seconds[name].append(clock() - start)
-    return {name: median(found) for name, found in seconds.items()}
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """The clock of a GPU's work; a rehearsal on a CPU counts the seconds of the processor alone."""
+    return time.process_time if device.type == "cpu" else time.perf_counter
+
+
+def medians(runs: dict[str, Callable[[], object]], device: torch.device, turns: int) -> dict[str, float]:
+    """The median seconds of each, until the device has finished, over turns."""
+
+    def finished(run: Callable[[], object]) -> None:
+        run()
+        waited(device)
+
+    works = [Work(name, partial(finished, run), name) for name, run in runs.items()]
+    in_turns(works, turns, clock=clock_of(device))
+    return {work.name: median(work.seconds) for work in works}
 
 
 # --- right ------------------------------------------------------------------------------------------------------------
@@ -103,7 +107,7 @@ def forward(module: nn.Module, x: Tensor, batch: int) -> None:
         module(some)
 
 
-def speed(name: str, device: torch.device, count: int, batch: int, repeats: int) -> Report:
+def speed(name: str, device: torch.device, count: int, batch: int, turns: int) -> Report:
     """A network of full size: the fit with one sampled label, and last-layer predictions."""
     module = seeded(NETWORKS[name]).float().to(device)
     x, y = images(count, device)
@@ -118,14 +122,14 @@ def speed(name: str, device: torch.device, count: int, batch: int, repeats: int)
         torch.cuda.reset_peak_memory_stats(device)
     last = bs.laplace(module, (x[:batch], y[:batch]), weights="last_layer", prior_precision=100.0, **options)
     half = x[: count // 2], y[: count // 2]
-    works: dict[str, Callable[[], object]] = {
+    runs: dict[str, Callable[[], object]] = {
         "epoch": lambda: epoch(module, x, y, batch),
         "fit": fit,
         "fit to half": lambda: bs.fit_curvature(module, half, curvature="fisher", generator=0, **options),
         "forward": lambda: forward(module, x, batch),
         "last layer": lambda: [last.predict(some, integral="mackay").probs for some in x.split(batch)],
     }
-    seconds = in_turn(works, device, repeats)
+    seconds = medians(runs, device, turns)
     once = all_layers(
         module, x, y, device, {**options, "curvature": "fisher", "generator": 0, "prior_precision": 100.0}
     )
@@ -151,7 +155,7 @@ def all_layers(
     module: nn.Module, x: Tensor, y: Tensor, device: torch.device, options: dict[str, Any]
 ) -> tuple[float, float]:
     """Seconds of the posterior of all layers, with the eigenvectors of its factors, and of a prediction by it."""
-    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    clock = clock_of(device)
     waited(device)
     start = clock()
     q = bs.laplace(module, (x, y), **options)
@@ -190,42 +194,46 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"a CPU ({record.processor()})"
 
 
-def markdown(results: Report) -> str:
-    """The results as a table."""
-    lines: list[str] = ["## Speed", ""]
-    if results["speed"]:
-        lines += [
-            f"| network | weights | images | forward and backward, s | fit, s | over an epoch (budget {FIT_BUDGET:g}) "
-            f"| a further image, over its epoch | last layer over forward (budget {PREDICT_BUDGET:g}) | posterior with "
-            "eigenvectors, s | 5 classes of 2 images through all layers, s | planned | peak | host copies a batch |",
-            f"|{'---|' * 13}",
-        ]
+def speeds(results: Report) -> str:
+    """A row for each network."""
+    header = [
+        "network", "weights", "images", "forward and backward, s", "fit, s", f"over an epoch (budget {FIT_BUDGET:g})",
+        "a further image, over its epoch", f"last layer over forward (budget {PREDICT_BUDGET:g})",
+        "posterior with eigenvectors, s", "5 classes of 2 images through all layers, s", "planned", "peak",
+        "host copies a batch",
+    ]  # fmt: skip
+    rows = []
     for found in results["speed"]:
         peak = "–" if found["peak_bytes"] is None else readable(found["peak_bytes"])
         copies = "–" if found["host_copies_a_batch"] is None else f"{found['host_copies_a_batch']:g}"
-        cells = [
-            found["network"],
-            f"{found['weights'] / 1e6:.2f} million",
-            f"{found['images']:,} in batches of {found['batch']}",
-            f"{found['seconds']['epoch']:.2f}",
-            f"{found['seconds']['fit']:.2f}",
-            f"{found['fit_over_epoch']:.2f}",
-            f"{found['further_over_epoch']:.2f}",
-            f"{found['last_layer_over_forward']:.2f}",
-            f"{found['once']['posterior']:.1f}",
-            f"{found['once']['5 classes of 2 images']:.1f}",
-            readable(found["planned_bytes"]),
-            peak,
-            copies,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    failed = [record for record in results["paths"] if "failure" in record or not record["finite"]]
-    errors = [record["error"] for record in results["paths"] if "error" in record]
-    lines += ["", "## Public paths", "", f"{len(results['paths'])} public paths run, {len(failed)} failed."]
+        rows.append(
+            [
+                found["network"],
+                f"{found['weights'] / 1e6:.2f} million",
+                f"{found['images']:,} in batches of {found['batch']}",
+                f"{found['seconds']['epoch']:.2f}",
+                f"{found['seconds']['fit']:.2f}",
+                f"{found['fit_over_epoch']:.2f}",
+                f"{found['further_over_epoch']:.2f}",
+                f"{found['last_layer_over_forward']:.2f}",
+                f"{found['once']['posterior']:.1f}",
+                f"{found['once']['5 classes of 2 images']:.1f}",
+                readable(found["planned_bytes"]),
+                peak,
+                copies,
+            ]
+        )
+    return record.table(header, rows)
+
+
+def paths_told(results: Report) -> str:
+    """How many paths were run, the largest error, and those that failed."""
+    failed = [path for path in results["paths"] if "failure" in path or not path["finite"]]
+    errors = [path["error"] for path in results["paths"] if "error" in path]
+    said = f"{len(results['paths'])} public paths run, {len(failed)} failed."
     if errors:
-        lines[-1] += f" The largest error beside the CPU in float64: {max(errors):.1e} of the largest entry."
-    lines += [f"- {record['path']}: {record.get('failure', 'not finite')}" for record in failed]
-    return "\n".join(lines)
+        said += f" The largest error beside the CPU in float64: {max(errors):.1e} of the largest entry."
+    return "\n".join([said, *(f"- {path['path']}: {path.get('failure', 'not finite')}" for path in failed)])
 
 
 def main() -> None:
@@ -237,7 +245,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", choices=("paths", *NETWORKS))
     chosen = parser.parse_args()
-    device = torch.device(chosen.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device(chosen.device) if chosen.device else record.default_device()
     images_, batch = (4096, 128) if device.type == "cuda" else (32, 16)
     images_, batch = chosen.images or images_, chosen.batch or batch
     warnings.filterwarnings("ignore", category=bs.errors.ConvergenceWarning)  # the weights are random
@@ -245,13 +253,15 @@ def main() -> None:
     results: Report = {"device": device_name(device), "paths": [], "speed": []}
     if only in (None, "paths"):
         results["paths"] = paths(device)
-    for name in NETWORKS:
-        if only in (None, name):
-            results["speed"].append(speed(name, device, images_, batch, chosen.turns))
+    for network in NETWORKS:
+        if only in (None, network):
+            results["speed"].append(speed(network, device, images_, batch, chosen.turns))
     origin, said = record.made("bench.large_models"), (__doc__ or "").split("\n\n")[2]
-    slug = "_".join(["large_models", *results["device"].lower().split()]) if device.type == "cuda" else "large_models"
-    text = record.page(f"Large networks on {results['device']}", origin, said, [markdown(results)])
-    record.save(record.folder(chosen), slug, {"made": origin, **results}, text)
+    origin = record.partly(origin) if only else origin
+    name = record.on_device("large_models", device)
+    parts = ["## Speed", speeds(results), "## Public paths", paths_told(results)]
+    text = record.page(f"Large networks on {results['device']}", origin, said, parts)
+    record.save(record.folder(chosen), name, {"made": origin, **results}, text)
 
 
 if __name__ == "__main__":

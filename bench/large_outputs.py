@@ -43,7 +43,7 @@ class Pixels(nn.Module):
 
 
 def classifier(classes: int, width: int) -> tuple[nn.Module, Tensor, Tensor]:
-    """A head of so many classes over a body of one layer."""
+    """A last layer of so many classes over a body of one layer."""
     model = nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, classes))
     return model, torch.randn(512, 64), torch.randint(classes, (512,))
 
@@ -157,31 +157,24 @@ def refused() -> str:
     raise AssertionError("it was not refused")
 
 
-def markdown(results: Mapping[str, Any]) -> str:
-    """The tables."""
-    lines = [
-        "| `bs.laplace` | weights | planned | measured | seconds | `tune_prior` | seconds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def markdown(results: Mapping[str, Any]) -> list[str]:
+    """The tables, and what a fit says that does not fit."""
+    fits, predictions = [], []
     for name, found in results["cases"].items():
-        tuning = f"{found['tuning_mb']:,.0f} | {found['tuning_seconds']:.1f}" if "tuning_mb" in found else "– | –"
-        lines.append(
-            f"| {name} | {found['weights']:,} | {found['planned_mb']:,.0f} | {found['measured_mb']:,.0f} | "
-            f"{found['seconds']:.1f} | {tuning} |"
-        )
-    lines += [
-        "",
-        "| `predict` | rows | asked for | planned | measured | seconds |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name, found in results["cases"].items():
+        tuned = "tuning_mb" in found
+        tuning = [f"{found['tuning_mb']:,.0f}", f"{found['tuning_seconds']:.1f}"] if tuned else ["–", "–"]
+        sizes = [f"{found[key]:,.0f}" for key in ("weights", "planned_mb", "measured_mb")]
+        fits.append([name, *sizes, f"{found['seconds']:.1f}", *tuning])
         for asked, value in found["predictions"].items():
             planned = f"{found['planned_variances_mb']:,.0f}" if asked in VARIANCES else "–"
-            lines.append(
-                f"| {name} | {found['predicted_rows']} | {asked} | {planned} | "
-                f"{value['measured_mb']:,.0f} | {value['seconds']:.2f} |"
-            )
-    return "\n".join([*lines, "", "With a dense output factor and `memory=16e9`:", "", f"> {results['refused']}", ""])
+            taken = [f"{value['measured_mb']:,.0f}", f"{value['seconds']:.2f}"]
+            predictions.append([name, found["predicted_rows"], asked, planned, *taken])
+    return [
+        record.table(["`bs.laplace`", "weights", "planned", "measured", "seconds", "`tune_prior`", "seconds"], fits),
+        record.table(["`predict`", "rows", "asked for", "planned", "measured", "seconds"], predictions),
+        "With a dense output factor and `memory=16e9`:",
+        f"> {results['refused']}",
+    ]
 
 
 def main() -> None:
@@ -208,7 +201,7 @@ def main() -> None:
     origin = record.partly(origin) if options.names else origin
     results = {"made": origin, "cases": {name: known[name] for name in CASES if name in known}, "refused": refused()}
     said = (__doc__ or "").split("\n\n")[1]
-    text = record.page("Very many outputs: memory and seconds", origin, said, [markdown(results)])
+    text = record.page("Very many outputs: memory and seconds", origin, said, markdown(results))
     record.save(into, "large_outputs", results, text)
 
 

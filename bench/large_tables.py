@@ -103,24 +103,22 @@ def foretold(sizes: list[dict[str, float]]) -> dict[str, float]:
 
 def table_of(results: dict[str, Any]) -> str:
     """The results in Markdown."""
-    lines = [
-        "| model | rows × columns | file, MB | seconds | seconds of a core | µs of a core a row | one reading, s | "
-        "memory over the start, MB |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    header = [
+        "model", "rows × columns", "file, MB", "seconds", "seconds of a core", "µs of a core a row", "one reading, s",
+        "memory over the start, MB",
+    ]  # fmt: skip
+    rows = []
     for model, found in results.items():
-        lines += [
-            f"| {model} | {size['rows']:,} × {found['columns']} | {size['file_mb']:.0f} | {size['seconds']:.1f} | "
-            f"{size['cpu_seconds']:.1f} | {1e6 * size['cpu_seconds'] / size['rows']:.1f} | "
-            f"{size['read_once_seconds']:.1f} | {size['peak_growth_mb']:.0f} |"
+        rows += [
+            [model, f"{size['rows']:,} × {found['columns']}", f"{size['file_mb']:.0f}", f"{size['seconds']:.1f}",
+             f"{size['cpu_seconds']:.1f}", f"{1e6 * size['cpu_seconds'] / size['rows']:.1f}",
+             f"{size['read_once_seconds']:.1f}", f"{size['peak_growth_mb']:.0f}"]
             for size in found["sizes"]
-        ]
+        ]  # fmt: skip
         more = foretold(found["sizes"])
-        lines.append(
-            f"| {model} | {more['rows']:,} × {found['columns']}, extrapolated | | {more['seconds']:.0f} | "
-            f"{more['cpu_seconds']:.0f} | | | |"
-        )
-    return "\n".join(lines)
+        taken = [f"{more[key]:.0f}" for key in ("seconds", "cpu_seconds")]
+        rows.append([model, f"{more['rows']:,} × {found['columns']}, extrapolated", "", *taken, "", "", ""])
+    return record.table(header, rows)
 
 
 def main() -> None:

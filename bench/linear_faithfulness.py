@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +68,7 @@ def errors(link: str, q: GaussianPosterior, plane: Plane) -> dict[str, float]:
     }
 
 
-def compare(link: str, rows: int, precision: float, separable: bool) -> dict[str, object]:
+def compare(link: str, rows: int, precision: float, separable: bool) -> dict[str, Any]:
     """The worst errors of every method over the tables of one kind."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in METHODS}
     seconds = dict.fromkeys(METHODS, 0.0)
@@ -95,23 +96,18 @@ def compare(link: str, rows: int, precision: float, separable: bool) -> dict[str
     }
 
 
-def markdown(results: list[dict[str, object]]) -> str:
+def markdown(results: list[dict[str, Any]]) -> list[str]:
     """One table a measure."""
-    lines: list[str] = []
+    parts: list[str] = []
+    keys = ("link", "classes", "prior_precision", "rows")
     for measure, meaning in MEASURES.items():
-        head = ["link", "classes", "prior precision", "rows", *METHODS]
-        lines += [
-            "",
-            f"## {meaning[0].upper()}{meaning[1:]}",
-            "",
-            "| " + " | ".join(head) + " |",
-            "|---" * len(head) + "|",
+        rows = [
+            [*(each[key] for key in keys), *(f"{each['worst'][name][measure]:.4f}" for name in METHODS)]
+            for each in results
         ]
-        for each in results:
-            cells = [str(each[key]) for key in ("link", "classes", "prior_precision", "rows")]
-            cells += [f"{each['worst'][name][measure]:.4f}" for name in METHODS]
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        header = ["link", "classes", "prior precision", "rows", *METHODS]
+        parts += [f"## {meaning[0].upper()}{meaning[1:]}", record.table(header, rows)]
+    return parts
 
 
 def main() -> None:
@@ -129,7 +125,7 @@ def main() -> None:
         f"One input of sd 1.5 and an intercept (prior precision {INTERCEPT_PRECISION}); the worst of {TABLES} tables."
     )
     title = "Linear models: each approximation against numerical integration"
-    text = record.page(title, origin, said, [markdown(results)])
+    text = record.page(title, origin, said, markdown(results))
     record.save(record.folder(options), "linear_faithfulness", {"made": origin, "cases": results}, text)
 
 

@@ -4,7 +4,7 @@ No option is set but the posterior and the seed. scikit-learn's models have stan
 same two hidden layers of 50 units; a regression's Gaussian has the residuals' variance on the training rows. Seconds
 are of the CPU, so that other work on the machine enters little.
 
-    python -m bench.mlp [--sets breast,digits] [--posteriors laplace,ensemble]
+    python -m bench.mlp [--sets breast digits] [--posteriors laplace ensemble] [--quick]
 """
 
 from __future__ import annotations
@@ -127,31 +127,32 @@ def _of_classes(probs: np.ndarray, y: np.ndarray) -> tuple[float, float, float]:
     return float(nll), float(np.mean(probs.argmax(1) == y)), float(error)
 
 
-def written(rows: list[Row]) -> str:
-    """The tables as Markdown."""
-    lines: list[str] = []
+def written(rows: list[Row]) -> list[str]:
+    """The tables as Markdown, each under its heading."""
+    parts: list[str] = []
     for name in dict.fromkeys(row.name for row in rows):
         some = [row for row in rows if row.name == name]
         data = split(name)
         score, calibration = ("accuracy", "ECE") if data[4] else ("RMSE", "coverage of 95 %")
-        lines += [
-            f"## {name}: {len(data[2]):,} training rows, {len(data[3]):,} test rows", "",
-            f"| | NLL | {score} | {calibration} | fit, CPU s |", "|---|---|---|---|---|",
-        ]  # fmt: skip
-        lines += [f"| {r.who} | {r.nll:.3f} | {r.score:.3f} | {r.calibration:.3f} | {r.seconds:.1f} |" for r in some]
-        lines.append("")
-    return "\n".join(lines)
+        cells = [
+            [r.who, *(f"{each:.3f}" for each in (r.nll, r.score, r.calibration)), f"{r.seconds:.1f}"] for r in some
+        ]
+        parts += [
+            f"## {name}: {len(data[2]):,} training rows, {len(data[3]):,} test rows",
+            record.table(["", "NLL", score, calibration, "fit, CPU s"], cells),
+        ]
+    return parts
 
 
 def main() -> None:
     """Runs the table and writes it after each set."""
     parser = record.arguments(__doc__)
-    parser.add_argument("--sets", default=";".join(SETS), help="separated by semicolons")
-    parser.add_argument("--posteriors", default=",".join(POSTERIORS))
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
+    parser.add_argument("--posteriors", nargs="+", default=list(POSTERIORS), choices=POSTERIORS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[Row] = []
-    sets, posteriors = options.sets.split(";"), options.posteriors.split(",")
+    sets, posteriors = options.sets, options.posteriors
     for name in sets[:1] if options.quick else sets:
         data = split(name)
         with warnings.catch_warnings():
@@ -161,9 +162,9 @@ def main() -> None:
                 rows.append(of_posterior(name, posterior, data))
                 print(rows[-1], flush=True)
         origin, said = record.made("bench.mlp"), (__doc__ or "").split("\n\n")[1]
-        if name != sets[-1] or sets != list(SETS):
+        if name != sets[-1] or (sets, posteriors) != (list(SETS), list(POSTERIORS)):
             origin = record.partly(origin)
-        text = record.page("Network estimators on tables, as they come", origin, said, [written(rows)])
+        text = record.page("Network estimators on tables, as they come", origin, said, written(rows))
         record.save(record.folder(options), "mlp", {"made": origin, "rows": [asdict(row) for row in rows]}, text)
 
 

@@ -138,7 +138,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The rows as a table; errors of means are in published sds, the largest over the parameters."""
-    lines = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
+    lines = []
     for r in rows:
         if "failure" in r:
             cells = [r["set"], r["method"], r["failure"].split(" along ")[0][:160], *[""] * (len(HEADER) - 3)]
@@ -149,8 +149,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
             cells += [_number(value, 3), _corrected(r), _number(r.get("pareto k"), 2), _number(r.get("r_hat"), 4)]
             cells += [_number(r.get("effective draws"), 0), str(r.get("divergences", ""))]
             cells += [", ".join(r["warnings"]), f"{r['seconds']:.1f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return record.table(HEADER, lines)
 
 
 def _number(value: float | None, digits: int) -> str:

@@ -61,7 +61,7 @@ def of_mlp(peers: bool, rows: int) -> list[Work]:
     return works
 
 
-def of_head(classes: int, peers: bool, rows: int) -> list[Work]:
+def of_last_layer(classes: int, peers: bool, rows: int) -> list[Work]:
     """A last layer under a body of at least 20 times its flops."""
     model, x, y = headed(classes, rows)
     kfac = floor_of("last layer's prediction", rows, layers_of(model, x)).flops
@@ -86,10 +86,12 @@ def main() -> None:
     torch.set_num_threads(2)
     peers = options.peers
     machine, found = Machine.measured(), []
-    rows, head_rows = (256, 256) if options.quick else (2560, 4096)
+    rows, last_rows = (256, 256) if options.quick else (2560, 4096)
     for make in (
-        lambda: of_mlp(peers, rows), lambda: of_head(100, peers, head_rows), lambda: of_head(1000, False, head_rows)
-    ):  # fmt: skip
+        lambda: of_mlp(peers, rows),
+        lambda: of_last_layer(100, peers, last_rows),
+        lambda: of_last_layer(1000, False, last_rows),
+    ):
         works = make()
         in_turns(works, options.turns)
         found += ratios(works, machine)

@@ -38,6 +38,16 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def default_device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def on_device(name: str, device: torch.device) -> str:
+    """The name of results: those of a GPU carry its own."""
+    return name if device.type == "cpu" else "_".join([name, *torch.cuda.get_device_name(device).lower().split()])
+
+
 def folder(options: argparse.Namespace) -> Path:
     """Where the results of these options go: those of a quick run or without the peers are not committed."""
     chosen: Path | None = options.out
@@ -139,6 +149,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A Markdown table."""
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     return "\n".join([*lines, *(f"| {' | '.join(str(cell) for cell in row)} |" for row in rows)])
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], form: str) -> str:
+    """A Markdown table with a column for each entry; numbers that are not whole are told in a form, ``".2g"``."""
+    cells = [[format(cell, form) if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    return table(list(rows[0]), cells)
 
 
 def save(into: Path, name: str, results: Mapping[str, Any], text: str) -> None:

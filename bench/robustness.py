@@ -3,10 +3,10 @@
 Networks drawn from their seeds go through every structure, and each answer is compared with dense float64 definitions;
 an answer that is wrong, or an error that is not the library's own, is listed with its seed. Faults are put into data,
 networks, options, files and processes, and it is noted what came and whether what was there before is untouched. Random
-tables go through the estimators, and altered text through the reader of the command line. The plan of a run is compared
-with the growth of the process at its highest.
+tables go through the estimators, and altered text through the reader of the command line; the readers of tables and of
+saved posteriors are searched by coverage. The plan of a run is compared with the growth of the process at its highest.
 
-    python -m bench.robustness [--only networks|faults|tables|memory] [--networks 1000] [--tables 2000] [--first 0]
+    python -m bench.robustness [--only PART] [--networks 1000] [--tables 2000] [--first 0]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 
 from bench import (
     record,
+    robustness_bytes,
     robustness_faults,
     robustness_memory,
     robustness_networks,
@@ -28,8 +29,8 @@ from bench import (
 )
 
 Record = dict[str, Any]
-# Altered files for each random table; seconds that atheris looks for others.
-TEXTS, SECONDS = 2, 60
+# Altered files for each random table; seconds that each reader is searched by coverage.
+TEXTS, SECONDS = 2, 120
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -47,8 +48,10 @@ def shown_networks(found: Record) -> str:
     lines = [
         f"{found['count']:,} networks of {low} to {high} weights, {middle} in the middle. An error is the norm of the "
         "difference over that of the definition; those of log determinant, J A⁻¹ Jᵀ, A⁻¹ and its root are to the "
-        f"structure's own dense matrix, and of ekfac's matrix the traces of its blocks. In {kept} networks the summary "
-        "says that a layer is kept exactly in the place of its Kronecker product, and that is what is compared.",
+        f"structure's own dense matrix, where up to {robustness_networks.WRONG:.0e} agrees, or, if that is more, what "
+        "float64 leaves of its condition number; those of ekfac's matrix are of the traces of its blocks. "
+        f"In {kept} networks the summary says that a layer is kept exactly in the place of its Kronecker product, and "
+        "that is what is compared.",
         record.table(header, rows),
     ]
     lines += [f"Refused: {reason}" for reason in found["refusals"]]
@@ -98,14 +101,21 @@ def shown_tables(found: Record) -> str:
         f"{text['count']:,} altered CSV files (seed {text['seed']}) through the reader, to fit and to predict: "
         f"{outcomes}; the slowest took {text['slowest_seconds']:.2f} s.",
     ]
-    atheris = found["atheris"]
-    if atheris is None:
-        lines.append("Not looked for by coverage: atheris is not installed (`pip install atheris`), or a quick run.")
-    else:
-        lines.append(f"atheris, {atheris['seconds']} s: {len(atheris['crashes'])} crashes. `{atheris['said']}`")
-        lines += [f"**Crash**: `{crash}`" for crash in atheris["crashes"]]
     lines += [f"**Not right**: `{each}`" for each in [*found["bad"], *text["bad"]]]
     return "\n\n".join(["## Tables and text", *lines])
+
+
+def shown_bytes(found: Sequence[Record] | None) -> str:
+    """What atheris found."""
+    lines = ["## Bytes that reach other code"]
+    if found is None:
+        lines.append("Not looked for: atheris is not installed here (it is in the extra `bench`, on Linux).")
+    else:
+        rows = [[each["reader"], each["seconds"], len(each["crashes"]), each["said"]] for each in found]
+        lines.append("atheris, which alters a whole file and keeps what runs other lines of the reader.")
+        lines.append(record.table(["reader", "seconds", "errors that are not the library's own", "atheris"], rows))
+        lines += [f"**Crash**: `{crash}`" for each in found for crash in each["crashes"]]
+    return "\n\n".join(lines)
 
 
 def shown_memory(found: Sequence[Record]) -> str:
@@ -152,7 +162,12 @@ def faults(options: Any) -> list[Record]:
 def tables(options: Any) -> Record:
     """2,000 of them, 60 of a quick run."""
     count = options.tables or (60 if options.quick else 2000)
-    return robustness_tables.run(count, TEXTS * count, 0 if options.quick else SECONDS, options.first)
+    return robustness_tables.run(count, TEXTS * count, options.first)
+
+
+def altered(options: Any) -> list[Record] | None:
+    """Each reader for two minutes, five seconds of a quick run."""
+    return robustness_bytes.searched(5 if options.quick else SECONDS)
 
 
 def memory(options: Any) -> list[Record]:
@@ -164,6 +179,7 @@ PARTS = {
     "networks": (networks, shown_networks),
     "faults": (faults, shown_faults),
     "tables": (tables, shown_tables),
+    "bytes": (altered, shown_bytes),
     "memory": (memory, shown_memory),
 }
 
@@ -176,8 +192,7 @@ def silent(parts: Record) -> int:
     found += sum(not each.get("within", False) for each in results.get("memory", ()))
     if "tables" in results:
         found += len(results["tables"]["bad"]) + len(results["tables"]["texts"]["bad"])
-        found += len((results["tables"]["atheris"] or {"crashes": []})["crashes"])
-    return found
+    return found + sum(len(each["crashes"]) for each in results.get("bytes") or ())
 
 
 def main() -> None:

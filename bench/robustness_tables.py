@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import importlib.util
 import random
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +25,6 @@ import bayescope as bs
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import Roles, read_training_table
 from bayescope.errors import BayescopeError
-from bench import record
 
 Record = dict[str, Any]
 Column = Callable[[np.random.Generator, int], Any]
@@ -303,53 +298,11 @@ def texts(count: int, seed: int) -> Record:
     return {"count": count, "seed": seed, "outcomes": dict(counts), "slowest_seconds": slowest, "bad": bad}
 
 
-# --- atheris ----------------------------------------------------------------------------------------------------------
-
-
-def covered(seconds: int) -> Record | None:
-    """The reader under atheris, which looks for bytes that reach other code; ``None`` where it is not installed."""
-    if importlib.util.find_spec("atheris") is None:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "whole.csv").write_bytes(text())
-        command = [sys.executable, "-m", "bench.robustness_tables", folder, f"-max_total_time={seconds}",
-                   f"-artifact_prefix={folder}/crash-", "-max_len=4096", "-close_fd_mask=1"]  # fmt: skip
-        answer = subprocess.run(command, check=False, capture_output=True, text=True, cwd=record.ROOT)
-        lines = answer.stderr.splitlines()
-        crashes = [repr(each.read_bytes())[:400] for each in Path(folder).glob("crash-*")]
-    done = next((line for line in reversed(lines) if "DONE" in line or "Done" in line), lines[-1] if lines else "")
-    return {"seconds": seconds, "crashes": crashes, "said": done[:160], "status": answer.returncode}
-
-
-def under_atheris() -> None:
-    """Runs in a process of its own until a byte string crashes the reader, or the time is over."""
-    import atheris
-
-    with atheris.instrument_imports(include=["bayescope.cli", "bayescope.tables"]):
-        import importlib
-
-        for module in ("text", "header", "training_table", "opening"):
-            importlib.reload(sys.modules[f"bayescope.cli.{module}"])
-    from bayescope.cli.opening import open_source as opened
-    from bayescope.cli.training_table import Roles as Told
-    from bayescope.cli.training_table import read_training_table as taken
-
-    path = Path(tempfile.mkdtemp()) / "altered.csv"
-
-    def one(content: bytes) -> None:
-        path.write_bytes(content)
-        with suppress(BayescopeError):
-            taken(opened(path, again=True), Told(target="state"))
-
-    atheris.Setup(sys.argv, one)
-    atheris.Fuzz()
-
-
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
-def run(count: int, changes: int, seconds: int, first: int = 0) -> Record:
-    """So many tables, so many altered files, so long under atheris."""
+def run(count: int, changes: int, first: int = 0) -> Record:
+    """So many tables, so many altered files."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = [table(seed) for seed in range(first, first + count)]
@@ -362,8 +315,4 @@ def run(count: int, changes: int, seconds: int, first: int = 0) -> Record:
         if any(came.startswith(("WRONG", "FOREIGN")) for came in steps.values()):
             bad.append(each)
     return {"count": count, "outcomes": {name: dict(counts) for name, counts in outcomes.items()}, "bad": bad,
-            "texts": altered_files, "atheris": covered(seconds) if seconds else None}  # fmt: skip
-
-
-if __name__ == "__main__":
-    under_atheris()
+            "texts": altered_files}  # fmt: skip

@@ -35,6 +35,7 @@ from bayescope.tables.dataset import TableDataset
 from bench import record
 from bench.floors import Shape, floor_of
 from bench.scaling_report import draw, written
+from bench.turns import fastest
 
 PICTURES = Path(__file__).parents[1] / "docs" / "images"
 FEATURES, RANK, COLUMNS, BATCH = 64, 20, 20, 256
@@ -209,12 +210,7 @@ def timed(work: Callable[[], object]) -> tuple[float, float, float]:
 def matmul_speed(dtype: torch.dtype = torch.float32) -> float:
     """Floating-point operations in a second of the processor, of a plain matrix product."""
     a = torch.ones(SIDE, SIDE, dtype=dtype)
-    best = 0.0
-    for _ in range(4):
-        start = time.process_time()
-        a @ a
-        best = max(best, 2.0 * SIDE**3 / (time.process_time() - start))
-    return best
+    return 2.0 * SIDE**3 / fastest(lambda: a @ a, time.process_time)
 
 
 def swept(sweep: Sweep) -> list[Point]:

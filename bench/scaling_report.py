@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from bench.record import page
+from bench.record import page, table
 
 AXES = {
     "rows": ("rows N", "Against rows"),
@@ -84,8 +84,8 @@ def written(found: dict[str, Any]) -> str:
 
 
 def _table(axis: str, each: dict[str, list[dict[str, Any]]]) -> str:
-    lines = ["| method | size | CPU seconds | floor | times the floor | memory | exponent of time, of memory |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    header = ["method", "size", "CPU seconds", "floor", "times the floor", "memory", "exponent of time, of memory"]
+    rows = []
     for method, points in each.items():
         for place, point in enumerate(points):
             last = place == len(points) - 1
@@ -96,11 +96,11 @@ def _table(axis: str, each: dict[str, list[dict[str, Any]]]) -> str:
             )
             over = f" ({int(point['size'])} on {int(point['facts']['cores'])} cores)" if _crowded(point) else ""
             ratio = point["cpu"] / point["floor"]
-            lines.append(
-                f"| {method} | {point['size']:,}{over} | {point['cpu']:.3g} | {point['floor']:.2g} | {ratio:.3g} "
-                f"| {_bytes(point['memory'])} | {grown} |"
-            )
-    return "\n".join(lines)
+            rows.append(
+                [method, f"{point['size']:,}{over}", f"{point['cpu']:.3g}", f"{point['floor']:.2g}", f"{ratio:.3g}",
+                 _bytes(point["memory"]), grown]
+            )  # fmt: skip
+    return table(header, rows)
 
 
 def _crowded(point: dict[str, Any]) -> bool:

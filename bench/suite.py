@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, final
 
+from bench import record
+
 Part = Literal["exactness", "faithfulness", "papers", "speed", "robustness", "limits", "guides"]
 
 
@@ -19,6 +21,7 @@ class Benchmark:
         minutes: how long it takes on two cores, about.
         compared: whether its results hold ratios that a later run is compared with (`bench.check`).
         data: whether it reads the reference data beside the repository.
+        gpu: whether it runs on a GPU where there is one, and its results are then of that one.
     """
 
     module: str
@@ -26,6 +29,7 @@ class Benchmark:
     minutes: float
     compared: bool = False
     data: bool = False
+    gpu: bool = False
 
     @property
     def name(self) -> str:
@@ -35,7 +39,8 @@ class Benchmark:
     @property
     def result(self) -> str:
         """The path of its results in their folder, without an ending."""
-        return self.name.replace(".", "/")
+        name = self.name.replace(".", "/")
+        return record.on_device(name, record.default_device()) if self.gpu else name
 
 
 SUITE = (
@@ -47,7 +52,10 @@ SUITE = (
     Benchmark("bench.faithfulness", "faithfulness", 60),
     Benchmark("bench.linear_faithfulness", "faithfulness", 5),
     Benchmark("bench.posteriordb", "faithfulness", 5, data=True),
+    # First of the papers: the others take figures from its results.
+    Benchmark("bench.papers.causes", "papers", 20, data=True),
     Benchmark("bench.papers.uci_regression", "papers", 60, data=True),
+    Benchmark("bench.papers.uci_regression_5_modes", "papers", 10, data=True),
     Benchmark("bench.papers.uci_regression_dropout", "papers", 180, data=True),
     Benchmark("bench.papers.uci_regression_variational", "papers", 90, data=True),
     Benchmark("bench.papers.uci_classification", "papers", 30, data=True),
@@ -70,7 +78,7 @@ SUITE = (
     Benchmark("bench.cli_predict", "limits", 10),
     Benchmark("bench.large_tables", "limits", 40),
     Benchmark("bench.large_outputs", "limits", 10),
-    Benchmark("bench.large_models", "limits", 10),
+    Benchmark("bench.large_models", "limits", 10, gpu=True),
     Benchmark("bench.scaling", "limits", 30),
     Benchmark("bench.guides_laplace", "guides", 3),
     Benchmark("bench.guides_dropout", "guides", 2),

@@ -81,6 +81,7 @@ def in_turns(
     peer_turns: int = PEER_TURNS,
     clock: Callable[[], float] = time.perf_counter,
     inner: Callable[[Work], int] = lambda _: 1,
+    measure: Callable[[Work], float] | None = None,
 ) -> None:
     """Runs all works once, to warm up, and then in turns: ours and the units ``turns`` times, peers fewer.
 
@@ -90,17 +91,14 @@ def in_turns(
         peer_turns: how often a peer's, which may take minutes.
         clock: of the wall, or `time.process_time`.
         inner: how many times a work is run in one turn, for works of microseconds.
+        measure: runs a work and says what it took, in the place of the clock, where that is not the time of the call.
     """
     for turn in range(-1, turns):
         for work in works:
             if work.failure or (work.who != OURS and turn >= peer_turns):
                 continue
-            times = inner(work)
             try:
-                start = clock()
-                for _ in range(times):
-                    work.run()
-                taken = (clock() - start) / times
+                taken = measure(work) if measure else _called(work, clock, inner(work))
             except Exception as error:
                 if work.who == OURS:
                     raise
@@ -110,6 +108,23 @@ def in_turns(
             if turn >= 0:
                 work.seconds.append(taken)
             print(f"  {work.name} [{work.who}] {taken:.4g} s", file=sys.stderr, flush=True)
+
+
+def _called(work: Work, clock: Callable[[], float], times: int) -> float:
+    start = clock()
+    for _ in range(times):
+        work.run()
+    return (clock() - start) / times
+
+
+def fastest(run: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """The least seconds of five runs, after one that warms up."""
+    times = []
+    for _ in range(6):
+        start = clock()
+        run()
+        times.append(clock() - start)
+    return min(times[1:])
 
 
 @dataclass(frozen=True)
@@ -125,15 +140,6 @@ class Machine:
         a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
         source = torch.ones(1 << 25)
         target = torch.empty_like(source)
-
-        def fastest(run: Callable[[], object]) -> float:
-            times = []
-            for _ in range(6):
-                start = time.perf_counter()
-                run()
-                times.append(time.perf_counter() - start)
-            return min(times[1:])
-
         copied = 2 * source.nbytes / fastest(lambda: target.copy_(source))
         return cls(2.0 * size**3 / fastest(lambda: a @ b), copied)
 
@@ -174,10 +180,10 @@ def _ours(work: Work, unit: Work, machine: Machine | None) -> dict[str, Any]:
 
 
 def shown(records: Sequence[dict[str, Any]]) -> str:
-    """The table of the records, a column for each peer that is in one of them."""
+    """The table of the records under a heading, a column for each peer that is in one of them."""
     peers = sorted({who.partition(", ")[0] for record in records for who in record["peers"]})
     header = ["work", "× of", "budget", "bayescope", "least to greatest", "× its floor", *peers]
-    return record.table(header, [_row(record, peers) for record in records])
+    return f"## Speed\n\n{record.table(header, [_row(each, peers) for each in records])}"
 
 
 def _row(record: dict[str, Any], peers: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import bayescope as bs
 from bench import record, turns
 from bench.peers import bayesian_torch_network, pyro_step
-from bench.turns import OURS, Machine, Work, ratios, shown
+from bench.turns import OURS, Machine, Work, in_turns, ratios, shown
 
 BATCH, STEPS, SAMPLES = 256, 20, 100
 ROWS = (STEPS + 1) * BATCH
@@ -76,17 +76,6 @@ def steps_of(run: Callable[[], object]) -> list[float]:
     with suppress(_EnoughError):
         run()
     return [after - before for before, after in pairwise(_begun)]
-
-
-@torch.no_grad()
-def passes_of(run: Callable[[], object], times: int) -> list[float]:
-    """Seconds of each of some calls."""
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - start)
-    return found
 
 
 def plain_sgd(module: nn.Module, x: Tensor, y: Tensor, loss: Callable[..., Tensor] | None = None) -> None:
@@ -151,11 +140,11 @@ def predictions(module: nn.Module, x: Tensor, y: Tensor, *, peers: bool) -> dict
     return works
 
 
-def works_of(unit: str, seconds: dict[Key, list[float]]) -> list[Work]:
-    """Works with the seconds of their turns."""
+def works_of(unit: str, runs: dict[Key, Callable[[], object]]) -> list[Work]:
+    """What is timed, with its budget and its floor."""
     return [
-        Work(name, lambda: None, unit, who, budget=budget, goal=goal, flops=FLOORS.get(name, 0.0), seconds=times)
-        for (name, who), times in seconds.items()
+        Work(name, run, unit, who, budget=budget, goal=goal, flops=FLOORS.get(name, 0.0))
+        for (name, who), run in runs.items()
         for budget, goal in [BUDGETS.get(name, (0.0, 0.0))]
     ]
 
@@ -172,18 +161,13 @@ def main() -> None:
     trainings = {(PLAIN, OURS): lambda: plain_sgd(module, x, y), **our_steps(module, x, y)}
     if peers:
         trainings |= peer_steps(module, x, y)
-    passes = predictions(module, x, y, peers=peers)
-    stepped: dict[Key, list[float]] = {key: [] for key in trainings}
-    predicted: dict[Key, list[float]] = {key: [] for key in passes}
+    steps, passes = works_of(PLAIN, trainings), works_of(FORWARD, predictions(module, x, y, peers=peers))
     with torch.random.fork_rng():
-        for turn in range(-1, options.turns):
-            now = {key: median(steps_of(run)) for key, run in trainings.items()}
-            then = {key: median(passes_of(run, 20 if key[0] == FORWARD else 1)) for key, run in passes.items()}
-            for kept, taken in ((stepped, now), (predicted, then)):
-                for key, value in taken.items():
-                    kept[key] += [value] if turn >= 0 else []
+        in_turns(steps, options.turns, options.turns, measure=lambda work: median(steps_of(work.run)))
+        with torch.no_grad():
+            in_turns(passes, options.turns, options.turns, inner=lambda work: 20 if work.is_unit else 1)
     machine = Machine.measured()
-    found = ratios(works_of(PLAIN, stepped), machine) + ratios(works_of(FORWARD, predicted), machine)
+    found = ratios(steps, machine) + ratios(passes, machine)
     origin = record.made("bench.vi")
     said = (
         "784-256-128-10 with ReLU, 235,146 weights, float32, batches of 256; ratios in the same turn of one process: "

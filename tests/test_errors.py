@@ -102,3 +102,26 @@ def test_warnings_are_at_the_line_of_the_caller(case: str, monkeypatch: pytest.M
         WARNED[case](monkeypatch)
     assert {Path(warning.filename).name for warning in told} == {Path(__file__).name}, [str(w.message) for w in told]
     assert {warning.category for warning in told} <= {errors.ConvergenceWarning, errors.BayescopeWarning}
+
+
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_recorded_warnings_are_ours_each_once_and_those_of_others_go_on(passed_on: bool) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with errors.recorded_warnings(passed_on=passed_on) as recorded:
+            for message in ("second", "first", "second"):
+                errors.warn(message, errors.ConvergenceWarning)
+            warnings.warn("theirs", RuntimeWarning, stacklevel=1)
+            assert recorded == []  # the list is there when the block ends
+    assert recorded == ["second", "first"]
+    ours = ["second", "first", "second"] if passed_on else []
+    assert [str(warning.message) for warning in told] == [*ours, "theirs"]
+    assert {Path(warning.filename).name for warning in told} == {Path(__file__).name}
+
+
+def test_a_filter_of_the_caller_does_not_empty_the_record() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with errors.recorded_warnings(passed_on=True) as recorded:
+            errors.warn("kept", errors.BayescopeWarning)
+    assert recorded == ["kept"]

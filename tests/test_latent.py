@@ -12,6 +12,7 @@ from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.posterior.record import Record
 from bayescope.precision import DiagonalPrecision
+from bayescope.top_classes import TopLatent
 
 CASES = {
     "bernoulli": (Bernoulli(), 1),
@@ -54,6 +55,24 @@ def test_a_gaussian_agrees_with_its_own_draws(case):
         torch.testing.assert_close(getattr(sampled, name), getattr(exact, name), rtol=0, atol=2 * error * spread)
     y = targets(likelihood, outputs)
     torch.testing.assert_close(draws.log_prob(likelihood, y), latent.log_prob(likelihood, y), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_mean_alone_is_that_of_the_moments_to_the_last_bit(case, monkeypatch):
+    likelihood, outputs = CASES[case]
+    mean, cov = gaussian(outputs)
+    part = GaussianLatent(mean, cov, likelihood.integral(None, outputs))
+    drawn = part.with_draws(40, torch.Generator().manual_seed(0))
+    latents = [part, drawn, drawn.draws, DrawsLatent(drawn.draws.values[:, :0])]
+    latents.append(MixtureLatent(torch.tensor([0.25, 0.75], dtype=torch.float64).log(), [part, drawn]))
+    if likelihood.discrete and case != "probit":
+        latents.append(MarginalLatent(mean, part.variance, "mackay"))
+    if case == "categorical":
+        latents += [TopLatent.of(latent, 2) for latent in latents]
+    for bytes_at_once in (1, 2**20):  # rows of draws one by one, and all together
+        monkeypatch.setattr("bayescope.latent.MOMENT_BYTES", bytes_at_once)
+        for latent in latents:
+            assert torch.equal(latent.expected(likelihood), latent.moments(likelihood).mean)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -28,8 +28,9 @@ from threadpoolctl import threadpool_limits
 from bench.papers.additive import LIMIT, USUAL, logs_of, told
 from bench.papers.additive_models import MODELS, THREADS, TITLES, classification_scores
 from bench.papers.additive_sets import Split
-from bench.papers.common import Record, chosen_of, options, run, save, scored, table
+from bench.papers.common import Record, chosen_of, options, run, save, scored
 from bench.papers.compared import HEADING
+from bench.record import table
 
 Floats = NDArray[np.float64]
 
@@ -209,7 +210,7 @@ def tables(records: dict[str, Sequence[Record]], stays_of_each: int) -> list[str
         "",
         "## Scores",
         "",
-        *table(header, rows),
+        table(header, rows),
         "",
         HEADING,
         "",

@@ -29,12 +29,12 @@ from bench.papers.common import (
     run,
     save,
     scored,
-    table,
     timed,
     warned,
 )
 from bench.papers.compared import HEADING
 from bench.papers.sets import Rows, images
+from bench.record import table
 
 SEEDS = (711, 1, 75)
 HELD_OUT, TESTED, OUTSIDE, SAMPLES = 1_000, 10_000, 1_000, 20
@@ -161,12 +161,12 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
         "## In distribution",
         "",
     ]
-    header = ("method", "NLL", "ECE", "accuracy", "less MAP's NLL", "less MAP's ECE")
-    lines += table(header, (inside(records, method, label) for method, label in METHODS.items()))
+    header = ["method", "NLL", "ECE", "accuracy", "less MAP's NLL", "less MAP's ECE"]
+    lines.append(table(header, [inside(records, method, label) for method, label in METHODS.items()]))
     for score, title in (("auroc", "the entropy"), ("auroc_epistemic", "the epistemic variance (MAP: the entropy)")):
         lines += ["", f"## Out of distribution: AUROC of {title}", ""]
         rows = [[label, *outside_told(records, method, score, first)] for method, label in METHODS.items()]
-        lines += table(("method", *first, "mean less MAP's"), rows)
+        lines.append(table(["method", *first, "mean less MAP's"], rows))
     return [*lines, "", HEADING, "", *NONE_PUBLISHED]
 
 

@@ -33,13 +33,13 @@ from bench.papers.common import (
     run,
     save,
     scored,
-    table,
     timed,
     warned,
 )
 from bench.papers.compared import section
 from bench.papers.dropout_published import CAPPED, SETS, beside_dropout, missing_splits
 from bench.papers.sets import regression_split
+from bench.record import table
 
 TRAINING: dict[str, Any] = {"lr": 1e-2, "optimizer": "adam", "schedule": "cosine", "steps": 10, "progress": False}
 # More rows need fewer epochs. Fewer of kin8nm's splits are run, for time, and the table says how many.
@@ -96,17 +96,19 @@ def task(name: str, split: int, *, structure: str, modes: int) -> Record:
 
 def tables(records: Sequence[Record], settings: Record) -> list[str]:
     """What was found, and the comparison with the published figures."""
+    modes = settings.get("modes", 1)
+    command = "python -m bench.papers.uci_regression" + (f" --modes {modes}" if modes > 1 else "")
     lines = [
         "# Regression on the published splits",
         "",
-        "Made by `python -m bench.papers.uci_regression`. `fit_evidence` with a prior precision for each layer, the",
+        f"Made by `{command}`. `fit_evidence` with a prior precision for each layer, the",
         f"GGN in the structure {settings['structure']},",
         f"{PACES['yacht']['epochs']} epochs in minibatches of {PACES['yacht']['batch_size']} (wine: "
         f"{PACES['wine-quality-red']['epochs']} epochs; kin8nm: {PACES['kin8nm']['epochs']} in minibatches of "
         f"{PACES['kin8nm']['batch_size']}), Adam at lr {TRAINING['lr']} falling to 0;",
         "in the units of the data, mean ± standard error over the splits that were run. No validation rows.",
         f"kin8nm is cut down to {SPLITS['kin8nm']} of its splits, for time.",
-        f"Modes from {settings.get('modes', 1)} start(s), equally weighted; coverage and γ are the first one's.",
+        f"Modes from {modes} start(s), equally weighted; coverage and γ are the first one's.",
         "",
     ]
     rows = []
@@ -131,14 +133,15 @@ def tables(records: Sequence[Record], settings: Record) -> list[str]:
         "same splits, by which the differences are paired. Of this method the reference data hold no published figure.",
         missing_splits(records),
     ]
-    return [*lines, *table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
+    return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
 
 
-def main() -> None:
-    """Runs what is missing, prints and saves."""
+def main(modes: int = 1, sets: Sequence[str] = SETS) -> None:
+    """Runs what is missing, prints and saves; so many modes of these sets unless the arguments say otherwise."""
     parser = options(__doc__, SETS, range(20))
+    parser.set_defaults(sets=list(sets))
     parser.add_argument("--structure", default="full")
-    parser.add_argument("--modes", type=int, default=1)
+    parser.add_argument("--modes", type=int, default=modes)
     chosen = chosen_of(parser)
     failed = 0
     settings = {"structure": chosen.structure, "training": TRAINING, "paces": PACES}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -140,3 +141,22 @@ def warn(message: str, category: type[BayescopeWarning]) -> None:
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)
+
+
+@contextmanager
+def recorded_warnings(*, passed_on: bool) -> Iterator[list[str]]:
+    """Lists what bayescope warns of in the block, each warning once, when it ends; those of others go their way.
+
+    Args:
+        passed_on: whether the caller is warned as well, and not by the list alone.
+    """
+    told: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BayescopeWarning)
+        yield told
+    for warning in caught:
+        own = issubclass(warning.category, BayescopeWarning)
+        if passed_on or not own:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        if own and str(warning.message) not in told:
+            told.append(str(warning.message))

@@ -79,6 +79,10 @@ class TopLatent:
         whole = self.whole.moments(likelihood)
         return Moments(*(among(part, self.columns) for part in (whole.mean, whole.aleatoric, whole.epistemic)))
 
+    def expected(self, likelihood: Likelihood) -> Tensor:
+        """The probabilities of the K classes, shape (N, K)."""
+        return among(self.whole.expected(likelihood), self.columns)
+
     def mutual_information(self, likelihood: Likelihood) -> Tensor:
         """That of what is integrated, shape (N,)."""
         return self.whole.mutual_information(likelihood)

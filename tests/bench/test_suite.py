@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from bench import record
 from bench.suite import SUITE, Benchmark
@@ -40,6 +41,23 @@ def test_results_are_written_whole_with_what_made_them(tmp_path: Path, capsys: p
     assert (tmp_path / "new" / "name.md").read_text() == text == capsys.readouterr().out
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["name.json", "name.md"]
     assert record.load(tmp_path, "absent") == {}
+
+
+def test_a_column_for_each_entry_of_records() -> None:
+    rows = [{"of": "a", "rows": 1000, "error": 0.01234}, {"of": "b", "rows": 3, "error": 2e-9}]
+    told = "| of | rows | error |\n|---|---|---|\n| a | 1000 | 0.012 |\n| b | 3 | 2e-09 |"
+    assert record.table_of(rows, ".2g") == told
+
+
+def test_the_results_of_a_gpu_are_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {each.name: each for each in SUITE}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert named["large_models"].result == "large_models"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H100 80GB HBM3")
+    assert named["large_models"].result == "large_models_nvidia_h100_80gb_hbm3"
+    assert record.on_device("large_models", torch.device("cpu")) == "large_models"
+    assert named["papers.mnist"].result == "papers/mnist"  # those of a CPU alone are its own wherever they are run
 
 
 def test_the_code_of_a_result_is_that_of_the_library_and_of_the_benchmark() -> None:

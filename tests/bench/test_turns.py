@@ -9,7 +9,7 @@ import pytest
 
 from bench import check
 from bench.check import ALLOWED, middle, our_ratios, slower
-from bench.turns import Machine, Work, in_turns, ratios, shown
+from bench.turns import Machine, Work, fastest, in_turns, ratios, shown
 
 UNIT = "a pass"
 
@@ -44,6 +44,28 @@ def test_a_ratio_is_per_row_and_in_its_turn() -> None:
     assert record["over_floor"] == pytest.approx(9.0)
     assert record["peers"]["peer, slow"]["ratio"] == pytest.approx(50.0)
     assert "50 [50–50] (slow, 1 rows)" in shown([record])
+
+
+def test_what_is_not_the_time_of_a_call_is_measured_by_its_own_rule() -> None:
+    ran: list[str] = []
+
+    def measure(work: Work) -> float:
+        ran.append(work.name)
+        work.run()
+        return {UNIT: 2.0, "step": 6.0}[work.name]
+
+    works = [Work(UNIT, lambda: None, UNIT), Work("step", lambda: None, UNIT)]
+    in_turns(works, 2, measure=measure)
+    assert ran == [UNIT, "step"] * 3  # once to warm up
+    assert [work.seconds for work in works] == [[2.0, 2.0], [6.0, 6.0]]
+
+
+def test_the_least_of_five_runs_counts_and_the_first_warms_up() -> None:
+    seconds = [1.0, 7.0, 5.0, 3.0, 4.0, 9.0, 1.0]
+    ran: list[int] = []
+    now = iter([tick for start, taken in enumerate(seconds) for tick in (10.0 * start, 10.0 * start + taken)])
+    assert fastest(lambda: ran.append(0), now.__next__) == 3.0
+    assert len(ran) == 6
 
 
 def test_a_peer_that_refuses_is_a_result_and_our_failure_is_not() -> None:

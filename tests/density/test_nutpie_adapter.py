@@ -49,6 +49,16 @@ class TestContract:
         assert trace.posterior["theta"].shape == (1, 50, 2)
         assert trace.sample_stats["diverging"].shape == (1, 50)
 
+    def test_an_array_is_never_written_over(self):
+        kept = []
+
+        def log_prob(theta):
+            kept.append((theta, theta.copy()))
+            return -0.5 * float(theta @ theta), -theta
+
+        launch(log_prob).wait(timeout=100)
+        assert all(theta.flags.writeable and np.array_equal(theta, then) for theta, then in kept)
+
     def test_values_that_are_not_finite_are_divergences(self):
         def log_prob(theta):
             return (-0.5 * float(theta @ theta) if theta[0] > 0 else float("nan")), -theta

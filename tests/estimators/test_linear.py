@@ -126,7 +126,7 @@ def test_it_survives_pickling_and_has_no_lower_bound():
     [
         ({"noise_variance": -1.0}, InputError, "noise_variance"),
         ({"noise_variance": "learn"}, OptionError, "noise_variance"),
-        ({"noise_variance": [1.0, 2.0]}, InputError, "one number"),
+        ({"noise_variance": [1.0, 2.0]}, InputError, "a positive number"),
         ({"prior_precision": 0.0}, InputError, "prior_precision"),
         ({"features": "splines"}, OptionError, "features"),
     ],

@@ -24,6 +24,7 @@ from bayescope.errors import (
 )
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.estimators.linear_posteriors import POSTERIORS
+from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Bernoulli, Categorical
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.laplace import laplace
@@ -287,6 +288,21 @@ def test_prediction_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch):
             np.testing.assert_allclose(model.predict_proba(X[:20]), whole[:20], atol=1e-13)
 
 
+@pytest.mark.parametrize("posterior", ["laplace", "metropolis"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_probabilities_are_those_of_the_distribution_and_cost_no_variances(
+    posterior: str, classes: int, monkeypatch: pytest.MonkeyPatch
+):
+    X, y = binary(200)
+    model = fitted(X, y + (X[:, 1] > 1) * (classes - 2), posterior=posterior)
+    probs = model.predict_distribution(X).probs
+    for form in (GaussianLatent, DrawsLatent):
+        monkeypatch.setattr(form, "moments", None)
+    np.testing.assert_array_equal(model.predict_proba(X), probs)
+    np.testing.assert_array_equal(model.predict(X), model.classes_[probs.argmax(1)])
+    assert np.isfinite(model.predict_log_proba(X)).all()
+
+
 @pytest.mark.parametrize("posterior", [*DETERMINISTIC, "metropolis"])
 def test_it_survives_pickling_and_cloning(posterior: str):
     X, y = binary(60, 2)
@@ -318,7 +334,7 @@ def test_it_works_inside_scikit_learn():
         ({"prior_precision": [1.0, 2.0]}, InputError, "each of the 3 features"),
         ({"prior_precision": "learn"}, OptionError, "evidence"),
         ({"intercept_prior_precision": 0.0}, InputError, "intercept_prior_precision"),
-        ({"intercept_prior_precision": [1.0, 2.0]}, InputError, "one number"),
+        ({"intercept_prior_precision": [1.0, 2.0]}, InputError, "a positive number"),
         ({"features": "spline"}, OptionError, "features"),
         ({"features": 3}, TypeError, "features"),
         ({"posterior": "metropolis", "draws": 0}, InputError, "draws"),

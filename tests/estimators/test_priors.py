@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bayescope.errors import InputError, OptionError
-from bayescope.estimators.priors import per_feature, positive_number, prior_notes, weight_precision
+from bayescope.estimators.priors import per_feature, prior_notes, weight_precision
 from bayescope.linear.evidence import weight_prior
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
@@ -28,13 +28,6 @@ def test_a_prior_brings_its_precision():
     for wrong in (Prior(1.0, mean=0.5), Prior(DensePrecision(torch.eye(3))), Prior([1.0, 2.0])):
         with pytest.raises(InputError, match="prior_precision"):
             weight_precision(wrong, 3)
-
-
-def test_one_positive_number():
-    assert positive_number("a", [0.5]) == 0.5
-    for wrong in ([1.0, 2.0], -1.0):
-        with pytest.raises(InputError, match="a:"):
-            positive_number("a", wrong)
 
 
 def test_the_notes_tell_what_the_prior_says():

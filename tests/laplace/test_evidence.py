@@ -17,7 +17,7 @@ from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
 from bayescope.laplace.evidence import Evidence, _polished, maximise
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.recipe import Recipe
+from bayescope.laplace.options import LaplaceOptions
 from bayescope.likelihoods import Categorical, Gaussian, Likelihood
 from bayescope.priors import Prior
 from tests.laplace.problems import DTYPE, mlp, normal, penalty, seeded, set_flat, train
@@ -49,7 +49,7 @@ def fitted(structure: str, likelihood: Likelihood | None = None, prior: Any = 0.
     y = (Y[:, 0] > 0).long() if likelihood.discrete else Y
     if structure == "low_rank":
         options["rank"] = 20
-    return Recipe(likelihood, structure=structure, **options).fit(trained(), (X, y), prior, generator=0)
+    return LaplaceOptions(likelihood, structure=structure, **options).fit(trained(), (X, y), prior, generator=0)
 
 
 def dense_evidence(fit: LaplaceFit, diagonal: np.ndarray, noise: float) -> float:
@@ -137,7 +137,7 @@ def test_a_linear_gaussian_model_has_the_closed_forms_hyperparameters() -> None:
     module = seeded(lambda: nn.Linear(5, 1, bias=False))
     set_flat(module, torch.as_tensor(exact.coef_))
     # started far away from the answer, in both
-    fit = Recipe(Gaussian(30.0), structure="full").fit(module, (x, y[:, None]), 1e-3)
+    fit = LaplaceOptions(Gaussian(30.0), structure="full").fit(module, (x, y[:, None]), 1e-3)
     optimum = maximise(Evidence([fit], "scalar", noise=True))
     assert float(optimum.prior_precisions[0]) == pytest.approx(float(exact.prior_precision_), rel=1e-9)
     assert float(optimum.noise_variance) == pytest.approx(float(exact.noise_variance_), rel=1e-9)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def test_an_irrelevant_input_is_switched_off() -> None:
     y = x[:, :1].sin() + x[:, 1:2] + 0.1 * normal(200, 1, seed=8)
     module = mlp(1, inputs=3, hidden=5)
     train(module, lambda: 50.0 * (module(x) - y).square().sum() + penalty(module, 1.0))
-    fit = Recipe(Gaussian(0.01), structure="full").fit(module, (x, y), 1.0)
+    fit = LaplaceOptions(Gaussian(0.01), structure="full").fit(module, (x, y), 1.0)
     evidence = Evidence([fit], "feature", noise=True)
     precisions = dict(zip(evidence.names, maximise(evidence).prior_precisions[0].tolist(), strict=False))
     relevant = max(precisions["0.weight[:, 0]"], precisions["0.weight[:, 1]"])
@@ -173,7 +173,7 @@ def test_hyperparameters_without_an_optimum_end_at_their_bounds() -> None:
     module = trained()
     with torch.no_grad():
         module[2].weight.zero_()
-    fit = Recipe(Categorical(), structure="block", groups="tensor").fit(module, (X, (Y[:, 0] > 0).long()), 0.5)
+    fit = LaplaceOptions(Categorical(), structure="block", groups="tensor").fit(module, (X, (Y[:, 0] > 0).long()), 0.5)
     evidence = Evidence([fit], "tensor", noise=True)
     optimum = maximise(evidence)
     # The weights of the last layer are 0: no prior precision is too high. Those of the first one reach no output: the
@@ -199,7 +199,7 @@ def test_values_climb_and_are_those_of_the_points_reached() -> None:
 
 
 def test_several_modes_share_their_noise_alone() -> None:
-    fits = [fitted("kfac"), Recipe(Gaussian(1.0)).fit(mlp(2, seed=5), (X, Y), 0.5)]
+    fits = [fitted("kfac"), LaplaceOptions(Gaussian(1.0)).fit(mlp(2, seed=5), (X, Y), 0.5)]
     evidence = Evidence(fits, "layer", noise=True)
     assert evidence.names == ("0 of mode 0", "2 of mode 0", "0 of mode 1", "2 of mode 1", "noise_variance")
     optimum = maximise(evidence)
@@ -246,7 +246,7 @@ def test_a_step_to_where_there_is_no_precision_is_taken_shorter() -> None:
 
 def test_no_precision_anywhere_near_is_an_error() -> None:
     module = mlp(1)
-    fit = Recipe(Gaussian(0.01), structure="full", curvature="hessian").fit(module, (X, 5.0 * Y[:, :1]), 1e-3)
+    fit = LaplaceOptions(Gaussian(0.01), structure="full", curvature="hessian").fit(module, (X, 5.0 * Y[:, :1]), 1e-3)
     assert float(torch.linalg.eigvalsh(fit.curvature.precision.to_dense())[0]) < -1.0
     with pytest.raises(NotPositiveDefiniteError, match="expected a positive definite matrix"):
         maximise(Evidence([fit], "scalar", noise=False))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, OptionError, UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.recipe import Recipe
+from bayescope.laplace.options import LaplaceOptions
 from bayescope.likelihoods import Categorical, Gaussian, Likelihood
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
@@ -41,7 +41,7 @@ def fitted(structure: str, likelihood: Likelihood | None = None, prior: Any = 1.
     y = torch.arange(9) % 2 if likelihood.discrete else normal(9, 2, seed=2)
     if structure == "low_rank":
         options["rank"] = 12
-    return Recipe(likelihood, structure=structure, **options).fit(mlp(2), (x, y), prior)
+    return LaplaceOptions(likelihood, structure=structure, **options).fit(mlp(2), (x, y), prior)
 
 
 def dense_evidence(fit: LaplaceFit, diagonal: Tensor, noise: Tensor) -> Tensor:
@@ -109,9 +109,9 @@ def test_another_noise_needs_no_other_fit(structure: str) -> None:
 
 
 def test_noise_of_a_fit_without_its_gradient() -> None:
-    recipe = Recipe(Gaussian(0.3), structure="diagonal")
+    options = LaplaceOptions(Gaussian(0.3), structure="diagonal")
     data = (normal(9, 2, seed=1), normal(9, 2, seed=2))
-    bare, whole = recipe.fit(mlp(2), data, gradient=False), recipe.fit(mlp(2), data)
+    bare, whole = options.fit(mlp(2), data, gradient=False), options.fit(mlp(2), data)
     torch.testing.assert_close(bare.log_evidence(2.0, 0.7), whole.log_evidence(2.0, 0.7))
     with pytest.raises(UndefinedQuantityError, match="without the gradient"):
         bare.newton_decrement()
@@ -151,11 +151,11 @@ def test_newton_decrement_is_the_gain_of_a_quadratic() -> None:
     x, y = normal(12, 3, seed=3), normal(12, seed=4)
     closed = closed_form(with_ones(x), y, torch.full((4,), 0.8, dtype=torch.float64), 0.5)
     net = seeded(lambda: torch.nn.Linear(3, 1))
-    fit = Recipe(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8)
+    fit = LaplaceOptions(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8)
     offset = flat(net) - closed.mean
     assert fit.newton_decrement() ** 2 == pytest.approx(float(offset @ closed.precision @ offset), rel=1e-11)
     set_flat(net, closed.mean)
-    assert Recipe(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8).newton_decrement() < 1e-12
+    assert LaplaceOptions(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8).newton_decrement() < 1e-12
 
 
 @pytest.mark.parametrize("given", [None, 4.0, Prior(4.0, 0.1), Prior(DensePrecision(torch.eye(22) * 4.0), -0.2)])

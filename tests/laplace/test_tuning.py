@@ -233,4 +233,4 @@ def test_what_cannot_be_tuned_is_refused() -> None:
 def test_it_goes_on_with_more_data_under_the_tuned_noise() -> None:
     q = tuned(fitted(trained(), structure="full"))
     assert q.infer is not None
-    assert q.infer.recipe.likelihood is q.likelihood  # type: ignore[attr-defined]
+    assert q.infer.options.likelihood is q.likelihood  # type: ignore[attr-defined]

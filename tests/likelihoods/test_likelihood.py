@@ -19,6 +19,7 @@ from bayescope.likelihoods import (
     resolve,
 )
 from bayescope.likelihoods.likelihood import INTEGRALS
+from bayescope.likelihoods.weighted import Weighted
 from tests.cases import LIKELIHOODS, LikelihoodCase
 from tests.reference import dense_derivatives, expected_hessian
 
@@ -185,6 +186,19 @@ def test_the_parts_of_the_variance_are_those_of_the_outcome(case: LikelihoodCase
     if case.likelihood.discrete:
         total = moments.mean * (1 - moments.mean)
         torch.testing.assert_close(moments.aleatoric + moments.epistemic, total, rtol=1e-10, atol=1e-11)
+
+
+@everywhere
+@pytest.mark.parametrize("name", ["quadrature", "mackay", "laplace_bridge"])
+@pytest.mark.parametrize("rows", [0, None])
+def test_the_mean_alone_is_that_of_the_moments_to_the_last_bit(
+    case: LikelihoodCase, name: str, rows: int | None
+) -> None:
+    likelihood, integral = case.likelihood, case.likelihood.integral(name, case.outputs)
+    for scale in (0.3, 30.0):
+        f, cov = _outputs(case)[:rows], _covariances(case, scale)[:rows]
+        for like in (likelihood, Weighted(likelihood)):
+            assert torch.equal(like.predictive_mean(f, cov, integral), like.predictive(f, cov, integral).mean)
 
 
 @classes

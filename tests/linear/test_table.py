@@ -144,3 +144,14 @@ def test_a_target_for_each_row_is_asked_for():
 
     with pytest.raises(InputError, match="y: expected 3 rows as X has, got 4"):
         short(torch.zeros(4, 1))
+
+
+def test_a_small_table_in_memory_is_read_at_once_and_a_large_one_in_blocks():
+    def counts(rows: int) -> list[int]:
+        seen: list[int] = []
+        table = HeldTable(Batch(torch.zeros(rows, 200), torch.zeros(rows)))
+        table.sum(lambda part: (seen.append(len(part.features)) or torch.zeros(()),), size=200)
+        return seen
+
+    assert counts(2_000) == [2_000]
+    assert len(counts(3_000)) > 1

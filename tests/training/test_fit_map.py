@@ -12,15 +12,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.errors import (
-    BayescopeWarning,
     ConvergenceError,
-    InputError,
-    InputTypeError,
-    OptionError,
-    UnsupportedError,
 )
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
-from bayescope.network.weights import largest_variance
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.training import fit_map
@@ -237,84 +231,6 @@ def test_last_layer_and_masks_carry_the_prior() -> None:
     torch.testing.assert_close(flat(q.model), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_validation_keeps_the_best_weights_and_stops() -> None:
-    x, y = line(30)
-    held = line(30, seed=7)  # another slope: the longer the training, the worse
-    q = fit_map(
-        perceptron(), (x, y), likelihood=Gaussian(0.5), lr=0.05, epochs=200, validation=held, patience=10, generator=0
-    )
-    losses = q.trace["validation_nll"]
-    best = int(np.argmin(losses))
-    assert len(losses) == best + 1 + 10 < 200
-    nll = -q.predict(held[0]).log_prob(held[1]).sum()
-    assert float(nll) == pytest.approx(losses[best])
-    assert f"after epoch {best + 1} kept" in q.summary()
-    assert "no better validation" in q.summary()
-
-    patient = fit_map(
-        perceptron(), (x, y), likelihood=Gaussian(0.5), lr=0.05, epochs=best + 30, validation=held, generator=0
-    )
-    assert len(patient.trace["loss"]) == best + 30
-    torch.testing.assert_close(patient.mean, q.mean)
-
-
-@pytest.mark.parametrize("form", ["loader", "shuffling loader", "dataset", "batches"])
-def test_validation_in_every_form(form: str) -> None:
-    x, y = line(30)
-    held = line(20, seed=7)
-    rows = TensorDataset(*held)
-    forms: dict[str, Any] = {
-        "loader": DataLoader(rows, batch_size=7, generator=torch.Generator()),
-        "shuffling loader": DataLoader(rows, batch_size=7, shuffle=True),
-        "dataset": rows,
-        "batches": [(held[0][:7], held[1][:7]), (held[0][7:], held[1][7:])],
-    }
-    expected, found = (
-        fit_map(
-            noisy_network(), (x, y), likelihood="gaussian", epochs=3, batch_size=8, generator=3, validation=validation
-        )
-        for validation in (held, forms[form])
-    )
-    assert found.trace["validation_nll"] == pytest.approx(expected.trace["validation_nll"], rel=1e-12)
-    assert torch.equal(found.mean, expected.mean)
-
-
-def test_validation_that_holds_nan_is_refused() -> None:
-    x, y = line(30)
-    broken = x.clone()
-    broken[3, 1] = float("nan")
-    with pytest.raises(InputError, match=r"validation: .*NaN|data: .*[Nn]a[Nn]"):
-        fit_map(perceptron(), (x, y), likelihood="gaussian", epochs=2, validation=(broken, y))
-
-    class Overflowing(nn.Module):
-        """Finite in train mode alone, as a batch norm may be."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = perceptron()
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.body(x)
-            return out if self.training else out / 0.0 - out / 0.0
-
-    with pytest.raises(ConvergenceError, match=r"validation: expected a finite likelihood, got .*nan after epoch 1"):
-        fit_map(Overflowing(), (x, y), likelihood="gaussian", epochs=2, validation=(x, y))
-
-
-def test_weights_by_their_variance_are_for_trained_networks() -> None:
-    with pytest.raises(UnsupportedError, match=r"largest_variance.* laplace\(trained"):
-        fit_map(perceptron(), line(), likelihood="gaussian", epochs=1, weights=largest_variance(3))
-
-
-def test_validation_changes_nothing_in_the_training() -> None:
-    x, y = line(30)
-    plain = fit_map(noisy_network(), (x, y), likelihood="gaussian", epochs=4, batch_size=8, generator=3)
-    watched = fit_map(
-        noisy_network(), (x, y), likelihood="gaussian", epochs=4, batch_size=8, generator=3, validation=(x, y)
-    )
-    assert plain.trace["loss"] == watched.trace["loss"]
-
-
 @pytest.mark.parametrize("schedule", ["cosine", lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.1)])
 def test_any_optimizer_and_schedule(schedule: Any) -> None:
     seen: list[float] = []
@@ -331,13 +247,6 @@ def test_any_optimizer_and_schedule(schedule: Any) -> None:
         assert seen == pytest.approx([0.25 * (1 + np.cos(np.pi * epoch / 4)) for epoch in range(4)])
     else:
         assert seen == pytest.approx([0.5, 0.5, 0.05, 0.05])
-
-
-def test_plateau_schedule_sees_the_validation() -> None:
-    fit_map(
-        perceptron(), line(), likelihood="gaussian", epochs=3, validation=line(seed=4),
-        schedule=torch.optim.lr_scheduler.ReduceLROnPlateau,
-    )  # fmt: skip
 
 
 def test_a_diverging_loss_is_an_error() -> None:
@@ -363,122 +272,6 @@ def test_an_interrupt_returns_what_is_there() -> None:
     assert not torch.equal(q.mean, flat(module))
 
 
-@pytest.mark.parametrize("judged", [0, 1, 3])
-def test_an_interrupt_in_a_validation_leaves_its_epoch_uncounted(judged: int) -> None:
-    class Interrupting(nn.Linear):
-        trained = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            type(self).trained += self.training
-            if type(self).trained > judged and not self.training:
-                raise KeyboardInterrupt
-            return super().forward(x)
-
-    def ended() -> Any:
-        """Afterwards the network is only read."""
-        Interrupting.trained = -1000
-
-    module, (x, y) = seeded(0, (Interrupting, (2, 1))).double(), line()
-    q = fit_map(module, (x, y), likelihood="gaussian", validation=(x, y), epochs=50, generator=0, lr=0.1)
-    ended()
-    assert {len(values) for values in q.trace.values()} == ({judged} if judged else set())
-    assert f"{judged} epochs, ended by an interrupt" in q.summary()
-    if judged:
-        fit = fit_map(seeded(0, (nn.Linear, (2, 1))).double(), (x, y), likelihood="gaussian", validation=(x, y),
-                      epochs=judged, generator=0, lr=0.1)  # fmt: skip
-        assert torch.equal(q.mean, fit.mean), "the best of the epochs that were judged"
-
-
-REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"optimizer": "adamm"}, OptionError, "Did you mean 'adam'"),
-    ({"optimizer": lambda p: 3}, InputTypeError, "Optimizer, got int"),
-    ({"optimizer": torch.optim.Adam, "lr": 0.1}, UnsupportedError, "of your own"),
-    ({"optimizer": "lbfgs", "batch_size": 8}, UnsupportedError, "steps on all rows"),
-    ({"schedule": "linear"}, OptionError, "cosine"),
-    ({"schedule": lambda o: 3}, InputTypeError, "lr_scheduler, got int"),
-    ({"epochs": 0}, InputError, "epochs"),
-    ({"lr": -1.0}, InputError, "lr"),
-    ({"patience": 3}, InputError, "validation="),
-    ({"patience": 0, "validation": line()}, InputError, "patience"),
-    ({"prior_precision": "evidence"}, InputTypeError, "prior_precision"),
-    ({"prior_precision": [1.0, 2.0]}, InputError, "prior_precision"),
-    ({"likelihood": Gaussian("evidence")}, InputError, "not been learnt"),
-    ({"likelihood": "categorical"}, InputError, "at least 2"),
-    ({"inplace": 1}, InputTypeError, "inplace"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "message"), REFUSED)
-def test_what_cannot_be_used_is_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        fit_map(perceptron(), line(), **{"likelihood": "gaussian", "epochs": 2, **arguments})
-
-
-def test_data_that_do_not_fit_are_refused() -> None:
-    x, y = line()
-    with pytest.raises(InputTypeError, match=r"torch\.nn\.Module, got str"):
-        fit_map("model", (x, y), likelihood="gaussian")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="as many targets as inputs"):
-        fit_map(perceptron(), (x, y[:3]), likelihood="gaussian")
-    with pytest.raises(UnsupportedError, match="Give the arrays"):
-        fit_map(perceptron(), [(x, y)], likelihood="gaussian", optimizer="lbfgs")
-
-
-def test_inputs_that_the_network_cannot_take_are_described() -> None:
-    x, y = line()
-    with pytest.raises(InputError, match=r"run on inputs of shape \(40, 1\) and dtype float64: mat1"):
-        fit_map(perceptron(), (x[:, :1], y), likelihood="gaussian")
-    with pytest.raises(InputError, match=r"run on inputs of shape \(20, 1\)"):  # of a later batch
-        fit_map(perceptron(), [(x[:20], y[:20]), (x[20:, :1], y[20:])], likelihood="gaussian")
-    with pytest.raises(InputError, match=r"dtype int64: .*give X\.astype\(float\)"):
-        fit_map(perceptron(), (x.long().numpy(), y), likelihood="gaussian")
-    with pytest.raises(InputError, match=r"keyword arguments, forward\(x=…\)"):
-        fit_map(perceptron(), ({"x": x}, y), likelihood="gaussian")
-
-
-def test_inputs_that_are_not_finite_are_found_before_they_are_trained_on() -> None:
-    x, y = line()
-    x[[23, 31], 1] = torch.nan
-    module = perceptron()
-    with pytest.raises(InputError, match="expected finite inputs, got NaN or infinity, first in row 23"):
-        fit_map(module, (x, y), likelihood="gaussian", inplace=True)
-    assert torch.equal(flat(module), flat(perceptron()))
-    with pytest.raises(InputError, match="first in row 23"):
-        fit_map(perceptron(), [(x[:15], y[:15]), (x[15:], y[15:])], likelihood="gaussian")
-
-
-class Filled(nn.Linear):
-    """A network that knows what to do with NaN."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.nan_to_num())
-
-
-def test_a_network_that_takes_nan_is_given_it() -> None:
-    x, y = line()
-    x[23, 1] = torch.nan
-    q = fit_map(seeded(0, (Filled, (2, 1))).double(), (x, y), likelihood="gaussian", epochs=2)
-    assert q.mean.isfinite().all()
-
-
-def test_wrong_labels_are_found_in_the_data() -> None:
-    x, y = classes(count=3)
-    with pytest.raises(InputError, match=r"Give y\.argmax\(1\) for one-hot"):
-        fit_map(perceptron(outputs=3), (x, torch.eye(3)[y]), likelihood="categorical")
-    y = y.clone()
-    y[17] = 5
-    for data in ((x, y), [(x[:7], y[:7]), (x[7:14], y[7:14]), (x[14:], y[14:])]):
-        with pytest.raises(InputError, match="got 5 in row 17"):
-            fit_map(perceptron(outputs=3), data, likelihood="categorical")
-
-
-def test_probabilities_in_the_place_of_logits_are_told_of() -> None:
-    with pytest.warns(BayescopeWarning, match="expected logits .* Take the softmax off"):
-        fit_map(
-            nn.Sequential(perceptron(outputs=3), nn.Softmax(-1)), classes(count=3), likelihood="categorical", epochs=1
-        )  # fmt: skip
-
-
 def test_the_summary_has_the_loss_and_whether_it_is_at_rest() -> None:
     q = fit_map(perceptron(), line(), likelihood="gaussian", epochs=20)
     loss, nll, penalty = (q.trace[name][-1] for name in ("loss", "nll", "penalty"))
@@ -492,12 +285,3 @@ def test_the_summary_has_the_loss_and_whether_it_is_at_rest() -> None:
     assert "at rest: yes, the loss changed by " in q.summary()
     q = fit_map(perceptron(), line(), likelihood="gaussian", epochs=1, optimizer="lbfgs")
     assert "at rest: unknown after 1 epoch. Train for more epochs." in q.summary()
-
-
-def test_the_loss_in_the_summary_is_that_of_the_weights_that_are_kept() -> None:
-    x, y = line()
-    held = (x[30:], -y[30:])
-    q = fit_map(perceptron(), (x[:30], y[:30]), likelihood="gaussian", validation=held, lr=0.05, epochs=15)
-    best = q.trace["validation_nll"].index(min(q.trace["validation_nll"]))
-    assert best < 14, "the last epoch is the best, and tells nothing"
-    assert f"loss: {q.trace['loss'][best]:.4f} " in q.summary()

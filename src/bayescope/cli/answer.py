@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
-
-from bayescope.errors import BayescopeWarning
 
 PIPED_WIDTH = 160  # a pipe has no width of its own; the whole table fits
 
@@ -46,19 +42,6 @@ def answer(facts: Mapping[str, Any], *shown: RenderableType | str, as_json: bool
     for each in shown:
         line = Text(_wrapped(each, console)) if isinstance(each, str) else each
         console.print(line, soft_wrap=not console.is_terminal)
-
-
-@contextmanager
-def noted_warnings() -> Iterator[list[str]]:
-    """Collects bayescope's warnings in the block, each once, for the answer to tell; others go their way."""
-    told: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BayescopeWarning)
-        yield told
-    for warning in caught:
-        if not issubclass(warning.category, BayescopeWarning):
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    told += dict.fromkeys(str(warning.message) for warning in caught if issubclass(warning.category, BayescopeWarning))
 
 
 def _wrapped(line: str, console: Console) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from bayescope.cli.answer import noted_warnings
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy
 from bayescope.cli.dataset import large, several
 from bayescope.cli.fit_answer import Outcome, finish
@@ -22,7 +21,7 @@ from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.ranks import ranks
 from bayescope.cli.training_table import TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
-from bayescope.errors import InputError
+from bayescope.errors import InputError, recorded_warnings
 from bayescope.processes import Processes
 
 
@@ -72,7 +71,7 @@ def _fitted(
     everything = np.arange(len(table))
     again = settings.refit or not len(split.test)
     remarks = checkpoints.remarks(settings.options.model, resume=settings.resume)
-    with noted_warnings() as warned:
+    with recorded_warnings(passed_on=False) as warned:
         held_out, model = None, None
         if len(split.test):
             model = _fit(estimator, table, split.train, checkpoints.first)

@@ -12,7 +12,6 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from bayescope.cli.answer import noted_warnings
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy
 from bayescope.cli.dataset import DatasetSource
 from bayescope.cli.fit_answer import Outcome, finish
@@ -23,7 +22,7 @@ from bayescope.cli.models import build
 from bayescope.cli.python_saved import table_of
 from bayescope.cli.target import Target
 from bayescope.cli.training_table import Roles, TrainingTable
-from bayescope.errors import InputError
+from bayescope.errors import InputError, recorded_warnings
 from bayescope.processes import Processes
 from bayescope.tables.column_sums import MOST_VALUES, LabelsSeen, NumbersSeen
 from bayescope.tables.dataset import TableDataset
@@ -162,7 +161,7 @@ def _fitted(
     again = settings.refit or every is None
     remarks = checkpoints.remarks(settings.options.model, resume=settings.resume)
     rows = table.rows
-    with noted_warnings() as warned:
+    with recorded_warnings(passed_on=False) as warned:
         held_out, model = None, None
         if every is not None:
             learnt, judges = table.split(every)

@@ -9,14 +9,14 @@ from typing import final
 import numpy as np
 
 from bayescope import checks
-from bayescope.cli.answer import answer, noted_warnings
+from bayescope.cli.answer import answer
 from bayescope.cli.fitted_table import FittedTable, digest, read_known_table
 from bayescope.cli.held_out import held_out_rows
 from bayescope.cli.loading import load_model
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import InputError, UnsupportedError, recorded_warnings
 from bayescope.report import report
 
 SUFFIXES = (".html", ".htm")
@@ -68,7 +68,7 @@ def report_table(model: Path, path: Path, out: Path, settings: ReportSettings) -
         )
     table = read_known_table(open_source(path, missing=fitted.missing, again=True), fitted)
     rows, held_out, note = _judged_rows(table, fitted, settings.held_out)
-    with noted_warnings() as warned:
+    with recorded_warnings(passed_on=False) as warned:
         report(
             estimator,
             table.features.iloc[rows],

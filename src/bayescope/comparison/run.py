@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,7 @@ from bayescope.comparison.loo import Loo, psis_loo
 from bayescope.comparison.outcome import Outcome
 from bayescope.comparison.split import Split, split
 from bayescope.comparison.templates import Menu, menu, with_one_prior
-from bayescope.errors import BayescopeWarning, InputError, InputTypeError, UnsupportedError
+from bayescope.errors import InputError, InputTypeError, UnsupportedError, recorded_warnings
 from bayescope.plots import style
 from bayescope.posterior import Posterior
 from bayescope.progress import progress_bar
@@ -77,7 +75,7 @@ def compare(
     data = split(X, y, test_size=test_size, random_state=random_state)
     names = _names(menu(estimator, len(data.classes)), posteriors, reference)
     _check_packages(names)
-    with _recorded() as prior_warned:
+    with recorded_warnings(passed_on=True) as prior_warned:
         template, prior = with_one_prior(estimator, data.X_train, data.y_train, random_state)
     rows: dict[str, Row] = {}
     outcomes: dict[str, Outcome] = {}
@@ -85,7 +83,7 @@ def compare(
     with progress_bar("fitting", shown=progress) as report:
         for done, name in enumerate(names):
             report(done, len(names), style.label(name))
-            with _recorded() as warned[name]:
+            with recorded_warnings(passed_on=True) as warned[name]:
                 outcomes[name], rows[name] = _judge(name, template, data, random_state)
     _add_agreement(rows, outcomes, reference)
     order = [column.name for column in columns(reference)]
@@ -182,15 +180,3 @@ def _add_agreement(rows: dict[str, Row], outcomes: dict[str, Outcome], reference
         own, theirs = outcome.fitted.posterior, truth.fitted.posterior
         error = math.nan if own is None or theirs is None else sd_error(own, theirs)
         rows[name] |= {f"tv_to_{reference}": distance, "sd_error": error}
-
-
-@contextmanager
-def _recorded() -> Iterator[list[str]]:
-    """Gives warnings raised in the block to the caller too, and lists bayescope's own, once it ends."""
-    told: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BayescopeWarning)
-        yield told
-    for warning in caught:
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    told += dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, BayescopeWarning))

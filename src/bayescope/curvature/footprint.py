@@ -122,7 +122,7 @@ class Footprint:
 
     @property
     def below(self) -> Footprint:
-        """What is left where cotangents begin at the inputs of the layer on top, in the place of the outputs."""
+        """What is left where cotangents begin at the inputs of the last layer, in the place of the outputs."""
         assert self.top is not None
         top, width = self.top
         cotangents = tuple(0 if place == top else g for place, g in enumerate(self.cotangents))
@@ -132,11 +132,11 @@ class Footprint:
 
     @property
     def below_columns(self) -> int:
-        """The columns of a root at the inputs of the layer on top, for each position."""
+        """The columns of a root at the inputs of the last layer, for each position."""
         return below_columns(self.classes, self.below.classes)
 
     def reading_below(self, below: Footprint, cotangents: int, structure: str, *, dense: bool) -> int:
-        """One batch whose cotangents begin below the layer on top, which is read as by `head`.
+        """One batch whose cotangents begin below the last layer, which is read as by `head`.
 
         Args:
             below: what is left there, of as many rows as are read at once.

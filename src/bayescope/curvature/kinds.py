@@ -28,7 +28,7 @@ SUPPORTED: dict[str, tuple[str, ...]] = {
     "hessian": ("full", "block", "diagonal"),
 }
 
-# From so many outputs on, where a linear layer is on top, the cotangents of the GGN begin below it.
+# From so many outputs on, where the last layer is linear, the cotangents of the GGN begin below it.
 MANY_OUTPUTS = 64
 # A root of WᵀΛW has as few columns as rows where these are so many times fewer: then that is worth its eigenvectors.
 FEWER = 4
@@ -67,7 +67,7 @@ def check_structure(structure: Any, supported: Iterable[str]) -> None:
 
 
 def begins_below(recording: Recording) -> bool:
-    """Whether the cotangents of the GGN begin at the inputs of a linear layer on top, where parts are summed apart."""
+    """Whether the cotangents of the GGN begin at the inputs of a linear last layer, where parts are summed apart."""
     return recording.outputs.shape[-1] >= MANY_OUTPUTS and recording.top is not None
 
 

@@ -111,7 +111,7 @@ class Passes:
         self._pass(visit)
 
     def _below(self, recording: Recording, observations: Observations) -> Iterator[tuple[Tape, bool]]:
-        """Tapes whose cotangents begin below the layer on top, which is read through Λ itself, once."""
+        """Tapes whose cotangents begin below the last layer, which is read through Λ itself, once."""
         assert recording.top is not None
         diagonal: Tensor | None = observations.ggn_diagonal()
         for seeds in observations.seeds_below(recording.top.matrix, self._cotangents):

@@ -1,10 +1,10 @@
 """The one place that knows nutpie: the No-U-Turn sampler (Hoffman & Gelman 2014) on any log density.
 
 ``nutpie.compiled_pyfunc.from_pyfunc`` is undocumented. What is relied on, and held by a contract test: it calls
-``make_logp_fn()`` once a chain for a function from a float64 array (P,) to a float and a contiguous array (P,); a value
-that is not finite counts as a divergence; an exception from it makes the Rust side panic, so none may reach it; an
-initial point whose gradient is zero is refused; ``sample(..., blocking=False)`` returns a handle with ``cancel`` and
-with ``wait``, which raises `TimeoutError` while the chain runs.
+``make_logp_fn()`` once a chain for a function from a float64 array (P,), made anew for each call, to a float and a
+contiguous array (P,); a value that is not finite counts as a divergence; an exception from it makes the Rust side
+panic, so none may reach it; an initial point whose gradient is zero is refused; ``sample(..., blocking=False)`` returns
+a handle with ``cancel`` and with ``wait``, which raises `TimeoutError` while the chain runs.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _launch(
     def log_prob(theta: np.ndarray) -> tuple[float, np.ndarray]:
         if not failures:
             try:
-                value, gradient = density.value_and_gradient(torch.tensor(theta))
+                value, gradient = density.value_and_gradient(torch.from_numpy(theta))
                 return value.item(), np.ascontiguousarray(gradient.numpy())
             except BaseException as error:  # noqa: BLE001  re-raised by the thread that waits; here it would panic
                 failures.append(error)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.ensembles.members import Recipe, Trained, trained
+from bayescope.ensembles.members import CommonTraining, Trained, trained
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
@@ -114,10 +114,10 @@ def ensemble(
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
     modules = _made(make_model, seeds)
     path = None if checkpoint is None else Path(checkpoint)
-    recipe = Recipe(
+    common = CommonTraining(
         settings, data, weights, prior_precision, epochs, optimizer, schedule, validation, patience, path, bootstrap
     )
-    found = trained(recipe, modules, seeds, side_by_side)
+    found = trained(common, modules, seeds, side_by_side)
     notes = _notes(found, seeds, bootstrap=bootstrap) if epochs else _as_given(found)
     return _posterior(found, notes, settings(0, None).likelihood)
 

@@ -39,8 +39,8 @@ ELEMENTWISE = ("adam", "sgd")
 
 @final
 @dataclass(frozen=True)
-class Recipe:
-    """How each member is trained.
+class CommonTraining:
+    """What the trainings of all members have in common: everything but the module and the seed.
 
     Attributes:
         settings: made from a seed and a checkpoint's path.
@@ -94,11 +94,13 @@ class Trained:
     how: str
 
 
-def trained(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], side_by_side: bool | None) -> Trained:
+def trained(
+    common: CommonTraining, modules: Sequence[nn.Module], seeds: Sequence[int], side_by_side: bool | None
+) -> Trained:
     """Trains the members, in whichever way was asked for, or is the faster.
 
     Args:
-        recipe: how.
+        common: what their trainings have in common.
         modules: the members, not to be changed.
         seeds: one a member, which `fit_map` would train it to the same weights from.
         side_by_side: ``None`` where it is possible and pays.
@@ -107,22 +109,22 @@ def trained(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], 
         UnsupportedError: if ``True`` and it is not possible.
     """
     modules = [_shared(module) for module in modules]
-    if side_by_side is False or recipe.epochs == 0 or len(modules) == 1:
-        return _one_by_one(recipe, modules, seeds, "one after another")
-    reason = _settings_obstacle(recipe)
+    if side_by_side is False or common.epochs == 0 or len(modules) == 1:
+        return _one_by_one(common, modules, seeds, "one after another")
+    reason = _settings_obstacle(common)
     if not reason:
-        settings = recipe.settings(seeds[0], recipe.checkpoint)
-        with settings.prepared(modules[0], recipe.data, recipe.weights, inplace=False) as training:
-            reason = _training_obstacle(recipe, training, modules, forced=side_by_side is True)
+        settings = common.settings(seeds[0], common.checkpoint)
+        with settings.prepared(modules[0], common.data, common.weights, inplace=False) as training:
+            reason = _training_obstacle(common, training, modules, forced=side_by_side is True)
             reason = next(filter(None, present().gather(reason)), "")  # in one way on all processes
             if not reason:
-                return _all_at_once(recipe, training, modules, seeds)
+                return _all_at_once(common, training, modules, seeds)
     if side_by_side:
         raise UnsupportedError(
             f"side_by_side: expected None or False for these members, got True: {reason}. They can be trained one "
             "after another."
         )
-    return _one_by_one(recipe, modules, seeds, f"one after another: {reason}")
+    return _one_by_one(common, modules, seeds, f"one after another: {reason}")
 
 
 def _shared(module: nn.Module) -> nn.Module:
@@ -134,21 +136,23 @@ def _shared(module: nn.Module) -> nn.Module:
     return copied
 
 
-def _settings_obstacle(recipe: Recipe) -> str:
+def _settings_obstacle(common: CommonTraining) -> str:
     """Why the members cannot be trained side by side, as far as the settings tell."""
-    if recipe.optimizer not in ELEMENTWISE:
+    if common.optimizer not in ELEMENTWISE:
         return f"an optimizer other than {' and '.join(ELEMENTWISE)} may take a stack of members for one"
-    if callable(recipe.schedule):
+    if callable(common.schedule):
         return "a schedule of your own may go by the loss, which each member has its own of"
     return ""
 
 
-def _training_obstacle(recipe: Recipe, training: Training, modules: Sequence[nn.Module], *, forced: bool) -> str:
+def _training_obstacle(
+    common: CommonTraining, training: Training, modules: Sequence[nn.Module], *, forced: bool
+) -> str:
     """The same, as far as the members and the data tell."""
     few, rows = training.rows.few[0], training.rows
     if not rows.in_memory:
         return "the data come in batches, of which each member has its own order"
-    spaces = {chosen_weights(module, recipe.weights, few).space for module in modules}
+    spaces = {chosen_weights(module, common.weights, few).space for module in modules}
     if len(spaces) > 1:
         return "their random weights are not the same ones"
     products = rows.largest * sum(parameter.numel() for parameter in modules[0].parameters())
@@ -158,11 +162,11 @@ def _training_obstacle(recipe: Recipe, training: Training, modules: Sequence[nn.
     return obstacle(modules, few)
 
 
-def _one_by_one(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[int], how: str) -> Trained:
+def _one_by_one(common: CommonTraining, modules: Sequence[nn.Module], seeds: Sequence[int], how: str) -> Trained:
     """Trains each by itself; after Ctrl-C those stay that were trained by then, and at least the first."""
     done: list[Trained] = []
     for module, seed in zip(modules, seeds, strict=True):
-        one = _alone(recipe, module, seed, len(done))
+        one = _alone(common, module, seed, len(done))
         interrupted = one.outcomes[0].ended == "an interrupt"
         if not interrupted or not done:
             done.append(one)
@@ -174,41 +178,43 @@ def _one_by_one(recipe: Recipe, modules: Sequence[nn.Module], seeds: Sequence[in
     return Trained(functions, done[0].few, done[0].rows, done[0].prior, outcomes, trace, how)
 
 
-def _alone(recipe: Recipe, module: nn.Module, seed: int, member: int) -> Trained:
-    settings = recipe.settings(seed, _checkpoint_of(recipe.checkpoint, member))
-    with settings.prepared(module, _rows_of(recipe, seed), recipe.weights, inplace=False) as training:
-        prior = network_prior(recipe.prior_precision, training.weights)
-        outcome = _fitted(recipe, training, prior)
+def _alone(common: CommonTraining, module: nn.Module, seed: int, member: int) -> Trained:
+    settings = common.settings(seed, _checkpoint_of(common.checkpoint, member))
+    with settings.prepared(module, _rows_of(common, seed), common.weights, inplace=False) as training:
+        prior = network_prior(common.prior_precision, training.weights)
+        outcome = _fitted(common, training, prior)
         function = training.function()
         return Trained([function], training.rows.few[0], training.rows.rows, prior, [outcome], outcome.trace, "")
 
 
-def _fitted(recipe: Recipe, training: Training, prior: Prior) -> Outcome:
-    if recipe.epochs == 0:
+def _fitted(common: CommonTraining, training: Training, prior: Prior) -> Outcome:
+    if common.epochs == 0:
         training.module.eval()
         return Outcome({}, 0, 0, "all epochs")
     likelihood = training.settings.likelihood
     objective = NegativeLogJoint(training.module, training.weights, training.rows.rows, likelihood, prior)
     watch: Watch = NoWatch()
-    if recipe.validation is not None:
-        watch = Validation.of(training.module, training.held_out(recipe.validation), objective, recipe.patience)
+    if common.validation is not None:
+        watch = Validation.of(training.module, training.held_out(common.validation), objective, common.patience)
     return training.run(objective, watch, {"fit": "member of an ensemble"})
 
 
-def _all_at_once(recipe: Recipe, training: Training, modules: Sequence[nn.Module], seeds: Sequence[int]) -> Trained:
+def _all_at_once(
+    common: CommonTraining, training: Training, modules: Sequence[nn.Module], seeds: Sequence[int]
+) -> Trained:
     """Trains one stack of all."""
     few, likelihood = training.rows.few[0], training.settings.likelihood
     stack = Stack(modules, vectorized=True)
-    prior = network_prior(recipe.prior_precision, training.weights)
+    prior = network_prior(common.prior_precision, training.weights)
     best = None
-    if recipe.validation is not None:
-        best = ValidationOfEach(stack, training.held_out(recipe.validation), likelihood, recipe.patience)
+    if common.validation is not None:
+        best = ValidationOfEach(stack, training.held_out(common.validation), likelihood, common.patience)
     ended = None if best is None else (lambda: best.ended)
     objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior, ended)
     count = len(training.rows.whole()[1])
-    chosen = torch.stack([resampled(count, seed) for seed in seeds]) if recipe.bootstrap else None
+    chosen = torch.stack([resampled(count, seed) for seed in seeds]) if common.bootstrap else None
     orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
-    facts = {"fit": "ensemble", "bootstrap": list(seeds) if recipe.bootstrap else None}
+    facts = {"fit": "ensemble", "bootstrap": list(seeds) if common.bootstrap else None}
     outcome = dataclasses.replace(training, module=stack).run(
         objective, best or NoWatch(), facts, RowsOfEach(training.rows, orders, chosen)
     )
@@ -255,10 +261,10 @@ def resampled(rows: int, seed: int) -> Tensor:
     return torch.randint(max(1, rows), (rows,), generator=checks.generator(seed))
 
 
-def _rows_of(recipe: Recipe, seed: int) -> Any:
+def _rows_of(common: CommonTraining, seed: int) -> Any:
     """The data that a member is trained on."""
-    data = recipe.data
-    if not recipe.bootstrap:
+    data = common.data
+    if not common.bootstrap:
         return data
     if isinstance(data, TensorDataset):
         data = data.tensors

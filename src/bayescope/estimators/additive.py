@@ -19,7 +19,7 @@ from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.additive_table import Outputs
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.estimators.labels import Labels, column_names, decided, numbers
-from bayescope.estimators.reading import MissingAttributeError, log_probabilities, whole_or_not_at_all
+from bayescope.estimators.reading import MissingAttributeError, log_probabilities, probabilities, whole_or_not_at_all
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
 from bayescope.estimators.target_units import Units, given_noise
@@ -208,7 +208,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
 
     def predict_proba(self, X: Any, *, offset: Any = None) -> np.ndarray:
         """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``."""
-        return self._read(X, offset, lambda predictive: np.asarray(predictive.probs))
+        return self._read(X, offset, probabilities)
 
     def predict_log_proba(self, X: Any, *, offset: Any = None) -> np.ndarray:
         """log p(y = k∣x, data), shape (N, K), without underflow where a row has one label."""

@@ -14,7 +14,7 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.linear_reading import LinearEstimator
-from bayescope.estimators.priors import USELESS, positive_number, prior_notes, warn_of_far_intercept, weight_precision
+from bayescope.estimators.priors import USELESS, prior_notes, warn_of_far_intercept, weight_precision
 from bayescope.estimators.reading import noted, whole_or_not_at_all
 from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
@@ -198,7 +198,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         return (read[:, 0], np.sqrt(read[:, 1])) if return_std else read[:, 0]
 
     def _intercept_precision(self) -> float:
-        return positive_number("intercept_prior_precision", self.intercept_prior_precision)
+        return checks.positive_number("intercept_prior_precision", self.intercept_prior_precision)
 
     def _scales(self, model: LinearModel, data: Table, intercept: float) -> tuple[Tensor, float, str | None]:
         """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
@@ -207,7 +207,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         if isinstance(self.noise_variance, str):
             checks.choice("noise_variance", self.noise_variance, ["evidence"])
         else:
-            noise = positive_number("noise_variance", self.noise_variance)
+            noise = checks.positive_number("noise_variance", self.noise_variance)
         if precision is not None and noise is not None:
             return precision, noise, None
         scales = tune_scales(

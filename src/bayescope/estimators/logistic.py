@@ -23,18 +23,13 @@ from bayescope.estimators.linear_posteriors import (
     refuse_all_rows,
 )
 from bayescope.estimators.linear_reading import LinearEstimator
-from bayescope.estimators.priors import (
-    per_feature,
-    positive_number,
-    prior_notes,
-    warn_of_far_intercept,
-    weight_precision,
-)
+from bayescope.estimators.priors import per_feature, prior_notes, warn_of_far_intercept, weight_precision
 from bayescope.estimators.reading import (
     MissingAttributeError,
     generator_from,
     log_probabilities,
     noted,
+    probabilities,
     whole_or_not_at_all,
 )
 from bayescope.estimators.shared_rows import rows_in_memory
@@ -243,7 +238,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
 
         Two classes are integrated to 1e-8; the rows are taken in blocks, so that memory stays bounded.
         """
-        return self._read(X, lambda predictive: np.asarray(predictive.probs))
+        return self._read(X, probabilities)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(y = k∣x, data), shape (N, K), without underflow.
@@ -289,7 +284,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
     def _infer(self, data: Table, model: LinearModel, likelihood: Likelihood, told: dict[str, str]) -> None:
         """Fits the named posterior and sets the learned attributes."""
         precision = weight_precision(self.prior_precision, model.features)
-        intercept = positive_number("intercept_prior_precision", self.intercept_prior_precision)
+        intercept = checks.positive_number("intercept_prior_precision", self.intercept_prior_precision)
         prior = weight_prior(model, FIRST_PRECISION if precision is None else precision, intercept)
         density = LinearDensity(model, likelihood, prior, data)
         given = self._chain_options()

@@ -13,7 +13,7 @@ from bayescope.estimators.distinct_rows import DistinctRows
 from bayescope.estimators.labels import Labels, decided, numbers
 from bayescope.estimators.mlp_learning import FIRST_NOISE
 from bayescope.estimators.mlp_reading import MLPEstimator, Targets
-from bayescope.estimators.reading import log_probabilities, whole_or_not_at_all
+from bayescope.estimators.reading import log_probabilities, probabilities, whole_or_not_at_all
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
 from bayescope.estimators.target_units import Units, given_noise
@@ -194,7 +194,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``."""
-        return self._read(X, lambda predictive: np.asarray(predictive.probs))
+        return self._read(X, probabilities)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(y = k∣x, data), shape (N, K), without underflow where a row has one label."""

@@ -46,18 +46,6 @@ def weight_precision(value: Any, features: int) -> Tensor | None:
     return precision
 
 
-def positive_number(name: str, value: Any) -> float:
-    """Checks one positive number.
-
-    Raises:
-        InputError: if it is not positive or there are several.
-    """
-    number = checks.positive(name, value)
-    if number.numel() != 1:
-        raise InputError(f"{name}: expected one number, got shape {tuple(number.shape)}.")
-    return float(number)
-
-
 def per_feature(prior: Prior, model: LinearModel) -> Tensor:
     """The precision of each feature's weights, shape (D,)."""
     return prior.diagonal(model.dim)[: model.features]

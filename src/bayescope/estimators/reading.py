@@ -132,6 +132,11 @@ def noted(posterior: P, notes: dict[str, str]) -> P:
     return replace(posterior, record=replace(record, notes={**record.notes, **notes}))
 
 
+def probabilities(predictive: Predictive) -> np.ndarray:
+    """p(y = k∣x, data), shape (N, K): those of `Predictive.probs`, without the variances that it integrates too."""
+    return predictive.latent.expected(predictive.likelihood).detach().cpu().numpy()
+
+
 def log_probabilities(predictive: Predictive, classes: int) -> np.ndarray:
     """log p(y = k∣x, data), shape (N, K), without underflow.
 
@@ -141,7 +146,7 @@ def log_probabilities(predictive: Predictive, classes: int) -> np.ndarray:
     tails = np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in range(classes)], axis=1)
     if classes == 2:
         return tails
-    probs = np.asarray(predictive.probs)
+    probs = probabilities(predictive)
     return np.where(probs < TAIL, tails, np.log(np.maximum(probs, TAIL)))
 
 

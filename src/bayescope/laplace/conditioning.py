@@ -16,7 +16,7 @@ from bayescope.errors import InputError, ProcessError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import read_slope
-from bayescope.laplace.recipe import Recipe
+from bayescope.laplace.options import LaplaceOptions
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.posterior import GaussianPosterior
@@ -41,20 +41,20 @@ class Conditioning:
     "Online structured Laplace approximations for overcoming catastrophic forgetting").
 
     Attributes:
-        recipe: how curvatures are read.
+        options: how curvatures are read.
         function: the model at θ*.
     """
 
-    recipe: Recipe
+    options: LaplaceOptions
     function: NetworkModel
 
     @classmethod
-    def of(cls, recipe: Recipe, fit: LaplaceFit) -> Conditioning:
+    def of(cls, options: LaplaceOptions, fit: LaplaceFit) -> Conditioning:
         """The inference that goes on from a fit, with the noise and the temperature that it has come to."""
-        recipe = replace(
-            recipe, weights=fit.function.weights, likelihood=fit.likelihood, temperature=fit.temperature
+        options = replace(
+            options, weights=fit.function.weights, likelihood=fit.likelihood, temperature=fit.temperature
         )  # fmt: skip
-        return cls(recipe, fit.function)
+        return cls(options, fit.function)
 
     @outside_inference_mode
     def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
@@ -70,18 +70,18 @@ class Conditioning:
         Warns:
             ConvergenceWarning: if the mode is not reached.
         """
-        with present().called("condition", {"structure": self.recipe.structure}):
-            if self.recipe.structure == "ekfac" and not isinstance(prior.precision, Tensor):
+        with present().called("condition", {"structure": self.options.structure}):
+            if self.options.structure == "ekfac" and not isinstance(prior.precision, Tensor):
                 raise UnsupportedError(
                     "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
                     "eigenvectors. Take structure='kfac'."
                 )
         given = data[0] if len(data) == 1 else tuple(data)
-        climb = _Climb(self.recipe, self.function, prior, given)
+        climb = _Climb(self.options, self.function, prior, given)
         fit = climb.polished(climb.climbed(self.function.flat))
         if fit.distance is not None:
             fit.distance.warn("Give the new data in fewer, larger parts.")
-        return replace(fit, infer=partial(Conditioning.of, self.recipe)).posterior()
+        return replace(fit, infer=partial(Conditioning.of, self.options)).posterior()
 
 
 @final
@@ -91,10 +91,10 @@ class _Climb:
     Of several processes all go the first one's: what each would round in its own way could lead them apart.
     """
 
-    def __init__(self, recipe: Recipe, function: NetworkModel, prior: Prior, data: Any) -> None:
-        self._recipe, self._prior, self._data, self._weights = recipe, prior, data, function.weights
+    def __init__(self, options: LaplaceOptions, function: NetworkModel, prior: Prior, data: Any) -> None:
+        self._options, self._prior, self._data, self._weights = options, prior, data, function.weights
         self._module = copy.deepcopy(function.module)
-        self._batches = Batches(data, self._module, batch_size=recipe.batch_size)
+        self._batches = Batches(data, self._module, batch_size=options.batch_size)
         self._processes = present()
 
     def climbed(self, start: Tensor) -> Tensor:
@@ -131,12 +131,12 @@ class _Climb:
 
     def fit(self, theta: Tensor) -> LaplaceFit:
         """Laplace's approximation at θ, as the module rounds it."""
-        return self._recipe.fit(copy.deepcopy(self._placed(theta)), self._data, self._prior)
+        return self._options.fit(copy.deepcopy(self._placed(theta)), self._data, self._prior)
 
     def log_joint(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Σ log p(y∣f)/T + log p(θ) and its gradient, as the module rounds θ."""
-        module, temperature = self._placed(self._shared(theta)), self._recipe.temperature
-        slope = read_slope(module, self._weights, self._batches, self._recipe.likelihood)
+        module, temperature = self._placed(self._shared(theta)), self._options.temperature
+        slope = read_slope(module, self._weights, self._batches, self._options.likelihood)
         rounded = self._weights.flat(module).to(torch.float64)
         value = slope.log_likelihood.to(theta) / temperature + self._prior.log_prob(rounded)
         gradient = slope.gradient / temperature + self._prior.gradient(rounded)

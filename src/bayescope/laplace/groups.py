@@ -97,8 +97,8 @@ class PriorGroups:
 
     def owner_of(self, index: Tensor) -> int | None:
         """The one group that has all of some weights, given by their flat positions; ``None`` if there are several."""
-        owner = self.index[index].unique()
-        return int(owner) if len(owner) == 1 else None
+        owners = self.index[index]
+        return int(owners[0]) if bool((owners == owners[0]).all()) else None
 
     def require(self, curvature: Precision, structure: str) -> None:
         """Checks that a structure can hold a prior precision that differs from group to group.

@@ -19,7 +19,7 @@ from bayescope.laplace.conditioning import Conditioning
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mixture import mixture_of
-from bayescope.laplace.recipe import Recipe
+from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
@@ -116,7 +116,7 @@ def laplace(
         tuned = isinstance(prior_precision, str)
         check_structure(structure, (*STRUCTURES, SAMPLES))
         check_output_factor(output_factor, structure)
-        recipe = Recipe(
+        options = LaplaceOptions(
             resolve(likelihood), weights, curvature, structure, groups, rank, tolerance, sharing, temperature,
             batch_size, memory, progress, output_factor,
         )  # fmt: skip
@@ -127,11 +127,11 @@ def laplace(
             checks.choice("prior_precision", prior_precision, (EVIDENCE,))
         if structure != SAMPLES:
             noise = checks.flag("noise", noise)
-            recipe = replace(recipe, likelihood=starting_likelihood(recipe.likelihood, learnt=noise and tuned))
+            options = replace(options, likelihood=starting_likelihood(options.likelihood, learnt=noise and tuned))
     if structure == SAMPLES:
-        return sample_posterior(recipe, own_copy(models[0]), data, prior_precision, samples=samples, generator=source)
+        return sample_posterior(options, own_copy(models[0]), data, prior_precision, samples=samples, generator=source)
     start = 1.0 if tuned else prior_precision
-    fits = [conditionable(recipe.fit(own_copy(each), data, start, generator=source), recipe) for each in models]
+    fits = [conditionable(options.fit(own_copy(each), data, start, generator=source), options) for each in models]
     q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
     if tuned:
         return tune_prior(q, method=EVIDENCE, noise=noise)
@@ -184,9 +184,9 @@ def _copied(model: Any) -> nn.Module:
         return checks.module_copy(model)
 
 
-def conditionable(fit: LaplaceFit, recipe: Recipe) -> LaplaceFit:
+def conditionable(fit: LaplaceFit, options: LaplaceOptions) -> LaplaceFit:
     """The fit with the inference that made it, for `Posterior.condition`."""
-    return replace(fit, infer=partial(Conditioning.of, recipe))
+    return replace(fit, infer=partial(Conditioning.of, options))
 
 
 def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likelihood:

@@ -19,7 +19,7 @@ from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import Evidence
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import conditionable, own_copy
-from bayescope.laplace.recipe import Recipe
+from bayescope.laplace.options import LaplaceOptions
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import unweighted
 from bayescope.network.priors import network_prior
@@ -136,8 +136,8 @@ def fit_evidence(
         noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
     with settings.prepared(model, data, weights, inplace=inplace) as training:
         start = network_prior(prior_precision, training.weights)
-        recipe = Recipe(_starting(settings.likelihood, training), training.weights, curvature, structure)
-        climber = Climber(recipe, data, training, start, groups, pace, prior=prior, noise=noise)
+        options = LaplaceOptions(_starting(settings.likelihood, training), training.weights, curvature, structure)
+        climber = Climber(options, data, training, start, groups, pace, prior=prior, noise=noise)
         outcome = training.run(climber.objective, climber, {"fit": "evidence"})
         fit = climber.final(own_copy(training.module) if inplace else training.module)
     if fit.distance is not None:
@@ -185,7 +185,7 @@ class Climber:
     """Climbs the evidence at the weights of the moment, and keeps the best ones' hyperparameters.
 
     Args:
-        recipe: how curvatures are read.
+        options: how curvatures are read.
         data: the training data.
         training: the module, its weights and the generator.
         start: the prior that it begins with.
@@ -204,19 +204,19 @@ class Climber:
     """
 
     def __init__(
-        self, recipe: Recipe, data: Any, training: Training, start: Prior, groups: str, pace: _Pace, *,
+        self, options: LaplaceOptions, data: Any, training: Training, start: Prior, groups: str, pace: _Pace, *,
         prior: bool = True, noise: bool,
     ) -> None:  # fmt: skip
         if not isinstance(start.precision, Tensor):
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
-        self._recipe, self._data, self._training, self._pace = recipe, data, training, pace
-        if not prior and not (noise and isinstance(unweighted(recipe.likelihood), Gaussian)):
+        self._options, self._data, self._training, self._pace = options, data, training, pace
+        if not prior and not (noise and isinstance(unweighted(options.likelihood), Gaussian)):
             raise UnsupportedError(
                 "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
             )
         # A few rows tell whether the options go together, before any training.
         with alone():
-            few = recipe.fit(training.module, training.rows.few, start, gradient=False)
+            few = options.fit(training.module, training.rows.few, start, gradient=False)
         trial = Evidence([few], groups, noise=noise)
         (self._groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
         self._point = trial.start()
@@ -226,7 +226,7 @@ class Climber:
         self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
         self._spared = 0  # the last epoch, where a climb would have followed
         self.objective = NegativeLogJoint(
-            training.module, training.weights, training.rows.rows, recipe.likelihood, self._prior(self._point)
+            training.module, training.weights, training.rows.rows, options.likelihood, self._prior(self._point)
         )
 
     def judge(self, epoch: int) -> Verdict:
@@ -268,10 +268,10 @@ class Climber:
 
     def facts(self) -> dict[str, Any]:
         """What a run that goes on has to have in common, but for the number of epochs."""
-        pace, recipe = self._pace, self._recipe
+        pace, options = self._pace, self._options
         return {
-            "curvature": recipe.curvature,
-            "structure": recipe.structure,
+            "curvature": options.curvature,
+            "structure": options.structure,
             "groups": self._groups.kind,
             "climbed": self._climbed.tolist(),
             "noise": self._noise,
@@ -309,7 +309,7 @@ class Climber:
             module: nobody else's from now on.
         """
         fit = self._fit(module, self._best[1], gradient=True)
-        return conditionable(fit, self._recipe)
+        return conditionable(fit, self._options)
 
     def learnt(self) -> str:
         """The best precisions, by group where there are few."""
@@ -319,8 +319,8 @@ class Climber:
         return ", ".join(f"{name}: {value:.4g}" for name, value in zip(self._groups.names, values, strict=True))
 
     def _fit(self, module: nn.Module, point: Tensor, *, gradient: bool) -> LaplaceFit:
-        recipe = replace(self._recipe, likelihood=self._likelihood(point))
-        return recipe.fit(module, self._data, self._prior(point), generator=self._training.order, gradient=gradient)
+        options = replace(self._options, likelihood=self._likelihood(point))
+        return options.fit(module, self._data, self._prior(point), generator=self._training.order, gradient=gradient)
 
     def _split(self, point: Tensor) -> tuple[Tensor, Tensor | None]:
         """Precisions (G,), and the noise variance where it is climbed."""
@@ -333,7 +333,7 @@ class Climber:
 
     def _likelihood(self, point: Tensor) -> Likelihood:
         noise = self._split(point)[1]
-        likelihood: Any = self._recipe.likelihood
+        likelihood: Any = self._options.likelihood
         return likelihood if noise is None else likelihood.with_noise_variance(noise)
 
     def _entries(self, epoch: int, value: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from bayescope.laplace.conjugate_gradients import Solution, block_conjugate_grad
 from bayescope.laplace.distance import TRAIN, Distance
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.hyperparameters import hyperparameters
-from bayescope.laplace.recipe import Recipe
+from bayescope.laplace.options import LaplaceOptions
 from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches
 from bayescope.posterior import DrawsPosterior, Record
@@ -38,7 +38,7 @@ BLOCKS = 10
 
 
 def sample_posterior(
-    recipe: Recipe,
+    options: LaplaceOptions,
     module: nn.Module,
     data: Any,
     prior_precision: Any,
@@ -58,7 +58,7 @@ def sample_posterior(
     rounding. A pair tells of a variance what one draw does.
 
     Args:
-        recipe: the likelihood, the weights, the temperature; its ``tolerance`` is that of the solution, 1e-4 of the
+        options: the likelihood, the weights, the temperature; its ``tolerance`` is that of the solution, 1e-4 of the
             right-hand side by default.
         module: the network at a mode, which belongs to the posterior from now on.
         data: a DataLoader, a Dataset, or (X, y).
@@ -80,16 +80,16 @@ def sample_posterior(
     Warns:
         ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
     """
-    _refuse_ignored(recipe)
+    _refuse_ignored(options)
     count = _pairs(samples)
     source = checks.generator(generator)
     with present().agreed():
-        planned = _plan(recipe, module, data, count)
-    fit, preconditioner, name = _preconditioned(recipe, planned, module, data, prior_precision, count)
-    system = _System(recipe, fit, data, planned)
+        planned = _plan(options, module, data, count)
+    fit, preconditioner, name = _preconditioned(options, planned, module, data, prior_precision, count)
+    system = _System(options, fit, data, planned)
     noise = system.noise(count, source)
     slope = fit.joint_gradient()
-    tolerance = TOLERANCE if recipe.tolerance is None else checks.fraction("tolerance", recipe.tolerance)
+    tolerance = TOLERANCE if options.tolerance is None else checks.fraction("tolerance", options.tolerance)
     solution = block_conjugate_gradients(
         system.product, preconditioner.solve, torch.cat([noise, slope[:, None]], 1),
         tolerance=tolerance, iterations=PASSES,
@@ -115,20 +115,20 @@ class _System:
     """A = Σ UᵀU/T + P₀ of a network's data, with U = SᵀJ, as products: one pass over the data each.
 
     Args:
-        recipe: how the data are read.
+        options: how the data are read.
         fit: at the mode, in the preconditioner's structure.
         data: as they were given.
         planned: how much is read at once.
     """
 
-    def __init__(self, recipe: Recipe, fit: LaplaceFit, data: Any, planned: Plan) -> None:
+    def __init__(self, options: LaplaceOptions, fit: LaplaceFit, data: Any, planned: Plan) -> None:
         network = fit.curvature.network
         self._prior = fit.prior.structured(fit.function.dim)
-        self._temperature, self._like = recipe.temperature, fit.mode
+        self._temperature, self._like = options.temperature, fit.mode
         self._processes = present()
         self._passes = Passes(
-            network, Batches(data, network.module, batch_size=recipe.batch_size), recipe.likelihood, curvature="ggn",
-            seed=0, rows=planned.rows, cotangents=planned.cotangents, progress=recipe.progress,
+            network, Batches(data, network.module, batch_size=options.batch_size), options.likelihood, curvature="ggn",
+            seed=0, rows=planned.rows, cotangents=planned.cotangents, progress=options.progress,
         )  # fmt: skip
 
     def product(self, vectors: Tensor) -> Tensor:
@@ -163,10 +163,10 @@ class _System:
 
 
 def _preconditioned(
-    recipe: Recipe, planned: Plan, module: nn.Module, data: Any, prior_precision: Any, count: int
+    options: LaplaceOptions, planned: Plan, module: nn.Module, data: Any, prior_precision: Any, count: int
 ) -> tuple[LaplaceFit, Precision, str]:
     """The fit that gives the gradient and a precision close to A, and the name of its structure."""
-    plain = replace(recipe, tolerance=None)
+    plain = replace(options, tolerance=None)
     if planned.curvature_bytes <= BLOCKS * FLOAT64 * count * planned.weights:
         fit = replace(plain, structure="kfac").fit(module, data, prior_precision)
         try:
@@ -183,11 +183,11 @@ def _diagonal(fit: LaplaceFit) -> Precision:
     return DiagonalPrecision(diagonal + fit.prior.diagonal(fit.function.dim).to(diagonal.device))
 
 
-def _plan(recipe: Recipe, module: nn.Module, data: Any, count: int) -> Plan:
+def _plan(options: LaplaceOptions, module: nn.Module, data: Any, count: int) -> Plan:
     """What is read at once, once the draws are known to fit."""
     planned = plan(
-        module, data, likelihood=recipe.likelihood, structure="kfac", weights=recipe.weights, memory=recipe.memory,
-        batch_size=recipe.batch_size,
+        module, data, likelihood=options.likelihood, structure="kfac", weights=options.weights, memory=options.memory,
+        batch_size=options.batch_size,
     )  # fmt: skip
     needed = BLOCKS * FLOAT64 * count * planned.weights + planned.reading_bytes
     if needed > planned.budget:
@@ -206,13 +206,13 @@ def _pairs(samples: int | None) -> int:
     return count // 2
 
 
-def _refuse_ignored(recipe: Recipe) -> None:
-    if recipe.curvature != "ggn":
-        raise UnsupportedError(f"curvature: the structure 'samples' is of the GGN, got {recipe.curvature!r}.")
+def _refuse_ignored(options: LaplaceOptions) -> None:
+    if options.curvature != "ggn":
+        raise UnsupportedError(f"curvature: the structure 'samples' is of the GGN, got {options.curvature!r}.")
     given = {
-        "groups": recipe.groups == "layer",
-        "rank": recipe.rank is None,
-        "sharing": recipe.sharing == "expand",
+        "groups": options.groups == "layer",
+        "rank": options.rank is None,
+        "sharing": options.sharing == "expand",
     }
     for name, default in given.items():
         if not default:

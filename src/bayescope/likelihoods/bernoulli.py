@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -163,6 +164,14 @@ class Bernoulli:
         p, q, aleatoric, epistemic = self._rule(integral, _MOMENTS)(mean.to(torch.float64), variances(cov))
         return Moments(_columns(p, q), _columns(aleatoric, aleatoric), _columns(epistemic, epistemic))
 
+    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The labels' probabilities, shape (N, K): most of the work of `predictive` is in its variances.
+
+        Raises:
+            OptionError: if the integral is not a deterministic one of this link.
+        """
+        return _columns(*self._rule(integral, _MEANS)(mean.to(torch.float64), variances(cov)))
+
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log E[Π_c link((2y_c − 1) f_c)], shape (N,).
 
@@ -260,11 +269,15 @@ _Rule = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def _quadrature(mean: Tensor, variance: Tensor) -> _Rule:
-    rarer = log_expected_sigmoid(-mean.abs(), variance).exp()
-    p, q = torch.where(mean > 0, 1.0 - rarer, rarer), torch.where(mean > 0, rarer, 1.0 - rarer)
+    p, q = _quadrature_mean(mean, variance)
     blocks = zip(mean.split(_ROW_BLOCK), variance.split(_ROW_BLOCK), p.split(_ROW_BLOCK), strict=True)
     parts = [_quadrature_parts(*block) for block in blocks]
     return p, q, torch.cat([aleatoric for aleatoric, _ in parts]), torch.cat([epistemic for _, epistemic in parts])
+
+
+def _quadrature_mean(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    rarer = log_expected_sigmoid(-mean.abs(), variance).exp()
+    return torch.where(mean > 0, 1.0 - rarer, rarer), torch.where(mean > 0, rarer, 1.0 - rarer)
 
 
 def _quadrature_parts(mean: Tensor, variance: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
@@ -274,21 +287,30 @@ def _quadrature_parts(mean: Tensor, variance: Tensor, p: Tensor) -> tuple[Tensor
     return aleatoric, (weights * (at_nodes - p[..., None]).square()).sum(-1)
 
 
+def _sides(link: Callable[[Tensor], Tensor], score: Tensor) -> tuple[Tensor, Tensor]:
+    """p̄ and 1 − p̄, of which neither is a difference."""
+    return link(score), link(-score)
+
+
 def _mackay_scale(variance: Tensor) -> Tensor:
     return torch.rsqrt(1.0 + math.pi / 8.0 * variance)
 
 
 def _mackay(mean: Tensor, variance: Tensor) -> _Rule:
     scale = _mackay_scale(variance)
-    p, q = torch.sigmoid(scale * mean), torch.sigmoid(-scale * mean)
+    p, q = _sides(torch.sigmoid, scale * mean)
     return p, q, scale * p * q, (1.0 - scale) * p * q
 
 
 def _laplace_bridge(mean: Tensor, variance: Tensor) -> _Rule:
     # The Beta's total count is 1/(v σ²), and its variance p(1 − p)/(count + 1).
-    p, q = torch.sigmoid(mean), torch.sigmoid(-mean)
+    p, q = _sides(torch.sigmoid, mean)
     ratio = p * q * variance
     return p, q, p * q / (1.0 + ratio), p * q * ratio / (1.0 + ratio)
+
+
+def _probit_score(mean: Tensor, variance: Tensor) -> Tensor:
+    return mean * torch.rsqrt(1.0 + variance)
 
 
 def _probit(mean: Tensor, variance: Tensor) -> _Rule:
@@ -297,7 +319,7 @@ def _probit(mean: Tensor, variance: Tensor) -> _Rule:
     By Plackett's identity that is (1/2π) ∫₀^{asin ρ} exp(−h²/(1 + sin θ)) dθ, and the same integral from asin ρ to π/2
     is E[Φ(f)Φ(−f)]: both parts come without cancellation.
     """
-    h = mean * torch.rsqrt(1.0 + variance)
+    h = _probit_score(mean, variance)
     split = torch.atan2(variance, torch.sqrt(1.0 + 2.0 * variance))
     rest = torch.atan2(torch.sqrt(1.0 + 2.0 * variance), variance)
     fractions, weights = (part.to(h.device) for part in gauss_legendre(_ANGLES))
@@ -306,14 +328,21 @@ def _probit(mean: Tensor, variance: Tensor) -> _Rule:
         theta = start[..., None] + length[..., None] * fractions
         return length / (2 * math.pi) * (torch.exp(-h.square()[..., None] / (1.0 + theta.sin())) @ weights)
 
-    return torch.special.ndtr(h), torch.special.ndtr(-h), integral(split, rest), integral(torch.zeros_like(h), split)
+    return *_sides(torch.special.ndtr, h), integral(split, rest), integral(torch.zeros_like(h), split)
 
 
 _MOMENTS = {"quadrature": _quadrature, "mackay": _mackay, "laplace_bridge": _laplace_bridge, "exact": _probit}
+# The same for p̄ and 1 − p̄ alone.
+_MEANS = {
+    "quadrature": _quadrature_mean,
+    "mackay": lambda mean, variance: _sides(torch.sigmoid, _mackay_scale(variance) * mean),
+    "laplace_bridge": lambda mean, variance: _sides(torch.sigmoid, mean),
+    "exact": lambda mean, variance: _sides(torch.special.ndtr, _probit_score(mean, variance)),
+}
 # The same for log E[link(s)], from the mean and variance of s.
 _LOG_PROBS = {
     "quadrature": log_expected_sigmoid,
     "mackay": lambda mean, variance: logsigmoid(_mackay_scale(variance) * mean),
     "laplace_bridge": lambda mean, variance: logsigmoid(mean),
-    "exact": lambda mean, variance: log_ndtr(mean * torch.rsqrt(1.0 + variance)),
+    "exact": lambda mean, variance: log_ndtr(_probit_score(mean, variance)),
 }

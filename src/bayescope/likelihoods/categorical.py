@@ -197,6 +197,14 @@ class Categorical:
         """
         return _rule(integral, _MOMENTS)(mean.to(torch.float64), cov.to(torch.float64))
 
+    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The class probabilities, shape (N, C).
+
+        Raises:
+            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
+        """
+        return _rule(integral, _MEANS)(mean.to(torch.float64), cov.to(torch.float64))
+
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log E[p_y] per row, shape (N,); for "quadrature" the nodes follow the label into the tails.
 
@@ -314,6 +322,13 @@ def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
     return Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), *mean.shape))
 
 
+def _quadrature_mean(mean: Tensor, cov: Tensor) -> Tensor:
+    mean, root = _centred(mean, cov)
+    if mean.shape[-1] == 2:
+        return Bernoulli().predictive_mean(*_difference(mean, root), "quadrature")
+    return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean((0, 1)),), *mean.shape)[0]
+
+
 def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     p = _at_nodes(mean, root)
     average = p.mean((0, 1))
@@ -363,7 +378,12 @@ def _laplace_bridge(mean: Tensor, cov: Tensor) -> Moments:
 
 
 _MOMENTS = {"quadrature": _quadrature, "mackay": _mackay, "laplace_bridge": _laplace_bridge}
-# The same for log E[p], from the mean and covariance of f.
+# The same for E[p] alone, and for log E[p].
+_MEANS = {
+    "quadrature": _quadrature_mean,
+    "mackay": lambda mean, cov: torch.softmax(_mackay_logits(mean, cov)[1], -1),
+    "laplace_bridge": lambda mean, cov: torch.softmax(_bridge_log_counts(mean, cov), -1),
+}
 _LOG_PROBS = {
     "mackay": lambda mean, cov: torch.log_softmax(_mackay_logits(mean, cov)[1], -1),
     "laplace_bridge": lambda mean, cov: torch.log_softmax(_bridge_log_counts(mean, cov), -1),

@@ -163,6 +163,10 @@ class Gaussian:
         mean = mean.to(torch.float64)
         return Moments(mean, self.noise(mean).expand(mean.shape), cov.diagonal(dim1=-2, dim2=-1).to(torch.float64))
 
+    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The mean of f, shape (N, D)."""
+        return self.predictive(mean, cov, integral).mean
+
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log N(y; mean, cov + diag(noise)) per row, shape (N,)."""
         _check_exact(integral)

@@ -186,6 +186,10 @@ class HeteroscedasticGaussian:
         spread = (pair.a + 2.0 * c).square() * torch.expm1(v) + c * (2.0 * pair.a + 3.0 * c) + pair.a_variance * v.exp()
         return Moments((pair.a + c) * aleatoric, aleatoric, aleatoric.square() * spread)
 
+    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """E[m], shape (N, D)."""
+        return self.predictive(mean, cov, integral).mean
+
     def distributions(self, columns: Tensor, outputs: int) -> Tensor:
         """Refused: a number has no class probabilities."""
         refuse_distributions(self.name)

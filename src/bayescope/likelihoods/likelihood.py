@@ -101,6 +101,9 @@ class Likelihood(Protocol):
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """Moments of y when f ~ N(mean, cov), shapes (N, C) and (N, C, C), by a resolved deterministic integral."""
 
+    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The mean of `predictive`, shape (N, K), to the last bit the same, without the work of its variances."""
+
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""
 

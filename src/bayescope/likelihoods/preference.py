@@ -125,6 +125,14 @@ class BradleyTerry:
         """
         return _LOGIT.predictive(_difference(mean), _variance(cov), integral)
 
+    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The items' probabilities, shape (N, 2).
+
+        Raises:
+            OptionError: if the integral is not a deterministic one.
+        """
+        return _LOGIT.predictive_mean(_difference(mean), _variance(cov), integral)
+
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log E[σ(±(f₁ − f₀))], shape (N,).
 

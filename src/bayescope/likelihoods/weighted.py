@@ -117,6 +117,10 @@ class Weighted:
         """Moments of the outcome, which has no weight."""
         return self.likelihood.predictive(mean, cov, integral)
 
+    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+        """The mean of the outcome, which has no weight."""
+        return self.likelihood.predictive_mean(mean, cov, integral)
+
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """w log ∫ p(y∣f) N(f; mean, cov) df, shape (N,)."""
         return self.likelihood.predictive_log_prob(mean, cov, self._y(y), integral) * _weights(y, mean)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.slopes import log_prob_and_gradient
 from bayescope.linear.rows import Rows
 from bayescope.linear.table import Batch, Block, HeldTable, Table
 from bayescope.models import LinearModel
@@ -25,13 +26,13 @@ class Reading:
     Attributes:
         log_likelihood: Σ_n log p(y_n∣f_n), a scalar.
         gradient: Σ_n J_nᵀ ∂ log p(y_n∣f_n)/∂f, shape (P,).
-        curvature: Σ_n J_nᵀ Λ_n J_n with the observed Λ = −∂² log p/∂f², shape (P, P); ``None`` if not asked for.
-            It is the exact negative Hessian of the log likelihood, as f is linear in θ.
+        curvature: Σ_n J_nᵀ Λ_n J_n with the observed Λ = −∂² log p/∂f², shape (P, P): the exact negative
+            Hessian of the log likelihood, as f is linear in θ.
     """
 
     log_likelihood: Tensor
     gradient: Tensor
-    curvature: Tensor | None = None
+    curvature: Tensor
 
 
 @final
@@ -139,26 +140,25 @@ class LinearDensity:
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """log p(y, θ), a scalar, and its gradient, shape (P,), for θ of shape (P,)."""
-        reading = self.read(theta, curvature=False)
+        log_likelihood, gradient = self.sum(lambda rows: self._slopes(rows, theta), size=self.dim)
         offset = theta - self.prior_mean
         pull = self.prior_precision.multiply(offset)
-        return reading.log_likelihood - 0.5 * (offset @ pull) + self._prior_constant, reading.gradient - pull
+        return log_likelihood - 0.5 * (offset @ pull) + self._prior_constant, gradient - pull
 
     def hessian(self, theta: Tensor) -> Tensor:
         """∂² log p(y, θ)/∂θ², shape (P, P), for θ of shape (P,)."""
         return -(self.curvature(theta) + self.prior_precision.to_dense())
 
-    def read(self, theta: Tensor, *, curvature: bool = True) -> Reading:
-        """One pass over the rows: the log likelihood, its gradient and, if asked for, its curvature at θ (P,)."""
+    def read(self, theta: Tensor) -> Reading:
+        """One pass over the rows: the log likelihood, its gradient and its curvature at θ (P,)."""
 
         def block(rows: Batch) -> tuple[Tensor, ...]:
             x, y, _ = rows
             f = self.model.forward(x, theta)
             log_prob, slope = rows.weighed(self.likelihood.log_prob(f, y)), rows.weighed(self.likelihood.gradient(f, y))
-            parts = log_prob.sum(), self.pull_back(x, slope)
-            return (*parts, self._curvature(rows, f)) if curvature else parts
+            return log_prob.sum(), self.pull_back(x, slope), self._curvature(rows, f)
 
-        return Reading(*self.sum(block, size=self.dim**2 if curvature else self.dim))
+        return Reading(*self.sum(block, size=self.dim**2))
 
     def curvature(self, theta: Tensor) -> Tensor:
         """Σ_n w_n J_nᵀ Λ_n J_n at θ, shape (P, P): the negative Hessian of the log likelihood."""
@@ -195,6 +195,19 @@ class LinearDensity:
     @cached_property
     def _prior_constant(self) -> Tensor:
         return self.prior.log_prob(self.prior_mean)
+
+    def _slopes(self, rows: Batch, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """The log likelihood of some rows at one θ (P,) and its gradient, shape (P,).
+
+        A sampler asks for it a hundred thousand times: by NumPy, whose small products start sooner than torch's.
+        """
+        features, point = rows.features.numpy(), theta.numpy()
+        split = self.model.outputs * self.model.features
+        f = features @ point[:split].reshape(self.model.outputs, -1).T
+        if self.model.bias:
+            f += point[split:]
+        log_prob, slope = log_prob_and_gradient(self.likelihood, torch.from_numpy(f), rows.targets)
+        return rows.weighed(log_prob).sum(), self.pull_back(rows.features, rows.weighed(slope))
 
     def _curvature(self, rows: Batch, f: Tensor) -> Tensor:
         return self.gram(rows.features, rows.weighed(self.likelihood.hessian(f, rows.targets)))

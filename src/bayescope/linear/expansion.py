@@ -44,7 +44,6 @@ class Expansion:
     @classmethod
     def at(cls, theta: Tensor, reading: Reading, model: LinearModel, intercept: float, slope: float = 0.0) -> Expansion:
         """The expansion at θ, for the intercept's fixed prior precision."""
-        assert reading.curvature is not None
         weights = model.outputs * model.features
         curvature, linear = reading.curvature, reading.curvature @ theta + reading.gradient
         block, linear_weights = curvature[:weights, :weights], linear[:weights]

@@ -134,7 +134,6 @@ class _Point:
     @classmethod
     def of(cls, density: LinearDensity, theta: Tensor, reading: Reading) -> _Point:
         """The same from a reading that is at hand."""
-        assert reading.curvature is not None
         pull = density.prior_precision.multiply(theta - density.prior_mean)
         gradient = reading.gradient - pull
         precision = DensePrecision(

@@ -46,6 +46,11 @@ class Rows:
         """Ranges that keep one block of the table in cache and its outputs for ``copies`` weights in bounds."""
         return self._blocks(0, self.count, copies)
 
+    def are_one_block(self, copies: int = 1) -> bool:
+        """Whether the table is small: to start each operation twice would take more time than the cache saves."""
+        outputs = self.outputs * max(self.outputs, copies)
+        return self.count * self.columns < SMALL and 8 * self.count * outputs <= WORK_BYTES
+
     def sum(self, block: Block, *, size: int, copies: int = 1) -> list[Tensor]:
         """Σ over blocks of the tensors that ``block`` returns for a range of rows; they need no order.
 

@@ -166,7 +166,7 @@ class _Whitened:
 
     def value_and_gradient(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """log p(y, θ(u)) and Rᵀ ∂/∂θ."""
-        value, gradient = self._density.value_and_gradient(self.theta(u))
+        value, gradient = self._density.value_and_gradient(torch.addmv(self.mode.theta, self._root, u))
         return value, gradient @ self._root
 
     def hessian(self, u: Tensor) -> Tensor:

@@ -116,6 +116,8 @@ class HeldTable:
     def sum(self, block: Block, *, size: int, outputs: int = 1, copies: int = 1) -> list[Tensor]:
         """Σ over blocks of rows that stay in a core's cache, on all cores."""
         rows = Rows(self.count, self.batch.features.shape[1], outputs)
+        if rows.are_one_block(copies):
+            return list(block(self.batch))
         return rows.sum(lambda part: block(self._rows(part)), size=size, copies=copies)
 
     def largest(self, block: Callable[[Batch], Tensor]) -> float:

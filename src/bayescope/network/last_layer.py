@@ -14,14 +14,14 @@ from bayescope.network.sites import MatrixSite, Site
 def last_layer(sites: Sequence[Site], trainable: Sequence[str]) -> list[str]:
     """The parameters whose effect on f passes through no other matrix, and those of the same modules.
 
-    Heads side by side, for a mean and a variance, are all of them last.
+    Layers side by side, for a mean and a variance, are all of them last.
 
     Args:
         sites: those that f depends on, in the order of execution.
         trainable: the names to choose from.
 
     Raises:
-        InputError: if there is none, or a matrix is last that is not used as one (the head of cosine similarities).
+        InputError: if there is none, or a matrix is last that is not used as one (as in cosine similarities).
     """
     if not sites:
         raise InputError("weights: expected weights that the network's output depends on, got none.")

@@ -92,7 +92,7 @@ class Recording:
 
     @cached_property
     def top(self) -> TopLayer | None:
-        """The linear layer on top, where other random weights act through it alone."""
+        """The last layer, where it is linear and other random weights act through it alone."""
         if self.is_head or not self._f.requires_grad or self._f.dtype not in (torch.float32, torch.float64):
             return None
         found = top_layer(self._f, self._sites, self._network.treatment.parts)
@@ -105,13 +105,13 @@ class Recording:
         hessian_sum: Callable[[], Tensor],
         root: Callable[[], Tensor],
     ) -> JoinedTape:
-        """The tape whose cotangents begin at the inputs h of the layer on top, f = W h + b, under roots of WᵀΛ_nW.
+        """The tape whose cotangents begin at the inputs h of the last layer, f = W h + b, under roots of WᵀΛ_nW.
 
         Its parts have cotangents of their own: what holds for them together is what sums over a part alone.
 
         Args:
             seeds: the cotangents of h, shape (K, N, *positions, H).
-            hessian_diagonal: Λ_ncc for the layer on top, as for `head_tape`; ``None`` where it has been read already.
+            hessian_diagonal: Λ_ncc for the last layer, as for `head_tape`; ``None`` where it has been read already.
             hessian_sum: as for `head_tape`.
             root: as for `head_tape`.
         """
@@ -204,7 +204,7 @@ class Recording:
         return placed is not None and self._sites[0].shape == placed.shape[1:]
 
     def _read(self, seeds: Tensor) -> Reading:
-        # At a head the cotangents of the site are the seeds: there is nothing to pull back.
+        # At a last layer the cotangents of the site are the seeds: there is nothing to pull back.
         if self.is_head:
             gradients: list[Tensor | None] = [cast(MatrixSite, self._sites[0]).form.placed(seeds)]
         else:

@@ -1,4 +1,4 @@
-"""The linear layer on top of a network: f = W h + b, below which its cotangents begin at h."""
+"""The last layer of a network where it is linear: f = W h + b, below which its cotangents begin at h."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TopLayer(NamedTuple):
 
 
 def top_layer(f: Tensor, sites: Sequence[Site], parts: Sequence[Part]) -> TopLayer | None:
-    """The layer on top, where there is one whose weights are used nowhere else and no part is read row by row."""
+    """The last layer, where it is linear, its weights are used nowhere else and no part is read row by row."""
     found = [site for site in sites if isinstance(site, MatrixSite) and _same(site.target, f)]
     if len(found) != 1 or any(part.kind == "per-row" for part in parts):
         return None

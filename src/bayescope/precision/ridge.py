@@ -63,7 +63,9 @@ class Ridge:
             return self._with(total, None, None, None)
         mean = total.mean((1, 2), keepdim=True)
         if _close(total, mean, rounding):
-            return self._with(mean, None, None, _kept(total, mean))
+            # One number per group before, and no gradient weight by weight now: the mean has all of it.
+            whole = self.constant is not None and self.residual is None and not given.requires_grad
+            return self._with(mean, None, None, None if whole else _kept(total, mean))
         if self.separable:
             fixed = total.detach()
             output, inputs = fixed.mean(2), fixed.mean(1) / fixed.mean((1, 2))[:, None]

@@ -18,7 +18,7 @@ from bayescope.tape.tape import Tape
 @final
 @dataclass(frozen=True)
 class SumTape:
-    """U = Σ_i U_i for weights that enter a network in unlike ways, such as an embedding tied to the output layer.
+    """U = Σ_i U_i for weights that enter a network in unlike ways, such as an embedding tied to the last layer.
 
     What is linear in U is summed over the tapes. What is quadratic has cross terms between them and goes through blocks
     of U itself; uses of one kind are better joined along their positions, as `OuterTape.join` does.

@@ -28,7 +28,7 @@ from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, affo
 from bayescope.variational.families import Family
 from bayescope.variational.ivon import IvonSteps
 from bayescope.variational.objective import NegativeBound, VariationalNetwork
-from bayescope.variational.recipe import MEAN_FIELD, Recipe
+from bayescope.variational.options import MEAN_FIELD, VariationalOptions
 from bayescope.variational.start import Start, by_gradients, with_ivon, without_padding
 from bayescope.variational.validation import predictive_validation
 
@@ -59,7 +59,7 @@ NOTHING_HELD = Held()
 
 @outside_inference_mode
 def fit(
-    recipe: Recipe,
+    options: VariationalOptions,
     model: nn.Module,
     data: Any,
     likelihood: str | Likelihood,
@@ -73,7 +73,7 @@ def fit(
     """Trains q and reads the bound; see `variational` for the arguments and what is raised.
 
     Args:
-        recipe: how.
+        options: how.
         model: whose weights are the first means; it is left as it is.
         data: all rows.
         likelihood: p(y∣f).
@@ -81,26 +81,26 @@ def fit(
         prior_precision: of p(θ), or "evidence".
         generator: seeds everything.
         held: how the run is judged and kept.
-        sds: of the posterior that it goes on from, shape (P,), in the place of the recipe's. What is not random then
-            stays as it is: the rows to come are not all that it was trained on.
+        sds: of the posterior that it goes on from, shape (P,), in the place of ``options.initial_sd``. What is not
+            random then stays as it is: the rows to come are not all that it was trained on.
     """
     model, weights, own, precisions = _plain(unwrapped(model), weights)
-    steps = IvonSteps(recipe.lr) if recipe.is_ivon else None
-    choice = recipe.optimizer if steps is None else OptimizerChoice.made_by(steps, recipe.batch_size)
+    steps = IvonSteps(options.lr) if options.is_ivon else None
+    choice = options.optimizer if steps is None else OptimizerChoice.made_by(steps, options.batch_size)
     settings = Settings(
-        likelihood=likelihood, epochs=max(1, recipe.epochs), lr=None if steps else recipe.lr, optimizer=choice,
-        schedule=recipe.schedule, batch_size=recipe.batch_size, checkpoint=held.checkpoint, generator=generator,
-        progress=recipe.progress,
+        likelihood=likelihood, epochs=max(1, options.epochs), lr=None if steps else options.lr, optimizer=choice,
+        schedule=options.schedule, batch_size=options.batch_size, checkpoint=held.checkpoint, generator=generator,
+        progress=options.progress,
     )  # fmt: skip
     with settings.prepared(model, data, weights, inplace=False) as prepared:
         training = replace(prepared, weights=without_padding(prepared.module, prepared.weights))
-        start = Start.of(recipe, training, data, prior_precision, sds, own)
+        start = Start.of(options, training, data, prior_precision, sds, own)
         family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
         objective = NegativeBound(
             training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
-            kl_weight=recipe.kl_weight, warmup=recipe.warmup, hold=sds is not None,
+            kl_weight=options.kl_weight, warmup=options.warmup, hold=sds is not None,
         )  # fmt: skip
-        outcome = _trained(recipe, held, training, family, start, objective) if recipe.epochs else NOT_TRAINED
+        outcome = _trained(options, held, training, family, start, objective) if options.epochs else NOT_TRAINED
         one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
         return _posterior(start, family, objective, outcome, [] if one else precisions)
 
@@ -120,7 +120,7 @@ def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], li
 
 
 def _trained(
-    recipe: Recipe, held: Held, training: Training, family: Family, start: Start, objective: NegativeBound
+    options: VariationalOptions, held: Held, training: Training, family: Family, start: Start, objective: NegativeBound
 ) -> Outcome:
     """Runs the training of the whole of q, and of what is learnt beside it."""
     assert isinstance(family, nn.Module)
@@ -129,7 +129,7 @@ def _trained(
     if held.validation is not None:
         rows = training.held_out(held.validation)
         watch = predictive_validation(training.module, training.weights, family, rows, objective, held.patience)
-    return replace(training, module=whole).run(objective, watch, recipe.facts())
+    return replace(training, module=whole).run(objective, watch, options.facts())
 
 
 def _posterior(
@@ -144,45 +144,45 @@ def _posterior(
         outcome: of the training.
         given_way: the prior precisions of layers that gave way to that of the call.
     """
-    recipe, training, hyperparameters = start.recipe, start.training, start.hyperparameters
+    options, training, hyperparameters = start.options, start.training, start.hyperparameters
     function, precision, kl = training.function(), family.precision(), objective.kl().detach()
     rows, source, likelihood = training.rows, training.order, objective.likelihood
 
     def draws() -> Iterator[Draws]:  # one by one: their first looks at the network are cut short by Ctrl-C as well
         yield WeightDraws(function, precision, objective.prior, likelihood, rows, kl, source)
-        if recipe.family == MEAN_FIELD:
+        if options.family == MEAN_FIELD:
             yield RowDraws(function, precision, likelihood, rows, source)
 
-    most = affordable(len(function.flat), rows.rows, outcome.epochs * recipe.samples)
+    most = affordable(len(function.flat), rows.rows, outcome.epochs * options.samples)
     judged = hyperparameters.refitted(bound(draws(), rows, kl, most))
     notes = _notes(start, outcome, judged)
     if given_way:
         notes["prior of layers"] = f"{', '.join(f'{p:g}' for p in given_way)}, which gave way to prior_precision="
-    if recipe.epochs and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
+    if options.epochs and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
         notes["close to the prior"] = advice
     terms, instead = (None, NOT_READ) if judged is None else (judged.terms, "")
     record = Record("variational", elbo_terms=terms, notes=notes, trace=outcome.trace, instead=instead)
     sds, seed = family.variance().detach().sqrt(), checks.seed_from(source)
     return GaussianPosterior(
         function.flat, precision, record, function, objective.likelihood, method="sampled",
-        infer=Conditioning(recipe, function, sds, objective.likelihood, seed),
+        infer=Conditioning(options, function, sds, objective.likelihood, seed),
     )  # fmt: skip
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Conditioning:
-    """The inference behind `Posterior.condition`: the same recipe on new data, from q and with q as the prior.
+    """The inference behind `Posterior.condition`: the same options on new data, from q and with q as the prior.
 
     Attributes:
-        recipe: how.
+        options: how.
         function: f(x, θ) at the means.
         sds: of q, shape (P,).
         likelihood: p(y∣f), with the noise that was learnt.
         seed: of the next fit.
     """
 
-    recipe: Recipe
+    options: VariationalOptions
     function: NetworkModel
     sds: Tensor
     likelihood: Likelihood
@@ -195,27 +195,27 @@ class Conditioning:
             prior: p(θ), such as the last posterior.
             data: X and y, or a DataLoader or Dataset.
         """
-        with present().called("condition", {"recipe": self.recipe}):
+        with present().called("condition", {"options": self.options}):
             given = data[0] if len(data) == 1 else tuple(data)
-        recipe = replace(self.recipe, groups="layer")
+        options = replace(self.options, groups="layer")
         return fit(
-            recipe, self.function.module, given, self.likelihood, self.function.weights, prior, self.seed,
+            options, self.function.module, given, self.likelihood, self.function.weights, prior, self.seed,
             sds=self.sds,
         )  # fmt: skip
 
 
 def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, str]:
     """Lines for the summary."""
-    recipe, training = start.recipe, start.training
-    family = recipe.family if recipe.rank is None else f"{recipe.family} of rank {recipe.rank}"
-    draws = f"{recipe.samples} draw{'s' * (recipe.samples > 1)} a step"
+    options, training = start.options, start.training
+    family = options.family if options.rank is None else f"{options.family} of rank {options.rank}"
+    draws = f"{options.samples} draw{'s' * (options.samples > 1)} a step"
     notes = {
         **start.hyperparameters.notes(training.weights), "bound": judged.note if judged else UNREAD, "family": family,
-        "estimator": f"{recipe.estimator}, {draws}", "rows": f"{training.rows.rows:,}",
+        "estimator": f"{options.estimator}, {draws}", "rows": f"{training.rows.rows:,}",
     }  # fmt: skip
-    if recipe.kl_weight != 1.0:
-        notes["kl weight"] = f"{recipe.kl_weight:g}; the evidence lower bound has the weight 1"
-    if recipe.epochs:
+    if options.kl_weight != 1.0:
+        notes["kl weight"] = f"{options.kl_weight:g}; the evidence lower bound has the weight 1"
+    if options.epochs:
         notes["training"] = outcome.summary()
         notes["at rest"] = _rest(outcome)
     return notes

@@ -27,7 +27,7 @@ from bayescope.variational.gradients import AtDraws, ByRow, Gradients, StickingT
 from bayescope.variational.hyperparameters import Hyperparameters
 from bayescope.variational.initialization import LAPLACE, capped, given_sds, laplace_sds, layer_sds
 from bayescope.variational.ivon import FIRST_CURVATURE, CurvatureScale, IvonGradients, IvonSteps, require_independent
-from bayescope.variational.recipe import EVIDENCE, FULL, LOW_RANK, STICKING_THE_LANDING, Recipe, check_rank
+from bayescope.variational.options import EVIDENCE, FULL, LOW_RANK, STICKING_THE_LANDING, VariationalOptions, check_rank
 
 # A full covariance of more weights takes gigabytes, with its gradient and the optimiser's moments.
 MOST_FULL = 5000
@@ -41,26 +41,26 @@ class Start:
     """What q is set up from.
 
     Attributes:
-        recipe: how.
+        options: how.
         training: the module, its weights and the rows.
         hyperparameters: p(θ) and p(y∣f).
         sds: the first ones, shape (P,), float64; ``None`` where they are left to the optimiser.
     """
 
-    recipe: Recipe
+    options: VariationalOptions
     training: Training
     hyperparameters: Hyperparameters
     sds: Tensor | None
 
     @classmethod
     def of(
-        cls, recipe: Recipe, training: Training, data: Any, prior_precision: Any, sds: Tensor | None,
+        cls, options: VariationalOptions, training: Training, data: Any, prior_precision: Any, sds: Tensor | None,
         own: Mapping[str, Tensor],
     ) -> Start:  # fmt: skip
         """Reads the data where a start depends on them.
 
         Args:
-            recipe: how.
+            options: how.
             training: the module, its weights and the rows.
             data: the same rows, as they were given.
             prior_precision: of p(θ), or "evidence".
@@ -69,23 +69,23 @@ class Start:
         """
         weights, module, groups = training.weights, training.module, None
         if isinstance(prior_precision, str) and prior_precision == EVIDENCE:
-            groups, prior_precision = _groups(training, recipe.groups), 1.0
+            groups, prior_precision = _groups(training, options.groups), 1.0
         prior = _independent(network_prior(prior_precision, weights))
-        trained = sds is not None or bool(own) or _is_laplace(recipe.initial_sd)
+        trained = sds is not None or bool(own) or _is_laplace(options.initial_sd)
         noise = _first_noise(training, trained=trained)
         hyperparameters = Hyperparameters(prior, groups, training.settings.likelihood, noise)
         hyperparameters.to(next(module.parameters()).device)
-        if sds is not None and not recipe.is_ivon:
-            return cls(recipe, training, hyperparameters, sds)
+        if sds is not None and not options.is_ivon:
+            return cls(options, training, hyperparameters, sds)
         sds = None
-        if _is_laplace(recipe.initial_sd):
-            sds = laplace_sds(module, weights, data, hyperparameters.likelihood, prior, recipe.kl_weight)
-            sds = capped(sds, training, hyperparameters.likelihood, prior, recipe.kl_weight)
-        elif own and recipe.initial_sd is None:
+        if _is_laplace(options.initial_sd):
+            sds = laplace_sds(module, weights, data, hyperparameters.likelihood, prior, options.kl_weight)
+            sds = capped(sds, training, hyperparameters.likelihood, prior, options.kl_weight)
+        elif own and options.initial_sd is None:
             sds = layer_sds(own, weights)
-        elif recipe.initial_sd is not None or not recipe.is_ivon:
-            sds = given_sds(recipe.initial_sd, weights)
-        return cls(recipe, training, hyperparameters, sds)
+        elif options.initial_sd is not None or not options.is_ivon:
+            sds = given_sds(options.initial_sd, weights)
+        return cls(options, training, hyperparameters, sds)
 
     @property
     def flat_sds(self) -> Tensor:
@@ -112,25 +112,25 @@ def without_padding(module: nn.Module, weights: Weights) -> Weights:
 
 def by_gradients(start: Start) -> tuple[Family, Gradients]:
     """The family, and how the gradient of its parameters is estimated."""
-    recipe, module, weights = start.recipe, start.training.module, start.training.weights
-    sticking, samples = recipe.estimator == STICKING_THE_LANDING, recipe.samples
-    if recipe.family in (LOW_RANK, FULL):
+    options, module, weights = start.options, start.training.module, start.training.weights
+    sticking, samples = options.estimator == STICKING_THE_LANDING, options.samples
+    if options.family in (LOW_RANK, FULL):
         family: LowRank | Full | MeanField = _correlated(start)
     else:
         scale = LogScale(weights, weights.parameters(module), start.flat_sds)
         family = MeanField(weights, scale)
         if not sticking:
             random = RandomWeights.of(module, weights.names, start.training.rows.few[0])
-            return family, ByRow(random, weights, scale, recipe.estimator, samples)
+            return family, ByRow(random, weights, scale, options.estimator, samples)
     if sticking:
         return family, StickingTheLanding(module, weights, family, samples)
     return family, AtDraws(module, weights, family, samples)
 
 
 def _correlated(start: Start) -> LowRank | Full:
-    recipe, dim = start.recipe, start.training.weights.dim
-    if recipe.rank is not None:
-        return LowRank(start.flat_sds, check_rank(recipe.rank, dim))
+    options, dim = start.options, start.training.weights.dim
+    if options.rank is not None:
+        return LowRank(start.flat_sds, check_rank(options.rank, dim))
     if dim > MOST_FULL:
         raise UnsupportedError(
             f"family: 'full' expects at most {MOST_FULL:,} random weights, got {dim:,}. Take 'low_rank', "
@@ -141,9 +141,9 @@ def _correlated(start: Start) -> LowRank | Full:
 
 def with_ivon(start: Start, steps: IvonSteps) -> tuple[Family, Gradients]:
     """Mean field by curvatures, which the optimiser is told of, and what sets ĝ and ĥ."""
-    recipe, module, weights = start.recipe, start.training.module, start.training.weights
+    options, module, weights = start.options, start.training.module, start.training.weights
     require_independent(module, weights)
-    prior, share = start.hyperparameters.prior, recipe.kl_weight / start.training.rows.rows
+    prior, share = start.hyperparameters.prior, options.kl_weight / start.training.rows.rows
     curvatures = torch.full((weights.dim,), FIRST_CURVATURE, dtype=torch.float64)
     if start.sds is not None:
         diagonal = prior.diagonal(weights.dim).to(start.sds)
@@ -157,7 +157,7 @@ def with_ivon(start: Start, steps: IvonSteps) -> tuple[Family, Gradients]:
     scale = CurvatureScale(weights, weights.parameters(module), curvatures, prior, share)
     steps.scale = scale
     family = MeanField(weights, scale)
-    return family, IvonGradients(module, weights, family, scale, recipe.samples)
+    return family, IvonGradients(module, weights, family, scale, options.samples)
 
 
 def _independent(prior: Prior) -> Prior:

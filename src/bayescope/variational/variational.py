@@ -14,7 +14,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior
 from bayescope.processes import present
 from bayescope.variational.fit import Held, fit
-from bayescope.variational.recipe import Recipe, check_groups
+from bayescope.variational.options import VariationalOptions, check_groups
 
 
 @outside_inference_mode
@@ -113,12 +113,12 @@ def variational(
                 "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
             )
         check_groups(prior_precision, groups)
-        recipe = Recipe.checked(
+        options = VariationalOptions.checked(
             family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight, warmup=warmup,
             initial_sd=initial_sd, groups=groups, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
             batch_size=batch_size, progress=progress,
         )  # fmt: skip
     return fit(
-        recipe, model, data, likelihood, weights, prior_precision, generator,
+        options, model, data, likelihood, weights, prior_precision, generator,
         held=Held(validation, patience, checkpoint),
     )  # fmt: skip

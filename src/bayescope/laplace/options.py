@@ -23,7 +23,7 @@ from bayescope.network.priors import network_prior
 
 @final
 @dataclass(frozen=True)
-class Recipe:
+class LaplaceOptions:
     """The options of a Laplace fit; see `laplace` for what each of them means.
 
     Attributes:

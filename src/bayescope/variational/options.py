@@ -29,7 +29,7 @@ _DEFAULT_RANK = 10
 
 @final
 @dataclass(frozen=True)
-class Recipe:
+class VariationalOptions:
     """The options of a variational fit; see `variational` for what each of them means.
 
     Attributes:
@@ -68,8 +68,8 @@ class Recipe:
     def checked(
         cls, *, family: Any, rank: Any, estimator: Any, samples: Any, kl_weight: Any, warmup: Any, initial_sd: Any,
         groups: Any, epochs: Any, lr: Any, optimizer: Any, schedule: Any, batch_size: Any, progress: Any,
-    ) -> Recipe:  # fmt: skip
-        """The recipe, if every option is one and they go together.
+    ) -> VariationalOptions:  # fmt: skip
+        """The options, if each of them can be used and they go together.
 
         Raises:
             OptionError: if a name is unknown.
@@ -83,18 +83,18 @@ class Recipe:
             raise UnsupportedError(f"rank: expected with the family 'low_rank', got {family!r}. Leave it out.")
         if family == LOW_RANK:
             rank = _DEFAULT_RANK if rank is None else checks.count("rank", rank)
-        recipe = cls(
+        options = cls(
             family, rank, _estimator(estimator, family, optimizer), checks.count("samples", samples),
             checks.positive_number("kl_weight", kl_weight), checks.count("warmup", warmup, least=0),
             initialization.checked(initial_sd), groups, checks.count("epochs", epochs, least=0), lr, optimizer,
             schedule, batch_size, checks.flag("progress", progress),
         )  # fmt: skip
-        if recipe.warmup >= max(1, recipe.epochs):
+        if options.warmup >= max(1, options.epochs):
             raise UnsupportedError(
-                f"warmup: expected fewer epochs than there are, {recipe.epochs}, got {recipe.warmup}: q would be "
+                f"warmup: expected fewer epochs than there are, {options.epochs}, got {options.warmup}: q would be "
                 "trained without the whole KL term. Take a smaller warmup or more epochs."
             )
-        return recipe
+        return options
 
     @property
     def is_ivon(self) -> bool:

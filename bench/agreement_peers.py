@@ -1,0 +1,302 @@
+"""The curvatures of peers as dense matrices: each kind and structure that they have, each fair way of asking."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, final
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.curvature.cases import Case
+
+Answer = Callable[[], Tensor]
+
+
+# --- how a network is put to them -------------------------------------------------------------------------------------
+
+
+@final
+class Packed(nn.Module):
+    """A network of several inputs, by position or by name, as one of a single tensor: the rows side by side."""
+
+    def __init__(self, module: nn.Module, inputs: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.names = list(inputs) if isinstance(inputs, dict) else None
+        self.shapes = [each.shape[1:] for each in (inputs.values() if self.names else inputs)]
+
+    @staticmethod
+    def pack(inputs: Any) -> Tensor:
+        """The single tensor, shape (N, D)."""
+        return torch.cat([each.flatten(1) for each in (inputs.values() if isinstance(inputs, dict) else inputs)], 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Takes the rows apart again."""
+        parts = x.split([shape.numel() for shape in self.shapes], 1)
+        inputs = [part.reshape(len(x), *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        return self.module(**dict(zip(self.names, inputs, strict=True))) if self.names else self.module(*inputs)
+
+
+@final
+class Dense(nn.Module):
+    """A network with outputs (N, S, C), each position a row of its own or, as `nn.CrossEntropyLoss` has it, (N, C, S).
+
+    Args:
+        module: the network.
+        flat: whether positions are rows.
+    """
+
+    def __init__(self, module: nn.Module, flat: bool) -> None:
+        super().__init__()
+        self.module, self.flat = module, flat
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The outputs, turned."""
+        f = self.module(x)
+        return f.flatten(0, 1) if self.flat else f.movedim(-1, 1)
+
+
+@final
+@dataclass(frozen=True)
+class Question:
+    """A network with a loss and targets, as a peer is asked about it.
+
+    Attributes:
+        module: in evaluation mode, without in-place layers.
+        x: a tensor of rows.
+        y: labels, one a row or a position.
+        flat: whether the labels of a batch are flattened, as the module's outputs are.
+        weights: the names of those asked for, in the module's order; ``None`` for all that can be trained.
+        size: the rows of a batch.
+        loss: −log p(y∣f) summed over rows, of a Gaussian the squared error.
+        noise: the noise variance of a Gaussian.
+    """
+
+    module: nn.Module
+    x: Tensor
+    y: Tensor
+    flat: bool
+    weights: tuple[str, ...] | None
+    size: int
+    loss: type[nn.Module]
+    noise: float | None
+
+    def again(self, size: int | None = None) -> Question:
+        """With a module of its own, since some leave hooks."""
+        return replace(self, module=copy.deepcopy(self.module), size=size or self.size)
+
+    def scale(self, kind: str) -> float:
+        """From a curvature of the loss to that of −log p, whose gradient is the squared error's over 2 σ²."""
+        if self.noise is None:
+            return 1.0
+        return (0.5 / self.noise) ** (2 if kind == "empirical_fisher" else 1)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The weights asked for."""
+        named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        return [value for name, value in named if self.weights is None or name.endswith(self.weights)]
+
+    def loader(self) -> DataLoader[Any]:
+        """The rows in batches."""
+
+        def joined(rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+            x, y = (torch.stack(each) for each in zip(*rows, strict=True))
+            return x, y.flatten() if self.flat else y
+
+        return DataLoader(TensorDataset(self.x, self.y), batch_size=self.size, collate_fn=joined)
+
+
+def loss_of(entry: Case) -> tuple[type[nn.Module], float | None] | None:
+    """The loss that peers know for a likelihood, and the noise variance; ``None`` where there is no such loss."""
+    likelihood = entry.likelihood
+    if likelihood.name == "categorical":
+        return nn.CrossEntropyLoss, None
+    if likelihood.name == "bernoulli":
+        return nn.BCEWithLogitsLoss, None
+    if likelihood.name == "gaussian" and likelihood.noise_variance.numel() == 1:
+        return nn.MSELoss, float(likelihood.noise_variance)
+    return None
+
+
+def questions(entry: Case, size: int, weights: tuple[str, ...] | None = None) -> dict[str, Question]:
+    """The ways to ask about a network, by name: of several inputs packed, of dense outputs each way of turning them."""
+    loss = loss_of(entry)
+    if loss is None:
+        return {}
+    module = copy.deepcopy(entry.module).eval()
+    for part in module.modules():
+        if hasattr(part, "inplace"):
+            part.inplace = False
+    x, y = entry.inputs, entry.targets
+    if not isinstance(x, Tensor):
+        module, x = Packed(module, x), Packed.pack(x)
+    ways = {"": (module, False)}
+    if loss[0] is nn.CrossEntropyLoss and y.ndim > 1:
+        ways |= {"positions as rows": (Dense(module, True), True), "classes second": (Dense(module, False), False)}
+    y = y if loss[0] is nn.CrossEntropyLoss else y.to(torch.float64)
+    return {name: Question(asked, x, y, flat, weights, size, *loss) for name, (asked, flat) in ways.items()}
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Attention by operations that have the derivatives that peers take."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+# --- the peers --------------------------------------------------------------------------------------------------------
+
+
+def laplace_backends(kind: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """laplace-torch's backends for a kind, with their options."""
+    from laplace.curvature import asdl, backpack, curvlinops
+
+    if kind == "hessian":
+        return {"CurvlinopsHessian": (curvlinops.CurvlinopsHessian, {}), "AsdlHessian": (asdl.AsdlHessian, {})}
+    if kind == "empirical_fisher":
+        return {
+            "CurvlinopsEF": (curvlinops.CurvlinopsEF, {}),
+            "BackPackEF": (backpack.BackPackEF, {}),
+            "AsdlEF": (asdl.AsdlEF, {}),
+        }
+    drawn = {"stochastic": True} if kind == "fisher" else {}
+    return {
+        "CurvlinopsGGN": (curvlinops.CurvlinopsGGN, drawn),
+        "BackPackGGN": (backpack.BackPackGGN, drawn),
+        "AsdlGGN": (asdl.AsdlGGN, drawn),
+    }
+
+
+def laplace_fit(question: Question, structure: str, backend: Any, options: dict[str, Any]) -> Any:
+    """laplace-torch's posterior."""
+    from laplace import Laplace
+
+    posterior = Laplace(
+        question.again().module, "classification" if question.noise is None else "regression",
+        subset_of_weights="all" if question.weights is None else "last_layer",
+        hessian_structure={"full": "full", "diagonal": "diag", "kfac": "kron"}[structure], backend=backend,
+        backend_kwargs=options, sigma_noise=1.0 if question.noise is None else question.noise**0.5,
+    )  # fmt: skip
+    with differentiable(), own_seed():
+        posterior.fit(question.loader())
+    return posterior
+
+
+@contextmanager
+def own_seed() -> Iterator[None]:
+    """The operators that laplace-torch makes draw from torch's seed; by themselves they draw alike in every fit."""
+    from laplace.curvature import curvlinops
+
+    names = ("FisherMCLinearOperator", "KFACLinearOperator")
+    with ExitStack() as stack:
+        for name in names:
+            seeded = partial(getattr(curvlinops, name), seed=torch.initial_seed() % 2**31)
+            stack.enter_context(mock.patch.object(curvlinops, name, seeded))
+        yield
+
+
+def laplace_torch(question: Question, structure: str, kind: str) -> dict[str, Answer]:
+    """Its curvature without the prior, by each backend."""
+    if structure not in ("full", "diagonal", "kfac") or (kind == "hessian" and structure != "full"):
+        return {}
+    if question.loss is nn.BCEWithLogitsLoss:
+        return {}  # its classes have a logit each
+
+    def run(backend: Any, options: dict[str, Any]) -> Tensor:
+        posterior = laplace_fit(question, structure, backend, options)
+        if structure == "kfac":
+            return posterior._H_factor * posterior.H_facs.to_matrix()
+        curvature = posterior._H_factor * posterior.H
+        return curvature if structure == "full" else torch.diag(curvature)
+
+    return {f"laplace-torch, {name}": partial(run, *way) for name, way in laplace_backends(kind).items()}
+
+
+def curvlinops(question: Question, structure: str, kind: str) -> dict[str, Answer]:
+    """Its linear operators, multiplied by the identity."""
+    import curvlinops as peer
+
+    full = {"ggn": "GGN", "hessian": "Hessian", "empirical_fisher": "EF", "fisher": "FisherMC"}[kind]
+    names = {"full": full, "kfac": "KFAC", "ekfac": "EKFAC"}
+    if structure not in names or (kind == "hessian" and structure != "full"):
+        return {}
+
+    def run() -> Tensor:
+        asked = question.again()
+        options: dict[str, Any] = {}
+        if structure != "full":
+            fisher = {"ggn": peer.FisherType.TYPE2, "fisher": peer.FisherType.MC}.get(kind, peer.FisherType.EMPIRICAL)
+            options = {"fisher_type": fisher, "separate_weight_and_bias": False}
+        if kind == "fisher":
+            options["seed"] = torch.initial_seed()
+        make = getattr(peer, f"{names[structure]}LinearOperator")
+        loss = asked.loss(reduction="sum")
+        with differentiable():
+            operator = make(asked.module, loss, asked.parameters, list(asked.loader()), **options)
+            return asked.scale(kind) * (operator @ torch.eye(operator.shape[1], dtype=torch.float64))
+
+    return {"curvlinops": run}
+
+
+def backpack(question: Question, structure: str, kind: str) -> dict[str, Answer]:
+    """Its diagonals and Kronecker factors; these are those of a batch, here of all rows."""
+    from backpack import backpack as recording
+    from backpack import extend, extensions
+
+    found = {
+        ("ggn", "diagonal"): ("DiagGGNExact", "diag_ggn_exact"),
+        ("ggn", "kfac"): ("KFLR", "kflr"),
+        ("fisher", "diagonal"): ("DiagGGNMC", "diag_ggn_mc"),
+        ("fisher", "kfac"): ("KFAC", "kfac"),
+        ("hessian", "diagonal"): ("DiagHessian", "diag_h"),
+        ("empirical_fisher", "diagonal"): ("SumGradSquared", "sum_grad_squared"),
+    }.get((kind, structure))
+    if found is None:
+        return {}
+
+    def run(converted: bool) -> Tensor:
+        asked = question.again(len(question.x))
+        weights = asked.parameters
+        extended, loss = extend(asked.module, use_converter=converted), extend(asked.loss(reduction="sum"))
+        ((x, y),) = asked.loader()
+        with recording(getattr(extensions, found[0])()):
+            loss(extended(x), y).backward()
+        answers = [getattr(each, found[1]) for each in weights]
+        if structure == "diagonal":
+            return asked.scale(kind) * torch.diag(torch.cat([each.reshape(-1) for each in answers]))
+        blocks = [torch.kron(*each) if len(each) == 2 else each[0] for each in answers]
+        return asked.scale(kind) * torch.block_diag(*blocks)
+
+    if isinstance(question.module, Dense):
+        return {"backpack": partial(run, False)}  # converted, it takes positions as rows for something else
+    return {"backpack": partial(run, False), "backpack, converted": partial(run, True)}
+
+
+PEERS = (laplace_torch, curvlinops, backpack)
+
+
+def answers(
+    entry: Case, structure: str, kind: str, size: int, weights: tuple[str, ...] | None = None
+) -> dict[str, dict[str, Answer]]:
+    """For each peer that has the kind in the structure, its answers by the way of asking."""
+    found: dict[str, dict[str, Answer]] = {}
+    for turned, question in questions(entry, size, weights).items():
+        for peer in PEERS:
+            for name, run in peer(question, structure, kind).items():
+                who, _, way = name.partition(", ")
+                found.setdefault(who, {})[", ".join(filter(None, (way, turned)))] = run
+    return found
