@@ -23,6 +23,8 @@ MAX_ITERATIONS = 500
 # At most so many hyperparameters get Newton steps after L-BFGS, whose line search ends where log Z is rounded.
 POLISHED = 32
 NEWTON_STEPS = 5
+# L-BFGS ends where log Z rises by a smaller share of itself: below, it would search along lines of rounding.
+RISE = 1e-13
 # The step in logs for differences of gradients: the error is its square, and the gradient's rounding over it.
 DIFFERENCE = 1e-4
 # At the maximum the slope in the log of a hyperparameter is at most this share of the numbers that it stands for, and
@@ -225,7 +227,7 @@ class _Climb:
         bounds = list(zip(low.tolist(), high.tolist(), strict=True))
         minimize(
             self._objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=bounds,
-            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": 1e-15, "gtol": 1e-9},
+            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": RISE, "gtol": 1e-9},
         )  # fmt: skip
         stopped = ((self.best <= low) & (low > self.low)) | ((self.best >= high) & (high < self.high))
         return not bool(stopped.any())
@@ -240,8 +242,8 @@ class _Climb:
 
 
 def _polished(evidence: Evidence, x: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """x after Newton steps on the slope, for as long as they make it smaller, and the slope."""
-    slope = evidence.value_and_gradient(x)[1]
+    """x after Newton steps on the slope, within bounds and for as long as they make it smaller, and the slope."""
+    slope, (low, high) = evidence.value_and_gradient(x)[1], evidence.bounds()
     places = free.nonzero()[:, 0].to(x.device)
     if not 0 < len(places) <= POLISHED:
         return x, slope
@@ -258,7 +260,7 @@ def _polished(evidence: Evidence, x: Tensor, free: Tensor) -> tuple[Tensor, Tens
         factor, info = torch.linalg.cholesky_ex(-hessian)
         if int(info):  # no maximum in sight: L-BFGS has stopped on a flat stretch
             return x, slope
-        moved = x.index_add(0, places, torch.cholesky_solve(slope[places, None], factor)[:, 0])
+        moved = x.index_add(0, places, torch.cholesky_solve(slope[places, None], factor)[:, 0]).clamp(low, high)
         try:
             there = evidence.value_and_gradient(moved)[1]
         except NotPositiveDefiniteError:

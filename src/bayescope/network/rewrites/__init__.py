@@ -33,6 +33,6 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_relu_cell: recurrent.rnn_relu_cell,
 }
 
-# What has to be rewritten inside of two vmaps, over rows and over cotangents: torch's rule for the backward pass of prelu
-# (2.13) takes the rows of one for those of the other, in silence, where both are as many.
+# What has to be rewritten inside of two vmaps, over rows and over cotangents: torch's rule for the backward pass of
+# prelu (2.13) takes the rows of one for those of the other, in silence, where both are as many.
 NESTED: dict[Callable[..., Any], Callable[..., Any]] = {torch.prelu: norms.prelu}
