@@ -154,22 +154,26 @@ def curvature_tables(found: Sequence[Record], kind: str) -> list[str]:
 
 
 def summary(found: Sequence[Record]) -> str:
-    """How many networks each can do, and how many of its answers are other ones."""
-    lines = []
+    """By kind and structure: how many networks each has right, and of how many it has another answer."""
+    names, lines = peers_of(found), []
     for kind, structure in dict.fromkeys((each["kind"], each["structure"]) for each in found):
         some = [each for each in found if (each["kind"], each["structure"]) == (kind, structure)]
-        for name in ["bayescope", *peers_of(some)]:
-            law = kind == "fisher" and name != "bayescope"
-            answers = [each["ours"] if name == "bayescope" else each["peers"][name] for each in some]
-            ran = [each["error"] for each in answers if "error" in each]
-            wrong = sum(not each <= (CHANCE if law else WRONG) for each in ran)
-            laws = [each["law"] for each in some if "law" in each] if name == "bayescope" else []
-            told = [] if not ran else [f"{max(ran):.1f} s.e." if law else f"{max(ran):.1e}"]
-            told += [f"{max(laws):.1f} s.e."] if laws else []
-            taken = f"{len(ran)} of {len(some)}"
-            lines.append([kind, structure, name, taken, len(some) - len(ran), wrong, ", ".join(told)])
-    head = ["kind", "structure", "who", "networks that it takes", "refused", "another answer", "largest error"]
-    return record.table(head, lines)
+        errors = [each["ours"]["error"] for each in some if "error" in each["ours"]]
+        laws = [each["law"] for each in some if "law" in each]
+        largest = [f"{max(errors):.1e}"] if errors else []
+        largest += [f"{max(laws):.1f} s.e."] if laws else []
+        asked = [[each["peers"][name] for each in some if name in each.get("peers", {})] for name in names]
+        cells = [taken(answers, CHANCE if kind == "fisher" else WRONG) for answers in asked]
+        ours = taken([each["ours"] for each in some], WRONG)
+        lines.append([kind, structure, len(some), ours, ", ".join(largest), *cells])
+    return record.table(["kind", "structure", "networks", "bayescope", "its largest error", *names], lines)
+
+
+def taken(answers: Sequence[Record], bound: float) -> str:
+    """How many answers are right, and how many are others; the rest was refused."""
+    ran = [each["error"] for each in answers if "error" in each]
+    right = sum(each <= bound for each in ran)
+    return "–" if not answers else f"{right} right" + (f", **{len(ran) - right} other**" if right < len(ran) else "")
 
 
 def repeated(found: Sequence[Record]) -> str:
