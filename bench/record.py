@@ -135,7 +135,7 @@ def origin_told(origin: Mapping[str, Any]) -> str:
     """A sentence on how results were made."""
     return (
         f"`{origin['by']}` wrote this on {origin['cores']} cores ({origin['processor']}), {origin['threads']} thread(s)"
-        f", torch {origin['torch']}, {origin['when']} UTC, load {origin['load']}."
+        f", torch {origin['torch']}, {origin['when']} UTC, load {origin['load']}, by code {origin['code']}."
     )
 
 

@@ -45,11 +45,13 @@ def shown_networks(found: Record) -> str:
     header = ["structure", "agrees", "refused", "another answer", "errors of others", "largest error", "of"]
     low, middle, high = found["weights"]
     kept = found["structures"]["kfac"]["exact instead"]
+    rounded = sum(each["by rounding"] for each in found["structures"].values())
     lines = [
         f"{found['count']:,} networks of {low} to {high} weights, {middle} in the middle. An error is the norm of the "
         "difference over that of the definition; those of log determinant, J A⁻¹ Jᵀ, A⁻¹ and its root are to the "
         f"structure's own dense matrix, where up to {robustness_networks.WRONG:.0e} agrees, or, if that is more, what "
-        "float64 leaves of its condition number; those of ekfac's matrix are of the traces of its blocks. "
+        f"float64 leaves of its condition number, which {rounded} of the answers need; those of ekfac's matrix are of "
+        "the traces of its blocks. "
         f"In {kept} networks the summary says that a layer is kept exactly in the place of its Kronecker product, and "
         "that is what is compared.",
         record.table(header, rows),

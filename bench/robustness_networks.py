@@ -22,8 +22,8 @@ from tests.curvature.cases import DTYPE, Case
 STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac", "low_rank")
 PRIOR = 0.7
 # Relative errors above it are another answer, unless float64 itself allows more: ε times the condition number of the
-# matrix, by which two right factorisations may differ. One network of some thousand has curvatures that need it.
-WRONG = 1e-6
+# matrix, by which two right factorisations may differ, as that of seed 1,000,173 with 6e12; never more than `FAR`.
+WRONG, FAR = 1e-6, 1e-3
 BESIDE = ("exact instead", "rounding")  # what stands beside the errors
 OUTCOMES = ("agrees", "refused", "wrong", "foreign error")
 Record = dict[str, Any]
@@ -156,8 +156,8 @@ def outcome(found: Record) -> str:
     """One of `OUTCOMES`, of one structure."""
     if "refused" in found or "foreign" in found:
         return "refused" if "refused" in found else "foreign error"
-    fitted = max(found["the matrix"], found["log likelihood"])
-    return "agrees" if fitted <= WRONG and max(errors(found).values()) <= max(WRONG, found["rounding"]) else "wrong"
+    fitted, allowed = max(found["the matrix"], found["log likelihood"]), max(WRONG, min(FAR, found["rounding"]))
+    return "agrees" if fitted <= WRONG and max(errors(found).values()) <= allowed else "wrong"
 
 
 def right(found: Record) -> bool:
@@ -180,6 +180,7 @@ def run(count: int, first: int = 0) -> Record:
         structures[name] = {
             **{what: sum(outcome(each) == what for each in some) for what in OUTCOMES},
             "exact instead": sum(each["exact instead"] > 0 for each in good),
+            "by rounding": sum(outcome(each) == "agrees" and max(errors(each).values()) > WRONG for each in good),
             "largest errors": {what: max(each[what] for each in good) for what in errors(good[0])} if good else {},
         }  # fmt: skip
     reasons = sorted({each["structures"][name]["refused"] for each in found for name in STRUCTURES
