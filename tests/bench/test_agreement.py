@@ -13,6 +13,7 @@ from bench.agreement_draws import FAR, distance
 from bench.agreement_networks import (
     BARE,
     CHANCE,
+    chosen,
     definition,
     deviation,
     drawn_labels,
@@ -21,9 +22,9 @@ from bench.agreement_networks import (
     law,
     ours,
 )
-from bench.agreement_peers import Dense, Packed, questions
+from bench.agreement_peers import ClassesSecond, Packed, fair, of_known_modules, questions
 from tests.curvature import reference
-from tests.curvature.cases import MODELS, case, take
+from tests.curvature.cases import MODELS, ChannelMean, Mean, case, take
 
 
 def test_the_mean_of_draws_is_one_standard_error_from_their_expectation() -> None:
@@ -67,16 +68,63 @@ def test_draws_of_another_covariance_are_far() -> None:
 def test_peers_are_asked_about_the_same_function(model: str) -> None:
     entry = case(model, outputs=MODELS[model].outputs[-1])
     want = reference.outputs(entry)
-    for question in questions(entry, 3).values():
+    asked = questions(entry, 3)
+    assert ("positions as rows" in asked) == (entry.targets.ndim > 1)
+    for way, question in asked.items():
         with torch.no_grad():
             got = question.module(question.x)
-        turned: Tensor = want
-        if isinstance(question.module, Dense):
-            turned = want.flatten(0, 1) if question.flat else want.movedim(-1, 1)
-        assert isinstance(question.module, Packed | Dense) or isinstance(entry.inputs, Tensor)
+        rows = way == "positions as rows"
+        turned: Tensor = want.flatten(0, 1) if rows else want
+        if isinstance(question.module, ClassesSecond):
+            turned = want.movedim(-1, 1)
+        assert isinstance(question.module, Packed) or isinstance(entry.inputs, Tensor)
         torch.testing.assert_close(got, turned)
-        _, y = next(iter(question.loader()))
-        assert y.shape == (entry.targets[:3].flatten() if question.flat else entry.targets[:3]).shape
+        loader = question.loader()
+        assert len(loader.dataset) == len(got) == len(question.y)  # type: ignore[arg-type]
+        _, y = next(iter(loader))
+        torch.testing.assert_close(y, entry.targets[:3].flatten() if rows else entry.targets[:3])
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_peers_are_asked_for_the_weights_of_the_last_layer_and_no_others(model: str) -> None:
+    entry = case(model, outputs=MODELS[model].outputs[-1])
+    names = BARE.get(model) or last_layer(entry.module, entry.inputs)
+    weights = dict(entry.module.named_parameters())
+    for question in questions(entry, 3, names).values():
+        found = question.again().parameters
+        assert len(found) == len(names)
+        for got, name in zip(found, names, strict=True):
+            torch.testing.assert_close(got, weights[name])
+
+
+@pytest.mark.parametrize("model", ["linear on tokens", "embedding", "conv1d", "conv2d groups", "conv3d"])
+def test_pools_are_the_means_that_they_stand_for(model: str) -> None:
+    pytest.importorskip("backpack")
+    entry = case(model)
+    (question,) = questions(entry, 3).values()
+    assert isinstance(entry.inputs, Tensor)
+    module = of_known_modules(question.again().module, entry.inputs[:1])
+    assert not any(isinstance(each, Mean | ChannelMean) for each in module.modules())
+    with torch.no_grad():
+        torch.testing.assert_close(module(entry.inputs), question.module(entry.inputs))
+
+
+def test_peers_work_in_float64_and_leave_torch_as_it_was() -> None:
+    before = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
+    assert fair()(lambda: torch.ones(1).dtype)() == torch.float64
+    assert (torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()) == before
+
+
+def test_the_fastest_right_answer_counts_and_else_the_nearest() -> None:
+    found = {
+        "slow": {"error": 1e-16, "seconds": 2.0},
+        "fast": {"error": 2e-16, "seconds": 1.0},
+        "wrong": {"error": 0.5, "seconds": 0.1},
+        "none": {"failure": "refused"},
+    }
+    assert chosen(found, 1e-4) == "fast"
+    assert chosen({name: found[name] for name in ("none", "wrong")}, 1e-4) == "wrong"
+    assert chosen({"none": found["none"]}, 1e-4) == "none"
 
 
 @pytest.mark.parametrize("model", [name for name in MODELS if name not in BARE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -264,6 +265,10 @@ def test_unknown_likelihoods_are_refused_with_the_known_ones() -> None:
     for other in (3, Bernoulli):
         with pytest.raises(InputTypeError, match="likelihood: expected one of"):
             resolve(other)  # type: ignore[arg-type]
+    own = Gaussian()
+    most = SimpleNamespace(**{name: getattr(own, name) for name in dir(own) if name[0] != "_" and name != "sample"})
+    with pytest.raises(InputTypeError, match=r", which lacks sample\.$"):
+        resolve(most)  # type: ignore[arg-type]
 
 
 @everywhere

@@ -129,3 +129,14 @@ def test_strides_do_not_matter_and_the_table_is_not_written(case: LinearCase, th
 def test_rows_of_inputs_and_targets_have_to_match():
     with pytest.raises(InputError, match="y: expected 3 rows"):
         LinearDensity.of(LinearModel(2), Bernoulli(), Prior(), torch.zeros(3, 2).double(), torch.zeros(4, 1).double())
+
+
+def test_what_numpy_raises_at_elsewhere_is_no_error_here():
+    x, y = torch.tensor([[1.0], [-1.0], [1.0]], dtype=torch.float64), torch.tensor([1, 1, 0])
+    density = LinearDensity.of(LinearModel(1, 1, False), Bernoulli(), Prior(1.0), x, Bernoulli().targets(y, 1), None)
+    with np.errstate(all="raise"):
+        value, gradient = density.value_and_gradient(torch.tensor([800.0], dtype=torch.float64))
+        infinite, _ = density.value_and_gradient(torch.tensor([1e308], dtype=torch.float64) * 10.0)
+    assert_close(value, density.log_prob(torch.tensor([800.0], dtype=torch.float64)), **EXACT)
+    assert gradient.isfinite().all()
+    assert not infinite.isfinite()

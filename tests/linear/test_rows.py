@@ -63,3 +63,9 @@ def test_sums_as_large_as_the_table_are_not_held_many_times():
     finally:
         torch.set_num_threads(before)
     assert calls == {threading.get_ident()}
+
+
+def test_a_table_of_many_rows_is_no_single_block_however_few_its_columns():
+    assert Rows(2_000, 200).are_one_block()
+    assert Rows(16_384, 2).are_one_block()
+    assert not Rows(100_000, 2).are_one_block()

@@ -17,6 +17,19 @@ from bayescope.precision import DensePrecision
 from tests.network.networks import built, numbers
 
 ROWS, WIDTH = 3, 6
+
+
+class Slopes(nn.Module):
+    """PReLU by the method of a tensor, or by the operation behind it."""
+
+    def __init__(self, call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.weight, self.call = nn.Parameter(torch.ones(1)), call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x, self.weight)
+
+
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     **{
         kind.__name__: kind
@@ -26,6 +39,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
             nn.Softshrink, nn.Softsign, nn.Tanh, nn.Tanhshrink,
         )
     },
+    "PReLU, method": lambda: Slopes(torch.Tensor.prelu), "PReLU, operation": lambda: Slopes(torch.ops.aten.prelu),
     "PReLU by channel": lambda: nn.PReLU(WIDTH), "Threshold": lambda: nn.Threshold(0.1, 0.2),
     "Softmax": lambda: nn.Softmax(-1), "LogSoftmax": lambda: nn.LogSoftmax(-1),
     "LayerNorm": lambda: nn.LayerNorm(WIDTH), "RMSNorm": lambda: nn.RMSNorm(WIDTH),

@@ -45,7 +45,11 @@ def resolve(likelihood: str | Likelihood) -> Likelihood:
         return _NAMED[likelihood]
     if not isinstance(likelihood, Likelihood) or isinstance(likelihood, type):
         known = ", ".join(map(repr, _NAMED))
-        raise InputTypeError(f"likelihood: expected one of {known}, or a likelihood object, got {likelihood!r}.")
+        methods = [name for name in vars(Likelihood) if not name.startswith("_")]
+        lacking = [name for name in methods if not hasattr(likelihood, name)]
+        # Of a thing that is no likelihood at all, each of the names would tell nothing.
+        told = f", which lacks {', '.join(lacking)}" if len(lacking) < len(methods) / 2 else ""
+        raise InputTypeError(f"likelihood: expected one of {known}, or a likelihood object, got {likelihood!r}{told}.")
     return likelihood
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -139,7 +140,7 @@ class LinearDensity:
         return self.log_likelihood(theta) - 0.5 * quadratic + self._prior_constant
 
     def value_and_gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(y, θ), a scalar, and its gradient, shape (P,), for θ of shape (P,)."""
+        """log p(y, θ), a scalar, and its gradient, shape (P,), for θ of shape (P,) on the CPU and without a graph."""
         log_likelihood, gradient = self.sum(lambda rows: self._slopes(rows, theta), size=self.dim)
         offset = theta - self.prior_mean
         pull = self.prior_precision.multiply(offset)
@@ -203,10 +204,11 @@ class LinearDensity:
         """
         features, point = rows.features.numpy(), theta.numpy()
         split = self.model.outputs * self.model.features
-        f = features @ point[:split].reshape(self.model.outputs, -1).T
-        if self.model.bias:
-            f += point[split:]
-        log_prob, slope = log_prob_and_gradient(self.likelihood, torch.from_numpy(f), rows.targets)
+        with np.errstate(all="ignore"):  # as torch: an infinity is an answer, which divergences show
+            f = features @ point[:split].reshape(self.model.outputs, -1).T
+            if self.model.bias:
+                f += point[split:]
+            log_prob, slope = log_prob_and_gradient(self.likelihood, torch.from_numpy(f), rows.targets)
         return rows.weighed(log_prob).sum(), self.pull_back(rows.features, rows.weighed(slope))
 
     def _curvature(self, rows: Batch, f: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ WORK_BYTES = 32 * 2**20
 # A table that is not small is cut into parts that are summed side by side, each by one thread, if their sums take
 # little memory beside it.
 PARALLEL_SIZE = SMALL
+# Above so many rows, what an operation leaves for the next one is no longer in cache, however few the columns.
+FEW = 16_384
 PARTS = 16
 SUMS_SHARE = 16
 
@@ -49,7 +51,8 @@ class Rows:
     def are_one_block(self, copies: int = 1) -> bool:
         """Whether the table is small: to start each operation twice would take more time than the cache saves."""
         outputs = self.outputs * max(self.outputs, copies)
-        return self.count * self.columns < SMALL and 8 * self.count * outputs <= WORK_BYTES
+        small = self.count * self.columns < SMALL and self.count <= FEW
+        return small and 8 * self.count * outputs <= WORK_BYTES
 
     def sum(self, block: Block, *, size: int, copies: int = 1) -> list[Tensor]:
         """Σ over blocks of the tensors that ``block`` returns for a range of rows; they need no order.

@@ -22,6 +22,7 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: norms.batch_norm,
     F.instance_norm: norms.instance_norm,
     torch.prelu: norms.prelu,
+    torch.Tensor.prelu: norms.prelu,
     F.bilinear: norms.bilinear,
     torch.lstm: recurrent.lstm,
     torch.gru: recurrent.gru,
@@ -35,4 +36,6 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
 
 # What has to be rewritten inside of two vmaps, over rows and over cotangents: torch's rule for the backward pass of
 # prelu (2.13) takes the rows of one for those of the other, in silence, where both are as many.
-NESTED: dict[Callable[..., Any], Callable[..., Any]] = {torch.prelu: norms.prelu}
+NESTED: dict[Callable[..., Any], Callable[..., Any]] = dict.fromkeys(
+    (torch.prelu, torch.Tensor.prelu, torch.ops.aten.prelu, torch.ops.aten.prelu.default), norms.prelu
+)
