@@ -262,61 +262,90 @@ def plan_network(
         InputError: if the budget is no positive number of bytes, or the labels of the batch do not fit the outputs.
     """
     read_targets(likelihood, targets, (len(targets), *network.treatment.outputs))
-    device = network.indices[0].device
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0):
         raise InputError(f"memory: expected a positive number of bytes, got {memory!r}.")
+    device = network.indices[0].device
     budget = free_memory(device) // 2 if memory is None else int(min(memory, sys.maxsize))  # infinity is no limit
     footprint = Footprint.of(network, inputs)
     sizes = [len(index) for index in group_indices(network, groups)]
     total = _total(network, inputs, targets, likelihood, curvature)
-    columns = total * footprint.classes // footprint.outputs if curvature == "ggn" else 0  # of a position's root
-    if cotangents is not None:
-        total = min(total, checks.count("cotangents", cotangents))
-    head = network.head and curvature == "ggn"
-    copied = sum(tensor.nbytes for tensor in (*network.module.parameters(), *network.module.buffers()))
+    most = None if cotangents is None else checks.count("cotangents", cotangents)
+    work = _Reading(network, footprint, curvature, sizes, rank, total, most, budget)
+    chosen = output_factors(output_factor, network.parts)
+    found, kfac = work.costs(structure, chosen), "kfac" in SUPPORTED[curvature]
+    return Plan(
+        structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
+        found.chunk.rows, found.at_once, found.tracing, found.curvature, found.reading,
+        footprint.prediction(structure, chosen, head=network.head), budget, fallbacks_of(network, structure),
+        {name: work.costs(name, chosen).bytes for name in SUPPORTED[curvature]},
+        found.posterior, footprint.variances(structure, chosen, head=network.head, head_rows=network.head_rows),
+        {factor: work.costs("kfac", (factor,) * len(network.parts)).bytes for factor in FACTORS} if kfac else {},
+        footprint.widest_output_factor(), found.sums, found.copied, found.finishing,
+    )  # fmt: skip
 
-    def costs(name: str, factors: Sequence[str]) -> _Costs:
-        summed = footprint.sums(name, sizes, rank, factors)
-        left = budget - copied - summed
-        if head and name in ("diagonal", "kfac"):
-            chunk, at_once = replace(footprint, rows=min(footprint.rows, network.head_rows)), total
-            reading = chunk.head(dense=name == "kfac" and DENSE in factors)
-        elif curvature == "ggn" and footprint.top is not None and name in ("diagonal", "kfac"):
-            wanted = footprint.outputs // footprint.classes * footprint.below_columns
-            wanted = wanted if cotangents is None else min(wanted, cotangents)
-            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, left, device)
-            dense = name == "kfac" and factors[footprint.top[0]] == DENSE
-            reading = footprint.reading_below(chunk, at_once, name, dense=dense)
-            chunk = replace(footprint, rows=chunk.rows)
-        else:
-            chunk, at_once = _at_once(footprint, total, columns, left, device)
-            reading = chunk.reading(at_once, name, chunk.root(columns)) + (curvature == "fisher") * chunk.drawing()
+
+@final
+@dataclass(frozen=True)
+class _Reading:
+    """What there is to read, whatever the structure.
+
+    Attributes:
+        network: as it was traced.
+        footprint: its bytes for a batch.
+        kind: of the curvature.
+        sizes: of the groups of weights.
+        rank: of a low rank structure.
+        total: the cotangents of a row.
+        most: of them that may travel at once, where the caller says so.
+        budget: bytes.
+    """
+
+    network: Network
+    footprint: Footprint
+    kind: str
+    sizes: Sequence[int]
+    rank: int | None
+    total: int
+    most: int | None
+    budget: int
+
+    def costs(self, structure: str, factors: Sequence[str]) -> _Costs:
+        """What a structure takes, with the given output factors."""
+        network, footprint = self.network, self.footprint
+        copied = sum(tensor.nbytes for tensor in (*network.module.parameters(), *network.module.buffers()))
+        summed = footprint.sums(structure, self.sizes, self.rank, factors)
+        chunk, at_once, reading = self._read(structure, factors, self.budget - copied - summed)
         return _Costs(
             chunk,
             at_once,
             footprint.tracing(head=network.head),
             summed,
             reading,
-            footprint.curvature(name, sizes, rank, factors),
-            max(chunk.slope(), footprint.posterior(name, factors)),
+            footprint.curvature(structure, self.sizes, self.rank, factors),
+            max(chunk.slope(), footprint.posterior(structure, factors)),
             copied,
-            footprint.finishing(name, sizes, factors),
+            footprint.finishing(structure, self.sizes, factors),
         )
 
-    def factored(factor: str) -> _Costs:
-        return costs("kfac", (factor,) * len(network.parts))
-
-    chosen = output_factors(output_factor, network.parts)
-    found = costs(structure, chosen)
-    return Plan(
-        structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
-        found.chunk.rows, found.at_once, found.tracing, found.curvature, found.reading,
-        footprint.prediction(structure, chosen, head=network.head), budget, fallbacks_of(network, structure),
-        {name: costs(name, chosen).bytes for name in SUPPORTED[curvature]},
-        found.posterior, footprint.variances(structure, chosen, head=network.head, head_rows=network.head_rows),
-        {factor: factored(factor).bytes for factor in FACTORS} if "kfac" in SUPPORTED[curvature] else {},
-        footprint.widest_output_factor(), found.sums, found.copied, found.finishing,
-    )  # fmt: skip
+    def _read(self, structure: str, factors: Sequence[str], left: int) -> tuple[Footprint, int, int]:
+        """The rows that are read at once, their cotangents at once, and the bytes of that, in what memory is left."""
+        network, footprint, device = self.network, self.footprint, self.network.indices[0].device
+        exact = self.kind == "ggn" and structure in ("diagonal", "kfac")
+        total = self.total if self.most is None else min(self.total, self.most)
+        if exact and network.head:
+            chunk = replace(footprint, rows=min(footprint.rows, network.head_rows))
+            return chunk, total, chunk.head(dense=structure == "kfac" and DENSE in factors)
+        if exact and footprint.top is not None:
+            wanted = footprint.outputs // footprint.classes * footprint.below_columns
+            wanted = wanted if self.most is None else min(wanted, self.most)
+            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, left, device)
+            dense = structure == "kfac" and factors[footprint.top[0]] == DENSE
+            taken = footprint.reading_below(chunk, at_once, structure, dense=dense)
+            return replace(footprint, rows=chunk.rows), at_once, taken
+        columns = self.total * footprint.classes // footprint.outputs if self.kind == "ggn" else 0  # of a root
+        chunk, at_once = _at_once(footprint, total, columns, left, device)
+        drawing = chunk.drawing() if self.kind == "fisher" else 0
+        return chunk, at_once, chunk.reading(at_once, structure, chunk.root(columns)) + drawing
 
 
 class _Costs(NamedTuple):
