@@ -10,7 +10,7 @@ from torch import Tensor
 
 import bayescope as bs
 from bench.agreement_networks import Definition, Record, best, measured
-from bench.agreement_peers import Answer, Question, laplace_backends, laplace_fit, questions
+from bench.agreement_peers import Answer, Question, fair, laplace_backends, laplace_fit, questions
 from tests.curvature import reference
 from tests.curvature.cases import BATCH, MODELS, Case, case
 
@@ -44,10 +44,10 @@ def theirs(entry: Case) -> dict[str, Answer]:
     def draw(question: Question, backend: object) -> Tensor:
         posterior = laplace_fit(question, "full", backend, {})
         posterior.prior_precision = PRIOR
-        return posterior.sample(PAIRS, generator=torch.Generator().manual_seed(0)) - posterior.mean
+        return posterior.sample(2 * PAIRS, generator=torch.Generator().manual_seed(0)) - posterior.mean
 
     return {
-        ", ".join(filter(None, (name, turned))): partial(draw, question, backend)
+        ", ".join(filter(None, (name, turned))): fair()(partial(draw, question, backend))
         for turned, question in questions(entry, BATCH).items()
         for name, (backend, _) in laplace_backends("ggn").items()
     }
@@ -70,5 +70,5 @@ def drawn(model: str, *, peers: bool) -> Record:
         found["middle"] = float((kept[-1][:PAIRS] + kept[-1][PAIRS:]).abs().max())
         found["repeated"] = float((kept[0] - kept[-1]).abs().max())
     if peers:
-        found["peers"] = {"laplace-torch": best(theirs(entry), lambda z: distance(z, precision))}
+        found["peers"] = {"laplace-torch": best(theirs(entry), lambda z: distance(z[:PAIRS], precision), FAR)}
     return found

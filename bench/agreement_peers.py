@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.curvature.cases import Case
+from tests.curvature.cases import Case, ChannelMean, Mean
 
 Answer = Callable[[], Tensor]
 
@@ -46,22 +46,38 @@ class Packed(nn.Module):
 
 
 @final
-class Dense(nn.Module):
-    """A network with outputs (N, S, C), each position a row of its own or, as `nn.CrossEntropyLoss` has it, (N, C, S).
+class ClassesSecond(nn.Module):
+    """A network with outputs (N, S, C) as one with (N, C, S), which `nn.CrossEntropyLoss` reads."""
 
-    Args:
-        module: the network.
-        flat: whether positions are rows.
-    """
-
-    def __init__(self, module: nn.Module, flat: bool) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module, self.flat = module, flat
+        self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs, turned."""
-        f = self.module(x)
-        return f.flatten(0, 1) if self.flat else f.movedim(-1, 1)
+        return self.module(x).movedim(-1, 1)
+
+
+def of_known_modules(module: nn.Module, x: Tensor) -> nn.Module:
+    """Pools where the network has our means over positions, which backpack does not know; it is changed in place."""
+    from backpack.custom_module.permute import Permute
+
+    sizes: dict[nn.Module, int] = {}
+
+    def note(each: nn.Module, inputs: tuple[Tensor]) -> None:
+        sizes[each] = inputs[0].ndim - 2
+
+    hooks = [e.register_forward_pre_hook(note) for e in module.modules() if isinstance(e, Mean | ChannelMean)]
+    with torch.no_grad():
+        module(x)
+    for hook in hooks:
+        hook.remove()
+    for name, each in [found for found in module.named_modules() if found[1] in sizes]:
+        size = sizes[each]
+        pool = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)[size - 1](1)
+        turned = [Permute(0, size + 1, *range(1, size + 1))] * isinstance(each, Mean)
+        module.set_submodule(name, nn.Sequential(*turned, pool, nn.Flatten()))
+    return module
 
 
 @final
@@ -73,8 +89,7 @@ class Question:
         module: in evaluation mode, without in-place layers.
         x: a tensor of rows.
         y: labels, one a row or a position.
-        flat: whether the labels of a batch are flattened, as the module's outputs are.
-        weights: the names of those asked for, in the module's order; ``None`` for all that can be trained.
+        weights: the names of those asked for; ``None`` for all that can be trained.
         size: the rows of a batch.
         loss: −log p(y∣f) summed over rows, of a Gaussian the squared error.
         noise: the noise variance of a Gaussian.
@@ -83,7 +98,6 @@ class Question:
     module: nn.Module
     x: Tensor
     y: Tensor
-    flat: bool
     weights: tuple[str, ...] | None
     size: int
     loss: type[nn.Module]
@@ -101,18 +115,13 @@ class Question:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The weights asked for."""
+        """The weights asked for, in the module's order."""
         named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
-        return [value for name, value in named if self.weights is None or name.endswith(self.weights)]
+        return [value for name, value in named if self.weights is None or name in self.weights]
 
     def loader(self) -> DataLoader[Any]:
         """The rows in batches."""
-
-        def joined(rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-            x, y = (torch.stack(each) for each in zip(*rows, strict=True))
-            return x, y.flatten() if self.flat else y
-
-        return DataLoader(TensorDataset(self.x, self.y), batch_size=self.size, collate_fn=joined)
+        return DataLoader(TensorDataset(self.x, self.y), batch_size=self.size)
 
 
 def loss_of(entry: Case) -> tuple[type[nn.Module], float | None] | None:
@@ -128,7 +137,10 @@ def loss_of(entry: Case) -> tuple[type[nn.Module], float | None] | None:
 
 
 def questions(entry: Case, size: int, weights: tuple[str, ...] | None = None) -> dict[str, Question]:
-    """The ways to ask about a network, by name: of several inputs packed, of dense outputs each way of turning them."""
+    """The ways to ask about a network, by name: of several inputs packed, of dense outputs each way of turning them.
+
+    Positions are rows of the data itself where the network treats each by itself: peers scale by the number of rows.
+    """
     loss = loss_of(entry)
     if loss is None:
         return {}
@@ -136,25 +148,41 @@ def questions(entry: Case, size: int, weights: tuple[str, ...] | None = None) ->
     for part in module.modules():
         if hasattr(part, "inplace"):
             part.inplace = False
+    kept = {id(value) for name, value in module.named_parameters() if weights is None or name in weights}
     x, y = entry.inputs, entry.targets
     if not isinstance(x, Tensor):
         module, x = Packed(module, x), Packed.pack(x)
-    ways = {"": (module, False)}
-    if loss[0] is nn.CrossEntropyLoss and y.ndim > 1:
-        ways |= {"positions as rows": (Dense(module, True), True), "classes second": (Dense(module, False), False)}
     y = y if loss[0] is nn.CrossEntropyLoss else y.to(torch.float64)
-    return {name: Question(asked, x, y, flat, weights, size, *loss) for name, (asked, flat) in ways.items()}
+    ways = {"": (module, x, y, size)}
+    if loss[0] is nn.CrossEntropyLoss and y.ndim > 1:
+        ways["classes second"] = (ClassesSecond(module), x, y, size)
+        if by_position(module, x):
+            ways["positions as rows"] = (module, x.flatten(0, 1), y.flatten(), size * y.shape[1])
+
+    def named(asked: nn.Module) -> tuple[str, ...] | None:
+        """The weights' names behind a wrapper."""
+        return weights and tuple(name for name, value in asked.named_parameters() if id(value) in kept)
+
+    return {name: Question(*way[:3], named(way[0]), way[3], *loss) for name, way in ways.items()}
+
+
+def by_position(module: nn.Module, x: Tensor) -> bool:
+    """Whether the outputs of a position are those of its input alone."""
+    with torch.no_grad():
+        return torch.allclose(module(x.flatten(0, 1)), module(x).flatten(0, 1), rtol=1e-12, atol=1e-12)
 
 
 @contextmanager
-def differentiable() -> Iterator[None]:
-    """Attention by operations that have the derivatives that peers take."""
-    fast = torch.backends.mha.get_fastpath_enabled()
+def fair() -> Iterator[None]:
+    """Float64 for what peers make by themselves, and attention by operations that have the derivatives they take."""
+    fast, dtype = torch.backends.mha.get_fastpath_enabled(), torch.get_default_dtype()
     torch.backends.mha.set_fastpath_enabled(False)
+    torch.set_default_dtype(torch.float64)
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
+        torch.set_default_dtype(dtype)
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
@@ -191,7 +219,7 @@ def laplace_fit(question: Question, structure: str, backend: Any, options: dict[
         hessian_structure={"full": "full", "diagonal": "diag", "kfac": "kron"}[structure], backend=backend,
         backend_kwargs=options, sigma_noise=1.0 if question.noise is None else question.noise**0.5,
     )  # fmt: skip
-    with differentiable(), own_seed():
+    with own_seed():
         posterior.fit(question.loader())
     return posterior
 
@@ -237,23 +265,22 @@ def curvlinops(question: Question, structure: str, kind: str) -> dict[str, Answe
 
     def run() -> Tensor:
         asked = question.again()
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"check_deterministic": False}  # two passes that other peers do not make
         if structure != "full":
             fisher = {"ggn": peer.FisherType.TYPE2, "fisher": peer.FisherType.MC}.get(kind, peer.FisherType.EMPIRICAL)
-            options = {"fisher_type": fisher, "separate_weight_and_bias": False}
+            options |= {"fisher_type": fisher, "separate_weight_and_bias": False}
         if kind == "fisher":
             options["seed"] = torch.initial_seed()
         make = getattr(peer, f"{names[structure]}LinearOperator")
         loss = asked.loss(reduction="sum")
-        with differentiable():
-            operator = make(asked.module, loss, asked.parameters, list(asked.loader()), **options)
-            return asked.scale(kind) * (operator @ torch.eye(operator.shape[1], dtype=torch.float64))
+        operator = make(asked.module, loss, asked.parameters, list(asked.loader()), **options)
+        return asked.scale(kind) * (operator @ torch.eye(operator.shape[1], dtype=torch.float64))
 
     return {"curvlinops": run}
 
 
 def backpack(question: Question, structure: str, kind: str) -> dict[str, Answer]:
-    """Its diagonals and Kronecker factors; these are those of a batch, here of all rows."""
+    """Its diagonals, summed over batches, and Kronecker factors, which are those of a batch: here of all rows."""
     from backpack import backpack as recording
     from backpack import extend, extensions
 
@@ -269,20 +296,20 @@ def backpack(question: Question, structure: str, kind: str) -> dict[str, Answer]
         return {}
 
     def run(converted: bool) -> Tensor:
-        asked = question.again(len(question.x))
-        weights = asked.parameters
-        extended, loss = extend(asked.module, use_converter=converted), extend(asked.loss(reduction="sum"))
-        ((x, y),) = asked.loader()
-        with recording(getattr(extensions, found[0])()):
-            loss(extended(x), y).backward()
-        answers = [getattr(each, found[1]) for each in weights]
-        if structure == "diagonal":
-            return asked.scale(kind) * torch.diag(torch.cat([each.reshape(-1) for each in answers]))
-        blocks = [torch.kron(*each) if len(each) == 2 else each[0] for each in answers]
-        return asked.scale(kind) * torch.block_diag(*blocks)
+        asked = question.again(question.size if structure == "diagonal" else len(question.x))
+        weights, total = asked.parameters, 0.0
+        module = of_known_modules(asked.module, asked.x[:1])
+        extended, loss = extend(module, use_converter=converted), extend(asked.loss(reduction="sum"))
+        for x, y in asked.loader():
+            with recording(getattr(extensions, found[0])()):
+                loss(extended(x), y).backward()
+            answers = [getattr(each, found[1]) for each in weights]
+            if structure == "diagonal":
+                total = total + torch.diag(torch.cat([each.reshape(-1) for each in answers]))
+            else:
+                total = torch.block_diag(*(torch.kron(*each) if len(each) == 2 else each[0] for each in answers))
+        return asked.scale(kind) * total
 
-    if isinstance(question.module, Dense):
-        return {"backpack": partial(run, False)}  # converted, it takes positions as rows for something else
     return {"backpack": partial(run, False), "backpack, converted": partial(run, True)}
 
 
@@ -298,5 +325,5 @@ def answers(
         for peer in PEERS:
             for name, run in peer(question, structure, kind).items():
                 who, _, way = name.partition(", ")
-                found.setdefault(who, {})[", ".join(filter(None, (way, turned)))] = run
+                found.setdefault(who, {})[", ".join(filter(None, (way, turned)))] = fair()(run)
     return found

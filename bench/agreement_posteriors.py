@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayescope as bs
+from bench.agreement_peers import fair
 from tests.laplace.problems import closed_form, flat, normal, seeded, set_flat, train, with_ones
 
 Record = dict[str, Any]
@@ -54,7 +55,8 @@ def attempt(run: Callable[[], Any], wanted: bool) -> Any:
     if not wanted:
         return None
     try:
-        value = run()
+        with fair():
+            value = run()
     except ImportError:
         return "not to be had here"  # it asks for a package that cannot be installed
     except Exception as failure:  # noqa: BLE001 - a refusal is a result
