@@ -53,7 +53,7 @@ SUITE = (
     Benchmark("bench.linear_faithfulness", "faithfulness", 5),
     Benchmark("bench.posteriordb", "faithfulness", 5, data=True),
     # First of the papers: the others take figures from its results.
-    Benchmark("bench.papers.causes", "papers", 20, data=True),
+    Benchmark("bench.papers.causes", "papers", 25, data=True),
     Benchmark("bench.papers.uci_regression", "papers", 60, data=True),
     Benchmark("bench.papers.uci_regression_5_modes", "papers", 10, data=True),
     Benchmark("bench.papers.uci_regression_dropout", "papers", 180, data=True),

@@ -22,9 +22,10 @@ from threadpoolctl import threadpool_limits
 
 from bench.papers.additive_models import HELD_OUT, MODELS, OURS, THREADS, TITLES
 from bench.papers.additive_sets import AUTHORS, AUTHORS_PAIRS, SETS, SOURCES, AuthorsResult, folds, load
-from bench.papers.common import Estimate, Log, Record, chosen_of, options, run, save, table
-from bench.papers.compared import UNKNOWN, Comparison, section
-from bench.papers.tried import PLACE, figure, tried
+from bench.papers.common import Estimate, Log, Record, chosen_of, options, run, save
+from bench.papers.compared import Comparison, section
+from bench.papers.tried import Trial, figure
+from bench.record import table
 
 REGRESSION = ("yacht", "autompg", "concrete", "energy", "bostonHousing")
 EXTRA = tuple(name for name in SOURCES if name not in SETS)
@@ -110,7 +111,7 @@ def less_boosting_machine(results: Results) -> list[str]:
         caught = sum(float(np.mean(list(own.values()))) < 0 for own in pairs if own)
         told_pairs = (f"{told(own, signed=True)}{of_folds(own, name)}" for own, name in zip(pairs, SETS, strict=True))
         rows.append((TITLES[model], *told_pairs, f"{caught} of {sum(map(bool, pairs))}"))
-    return ["## NLL less EBM's, paired by fold", "", *table(("model", *SETS, "lower on"), rows), ""]
+    return ["## NLL less EBM's, paired by fold", "", table(("model", *SETS, "lower on"), rows), ""]
 
 
 def paired_with_ebm(results: Results, model: str, name: str) -> dict[int, float]:
@@ -119,25 +120,30 @@ def paired_with_ebm(results: Results, model: str, name: str) -> dict[int, float]
     return {fold: value - ebm[fold] for fold, value in values(results, model, name, "nll").items() if fold in ebm}
 
 
-def causes(folder: Path) -> dict[tuple[str, str], str]:
+def causes(results: Results, folder: Path) -> dict[tuple[str, str], str]:
     """Why ours differs from the published figures, as far as the variants of `bench.papers.causes` establish it."""
+
+    def trial(variant: str, unchanged: str, model: str, name: str) -> Trial | None:
+        return Trial.of(folder, variant, unchanged, name, list(results.get(model, {}).get(name, {}).values()))
+
     found = {}
-    published, evidence = (tried(folder, variant, "yacht") for variant in ("published_pairs", "evidence_pairs"))
-    if published and evidence:
-        found["la_nam_pairs", "yacht"] = (
-            "The ranking of the pairs: with the published one, mutual information, and ten pairs as in the authors' "
-            f"run, ours has an NLL of {figure(published, 'nll')} and an RMSE of {figure(published, 'rmse')} on the "
-            f"same folds; with ten ranked by the evidence, {figure(evidence, 'nll')} and {figure(evidence, 'rmse')} "
-            f"{PLACE}."
-        )
-    smooth = tried(folder, "no_single_values", "concrete")
-    if smooth:
-        found["la_nam", "concrete"] = (
-            f"{UNKNOWN} The effects of single values are not the reason: without them ours has an NLL of "
-            f"{figure(smooth, 'nll')} and an RMSE of {figure(smooth, 'rmse')} {PLACE}."
-        )
-    scores = ("NLL", "RMSE")
-    return {(f"{score} of {TITLES[model]}", name): told for (model, name), told in found.items() for score in scores}
+    smooth = trial("no_single_values", "page_additive", "la_nam", "concrete")
+    for what, theirs in beside("la_nam", "concrete", smooth):
+        changed = "nets alone, without effects of single values,"
+        found[theirs.score, "concrete"] = smooth.told("The effects of single values", changed, theirs, what)
+    pairs = trial("published_pairs", "page_pairs", "la_nam_pairs", "yacht")
+    ranked = Trial.of(folder, "published_pairs", "evidence_pairs", "yacht", [])
+    for what, theirs in beside("la_nam_pairs", "yacht", pairs) if ranked else ():
+        cause = f"The {'ranking' if ranked.change(theirs, what).told else 'choice'} of the pairs"
+        told = pairs.told(cause, "ten pairs by mutual information, as in the authors' run,", theirs, what)
+        found[theirs.score, "yacht"] = f"{told} Ten by the evidence give {figure(ranked.before, what)}."
+    return found
+
+
+def beside(model: str, name: str, trial: Trial | None) -> list[tuple[str, Comparison]]:
+    """NLL and RMSE of a variant beside the authors' code, with their names in a record."""
+    own = {record["seed"]: record for record in trial.after} if trial else {}
+    return list(zip(("nll", "rmse"), beside_authors({model: {name: own}}), strict=False))
 
 
 def beside_authors(results: Results) -> list[Comparison]:
@@ -173,22 +179,22 @@ def tables(results: Results, folder: Path) -> list[str]:
         "",
         "## NLL",
         "",
-        *table(header, [*by_model(results, dict.fromkeys(SETS, "nll")), authors_row(plain, AUTHORS, "nll"),
-                        authors_row(pairs, AUTHORS_PAIRS, "nll")]),
+        table(header, [*by_model(results, dict.fromkeys(SETS, "nll")), authors_row(plain, AUTHORS, "nll"),
+                       authors_row(pairs, AUTHORS_PAIRS, "nll")]),
         "",
         "## RMSE; AUROC of heart and breast",
         "",
-        *table(header, [*by_model(results, accuracy), authors_row(plain, AUTHORS, "other"),
-                        authors_row(pairs, AUTHORS_PAIRS, "other")]),
+        table(header, [*by_model(results, accuracy), authors_row(plain, AUTHORS, "other"),
+                       authors_row(pairs, AUTHORS_PAIRS, "other")]),
         "",
         "## Share of the test rows in their 95 % interval",
         "",
-        *table(("model", *REGRESSION), [*by_model(results, dict.fromkeys(REGRESSION, "coverage")),
-                                        authors_row(plain, AUTHORS, "coverage")[: len(REGRESSION) + 1]]),
+        table(("model", *REGRESSION), [*by_model(results, dict.fromkeys(REGRESSION, "coverage")),
+                                       authors_row(plain, AUTHORS, "coverage")[: len(REGRESSION) + 1]]),
         "",
         "## Seconds to fit: median over the folds (longest)",
         "",
-        *table(header, seconds(results, SETS)),
+        table(header, seconds(results, SETS)),
         "",
     ]  # fmt: skip
     said = [
@@ -196,8 +202,8 @@ def tables(results: Results, folder: Path) -> list[str]:
         "the folds. So the standard error of a difference is the root of both squared, which is too large where a fold",
         "that is hard for one is hard for the other. With ten pairs theirs was run on two sets; adult it has not.",
     ]
-    beside = section(beside_authors(results), causes(folder), said)
-    return [*lines, *less_boosting_machine(results), *extra(results), *beside]
+    compared = section(beside_authors(results), causes(results, folder), said)
+    return [*lines, *less_boosting_machine(results), *extra(results), *compared]
 
 
 def extra(results: Results) -> list[str]:
@@ -215,7 +221,7 @@ def extra(results: Results) -> list[str]:
             scores = [told(values(results, model, name, what)) for what in ("auroc", "ece")]
             spent = f"{np.median(list(values(results, model, name, 'seconds').values())):.1f}"
             rows.append((TITLES[model], str(len(nll)), told(nll), told(paired, signed=True), *scores, spent))
-        lines += [f"## {name}", "", *table(header, rows), ""]
+        lines += [f"## {name}", "", table(header, rows), ""]
     return lines
 
 

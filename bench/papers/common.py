@@ -293,15 +293,9 @@ class Estimate:
         return cls(float(array.mean()), error)
 
     def told(self, digits: int = 3, *, signed: bool = False) -> str:
-        """As "0.123 ± 0.004"."""
-        sign = "+" if signed else ""
-        return f"{self.mean:{sign}.{digits}f} ± {self.error:.{digits}f}"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]
+        """As "0.123 ± 0.004"; the mean alone where there is no error."""
+        mean = f"{self.mean:{'+' if signed else ''}.{digits}f}"
+        return mean if math.isnan(self.error) else f"{mean} ± {self.error:.{digits}f}"
 
 
 def scored(records: Iterable[Record], sets: Sequence[str]) -> list[Record]:

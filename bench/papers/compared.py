@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import final
 
-from bench.papers.common import Estimate, table
+from bench.papers.common import Estimate
+from bench.record import table
 
 # A difference of more standard errors than this has a sentence.
 TOLD_FROM = 2.0
@@ -83,6 +84,16 @@ class Comparison:
         )
 
 
+def explained(theirs: Comparison, ours: Comparison) -> bool:
+    """Whether a change explains a difference: with it the score is as published, and not what ours is without it.
+
+    Args:
+        theirs: the score with the change beside the published figure: at most two standard errors apart.
+        ours: beside ours without the change, paired: more than two apart.
+    """
+    return abs(theirs.z) <= TOLD_FROM < abs(ours.z)
+
+
 def _verdict(above: bool, higher_is_better: bool) -> str:
     return "better" if above == higher_is_better else "worse"
 
@@ -126,7 +137,7 @@ def section(comparisons: Sequence[Comparison], causes: Causes, said: Sequence[st
             )
             for each in rows
         ]
-        lines += [*table(header, cells), ""]
+        lines += [table(header, cells), ""]
     count = sum(each.told for each in comparisons)
     lines += [f"More than {TOLD_FROM:g} standard errors apart: {count} of {len(comparisons)}.", ""]
     return [*lines, *sentences(comparisons, causes)]

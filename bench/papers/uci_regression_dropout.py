@@ -24,11 +24,12 @@ import torch
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, scored, table
+from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, scored
 from bench.papers.compared import section
-from bench.papers.dropout_published import CAPPED, SCORES, SETS, beside_dropout, missing_splits
-from bench.papers.sets import RegressionSplit, Rows, published_dropout, regression_split
-from bench.papers.tried import PLACE, alike, figure, tried
+from bench.papers.dropout_published import CAPPED, EARLY, SETS, beside_dropout, missing_splits
+from bench.papers.sets import RegressionSplit, Rows, regression_split
+from bench.papers.tried import Trial
+from bench.record import table
 
 RATES = (0.005, 0.01, 0.05, 0.1)
 PASSES = 1_000
@@ -109,15 +110,11 @@ def task(name: str, split: int, **pace: Any) -> Record:
 def causes(records: Sequence[Record], folder: Path) -> dict[tuple[str, str], str]:
     """Why ours differs from the published figures, as far as the variants of `bench.papers.causes` establish it."""
     found = {("log-likelihood", name): CAPPED for name in ("yacht", "energy")}
-    longer = alike(tried(folder, "longer_dropout", "energy"), records)
+    longer = Trial.of(folder, "longer_dropout", "page_dropout", "energy", records)
     if longer:
-        theirs = published_dropout("energy", SCORES["RMSE"][1])[[record["seed"] for record in longer]]
-        found["RMSE", "energy"] = (
-            f"The training, which ends early for time: with {longer[0]['epochs']:,} epochs instead of "
-            f"{PACES['energy']['epochs']} the RMSE on {len(longer)} of the splits is {figure(longer, 'rmse')}, where "
-            f"it is {figure(alike(records, longer), 'rmse')} here and {Estimate.of(theirs.tolist()).told()} in theirs "
-            f"{PLACE}."
-        )
+        theirs = {each.score: each for each in beside_dropout(longer.after)}["RMSE"]
+        changed = f"{longer.after[0]['epochs']:,} epochs instead of {PACES['energy']['epochs']}"
+        found["RMSE", "energy"] = longer.told(EARLY, changed, theirs, "rmse")
     return found
 
 
@@ -160,7 +157,7 @@ def tables(records: Sequence[Record], folder: Path) -> list[str]:
         "are paired by split.",
         missing_splits(records),
     ]
-    return [*lines, *table(header, rows), "", *section(beside_dropout(records), causes(records, folder), said)]
+    return [*lines, table(header, rows), "", *section(beside_dropout(records), causes(records, folder), said)]
 
 
 def main() -> None:
