@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any, final
 from unittest import mock
 
@@ -25,10 +26,11 @@ from bayescope.additive import valued
 from bench.papers import uci_classification, uci_regression_dropout, uci_regression_variational
 from bench.papers.additive_models import additive
 from bench.papers.additive_sets import load
-from bench.papers.common import SEEDS, Log, Record, chosen_of, options, run, save, scored, warned
+from bench.papers.common import SEEDS, Log, Record, chosen_of, key_of, options, run, save, scored, warned
 from bench.papers.sets import classification_split
 from bench.papers.tried import NAME, figure
 from bench.papers.uci_classification import COMPARED, METHODS, at, network, scores
+from bench.record import load as load_results
 from bench.record import table
 
 # Of the networks trained as theirs (Scannell et al. 2024): the prior precisions that are published, the step sizes, the
@@ -109,6 +111,7 @@ class Variant:
         seeds: the folds, splits or seeds of each set.
         scores: what is told of it: the title, the part of a record (``None``: all of it), the score, its decimals.
         run: of the set, the seed, and how many epochs at most.
+        same: the part of the page's records that it is to repeat, ``""`` for all; ``None`` where something is changed.
     """
 
     page: str
@@ -116,6 +119,7 @@ class Variant:
     seeds: Mapping[str, Sequence[int]]
     scores: Sequence[tuple[str, str | None, str, int]]
     run: Callable[[str, int, int], Record]
+    same: str | None = None
 
 
 ADDITIVE = (("NLL", None, "nll", 3), ("RMSE", None, "rmse", 3))
@@ -128,13 +132,15 @@ FEWER_VARIATIONAL = {name: uci_regression_variational.EPOCHS[name] for name in (
 MORE_VARIATIONAL = {"energy": 4_000, "concrete": 2_000}
 UNCHANGED = "as the page has it"
 VARIANTS = {
-    "page_additive": Variant("additive", f"{UNCHANGED}, without pairs", {"concrete": range(5)}, ADDITIVE, fitted),
+    "page_additive": Variant(
+        "additive", f"{UNCHANGED}, without pairs", {"concrete": range(5)}, ADDITIVE, fitted, "la_nam"
+    ),
     "no_single_values": Variant(
         "additive", "no effects of single values", {"concrete": range(5)}, ADDITIVE, without_values
     ),
     "page_pairs": Variant(
         "additive", f"{UNCHANGED}, pairs while the evidence rises", {"yacht": range(5)}, ADDITIVE,
-        partial(fitted, interactions="auto"),
+        partial(fitted, interactions="auto"), "la_nam_pairs",
     ),
     "published_pairs": Variant(
         "additive", "10 pairs, the best by mutual information", {"yacht": range(5)}, ADDITIVE,
@@ -147,7 +153,7 @@ VARIANTS = {
     "page_dropout": Variant(
         "uci_regression_dropout", f"{UNCHANGED}; {told_epochs(FEWER_DROPOUT)}",
         dict.fromkeys(MORE_DROPOUT, range(6)), DROPOUT,
-        partial(paced, task=uci_regression_dropout.task, epochs=FEWER_DROPOUT),
+        partial(paced, task=uci_regression_dropout.task, epochs=FEWER_DROPOUT), "",
     ),
     "longer_dropout": Variant(
         "uci_regression_dropout", told_epochs(MORE_DROPOUT),
@@ -157,7 +163,7 @@ VARIANTS = {
     "page_variational": Variant(
         "uci_regression_variational", f"{UNCHANGED}; {told_epochs(FEWER_VARIATIONAL)}",
         dict.fromkeys(MORE_VARIATIONAL, range(3)), VARIATIONAL,
-        partial(paced, task=uci_regression_variational.task, epochs=FEWER_VARIATIONAL),
+        partial(paced, task=uci_regression_variational.task, epochs=FEWER_VARIATIONAL), "",
     ),
     "longer_variational": Variant(
         "uci_regression_variational", told_epochs(MORE_VARIATIONAL),
@@ -165,7 +171,7 @@ VARIANTS = {
         partial(paced, task=uci_regression_variational.task, epochs=MORE_VARIATIONAL),
     ),
     "page_classification": Variant(
-        "uci_classification", UNCHANGED, dict.fromkeys(PRECISIONS, SEEDS[:5]), CLASSIFICATION, classified
+        "uci_classification", UNCHANGED, dict.fromkeys(PRECISIONS, SEEDS[:5]), CLASSIFICATION, classified, ""
     ),
     "published_training": Variant(
         "uci_classification",
@@ -188,7 +194,7 @@ def task(name: str, seed: int, *, variant: str, most: int) -> Record:
         return record | VARIANTS[variant].run(name, seed, most)
 
 
-def tables(results: Mapping[str, Sequence[Record]]) -> list[str]:
+def tables(results: Mapping[str, Sequence[Record]], folder: Path) -> list[str]:
     """A section for each page, and in it a table for each variant."""
     lines = [
         "# What was tried to explain the differences",
@@ -204,7 +210,23 @@ def tables(results: Mapping[str, Sequence[Record]]) -> list[str]:
             changed = VARIANTS[variant].changed
             told = table(header, rows(VARIANTS[variant], results[variant]))
             lines += ["", f"{changed[:1].upper()}{changed[1:]}:", "", told]
+            lines += repeated(VARIANTS[variant], results[variant], folder)
     return lines
+
+
+def repeated(variant: Variant, records: Sequence[Record], folder: Path) -> list[str]:
+    """How far the page's own results, which may be of another code, are from these on the same splits."""
+    if variant.same is None:
+        return []
+    stored = load_results(folder, variant.page).get("records", [])
+    page = {key_of(each): each for each in (stored.get(variant.same, []) if variant.same else stored)}
+    told = []
+    for title, part, score, _ in variant.scores:
+        pairs = [(each, page[key_of(each)]) for each in records if key_of(each) in page]
+        apart = [abs((one[part] if part else one)[score] - (two[part] if part else two)[score]) for one, two in pairs]
+        told += [f"{title} {max(apart):.1g}"] if apart else []
+    said = f"The page's own results on these splits are apart from these by at most: {'; '.join(told)}."
+    return ["", said] if told else []
 
 
 def rows(variant: Variant, records: Sequence[Record]) -> list[tuple[str, ...]]:
@@ -238,7 +260,7 @@ def main() -> None:
     results = {variant: scored(log.shown(), SETS) for variant, log in logs.items()}
     results = {variant: records for variant, records in results.items() if records}
     if results:
-        save(chosen.out / NAME, tables(results), {"records": results}, show=chosen.show)
+        save(chosen.out / NAME, tables(results, chosen.out), {"records": results}, show=chosen.show)
     if failed:
         raise SystemExit(1)
 
