@@ -218,8 +218,8 @@ def repeated(variant: Variant, records: Sequence[Record], folder: Path) -> list[
     """How far the page's own results, which may be of another code, are from these on the same splits."""
     if variant.same is None:
         return []
-    stored = load_results(folder, variant.page).get("records", [])
-    page = {key_of(each): each for each in (stored.get(variant.same, []) if variant.same else stored)}
+    stored = load_results(folder, variant.page).get("records") or {}
+    page = {key_of(each): each for each in (stored.get(variant.same, ()) if variant.same else stored)}
     told = []
     for title, part, score, _ in variant.scores:
         pairs = [(each, page[key_of(each)]) for each in records if key_of(each) in page]
