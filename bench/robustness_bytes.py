@@ -24,6 +24,8 @@ from bench import record
 
 Record = dict[str, Any]
 READERS = ("table", "posterior")
+# The part of a folder from which files are altered, and that gets those which run other lines.
+CORPUS = "corpus"
 # Bytes that an altered file has at most.
 LONGEST = {"table": 4096, "posterior": 1 << 16}
 # The changes that leave the checksums of a saved posterior right.
@@ -40,6 +42,7 @@ def searched(seconds: int) -> list[Record] | None:
 def _searched(reader: str, seconds: int) -> Record:
     """One reader for so long."""
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / CORPUS).mkdir()
         command = [sys.executable, "-m", "bench.robustness_bytes", reader, folder, f"-max_total_time={seconds}",
                    f"-artifact_prefix={folder}/crash-", f"-max_len={LONGEST[reader]}", "-close_fd_mask=1"]  # fmt: skip
         answer = subprocess.run(command, check=False, capture_output=True, text=True, cwd=record.ROOT)
@@ -94,8 +97,9 @@ def main(reader: str, folder: str, flags: Sequence[str]) -> None:
         whole, read, altered = {"table": table, "posterior": posterior}[reader]()
     from bayescope.errors import BayescopeError
 
-    path = Path(tempfile.mkdtemp()) / ("altered.csv" if reader == "table" else "altered.bayes")
-    (Path(folder) / "whole").write_bytes(whole)
+    path = Path(folder) / ("altered.csv" if reader == "table" else "altered.bayes")
+    corpus = Path(folder) / CORPUS
+    (corpus / "whole").write_bytes(whole)
 
     def one(content: bytes) -> None:
         path.write_bytes(content)
@@ -103,7 +107,7 @@ def main(reader: str, folder: str, flags: Sequence[str]) -> None:
             read(path)
 
     options = {} if altered is None else {"custom_mutator": altered}
-    atheris.Setup([sys.argv[0], folder, *flags], one, **options)
+    atheris.Setup([sys.argv[0], str(corpus), *flags], one, **options)
     atheris.Fuzz()
 
 
