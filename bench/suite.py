@@ -44,6 +44,7 @@ class Benchmark:
 
 
 SUITE = (
+    Benchmark("bench.first_answer", "faithfulness", 15, data=True),
     Benchmark("bench.agreement", "exactness", 10),
     Benchmark("bench.integrals", "exactness", 3),
     Benchmark("bench.function_space", "exactness", 3),
