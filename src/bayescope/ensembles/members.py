@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 import statistics
@@ -131,7 +130,7 @@ def _shared(module: nn.Module) -> nn.Module:
     """A member as it begins on every process: with rank 0's weights."""
     if present().count == 1:
         return module
-    copied = copy.deepcopy(module)
+    copied = checks.module_copy(module)
     share_weights(copied)
     return copied
 
@@ -220,7 +219,7 @@ def _all_at_once(
     )
     if best is not None:
         best.restore_best()
-    found = [copy.deepcopy(module).eval() for module in modules]
+    found = [checks.module_copy(module).eval() for module in modules]
     stack.write_to(found)
     functions = [NetworkModel(module, training.weights, training.rows.outputs) for module in found]
     outcomes = [_outcome_of(outcome, best, member) for member in range(len(modules))]

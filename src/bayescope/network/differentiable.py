@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -11,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from bayescope import checks
 from bayescope.models import among, among_pairs
 from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import reading
@@ -49,7 +49,7 @@ class DifferentiableNetwork:
     @property
     def source(self) -> nn.Module:
         """A copy of the module that is the user's to change."""
-        return copy.deepcopy(self.module)
+        return checks.module_copy(self.module)
 
     @property
     def space(self) -> Hashable:

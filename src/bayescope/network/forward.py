@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayescope import checks
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.layers.variational import is_variational
 from bayescope.network.guard import untouched
@@ -28,6 +29,7 @@ def reading(module: nn.Module) -> Iterator[None]:
 
     Raises:
         InputTypeError: if it is no module.
+        InputError: if a lazy layer in it has not seen any rows yet.
         UnsupportedError: if it, or a module in it, is TorchScript, or draws its weights.
     """
     if not isinstance(module, nn.Module):
@@ -43,6 +45,7 @@ def reading(module: nn.Module) -> Iterator[None]:
             "model: expected a module whose calls to torch can be seen, got TorchScript. "
             "Give the Python module that it was made from, with its state_dict."
         )
+    checks.initialised(module)
     with eager(), torch.inference_mode(False), untouched(module):
         yield
 

@@ -11,6 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
@@ -80,7 +81,7 @@ class NetworkModel:
     @cached_property
     def source(self) -> nn.Module:
         """A copy of the module that is the user's to change."""
-        return copy.deepcopy(self.module)
+        return checks.module_copy(self.module)
 
     @property
     def differentiable(self) -> DifferentiableNetwork:
@@ -101,7 +102,8 @@ class NetworkModel:
         """The model whose module has other weights, shape (P,); itself where they are its own."""
         if self._is_own(theta):
             return self
-        moved = copy.deepcopy(replace(self, recordings=None))
+        copied = checks.module_copy(self.module)
+        moved = copy.deepcopy(replace(self, recordings=None), {id(self.module): copied})
         values = self.weights.unflat(theta.detach(), self.module)
         with torch.no_grad():
             for name, parameter in self.weights.parameters(moved.module).items():

@@ -208,15 +208,19 @@ class Probe:
             UnsupportedError: if torch cannot differentiate the network.
         """
         parameters = weights.parameters(self.module)
-        if not self.f.requires_grad:
-            raise InputError("weights: expected weights that the network's output depends on, got none.")
         mixed = torch.einsum("kn...,nk->n...", self.seeds, self.mixture.to(self.seeds))
-        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-        try:
-            gradients = torch.autograd.grad(self.f, list(parameters.values()), mixed, **options)
-        except RuntimeError as error:  # such as activations that are needed and were changed in place
-            raise UnsupportedError(f"model: expected a network that torch can differentiate, got: {error}") from error
-        return dict(zip(parameters, gradients, strict=True))
+        options = {"retain_graph": True, "allow_unused": True}
+        gradients: Sequence[Tensor | None] = ()
+        if self.f.requires_grad:
+            try:
+                gradients = torch.autograd.grad(self.f, list(parameters.values()), mixed, **options)
+            except RuntimeError as error:  # such as activations that are needed and were changed in place
+                reason = f"model: expected a network that torch can differentiate, got: {error}"
+                raise UnsupportedError(reason) from error
+        if all(gradient is None for gradient in gradients):
+            raise InputError("weights: expected weights that the network's output depends on, got none.")
+        pairs = zip(parameters.items(), gradients, strict=True)
+        return {name: torch.zeros_like(value) if gradient is None else gradient for (name, value), gradient in pairs}
 
     def record(
         self, names: frozenset[str], overwritten: frozenset[Hashable] = frozenset(), rows: int = PROBES

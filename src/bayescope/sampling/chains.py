@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -156,7 +155,7 @@ def stacked(training: Training, prior: Prior | None, chains: int) -> tuple[Stack
         prior: what they begin at draws from instead; ``None`` for the model's own.
         chains: how many.
     """
-    modules = [copy.deepcopy(training.module) for _ in range(chains)]
+    modules = [checks.module_copy(training.module) for _ in range(chains)]
     for module in modules:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in training.weights.names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -119,7 +118,7 @@ def nuts(
     module, source = own_copy(model), processes.common_generator(source)
     _require_all_rows(data)
     share_weights(module)
-    exact = copy.deepcopy(module).to(torch.float64)
+    exact = checks.module_copy(module).to(torch.float64)
     with alone(), reading(exact):  # each process has all rows
         rows = Minibatches(data, exact, chosen_likelihood, ROWS, torch.Generator())
         chosen = chosen_weights(exact, weights, rows.few[0])
