@@ -32,6 +32,8 @@ def prediction_table(
     - A regression: ``mean``, ``sd``, ``low`` and ``high`` of the outcome (noise included), ``epistemic_sd`` and
       ``aleatoric_sd``, with sd² = epistemic_sd² + aleatoric_sd²; for several outputs as ``<output>: mean`` and so on.
 
+    Where rows lack values, ``imputed`` counts how many of each row's values a stand-in was put for.
+
     Args:
         predictive: for N rows.
         classes: K labels, in the order of the classes or labels; 0…K−1 if not given.
@@ -49,12 +51,17 @@ def prediction_table(
     refuse_dense(p, "Read a dense answer's arrays: its positions are no rows of a table.")
     if not p.likelihood.discrete:
         _refuse_given("classes", classes, "a regression")
-        return pd.DataFrame(_regression(p, outputs, level))
+        return pd.DataFrame(_regression(p, outputs, level) | _imputed(p))
     _refuse_given("outputs", outputs, "classes")
     several = p.likelihood.elementwise and p.latent.mean.shape[1] > 1
     labels = _names("classes", classes, p.probs.shape[1], range(p.probs.shape[1]))
     columns = _labels(p, labels, level) if several else _classes(p, labels, level)
-    return pd.DataFrame({**columns, "entropy": p.entropy, "mutual_information": p.mutual_information})
+    information = {"entropy": p.entropy, "mutual_information": p.mutual_information}
+    return pd.DataFrame(columns | information | _imputed(p))
+
+
+def _imputed(p: Predictive) -> Columns:
+    return {"imputed": p.imputed} if p.imputed is not None and p.imputed.any() else {}
 
 
 def _classes(p: Predictive, labels: np.ndarray, level: float | None) -> Columns:

@@ -37,6 +37,8 @@ class Predictive:
         shape: (N, *positions): where outputs are dense, N in the shapes below stands for it; ``None`` for (N,).
         top: where the most probable classes alone were asked for, which they are, int64 of shape (N, K), K in the
             shapes below being their number; else ``None``.
+        imputed: for each row of an estimator's table, how many missing or unseen values a stand-in was put for, int64
+            of shape (N,); ``None`` where the inputs were no such table.
     """
 
     latent: Latent
@@ -45,6 +47,7 @@ class Predictive:
     notes: Mapping[str, str] = field(default_factory=dict)
     shape: tuple[int, ...] | None = None
     top: Tensor | None = None
+    imputed: np.ndarray | None = None
 
     @property
     def classes(self) -> Array:

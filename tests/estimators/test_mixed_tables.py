@@ -150,8 +150,10 @@ def test_a_label_that_was_never_seen_says_nothing(estimator: Any):
 def test_a_gap_where_none_was_seen_is_the_mean():
     X = np.random.default_rng(0).standard_normal((60, 2))
     fitted = BayesianLogisticRegression(standardize=True).fit(X, target())
-    gap = fitted.predict_proba([[np.nan, 0.5]])
-    np.testing.assert_allclose(gap, fitted.predict_proba([[X[:, 0].mean(), 0.5]]), rtol=1e-12)
+    gap, mean = ([[x, 0.5]] for x in (np.nan, X[:, 0].mean()))
+    np.testing.assert_allclose(fitted.transform_inputs(gap), fitted.transform_inputs(mean), atol=1e-12)
+    latent = [fitted.predict_distribution(row).latent_mean for row in (gap, mean)]
+    np.testing.assert_allclose(*latent, rtol=1e-9)
 
 
 # Tables that cannot be fitted: how the frame is changed, the error, and what its message says.

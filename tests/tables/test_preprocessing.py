@@ -88,7 +88,7 @@ def test_a_label_that_was_never_seen():
     targets = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
     at = {encoding: encoded(fit(frame(), targets, encoding=encoding)[0], new)[0] for encoding in ("one_hot", "ordinal")}
     np.testing.assert_allclose(at["one_hot"], [3.6, 1, 0, 0, 0, 0, 0, 3.5])
-    np.testing.assert_allclose(at["ordinal"], [3.6, 1, -1, 2, 3.5])
+    np.testing.assert_allclose(at["ordinal"], [3.6, 1, 1.5, 0.5, 3.5])  # the means of 0, 1, 1, 2, 2, 3 and of 0, 1
     preprocessing, _ = fit(frame(), targets, encoding="target")
     np.testing.assert_allclose(encoded(preprocessing, new)[0], [3.6, 1, 2.5, 2.5, 3.5])
 

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from bayescope.errors import InputError
 from bayescope.estimators.features import feature_map, feature_names
+from bayescope.estimators.frames import FrameReader
+from bayescope.posterior.missing import InputRows, Missing
 from bayescope.storage import stored
 from bayescope.tables.preprocessing import Preprocessing, Table
 
@@ -79,7 +82,29 @@ class InputMap:
 
     def __call__(self, table: Table) -> np.ndarray:
         """The model's inputs of a table as it was read, shape (N, D)."""
-        numbers = self.preprocessing(table)
+        return self.mapped(self.preprocessing(table))
+
+    def read(self, table: Table, *, linear: bool) -> InputRows:
+        """The model's inputs of a table as it was read, and what is known of values that rows lack.
+
+        Args:
+            table: as it was read.
+            linear: whether the model's f is linear in its inputs.
+        """
+        numbers, lacking = self.preprocessing.read(table)
+        values, spread = self.mapped(numbers), self.preprocessing.spread
+        if lacking is None or spread is None:
+            return InputRows(values)
+        rows = np.flatnonzero(lacking.any(1))
+        bends = not linear or self.transformer is not None
+        missing = Missing(
+            rows, lacking[rows], self.preprocessing.columns, numbers[rows], self.preprocessing.owners, spread,
+            self.mapped, not bends,
+        )  # fmt: skip
+        return InputRows(values, missing)
+
+    def mapped(self, numbers: np.ndarray) -> np.ndarray:
+        """The model's inputs of numbers that the preprocessing made, shape (N, D)."""
         if self.transformer is None:
             return numbers
         if not len(numbers):  # which scikit-learn's transformers refuse
@@ -98,6 +123,47 @@ class InputMap:
                 "weights holds some back far more than others; consider standardize=True or one precision a feature"
             )
         return notes
+
+
+@stored("estimator_table")
+@final
+@dataclass(frozen=True)
+class EstimatorTable:
+    """Reads tables for the posterior of an estimator, as the estimator reads them.
+
+    Attributes:
+        frames: knows the columns again.
+        inputs: makes the model's inputs of them.
+        linear: whether the model's f is linear in its inputs.
+        estimator: the name of the estimator's class, for messages.
+        feature_names: of the columns, where the fitted table had some.
+    """
+
+    frames: FrameReader
+    inputs: InputMap
+    linear: bool
+    estimator: str
+    feature_names: tuple[str, ...] | None
+
+    @classmethod
+    def of(cls, estimator: BaseEstimator, frames: FrameReader, inputs: InputMap, *, linear: bool) -> EstimatorTable:
+        """The reader of a fitted estimator."""
+        names = getattr(estimator, "feature_names_in_", None)
+        return cls(frames, inputs, linear, type(estimator).__name__, None if names is None else tuple(names.tolist()))
+
+    def __call__(self, table: Any) -> InputRows:
+        """The rows of a table like the one that was fitted.
+
+        Raises:
+            ValueError: if the table has more, fewer or other columns, in scikit-learn's words.
+            InputError: if it cannot be used; the message names the column.
+            InputTypeError: if it is no table, or a column holds what is neither a number nor a label.
+        """
+        known = type(self.estimator, (BaseEstimator,), {})()  # all that scikit-learn's checks look at
+        known.n_features_in_ = len(self.frames.names)
+        if self.feature_names is not None:
+            known.feature_names_in_ = np.array(self.feature_names, dtype=object)
+        return self.inputs.read(self.frames.table(known, table), linear=self.linear)
 
 
 def _dense(table: Any) -> np.ndarray:

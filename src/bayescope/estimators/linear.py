@@ -189,7 +189,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
             **told,
         }
-        self.posterior_ = noted(posterior, notes)
+        self.posterior_ = self._bound(noted(posterior, notes))
         warn_of_far_intercept(self.intercept_, intercept)
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:

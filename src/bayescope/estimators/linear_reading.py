@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope.estimators.frames import FrameReader
-from bayescope.estimators.inputs import InputMap
-from bayescope.estimators.reading import BLOCK_NUMBERS, PosteriorHolder, generator_from
+from bayescope.estimators.inputs import EstimatorTable, InputMap
+from bayescope.estimators.reading import BLOCK_NUMBERS, P, PosteriorHolder, generator_from
 from bayescope.posterior import DrawsPosterior
+from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.tables.dataset import opened
 from bayescope.threads import threads_for
@@ -47,9 +49,9 @@ class LinearEstimator(PosteriorHolder):
             samples: how many draws, where there are any.
             generator: for the draws; ``random_state`` by default.
         """
-        inputs = self.transform_inputs(X)
+        check_is_fitted(self)
         source = generator_from(self.random_state) if generator is None else generator
-        return self.posterior_.predict(inputs, integral=integral, method=method, samples=samples, generator=source)
+        return self.posterior_.predict(X, integral=integral, method=method, samples=samples, generator=source)
 
     def transform_inputs(self, X: Any) -> np.ndarray:
         """The inputs of the posterior's model: X encoded, standardised and mapped to features, shape (N, D)."""
@@ -58,19 +60,23 @@ class LinearEstimator(PosteriorHolder):
 
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""
+        check_is_fitted(self)
         on_disk = opened(X)
         if on_disk is None:
-            return self._read_inputs(self.transform_inputs(X), read)
-        check_is_fitted(self)
+            return self._read_inputs(self._inputs.read(self._reader.table(self, X), linear=True), read)
         blocks = self._reader.blocks(on_disk)
-        return np.concatenate([self._read_inputs(self._inputs(block), read) for block in blocks])
+        return np.concatenate([self._read_inputs(self._inputs.read(block, linear=True), read) for block in blocks])
 
-    def _read_inputs(self, inputs: np.ndarray, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
+    def _bound(self, posterior: P) -> P:
+        """The posterior, which then reads tables as the estimator does."""
+        return replace(posterior, reader=EstimatorTable.of(self, self._reader, self._inputs, linear=True))
+
+    def _read_inputs(self, inputs: InputRows, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         posterior = self.posterior_
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
         rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.function.outputs if posterior.function else 1)))
-        starts = range(0, max(1, inputs.shape[0]), rows)
-        with threads_for(inputs.size):
+        starts = range(0, max(1, len(inputs)), rows)
+        with threads_for(inputs.values.size):
             return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])
 
     def __sklearn_tags__(self) -> Any:

@@ -298,7 +298,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         learnt = per_feature(fitted.prior, model)
         one = precision is None or precision.ndim == 0
         self.prior_precision_ = float(learnt[0]) if one else learnt.numpy().copy()
-        self.posterior_ = noted(fitted.posterior, notes)
+        self.posterior_ = self._bound(noted(fitted.posterior, notes))
         self.n_iter_ = max([1, *(len(steps) for steps in fitted.posterior.trace.values())])
         weights, bias = model.unflat(self.posterior_.mean)
         self.coef_ = weights.numpy().copy()

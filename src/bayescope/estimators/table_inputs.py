@@ -89,15 +89,19 @@ class TableInputs:
                 if not rows:
                     warn_of_numbers(block.columns)
                 seen.add(block.columns, weights, block.rows)
-                kept.append(_taken(block.columns, slice(-(before + rows) % stride, None, stride)))
+                some = slice(-(before + rows) % stride, None, stride)
+                kept.append((_taken(block.columns, some), weights[some]))
                 rows, total = rows + len(weights), total + float(weights.sum())
         preprocessing = reduce(TableSeen.joined, source.processes.gather(seen)).preprocessing()
-        sample = [part for parts in source.processes.gather(kept) for part in parts if len(part[0].values)]
+        sample = [part for parts in source.processes.gather(kept) for part in parts if len(part[1])]
         if not sample:
             raise source.nobody()
+        columns, each = zip(*sample, strict=True)
         numbers = preprocessing(
-            sample[0] if len(sample) == 1 else [_joined(parts) for parts in zip(*sample, strict=True)]
+            columns[0] if len(columns) == 1 else [_joined(parts) for parts in zip(*columns, strict=True)]
         )
+        everyone = sum(source.processes.gather(total))
+        preprocessing = preprocessing.with_spread(numbers, np.concatenate(each), everyone)
         inputs, _ = InputMap.of(preprocessing, transformer, numbers)
         sampled = len(numbers) if transformer is not None else None
         return cls(source, inputs, rows, total, weigh, counted_once, sampled)

@@ -12,6 +12,7 @@ from bayescope import checks
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import LinearizedModel, Model
+from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
@@ -38,6 +39,7 @@ class DrawsPosterior(Posterior):
         prediction_r_hat: R-hat of E(y∣f) at some inputs, shape (N, K), for networks: their weights are not identified,
             so that chains which agree on every prediction may be far apart.
         prediction_effective_draws: the bulk effective sample size of the same.
+        reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """
 
     draws: Tensor
@@ -49,6 +51,7 @@ class DrawsPosterior(Posterior):
     divergences: int = 0
     prediction_r_hat: Tensor | None = None
     prediction_effective_draws: Tensor | None = None
+    reader: TableReader | None = None
 
     @property
     def flat(self) -> Tensor:

@@ -16,6 +16,7 @@ from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import LinearizedModel, Model
+from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, in_rows
 from bayescope.posterior.record import Record
 from bayescope.precision import Precision
@@ -52,6 +53,7 @@ class GaussianPosterior(Posterior):
         method: how f is read unless `predict` is told: "linearized", which Laplace's expansion is made for, or
             "sampled", for a q(θ) that was fitted to f itself.
         lost: which of ``infer`` and ``fit`` a file did not keep.
+        reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """
 
     location: Tensor
@@ -64,6 +66,7 @@ class GaussianPosterior(Posterior):
     fit: Evidence | None = None
     method: str = "linearized"
     lost: tuple[str, ...] = ()
+    reader: TableReader | None = None
 
     @property
     def mean(self) -> Tensor:

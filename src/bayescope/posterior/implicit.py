@@ -12,6 +12,7 @@ from bayescope.errors import UnsupportedError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
+from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
@@ -42,6 +43,7 @@ class ImplicitPosterior(Posterior):
         record: how it was made.
         function: f(x, θ) with nothing random.
         likelihood: p(y∣f).
+        reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """
 
     location: Tensor
@@ -49,6 +51,7 @@ class ImplicitPosterior(Posterior):
     record: Record
     function: Model
     likelihood: Likelihood
+    reader: TableReader | None = None
 
     @property
     def mean(self) -> Tensor:

@@ -15,6 +15,7 @@ from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior.gaussian import GaussianPosterior
+from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, as_points
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
@@ -34,6 +35,7 @@ class MixturePosterior(Posterior):
         function: f(x, θ), for predictions.
         likelihood: p(y∣f).
         weighting: what the weights are by: "equal", or "evidence".
+        reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """
 
     log_weights: Tensor
@@ -42,6 +44,7 @@ class MixturePosterior(Posterior):
     function: Model | None = None
     likelihood: Likelihood | None = None
     weighting: str = "equal"
+    reader: TableReader | None = None
 
     @property
     def weights(self) -> Tensor:

@@ -13,6 +13,7 @@ from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
+from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
@@ -30,12 +31,14 @@ class PointPosterior(Posterior):
         record: how it was found.
         function: f(x, θ), for predictions.
         likelihood: p(y∣f).
+        reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """
 
     location: Tensor
     record: Record
     function: Model | None = None
     likelihood: Likelihood | None = None
+    reader: TableReader | None = None
 
     @property
     def mean(self) -> Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from bayescope.latent import Latent
 from bayescope.likelihoods import Categorical, Likelihood, described
 from bayescope.models import Model
 from bayescope.network.inputs import leaves, tensors
+from bayescope.posterior.missing import InputRows, TableReader, integrated
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
@@ -133,6 +135,8 @@ class Posterior(ABC):
         infer: the inference that made it, as a function of the prior and the data, where it is one.
         fit: the evidence as a function of the prior precision and the noise, where it is known as one.
         lost: which of the two a posterior that was loaded had before it was saved: files keep neither.
+        reader: makes the model's inputs of tables like the one that an estimator was fitted to; ``None`` where the
+            model takes its inputs as they are.
     """
 
     record: Record
@@ -141,6 +145,7 @@ class Posterior(ABC):
     infer: Callable[..., Posterior] | None = None
     fit: Evidence | None = None
     lost: tuple[str, ...] = ()
+    reader: TableReader | None = None
 
     @property
     @abstractmethod
@@ -201,7 +206,8 @@ class Posterior(ABC):
         """The predictive distribution at the inputs x.
 
         Args:
-            x: inputs as the model takes them, N rows.
+            x: inputs as the model takes them, N rows; for the posterior of an estimator a table as the estimator takes
+                it. What the training rows say of values that a row lacks is then part of the epistemic variance.
             method: "linearized" (f is Gaussian: exact for a linear model) or "sampled" (f at drawn weights).
                 The default is "linearized" for Gaussians, mixtures, and draws by the structure "samples"; other draws
                 and points are always "sampled".
@@ -241,14 +247,45 @@ class Posterior(ABC):
             )
         if top is not None:
             _check_top(top, self.likelihood, self.function.outputs)
+        if differentiable and self.reader is not None:
+            raise UnsupportedError(
+                "differentiable: expected False for the posterior of an estimator, which reads tables, got True. Take "
+                "dataclasses.replace(posterior, reader=None), which takes the model's own inputs."
+            )
+        rows = self._rows(x)
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
-            answer = self._latent(x, options.view(self.function), self.likelihood, options)
+            answer = self._whole(rows, options.view(self.function), self.likelihood, options)
         notes = {"posterior": self.record.method, "latent": answer.note}
+        if rows.missing is not None:
+            notes["missing values"] = rows.missing.note()
+        imputed = None if self.reader is None else rows.imputed
+        arrays = not has_tensors(rows.values)
         if top is None:
-            return Predictive(answer.latent, self.likelihood, not has_tensors(x), notes, answer.shape)
+            return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, imputed=imputed)
         latent = answer.top or TopLatent.of(answer.latent, top)
-        return Predictive(latent, self.likelihood, not has_tensors(x), notes, answer.shape, latent.classes)
+        return Predictive(latent, self.likelihood, arrays, notes, answer.shape, latent.classes, imputed)
+
+    def _rows(self, x: Any) -> InputRows:
+        """The model's inputs, and which of them stand for missing values."""
+        if isinstance(x, InputRows):
+            return x
+        return InputRows(x) if self.reader is None else self.reader(x)
+
+    def _whole(self, rows: InputRows, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        """The distribution of f at all rows, integrated over the values that some of them lack."""
+        answer = self._latent(rows.values, function, likelihood, options)
+        if rows.missing is None:
+            return answer
+        if answer.top is not None:
+            raise UnsupportedError(
+                f"top: expected rows without missing values, got {len(rows.missing.rows)} that lack values. Leave top= "
+                "out, or fill them in."
+            )
+        latent = integrated(
+            answer.latent, rows.missing, lambda inputs: self._latent(inputs, function, likelihood, options).latent
+        )
+        return answer._replace(latent=latent)
 
     @outside_inference_mode
     def sample_functions(self, x: Any, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
@@ -258,7 +295,7 @@ class Posterior(ABC):
         covariance is J Σ Jᵀ across all rows; for draws they are f(x, θ) itself.
 
         Args:
-            x: inputs as the model takes them, N rows.
+            x: inputs, or a table, as `predict` takes them, N rows; the training mean stands in for a missing value.
             n: how many functions.
             generator: a ``torch.Generator`` or an int.
 
@@ -268,14 +305,16 @@ class Posterior(ABC):
         if self.function is None:
             raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
         with torch.no_grad():
-            return self._functions(x, self.function, checks.count("n", n), checks.generator(generator))
+            inputs, source = self._rows(x).values, checks.generator(generator)
+            return self._functions(inputs, self.function, checks.count("n", n), source)
 
     @outside_inference_mode
     def condition(self, data: Any) -> Posterior:
         """The posterior after more data: this one becomes the prior of the same inference.
 
         Args:
-            data: (X, y), as the model and the likelihood take them; for a network also a DataLoader or a Dataset.
+            data: (X, y), X as `predict` takes it and y as the likelihood does; for a network also a DataLoader or a
+                Dataset.
 
         Raises:
             UndefinedQuantityError: if this posterior is no single Gaussian (draws, a point, a mixture), or its
@@ -286,7 +325,10 @@ class Posterior(ABC):
         if self.infer is None:
             self._refuse_lost("condition", "infer")
             raise self.record.undefined("condition", "cannot be updated with data.")
-        return self.infer(prior, *(data if isinstance(data, tuple) else (data,)))
+        x, *others = data if isinstance(data, tuple) else (data,)
+        if self.reader is None:
+            return self.infer(prior, x, *others)
+        return replace(cast(Any, self.infer(prior, self._rows(x).values, *others)), reader=self.reader)
 
     @outside_inference_mode
     def log_evidence(self, *, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
@@ -396,7 +438,8 @@ class Posterior(ABC):
         """The draws as ArviZ's ``InferenceData``: PSIS-LOO, R-hat, plots.
 
         Args:
-            data: (X, y); with it, the log likelihood of each row stands in the group ``log_likelihood``.
+            data: (X, y), as `condition` takes them; with it, the log likelihood of each row stands in the group
+                ``log_likelihood``.
             draws: how many, for posteriors that are not draws themselves.
             generator: a ``torch.Generator`` or an int.
 
@@ -410,7 +453,7 @@ class Posterior(ABC):
         if data is not None:
             if self.function is None or self.likelihood is None:
                 raise UndefinedQuantityError("to_arviz: the posterior of a log density has no rows. Pass no data.")
-            x, function = self.function.inputs(data[0]), self.function
+            x, function = self.function.inputs(self._rows(data[0]).values), self.function
             targets = self.likelihood.targets(data[1], function.outputs)
             rows = torch.stack([self.likelihood.log_prob(function.forward(x, chain), targets) for chain in theta])
             groups["log_likelihood"] = {"y": rows.numpy()}

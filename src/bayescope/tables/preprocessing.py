@@ -21,8 +21,12 @@ from bayescope.tables.target_means import TargetMeans, out_of_fold
 ScalingName = Literal["standard", "quantile"]
 EncodingName = Literal["one_hot", "ordinal", "target"]
 
-# What "ordinal" makes of a label that was not seen.
+# What scikit-learn's encoder makes of a label that was not seen; the mean position takes its place.
 UNSEEN_CODE = -1
+# So many outputs have all their covariances kept, in 8 MiB; more have variances alone.
+MOST_SPREAD = 1024
+# So many rows tell the spread to a few thousandths.
+SPREAD_ROWS = 100_000
 # So many columns are named in a summary.
 NAMED = 8
 
@@ -75,8 +79,11 @@ class Preprocessing:
     A number stays one column, scaled where asked for; where numbers were missing in the table that was fitted, the mean
     takes their place and a second column says 1. Labels become columns of 0 and 1 ("one_hot"; truth values are one
     column), their position ("ordinal") or the mean of the target among the rows that have them ("target", see
-    `TargetMeans`). A missing label is a label of its own; where none was missing at the time, it is one that was never
-    seen. Those have zeros alone, the code −1, or the mean of all targets.
+    `TargetMeans`). A missing label is a label of its own if the column that was fitted had missing labels.
+
+    Other missing labels, labels that were never seen, and missing numbers have stand-ins: zeros ("one_hot"), the mean
+    position ("ordinal"), the mean of all targets ("target"), the mean of the numbers. `read` says which values they
+    stand for, and `spread` how far the training rows are from them.
 
     Attributes:
         columns: the names of the columns read, in order.
@@ -89,6 +96,10 @@ class Preprocessing:
         encoding: "one_hot", "ordinal" or "target".
         names: of the D outputs, in order of the columns: "age", "age missing", "colour=red", …
         order: the outputs' places among numbers, codes, indicators and labels, as they are computed, shape (D,).
+        spread: the mean of (x − s)(x − s)ᵀ over the training rows that have a value, x being the outputs and s their
+            stand-ins, shape (D, D), or its diagonal, shape (D,), for more than `MOST_SPREAD` outputs. In a column that
+            had n gaps it is divided by n: the weight of its indicator is then what n such deviations tell, and the
+            noise has them already. ``None`` in files of bayescope 1.
     """
 
     columns: tuple[str, ...]
@@ -101,6 +112,7 @@ class Preprocessing:
     encoding: EncodingName
     names: tuple[str, ...]
     order: np.ndarray
+    spread: np.ndarray | None = None
 
     @classmethod
     def fit(
@@ -166,7 +178,9 @@ class Preprocessing:
             dict(zip(names, kinds, strict=True)), imputer, scaler, labels, encoder, scaling, encoding,
             codes=codes.shape[1] // max(1, len(labels)),
         )  # fmt: skip
-        return learnt, learnt._joined(numbers, codes)
+        outputs = learnt._joined(numbers, codes)
+        total = len(outputs) if weights is None else float(weights.sum())
+        return learnt.with_spread(outputs, weights, total), outputs
 
     @classmethod
     def of(
@@ -199,13 +213,69 @@ class Preprocessing:
             InputError: if a column is missing, is not known or holds a number too far out.
             InputTypeError: if there are numbers where labels were, or labels where numbers were.
         """
+        return self.read(table)[0]
+
+    def read(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
+        """The numbers of a table, as a call gives them, and which values of its columns have a stand-in.
+
+        Returns:
+            The numbers, shape (N, D), and a mask of the values, shape (N, K) for K columns; ``None`` if no value has.
+        """
         if not isinstance(table, np.ndarray) or self.labels:
             table = self._known(table)
         numbers, columns = _parted(table)
         if not len(numbers):  # which scikit-learn's parts refuse
-            return np.empty((0, len(self.names)))
+            return np.empty((0, len(self.names))), None
         levels = _levels(self.labels, columns, len(numbers))
+        unknown = _unknown(self.labels, levels)
+        gaps = np.isnan(numbers) if _has_gaps(numbers) else np.zeros((1, numbers.shape[1]), dtype=bool)
+        lacking = np.empty((len(numbers), len(self.columns)), dtype=bool)
+        numeric = np.array([kind == "numeric" for kind in self.kinds], dtype=bool)
+        lacking[:, numeric], lacking[:, ~numeric] = gaps, unknown
+        return self._encoded(numbers, levels, unknown), (lacking if lacking.any() else None)
+
+    @property
+    def owners(self) -> np.ndarray:
+        """The place of the column that each output is made of, shape (D,)."""
+        codes = len(self.encoder.means[0].T) if isinstance(self.encoder, TargetMeans) else 1
+        places, _ = _outputs(self.columns, self.kinds, self.labels, self.encoding, self.imputer, codes)
+        return np.sort(places)
+
+    def with_spread(self, outputs: np.ndarray, weights: np.ndarray | None, total: float) -> Preprocessing:
+        """The same with `spread`, from the outputs of training rows, or of some of them evenly among all.
+
+        Args:
+            outputs: of the rows, shape (n, D), n ≥ 1.
+            weights: how often each counts, shape (n,); once by default.
+            total: how often all rows together count, those that are not given included.
+        """
+        every = -(-len(outputs) // SPREAD_ROWS)
+        some, each = outputs[::every], np.ones(len(outputs)) if weights is None else weights
+        each = each[::every] / each[::every].sum()
+        unseen = np.array([[len(labels.categories) + 1 for labels in self.labels]], dtype=np.int64)
+        blank = np.full((1, sum(kind == "numeric" for kind in self.kinds)), np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest float
+            apart = some - self._encoded(blank, unseen, unseen > 0)
+        owners = self.owners
+        for column, kind in enumerate(self.kinds):
+            outputs_of = np.flatnonzero(owners == column)
+            if kind == "numeric" and len(outputs_of) > 1:
+                number, marked = outputs_of
+                absent = some[:, marked] == 1.0
+                share = float(each @ absent)
+                apart[absent, number] = apart[:, marked] = 0.0
+                if share < 1.0:
+                    apart[:, number] /= np.sqrt((1.0 - share) * max(1.0, share * total))
+        with np.errstate(over="ignore", invalid="ignore"):
+            weighted = each[:, None] * apart
+            spread = weighted.T @ apart if apart.shape[1] <= MOST_SPREAD else (weighted * apart).sum(0)
+        return replace(self, spread=spread)
+
+    def _encoded(self, numbers: np.ndarray, levels: np.ndarray, unknown: np.ndarray) -> np.ndarray:
+        """The outputs of numbers with gaps and of the levels of labels, some of which have a stand-in."""
         codes = np.empty(levels.shape) if self.encoder is None else self.encoder.transform(levels)
+        if self.encoding == "ordinal" and unknown.any():
+            codes = np.where(unknown, [_mean_position(each) for each in self.labels], codes)
         return self._joined(numbers, codes)
 
     def _known(self, table: Table) -> list[Column]:
@@ -300,6 +370,19 @@ def _levels(labels: Sequence[CategoricalEncoding], columns: Sequence[Column], ro
     for j, (encoding, column) in enumerate(zip(labels, columns, strict=True)):
         levels[:, j] = encoding.encode(column.values)[1]
     return levels
+
+
+def _unknown(labels: Sequence[CategoricalEncoding], levels: np.ndarray) -> np.ndarray:
+    """Which labels are unseen, or missing in a column without missing labels when it was fitted, shape (N, D)."""
+    sizes = np.array([len(each.categories) for each in labels], dtype=np.int64)
+    never = np.array([each.missing == 0 for each in labels], dtype=bool)
+    return (levels > sizes) | ((levels == sizes) & never)
+
+
+def _mean_position(labels: CategoricalEncoding) -> float:
+    """The mean of the codes "ordinal" over the rows that were fitted."""
+    counts = np.append(labels.counts, labels.missing).astype(np.float64)
+    return float(np.arange(len(counts)) @ counts / counts.sum())
 
 
 def _has_gaps(numbers: np.ndarray) -> bool:

@@ -1,0 +1,269 @@
+"""Rows with missing values: predictions are integrated over what the training rows say of these values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MarginalLatent, MixtureLatent
+from bayescope.quadrature import normal_nodes
+
+# Up to so many directions of uncertainty have a pair of nodes each; more are covered by as many random signs.
+MOST_DIRECTIONS = 128
+# Nodes of a function that bends: at least so many.
+BENT_NODES = 64
+# Draws of f, where it is given by draws: so many describe what is missing.
+FEWEST_DRAWS = 256
+# Numbers in the inputs of all nodes that are predicted at once.
+NODE_NUMBERS = 2**20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """The rows that lack values, and what the training rows say of these.
+
+    Attributes:
+        rows: which rows they are, ascending, shape (n,).
+        lacking: whether a row lacks the value of a column, bool of shape (n, K).
+        columns: the names of the K columns.
+        numbers: the rows before `mapped`, with stand-ins for the missing values, shape (n, E).
+        owners: the column that each number is made of, shape (E,).
+        spread: the mean of (x − s)(x − s)ᵀ over the training rows, s being the stand-ins, shape (E, E); its diagonal,
+            shape (E,), where there are very many numbers.
+        mapped: makes the model's inputs of numbers.
+        linear: whether the model's f is linear in the numbers.
+    """
+
+    rows: np.ndarray
+    lacking: np.ndarray
+    columns: tuple[str, ...]
+    numbers: np.ndarray
+    owners: np.ndarray
+    spread: np.ndarray
+    mapped: Callable[[np.ndarray], np.ndarray]
+    linear: bool
+
+    def taken(self, start: int, stop: int) -> Missing | None:
+        """Those of the rows from start to stop, counted from there; ``None`` where no row lacks a value."""
+        some = (self.rows >= start) & (self.rows < stop)
+        if not some.any():
+            return None
+        return replace(self, rows=self.rows[some] - start, lacking=self.lacking[some], numbers=self.numbers[some])
+
+    def note(self) -> str:
+        """How many values of which columns are missing."""
+        counts = {name: int(count) for name, count in zip(self.columns, self.lacking.sum(0), strict=True) if count}
+        told = ", ".join(f"{name} ({count})" for name, count in counts.items())
+        return (
+            f"{sum(counts.values()):,} values in {len(self.rows):,} rows, by column {told}: the training mean stands "
+            "in, and its variance is part of the epistemic one"
+        )
+
+    def nodes(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Rows in blocks, each row at equally weighted nodes of what it lacks.
+
+        Yields:
+            The block's places among `rows`, shape (b,), the model's inputs at all its nodes, shape (M, D), and for each
+            node the row's place in the block, shape (M,).
+        """
+        patterns, pattern_of = np.unique(self.lacking, axis=0, return_inverse=True)
+        places: list[np.ndarray] = []
+        inputs: list[np.ndarray] = []
+        room = NODE_NUMBERS
+        for pattern, lacking in enumerate(patterns):
+            offsets = self._offsets(lacking)
+            size = max(1, NODE_NUMBERS // offsets.size)
+            rows = np.flatnonzero(pattern_of.ravel() == pattern)
+            for start in range(0, len(rows), size):
+                some = rows[start : start + size]
+                if len(some) * offsets.size > room and places:
+                    yield self._block(places, inputs)
+                    places, inputs, room = [], [], NODE_NUMBERS
+                places.append(some)
+                inputs.append(self.numbers[some][:, None] + offsets)
+                room -= len(some) * offsets.size
+        yield self._block(places, inputs)
+
+    def _block(self, places: list[np.ndarray], inputs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        counts = np.concatenate([np.full(len(part), part.shape[1]) for part in inputs])
+        joined = np.concatenate([part.reshape(-1, part.shape[2]) for part in inputs])
+        return np.concatenate(places), self.mapped(joined), np.repeat(np.arange(len(counts)), counts)
+
+    def _offsets(self, lacking: np.ndarray) -> np.ndarray:
+        """What is added to the stand-ins at each node, shape (K, E): of mean 0 and of the second moment `spread`."""
+        at = np.flatnonzero(lacking[self.owners])
+        spread = self.spread[np.ix_(at, at)] if self.spread.ndim == 2 else np.diag(self.spread[at])
+        values, vectors = np.linalg.eigh(spread)
+        # Rounding leaves zeros as ±1e-17 of the largest eigenvalue.
+        real = values > len(at) * np.finfo(np.float64).eps * values[-1]
+        root = vectors[:, real] * np.sqrt(values[real])
+        offsets = np.zeros((1, len(self.owners)))
+        if root.shape[1]:
+            nodes = standard_nodes(root.shape[1], self.linear)
+            offsets = np.zeros((len(nodes), len(self.owners)))
+            offsets[:, at] = nodes @ root.T
+        return offsets
+
+
+def standard_nodes(directions: int, linear: bool) -> np.ndarray:
+    """Equally weighted nodes of mean 0 and covariance I, shape (K, directions), so that linear functions are exact.
+
+    For linear functions these are the 2 r points ±√r eᵢ of the cubature rule of degree 3 (Arasaratnam & Haykin 2009,
+    eq. 17), for others quasi-random normal points and their negatives, whitened. More than `MOST_DIRECTIONS` directions
+    have 2 `MOST_DIRECTIONS` points of random signs, whose covariance is I on average.
+    """
+    if directions > MOST_DIRECTIONS:
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (MOST_DIRECTIONS, directions))
+        return np.concatenate([signs, -signs])
+    if linear:
+        corners = np.sqrt(directions) * np.eye(directions)
+        return np.concatenate([corners, -corners])
+    half = max(BENT_NODES // 2, 1 << (2 * directions - 1).bit_length())
+    points = normal_nodes(directions, half).numpy()
+    whitened = points @ np.linalg.inv(np.linalg.cholesky(points.T @ points / half)).T
+    return np.concatenate([whitened, -whitened])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class InputRows:
+    """Rows of a table as a model takes them.
+
+    Attributes:
+        values: the model's inputs, N rows.
+        missing: the rows that lack values; ``None`` where no row does.
+    """
+
+    values: Any
+    missing: Missing | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: slice) -> InputRows:
+        start, stop, _ = rows.indices(len(self))
+        return InputRows(self.values[rows], None if self.missing is None else self.missing.taken(start, stop))
+
+    @cached_property
+    def imputed(self) -> np.ndarray:
+        """How many values each row lacks, shape (N,)."""
+        counts = np.zeros(len(self), dtype=np.int64)
+        if self.missing is not None:
+            counts[self.missing.rows] = self.missing.lacking.sum(1)
+        return counts
+
+
+class TableReader(Protocol):
+    """Reads tables as they are for a posterior whose model takes numbers that were made of such tables."""
+
+    def __call__(self, table: Any) -> InputRows:
+        """The rows of a table like the one that was fitted.
+
+        Raises:
+            BayescopeError: if the table has other columns, or values that cannot be used.
+        """
+
+
+def integrated(latent: Latent, missing: Missing, ask: Callable[[np.ndarray], Latent]) -> Latent:
+    """The latent with the rows that lack values integrated over them, by the law of total covariance.
+
+    f has the mean E_x E[f∣x] and the covariance E_x Cov[f∣x] + Cov_x E[f∣x], x being what is missing.
+
+    Args:
+        latent: of all rows, with stand-ins for missing values.
+        missing: what is missing.
+        ask: from inputs to their latent, of the same kind.
+    """
+    for places, inputs, owners in missing.nodes():
+        at_rows = _pooled(ask(inputs), torch.from_numpy(owners), len(places))
+        latent = _replaced(latent, torch.from_numpy(missing.rows[places]), at_rows)
+    return latent
+
+
+def _pooled(latent: Latent, owners: Tensor, rows: int) -> Latent:
+    """The latent of rows from that of their nodes: node m is one of the equally weighted nodes of row owners[m]."""
+    average = _Average(owners.to(latent.mean.device), rows)
+    match latent:
+        case GaussianLatent():
+            mean = average(latent.mean)
+            apart = latent.mean - mean[average.owners]
+            cov = average(latent.cov + apart[..., :, None] * apart[..., None, :])
+            whole = GaussianLatent(mean, cov, latent.integral)
+            if latent.draws is None:
+                return whole
+            return whole.with_draws(latent.draws.values.shape[0], torch.Generator().manual_seed(0))
+        case MarginalLatent():
+            mean = average(latent.mean)
+            variance = average(latent.variance + (latent.mean - mean[average.owners]).square())
+            return MarginalLatent(mean, variance, latent.integral)
+        case DrawsLatent():
+            return _pooled_draws(latent.values, average)
+        case MixtureLatent():
+            return MixtureLatent(latent.log_weights, [_pooled(part, owners, rows) for part in latent.parts])
+        case _:
+            raise TypeError(f"no rule for the missing values of a {type(latent).__name__}")
+
+
+def _pooled_draws(values: Tensor, average: _Average) -> DrawsLatent:
+    """Each draw's mean over the nodes of a row, plus Gaussian noise with the covariance of f over the nodes."""
+    means = torch.stack([average(draw) for draw in values])
+    apart = values - means[:, average.owners]
+    cov = average(torch.einsum("smc,smd->mcd", apart, apart) / len(values))
+    eigenvalues, vectors = torch.linalg.eigh(cov)
+    root = vectors * eigenvalues.clamp(min=0.0).sqrt()[..., None, :]
+    means = means.repeat_interleave(-(-FEWEST_DRAWS // len(means)), 0)
+    count = 1 << (len(means) - 1).bit_length()
+    noise = normal_nodes(cov.shape[-1], count).to(means)[: len(means)]
+    return DrawsLatent(means + torch.einsum("bcd,sd->sbc", root, noise))
+
+
+def _replaced(latent: Latent, rows: Tensor, by: Latent) -> Latent:
+    """The latent with some rows as another one has them."""
+    match latent, by:
+        case GaussianLatent(), GaussianLatent():
+            draws = None
+            if latent.draws is not None and by.draws is not None:
+                draws = _replaced_draws(latent.draws, rows, by.draws)
+            mean, cov = _put(latent.mean, rows, by.mean), _put(latent.cov, rows, by.cov)
+            return GaussianLatent(mean, cov, latent.integral, draws)
+        case MarginalLatent(), MarginalLatent():
+            mean, variance = _put(latent.mean, rows, by.mean), _put(latent.variance, rows, by.variance)
+            return MarginalLatent(mean, variance, latent.integral)
+        case DrawsLatent(), DrawsLatent():
+            return _replaced_draws(latent, rows, by)
+        case MixtureLatent(), MixtureLatent():
+            parts = [_replaced(part, rows, other) for part, other in zip(latent.parts, by.parts, strict=True)]
+            return MixtureLatent(latent.log_weights, parts)
+        case _:
+            raise TypeError(f"no rule for the missing values of a {type(latent).__name__}")
+
+
+def _replaced_draws(latent: DrawsLatent, rows: Tensor, by: DrawsLatent) -> DrawsLatent:
+    """With as many draws of each row as the new ones have, which are a multiple of those before."""
+    values = latent.values.repeat_interleave(len(by.values) // len(latent.values), 0)
+    return DrawsLatent(_put(values.movedim(1, 0), rows, by.values.movedim(1, 0)).movedim(0, 1))
+
+
+def _put(values: Tensor, rows: Tensor, by: Tensor) -> Tensor:
+    return values.index_copy(0, rows.to(values.device), by)
+
+
+@final
+class _Average:
+    """Averages over the nodes of each row."""
+
+    def __init__(self, owners: Tensor, rows: int) -> None:
+        self.owners, self._rows = owners, rows
+        self._counts = torch.bincount(owners, minlength=rows)
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Of values (M, ...) at the nodes, shape (rows, ...)."""
+        sums = values.new_zeros(self._rows, *values.shape[1:]).index_add_(0, self.owners, values)
+        return sums / self._counts.reshape(-1, *[1] * (values.ndim - 1)).to(values)

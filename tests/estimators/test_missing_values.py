@@ -1,0 +1,186 @@
+"""Values that are missing when predicting: answers are integrated over what the training rows say of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bayescope as bs
+from bayescope import BayesianLinearRegression, BayesianLogisticRegression
+from bayescope.posterior.missing import InputRows
+from bayescope.prediction_table import prediction_table
+
+
+def random_table(seed: int, rows: int = 300) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    """Correlated columns in units of their own, and y with noise."""
+    source = np.random.default_rng(seed)
+    columns = int(source.integers(2, 6))
+    units = 10.0 ** source.uniform(-3, 3, columns)
+    numbers = source.standard_normal((rows, columns)) @ source.standard_normal((columns, columns))
+    y = numbers @ source.standard_normal(columns) + 0.3 * source.standard_normal(rows)
+    return units * (numbers + 3.0 * source.standard_normal(columns)), y, source
+
+
+def with_gaps(X: np.ndarray, source: np.random.Generator, share: float) -> np.ndarray:
+    return np.where(source.random(X.shape) < share, np.nan, X)
+
+
+def integral(model: Any, row: np.ndarray, X: np.ndarray) -> tuple[float, float]:
+    """Mean and sd of y where the missing values of a row are those of each training row in turn."""
+    missing = np.isnan(row)
+    every = np.repeat(row[None], len(X), 0)
+    every[:, missing] = X[:, missing]
+    mean, sd = model.predict(every, return_std=True)
+    return float(mean.mean()), float(np.sqrt((sd**2).mean() + mean.var()))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_sd_is_that_of_the_integral_over_the_training_rows(seed: int):
+    X, y, source = random_table(seed)
+    model = BayesianLinearRegression(standardize=True, prior_precision=1.0).fit(X, y)
+    rows = with_gaps(X[:20], source, 0.5)
+    mean, sd = model.predict(rows, return_std=True)
+    expected = np.array([integral(model, row, X) for row in rows])
+    np.testing.assert_allclose(mean, expected[:, 0], atol=1e-6 * np.abs(y).max())
+    np.testing.assert_allclose(sd, expected[:, 1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_intervals_cover_rows_with_random_gaps(share: float):
+    covered: list[np.ndarray] = []
+    for seed in range(12):
+        X, y, source = random_table(seed, rows=800)
+        model = BayesianLinearRegression(standardize=True).fit(X[:400], y[:400])
+        answer = model.predict_distribution(with_gaps(X[400:], source, share))
+        low, high = answer.interval(0.95)
+        covered.append((low[:, 0] <= y[400:]) & (y[400:] <= high[:, 0]))
+    assert 0.93 <= np.mean(covered) <= 0.97
+
+
+@pytest.mark.parametrize("posterior", ["map", "laplace", "variational"])
+def test_a_class_probability_is_the_mean_over_the_training_rows(posterior: str):
+    X, y, source = random_table(3)
+    labels = np.digitize(y, np.quantile(y, [0.5]))
+    model = BayesianLogisticRegression(standardize=True, posterior=posterior).fit(X, labels)
+    for row in with_gaps(X[:10], source, 0.4):
+        every = np.repeat(row[None], len(X), 0)
+        every[:, np.isnan(row)] = X[:, np.isnan(row)]
+        expected = model.predict_proba(every).mean(0)
+        # The missing values are taken as normal.
+        np.testing.assert_allclose(model.predict_proba(row[None])[0], expected, atol=0.03)
+
+
+def test_whole_rows_have_the_same_answers_beside_rows_with_gaps():
+    X, y, _ = random_table(0)
+    model = BayesianLinearRegression(standardize=True).fit(X, y)
+    rows = X[:10].copy()
+    rows[3, 0] = np.nan
+    whole, beside = (model.predict_distribution(table) for table in (X[:10], rows))
+    others = [place for place in range(10) if place != 3]
+    for name in ("mean", "epistemic", "aleatoric"):
+        np.testing.assert_array_equal(getattr(beside, name)[others], getattr(whole, name)[others])
+    np.testing.assert_array_equal(whole.imputed, 0)
+    np.testing.assert_array_equal(beside.imputed, np.arange(10) == 3)
+    assert "missing values: 1 values in 1 rows, by column x0 (1)" in beside.summary()
+    assert "missing values" not in whole.summary()
+    assert "imputed" not in prediction_table(whole).columns
+    np.testing.assert_array_equal(prediction_table(beside)["imputed"], beside.imputed)
+
+
+def test_a_model_that_learnt_what_a_gap_means_adds_what_its_few_rows_leave_open():
+    """The mean effect of n gaps is known to the share 1/n of their variance, and no better."""
+    X, y, source = random_table(1, rows=600)
+    added = []
+    for gaps in (0, 1, 10, 300):
+        trained = X.copy()
+        trained[source.permutation(600)[:gaps], 0] = np.nan
+        model = BayesianLinearRegression(standardize=True, prior_precision=1.0).fit(trained, y)
+        row = X[:1].copy()
+        row[0, 0] = np.nan
+        weight = model.coef_[model.weight_names_.index("x0")]
+        imputed = model.posterior_.predict(stand_ins(model, row)).epistemic[0, 0]
+        added.append((model.predict_distribution(row).epistemic[0, 0] - imputed) / weight**2)
+    np.testing.assert_allclose(added, [1.0, 1.0, 0.1, 1 / 300], rtol=0.25)
+
+
+def stand_ins(model: Any, row: np.ndarray) -> Any:
+    """The row with its stand-ins as if they were known."""
+    return InputRows(model.transform_inputs(row))
+
+
+def labelled(seed: int, rows: int = 500) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
+    source = np.random.default_rng(seed)
+    labels = np.array(["ash", "beech", "cedar", "douglas"])
+    codes = source.choice(4, rows, p=[0.4, 0.3, 0.2, 0.1])
+    frame = pd.DataFrame({"tree": labels[codes], "height": source.standard_normal(rows)})
+    return frame, 2.0 * codes + frame["height"].to_numpy() + 0.3 * source.standard_normal(rows), codes
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stranger", ["fir", None])
+@pytest.mark.parametrize("encoding", ["ordinal", "one_hot", "target"])
+def test_a_label_without_a_code_is_as_uncertain_as_the_labels_are(encoding: str, stranger: str | None, seed: int):
+    frame, y, codes = labelled(seed)
+    model = BayesianLinearRegression(encoding=encoding, standardize=True).fit(frame, y)
+    row = pd.DataFrame({"tree": pd.Series([stranger], dtype=object), "height": [0.0]})
+    answer = model.predict_distribution(row)
+    assert answer.imputed is not None
+    assert answer.imputed[0] == 1
+    mean, sd = model.predict(row, return_std=True)
+    effects = 2.0 * codes
+    assert sd[0] >= 0.98 * np.sqrt(effects.var() + 0.09)
+    assert abs(mean[0] - effects.mean()) < 2.0 * sd[0]
+    if encoding != "one_hot":
+        assert mean[0] == pytest.approx(effects.mean(), abs=0.3)
+        assert sd[0] == pytest.approx(np.sqrt(effects.var() + 0.09), rel=0.1)
+
+
+@pytest.mark.parametrize("features", ["polynomial", "rbf"])
+def test_features_are_made_of_what_the_missing_value_may_be(features: str):
+    X, y, _ = random_table(2)
+    model = BayesianLinearRegression(standardize=True, features=features, random_state=0).fit(X, y)
+    row = X[5].copy()
+    row[1] = np.nan
+    mean, sd = model.predict(row[None], return_std=True)
+    expected = integral(model, row, X)
+    assert mean[0] == pytest.approx(expected[0], abs=0.15 * expected[1])
+    assert sd[0] == pytest.approx(expected[1], rel=0.15)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_the_posterior_reads_the_estimators_tables(standardize: bool, tmp_path: Path):
+    frame, y, _ = labelled(0)
+    labels = np.digitize(y, np.quantile(y, [0.3, 0.7]))
+    rows = frame.head(30).assign(height=lambda t: t["height"].where(t.index != 4))
+    for model in (
+        BayesianLinearRegression(standardize=standardize).fit(frame, y),
+        BayesianLogisticRegression(standardize=standardize).fit(frame, labels),
+    ):
+        model.save(tmp_path / "model.bayes")
+        model.posterior_.save(tmp_path / "posterior.bayes")
+        expected = model.predict_distribution(rows)
+        for posterior in (
+            model.posterior_,
+            bs.load(tmp_path / "model.bayes").posterior_,
+            bs.load(tmp_path / "posterior.bayes"),
+        ):
+            answer = posterior.predict(rows)
+            for name in ("mean", "variance", "epistemic", "imputed"):
+                np.testing.assert_array_equal(getattr(answer, name), getattr(expected, name))
+        with pytest.raises(ValueError, match="feature names"):
+            model.posterior_.predict(rows.rename(columns={"height": "size"}))
+        f = model.posterior_.sample_functions(frame.head(3), 4000, generator=0)
+        np.testing.assert_allclose(f.mean(0), model.predict_distribution(frame.head(3)).latent_mean, atol=0.1)
+
+
+def test_the_posterior_is_conditioned_on_rows_of_the_estimators_table():
+    X, y, _ = random_table(4)
+    model = BayesianLinearRegression(standardize=True, prior_precision=1.0, noise_variance=0.1).fit(X[:150], y[:150])
+    whole = model.posterior_.condition((X[150:], y[150:]))
+    inputs = model.transform_inputs(X)
+    theirs = BayesianLinearRegression(prior_precision=1.0, noise_variance=0.1).fit(inputs, y)
+    np.testing.assert_allclose(whole.predict(X[:5]).mean[:, 0], theirs.predict(inputs[:5]), rtol=1e-8)
