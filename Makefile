@@ -5,12 +5,13 @@ PYTHON ?= python3 python3.13 python3.12 python3.11
 WORKERS ?= 2
 BIN := .venv/bin
 BENCH := .venv-bench/bin
+LOWEST := .venv-lowest/bin
 NAMES ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test lint types layers docs format bench bench-quick bench-check bench-env clean
+.PHONY: help demo test test-arithmetic test-lowest lint types layers docs format bench bench-quick bench-check bench-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +27,21 @@ test: lint layers .venv/.installed-docs  ## everything that has to pass: lint, t
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
 	  echo "NO BROWSER: the tests of reports in Chromium are skipped. apt-get install chromium brings one." >&2
 	PYTHONDONTWRITEBYTECODE= BAYESCOPE_SITE=site OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+
+# The kinds of arithmetic of other processors: the oldest that torch's and NumPy's libraries know, and one in between.
+BASELINE := ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 OPENBLAS_CORETYPE=Nehalem OMP_NUM_THREADS=1
+AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=2
+# What is fitted to a criterion depends on rounding most. The whole suite: make test-arithmetic ARITHMETIC=tests
+ARITHMETIC ?= tests/linear tests/laplace tests/training tests/variational tests/gallery/test_network_underfitting.py
+
+test-arithmetic: .venv/.installed-dev  ## tests of what rounding can reach, under the arithmetic of two older processors
+	$(BASELINE) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARITHMETIC)
+	$(AVX2) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARITHMETIC)
+
+# Older versions warn of each other, so that warnings are no errors here.
+test-lowest: .venv-lowest/.installed  ## tests with each dependency at the lower bound of pyproject.toml
+	OMP_NUM_THREADS=1 $(LOWEST)/pytest -q -o filterwarnings=default -n $(WORKERS) --dist worksteal --ignore=tests/bench --ignore=tests/test_docs_site.py \
+	  --ignore=tests/test_prose.py tests
 
 lint: .venv/.installed-dev  ## ruff: code, import order, docstrings, formatting
 	$(BIN)/ruff check --quiet
@@ -58,13 +74,13 @@ bench-check: bench-env  ## fail where something is slower by a fifth than the co
 bench-env: .venv-bench/.installed  ## an environment of its own with the peers
 
 clean:  ## remove what make made: environments, demo, caches
-	rm -rf .venv .venv-bench demo site bench/quick build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-lowest demo site bench/quick build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	@mkdir -p demo
 	$(BIN)/python $< $@
 
-.venv/bin/python .venv-bench/bin/python:
+.venv/bin/python .venv-bench/bin/python .venv-lowest/bin/python:
 	@for python in $(PYTHON); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    exec "$$python" -m venv $(patsubst %/bin/python,%,$@); fi; \
@@ -76,6 +92,13 @@ demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 .venv/.installed-%: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing bayescope[$*] into .venv (the first time takes minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+.venv-lowest/.installed: pyproject.toml constraints.txt tests/lowest.py | .venv-lowest/bin/python
+	@echo "Installing bayescope and the lowest versions that it allows into .venv-lowest (minutes)"
+	@$(LOWEST)/python tests/lowest.py > .venv-lowest/constraints.txt
+	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check --constraint .venv-lowest/constraints.txt \
+	  --editable '.[nuts,parquet]' hypothesis mpmath polars pytest pytest-timeout pytest-xdist
 	@touch $@
 
 # The peers come without their dependencies: these ask for torchvision, which has no build that fits a CPU-only torch and

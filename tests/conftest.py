@@ -19,7 +19,7 @@ from tests.browser import CHROMIUM
 mpl.use("Agg")
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # What each test finds in the global generators, whichever ran before it, in whichever process.
 np.random.seed(0)  # noqa: NPY002
 TORCH_STATE, NUMPY_STATE = torch.get_rng_state(), np.random.get_state()  # noqa: NPY002

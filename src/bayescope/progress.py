@@ -28,7 +28,10 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
         nobody knows), and the step's name.
     """
     console = Console(stderr=True)
-    visible = shown and (console.is_terminal or console.is_jupyter) and not _drawn.get()
+    if not shown or _drawn.get() or not (console.is_terminal or console.is_jupyter):
+        # A disabled Progress is no way out: before rich 14 it prints an empty line at its end.
+        yield lambda done, steps, name: None
+        return
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -36,9 +39,9 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    token = _drawn.set(visible or _drawn.get())
+    token = _drawn.set(True)
     try:
-        with Progress(*columns, console=console, transient=True, disable=not visible) as bar:
+        with Progress(*columns, console=console, transient=True) as bar:
             task = bar.add_task(doing, total=None)
 
             def report(done: int, steps: int | None, name: str) -> None:

@@ -68,7 +68,8 @@ def test_columns_that_are_alike_zero_or_of_other_sizes() -> None:
 
 def test_the_residual_is_that_of_the_answer_not_of_the_recurrence() -> None:
     """Products in single precision: the recurrence would go on to 1e-12, the answer cannot."""
-    a, b = matrix(1e4), normal(DIM, 3, seed=6)
+    condition = 1e2
+    a, b = matrix(condition), normal(DIM, 3, seed=6)
 
     def single(v: Tensor) -> Tensor:
         return (a.float() @ v.float()).double()
@@ -76,8 +77,9 @@ def test_the_residual_is_that_of_the_answer_not_of_the_recurrence() -> None:
     def run(tolerance: float) -> Solution:
         return block_conjugate_gradients(single, lambda v: v, b, tolerance=tolerance, iterations=200)
 
-    loose = run(1e-4)
-    assert loose.residual <= 1e-4
+    # A product is right to ε‖A‖‖x‖, and ‖A‖‖x‖ is up to the condition times ‖b‖.
+    reachable = 8 * torch.finfo(torch.float32).eps * condition
+    assert run(reachable).residual <= reachable
     with pytest.raises(ConvergenceError, match=r"residual of at most 1e-12"):
         run(1e-12)
 

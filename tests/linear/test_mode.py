@@ -32,7 +32,9 @@ def test_the_gradient_vanishes_at_the_mode(case: LinearCase):
     assert distance(case.density, mode.theta) < 1e-10
     assert_close(mode.log_joint, case.density.log_prob(mode.theta), rtol=1e-12, atol=1e-12)
     assert_close(mode.precision.to_dense(), -case.density.hessian(mode.theta), rtol=1e-8, atol=1e-10)
-    assert mode.trace["log_joint"] == sorted(mode.trace["log_joint"])
+    climb = torch.tensor(mode.trace["log_joint"], dtype=torch.float64)
+    # The last steps change less than the sum over the rows is rounded by.
+    assert (climb.diff() >= -1e-12 * (1.0 + climb[:-1].abs())).all()
 
 
 @given(scale=st.floats(-2, 2), seed=st.integers(0, 20))

@@ -52,7 +52,7 @@ TRANSFORMERS = {
     "one hot, rare ones": (OneHotEncoder(min_frequency=20, handle_unknown="infrequent_if_exist"), LABELS),
     "ordinal": (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1), LABELS),
     "target": (TargetEncoder(random_state=0), LABELS),
-    "bins": (KBinsDiscretizer(3, encode="ordinal", quantile_method="averaged_inverted_cdf"), NUMBERS),
+    "bins": (KBinsDiscretizer(3, encode="ordinal", strategy="uniform"), NUMBERS),
     "nothing": (FunctionTransformer(), NUMBERS),
     "pipeline": (make_pipeline(SimpleImputer(), StandardScaler(), PolynomialFeatures()), GAPS),
     "union": (FeatureUnion([("a", StandardScaler()), ("b", SplineTransformer())]), NUMBERS),

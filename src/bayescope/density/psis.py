@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +32,7 @@ def pareto_smoothed(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Ten
     Raises:
         MissingDependencyError: if ArviZ is not installed.
     """
-    arviz = checks.optional_package("arviz", extra="nuts")
+    smooth = _smoother(efficiency)
     draws = log_ratios.shape[1]
     tail = log_ratios.topk(min(draws // 5, math.ceil(3.0 * math.sqrt(draws / efficiency))), dim=1).values
     # The fit divides by the excess of the tail's lower quartile over its end.
@@ -39,7 +41,16 @@ def pareto_smoothed(log_ratios: Tensor, *, efficiency: float = 1.0) -> tuple[Ten
     log_weights = log_ratios - torch.logsumexp(log_ratios, 1, keepdim=True)
     k_hat = torch.where(even, -math.inf, math.inf).to(torch.float64)
     if fitted.any():
-        smoothed, shapes = arviz.psislw(log_ratios[fitted].numpy().copy(), reff=efficiency)
+        smoothed, shapes = smooth(log_ratios[fitted].numpy().copy())
         log_weights[fitted] = torch.from_numpy(smoothed)
         k_hat[fitted] = torch.as_tensor(shapes, dtype=torch.float64)
     return log_weights, k_hat
+
+
+def _smoother(efficiency: float) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Smoothed log weights and k̂ of log ratios by ArviZ, which from version 1 on takes log likelihoods: −log ratios."""
+    arviz = checks.optional_package("arviz", extra="nuts")
+    if hasattr(arviz, "psislw"):
+        return lambda log_ratios: arviz.psislw(log_ratios, reff=efficiency)
+    stats = checks.optional_package("arviz_stats.base", extra="nuts").array_stats
+    return lambda log_ratios: stats.psislw(-log_ratios, r_eff=efficiency)
