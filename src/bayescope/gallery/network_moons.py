@@ -47,7 +47,7 @@ def network(seed: int = 0) -> nn.Sequential:
 
 
 def _mode(model: nn.Module, data: Any, common: Mapping[str, Any]) -> Posterior:
-    return fit_map(model, data, optimizer="lbfgs", epochs=50, progress=False, **common)
+    return fit_map(model, data, optimizer="lbfgs", progress=False, **common)
 
 
 def _laplace(model: nn.Module, data: Any, common: Mapping[str, Any]) -> Posterior:

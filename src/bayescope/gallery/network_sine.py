@@ -72,7 +72,7 @@ def curve(rows: int = ROWS, seed: int = 0) -> Data:
 
 
 def _mode(model: nn.Module, data: Data, common: Mapping[str, Any]) -> Posterior:
-    return fit_map(model, data, optimizer="lbfgs", epochs=50, **common)
+    return fit_map(model, data, optimizer="lbfgs", **common)
 
 
 def _laplace(model: nn.Module, data: Data, common: Mapping[str, Any]) -> Posterior:

@@ -26,7 +26,7 @@ WINDOW = 5
 def trainings() -> dict[str, Posterior]:
     """Mean-field posteriors of one network on two classes, trained alike from three starts."""
     rows, untrained = networks.banana(), networks.mlp(2, 16, 1)
-    mode = fit_map(untrained, rows.train, likelihood="bernoulli", optimizer="lbfgs", epochs=50, progress=False).model
+    mode = fit_map(untrained, rows.train, likelihood="bernoulli", optimizer="lbfgs", progress=False).model
     starts = zip(STARTS, (untrained, mode, mode), (None, None, "laplace"), strict=True)
     return {
         name: variational(

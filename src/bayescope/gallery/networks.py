@@ -66,7 +66,7 @@ def posterior(
     prior_precision: float,
     *,
     structure: str = "full",
-    epochs: int = 20,
+    epochs: int | None = None,
 ) -> GaussianPosterior:
     """Laplace at the mode that full-batch training leads to."""
     mode = fit_map(

@@ -29,7 +29,7 @@ def fit_map(
     likelihood: str | Likelihood,
     prior_precision: Any = 1.0,
     weights: Any = "all",
-    epochs: int = 100,
+    epochs: int | None = None,
     lr: float | None = None,
     optimizer: Any = "adam",
     schedule: Any = None,
@@ -60,9 +60,10 @@ def fit_map(
             may have a mean m.
         weights: which weights θ are random and have a prior. All others that require a gradient are trained too, with
             no prior: point estimates by maximum likelihood. ``requires_grad=False`` holds weights fixed.
-        epochs: how many times the data are read, those before a checkpoint included.
+        epochs: how many times the data are read, those before a checkpoint included. ``None`` for 100; "lbfgs" goes on
+            until a Newton step would gain less than 1e-6 nats, for 500 epochs at most.
         lr: the step size; ``None`` for the optimiser's own: 1e-3 for "adam", 1e-2 for "sgd", 1 for "lbfgs".
-        optimizer: "adam", "sgd" (momentum 0.9), "lbfgs" (all rows at once, twenty iterations an epoch), or a function
+        optimizer: "adam", "sgd" (momentum 0.9), "lbfgs" (all rows at once, twenty evaluations an epoch), or a function
             of a list of parameters that returns a ``torch.optim.Optimizer``.
         schedule: ``None``, "cosine", or a function of the optimiser that returns a scheduler of
             ``torch.optim.lr_scheduler``; it steps once an epoch.

@@ -21,10 +21,11 @@ from bayescope.processes import present
 from bayescope.progress import Report, progress_bar
 from bayescope.threads import threads_for
 from bayescope.training.checkpoint import Checkpoint
+from bayescope.training.convergence import ENOUGH, Pace
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
 from bayescope.training.objective import Objective
-from bayescope.training.optimizers import Schedule, step_sizes
+from bayescope.training.optimizers import step_sizes
 from bayescope.training.sharing import gpus_of, held, share_random_states
 from bayescope.training.steps import Steps, Turn
 from bayescope.training.watch import Watch
@@ -35,6 +36,8 @@ REFRESH_SECONDS = 0.1
 # The loss is at rest where its means over the last tenth of the epochs and the tenth before differ by no more than this
 # share of it.
 REST = 1e-3
+# Why a training ended, where it did before its last epoch.
+STOPPED, CONVERGED = "no better validation", "convergence"
 
 
 @final
@@ -46,13 +49,15 @@ class Outcome:
         trace: numbers per epoch: "loss" and what else the objective tells of it, and what the watch adds.
         epochs: how many were completed, those before a checkpoint included.
         kept: after which epoch the weights are those that are returned.
-        ended: why it ended: "all epochs", "no better validation" or "an interrupt".
+        ended: why it ended: "all epochs", "no better validation", "convergence" or "an interrupt".
+        left: how many nats were left to gain at the end; ``None`` where nobody knows.
     """
 
     trace: Mapping[str, list[Any]]
     epochs: int
     kept: int
     ended: str
+    left: float | None = None
 
     def summary(self) -> str:
         """How many epochs, what ended them, and which weights were kept."""
@@ -69,6 +74,12 @@ class Outcome:
 
     def rest(self, advice: str) -> str:
         """Whether the loss has come to rest at the weights that are returned, with what to do if not."""
+        if self.left is not None:
+            return (
+                f"yes, at most {self.left:.2g} nats are left to gain"
+                if self.left <= ENOUGH
+                else (f"no, up to {self.left:.2g} nats are left to gain. {advice}")
+            )
         losses = self.trace.get("loss", [])[: self.kept]
         span = max(1, len(losses) // 10)
         if len(losses) < 2 * span:
@@ -91,8 +102,7 @@ class Loop:
         rows: in minibatches.
         optimizer: of the objective's parameters.
         values: whether it needs the value of the whole objective at each step.
-        schedule: of its step size.
-        epochs: how many, those of a run that goes on included.
+        pace: sets its step sizes and how many epochs there are, those of a run that goes on included.
         watch: judges the weights after each epoch.
         checkpoint: where the state is kept.
         progress: whether a bar is drawn once the run takes over two seconds.
@@ -106,8 +116,7 @@ class Loop:
         optimizer: Optimizer,
         *,
         values: bool,
-        schedule: Any,
-        epochs: int,
+        pace: Pace,
         watch: Watch,
         checkpoint: Checkpoint,
         progress: bool,
@@ -117,12 +126,11 @@ class Loop:
         self._watch, self._checkpoint = watch, checkpoint
         self._progress = progress and self._processes.first
         self._optimizer, self._values = optimizer, values
-        self._schedule = Schedule(schedule, self._optimizer, epochs)
-        self._epochs = epochs
+        self._pace, self._epochs = pace, pace.epochs
         self._epoch = self._kept = 0
         self._trace: dict[str, list[Any]] = {}
         self._best: dict[str, Tensor] | None = None
-        self._stopped = False
+        self._ended = ""
 
     def run(self) -> Outcome:
         """Trains until the epochs are over, the watch stops it, or Ctrl-C does.
@@ -136,7 +144,6 @@ class Loop:
             InputError: if the checkpoint is one of another run.
             ProcessError: if another process has failed or died.
         """
-        ended = "all epochs"
         self._processes.share(held(self._module))
         share_random_states(self._processes, self._module)
         interrupts = Interrupts(self._processes)
@@ -146,21 +153,20 @@ class Loop:
         try:
             # Ctrl-C is held back inside of all the rest.
             with interrupts, _Bar("training", shown=self._progress) as bar, threads_for(self._rows.largest * weights):
-                while self._epoch < self._epochs and not self._stopped:
+                while self._epoch < self._epochs and not self._ended:
                     self._one_epoch(bar, interrupts)
                 interrupts.ask()
         except KeyboardInterrupt:
-            ended = "an interrupt"
+            self._ended = "an interrupt"
             self._forget_unfinished()
-        if self._stopped:
-            ended = "no better validation"
         if self._best is not None:
             _restore(self._module, self._best)
         self._processes.share(held(self._module))
         self._module.eval()
         for parameter in self._module.parameters():
             parameter.grad = None
-        return Outcome(self._trace, self._epoch, self._epoch if self._best is None else self._kept, ended)
+        kept = self._epoch if self._best is None else self._kept
+        return Outcome(self._trace, self._epoch, kept, self._ended or "all epochs", self._pace.left)
 
     def _one_epoch(self, bar: _Bar, interrupts: Interrupts) -> None:
         self._module.train()
@@ -179,9 +185,11 @@ class Loop:
         for name, value in {**terms, **verdict.trace}.items():
             self._trace.setdefault(name, []).append(value)
         # Together, and last: Ctrl-C before it leaves the epoch uncounted (`_forget_unfinished`).
-        self._epoch, self._kept, self._best, self._stopped = done, kept, best, verdict.stop
-        self._schedule.step(verdict.trace.get("validation_nll", terms["loss"]))
-        if self._is_due() or self._epoch == self._epochs or self._stopped:
+        self._epoch, self._kept, self._best, self._ended = done, kept, best, STOPPED if verdict.stop else ""
+        move = self._pace.step(verdict.trace.get("validation_nll", terms["loss"]))
+        if move == "end" and not self._ended:
+            self._ended = CONVERGED
+        if self._is_due() or self._epoch == self._epochs or self._ended:
             self._checkpoint.save(self._state())
 
     def _is_due(self) -> bool:
@@ -243,12 +251,12 @@ class Loop:
         return {
             "epoch": self._epoch,
             "kept": self._kept,
-            "stopped": self._stopped,
+            "ended": self._ended,
             "trace": self._trace,
             "module": _snapshot(self._module),
             "best": self._best,
             "optimizer": self._optimizer.state_dict(),
-            "schedule": self._schedule.state(),
+            "schedule": {"schedule": self._pace.name, **self._pace.state()},
             "watch": self._watch.state(),
             "random": torch.get_rng_state(),
             "random_gpu": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -271,10 +279,16 @@ class Loop:
         if state is None:
             return
         _restore(self._module, state["module"])
-        self._epoch, self._kept, self._stopped = state["epoch"], state["kept"], state["stopped"]
+        self._epoch, self._kept, self._ended = state["epoch"], state["kept"], state["ended"]
         self._trace, self._best = state["trace"], state["best"]
         self._optimizer.load_state_dict(state["optimizer"])
-        self._schedule.restore(state["schedule"])
+        schedule = state["schedule"]
+        if schedule["schedule"] != self._pace.name:
+            raise InputError(
+                f"checkpoint: expected one of a run with the schedule {self._pace.name}, got {schedule['schedule']}. "
+                "Name another file."
+            )
+        self._pace.restore(schedule)
         self._watch.restore(state["watch"])
         torch.set_rng_state(state["random"])
         if state["random_gpu"] is not None:

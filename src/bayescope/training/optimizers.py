@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast, final
 
-import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau
 
 from bayescope import checks
-from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.errors import InputTypeError, UnsupportedError
+from bayescope.training.convergence import Move
+from bayescope.training.lbfgs import Lbfgs
 
 Make = Callable[[list[nn.Parameter], float], Optimizer]
 
@@ -26,9 +27,7 @@ def _sgd(parameters: list[nn.Parameter], lr: float) -> Optimizer:
 
 
 def _lbfgs(parameters: list[nn.Parameter], lr: float) -> Optimizer:
-    # Tolerances at rounding: the objective is divided by N, and an optimum is asked for, not a good value.
-    tight = torch.finfo(parameters[0].dtype).eps
-    return LBFGS(parameters, lr=lr, tolerance_grad=tight, tolerance_change=tight**2, line_search_fn="strong_wolfe")
+    return Lbfgs(parameters, lr)
 
 
 # By name: how it is made, its step size, and the rows of a minibatch (None: all).
@@ -46,7 +45,7 @@ class OptimizerChoice:
     """An optimiser with its step size and its minibatches, checked before anything is read.
 
     Args:
-        optimizer: "adam", "sgd" (momentum 0.9), "lbfgs" (all rows at once, strong Wolfe line search), or a function of
+        optimizer: "adam", "sgd" (momentum 0.9), "lbfgs" (all rows at once), or a function of
             a list of parameters that returns a ``torch.optim.Optimizer``.
         lr: the step size; ``None`` for 1e-3, 1e-2 and 1. A function brings its own.
         batch_size: the most rows of a minibatch; ``None`` for 128, and all rows for "lbfgs".
@@ -132,6 +131,7 @@ class Schedule:
     """
 
     def __init__(self, schedule: Any, optimizer: Optimizer, epochs: int) -> None:
+        self.epochs, self.left = epochs, None
         self._scheduler: LRScheduler | None = None
         self._needs_value = False
         if schedule is None:
@@ -145,35 +145,26 @@ class Schedule:
             raise InputTypeError(f"schedule: expected a torch.optim.lr_scheduler, got {type(made).__name__}.")
         self._scheduler, self._needs_value = made, isinstance(made, ReduceLROnPlateau)
 
-    def step(self, value: float) -> None:
+    def step(self, value: float) -> Move:
         """Ends an epoch, in which the objective was ``value``."""
-        if self._scheduler is None:
-            return
         if self._needs_value:
-            self._scheduler.step(value)  # type: ignore[arg-type]
-        else:
+            cast(ReduceLROnPlateau, self._scheduler).step(value)
+        elif self._scheduler is not None:
             self._scheduler.step()
+        return "on"
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it: its name, and the scheduler's own state."""
-        return {"schedule": self._name, "state": {} if self._scheduler is None else self._scheduler.state_dict()}
+        """What a checkpoint holds of it: the scheduler's own state."""
+        return {"state": {} if self._scheduler is None else self._scheduler.state_dict()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint.
-
-        Raises:
-            InputError: if the checkpoint is of a run with another schedule.
-        """
-        if state["schedule"] != self._name:
-            raise InputError(
-                f"checkpoint: expected one of a run with the schedule {self._name}, got {state['schedule']}. Name "
-                "another file."
-            )
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint."""
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state["state"])
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """Which one it is, for checkpoints."""
         return "None" if self._scheduler is None else type(self._scheduler).__name__
 
 

@@ -24,15 +24,19 @@ from bayescope.network.wrappers import unwrapped
 from bayescope.processes import present
 from bayescope.training import facts as describing
 from bayescope.training.checkpoint import Checkpoint, path_of_all
+from bayescope.training.convergence import AtMode, Pace
+from bayescope.training.lbfgs import Lbfgs
 from bayescope.training.loop import Loop, Outcome, random_states
 from bayescope.training.minibatches import Minibatches, Rows
-from bayescope.training.objective import Objective
-from bayescope.training.optimizers import OptimizerChoice
+from bayescope.training.objective import NegativeLogJoint, Objective
+from bayescope.training.optimizers import OptimizerChoice, Schedule
 from bayescope.training.sharing import share_weights
 from bayescope.training.watch import Watch
 
 # Rows of a validation that are read at once.
 HELD_OUT = 1024
+# How many where a schedule has to know.
+EPOCHS = 100
 
 
 @final
@@ -49,7 +53,7 @@ class Settings:
         self,
         *,
         likelihood: str | Likelihood,
-        epochs: int,
+        epochs: int | None,
         lr: float | None,
         optimizer: Any,
         schedule: Any,
@@ -59,7 +63,7 @@ class Settings:
         progress: bool,
     ) -> None:
         self.likelihood = resolve(likelihood)
-        self.epochs = checks.count("epochs", epochs)
+        self.epochs = None if epochs is None else checks.count("epochs", epochs)
         made = isinstance(optimizer, OptimizerChoice)
         self.choice = optimizer if made else OptimizerChoice(optimizer, lr, batch_size)
         self.schedule = schedule
@@ -127,9 +131,16 @@ class Training:
         known = {} if path is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
         return Loop(
             self.module, objective, rows or self.rows, optimizer, values=settings.choice.values,
-            schedule=settings.schedule, epochs=settings.epochs, watch=watch,
+            pace=self._pace(optimizer, objective), watch=watch,
             checkpoint=Checkpoint(path, known), progress=settings.progress,
         ).run()  # fmt: skip
+
+    def _pace(self, optimizer: Optimizer, objective: Objective) -> Pace:
+        settings = self.settings
+        if settings.epochs is None and isinstance(optimizer, Lbfgs) and settings.schedule is None:
+            assert isinstance(objective, NegativeLogJoint)
+            return AtMode(optimizer, objective.bound, self.rows.rows)
+        return Schedule(settings.schedule, optimizer, settings.epochs or EPOCHS)
 
     def _known(self, objective: Objective, optimizer: Optimizer) -> dict[str, Any]:
         """What every checkpoint has to agree in. A run may go on to more epochs, and from any seed."""

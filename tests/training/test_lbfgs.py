@@ -1,0 +1,102 @@
+"""L-BFGS ends at a mode by the library's own criterion, whatever the units, the order and the precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bayescope.laplace.laplace import laplace
+from bayescope.likelihoods import Gaussian
+from bayescope.posterior import PointPosterior
+from bayescope.training import convergence, fit_map
+from bayescope.training.convergence import ENOUGH
+from bayescope.training.lbfgs import Lbfgs
+from tests.training.toys import seeded
+
+NETWORK = ((nn.Linear, (1, 8)), (nn.Tanh, ()), (nn.Linear, (8, 1)))
+
+
+def wave(seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(seed)
+    x = torch.rand(40, 1, generator=source, dtype=torch.float64) * 4 - 2
+    y = torch.sin(2 * x) + 0.15 * torch.randn(40, 1, generator=source, dtype=torch.float64)
+    return x.to(dtype), y.to(dtype)
+
+
+def fitted(data: tuple[Tensor, Tensor], **options: Any) -> PointPosterior:
+    module = seeded(0, *NETWORK).to(data[0].dtype)
+    return fit_map(module, data, likelihood=Gaussian(0.15**2), optimizer="lbfgs", progress=False, **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_newton_decrement_is_small(seed: int, dtype: torch.dtype) -> None:
+    data = wave(seed, dtype)
+    q = fitted(data)
+    double = tuple(tensor.double() for tensor in data)
+    at = laplace(q.model.double(), double, likelihood=Gaussian(0.15**2), prior_precision=1.0, structure="full")
+    assert float(at.record.notes["Newton decrement"]) ** 2 < ENOUGH
+    assert "ended by convergence" in q.summary()
+    assert "at rest: yes" in q.summary()
+
+
+@pytest.mark.parametrize("prior", [0.3, 10.0])
+def test_bad_conditioning_ends_too(prior: float) -> None:
+    q = fitted(wave(0), prior_precision=prior)
+    assert len(q.trace["loss"]) < convergence.MOST_EPOCHS
+    assert "ended by convergence" in q.summary()
+
+
+def test_a_budget_that_is_too_small_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convergence.AtMode, "epochs", 2)
+    assert "nats are left to gain" in fitted(wave(0)).summary()
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e6])
+def test_units_of_the_objective_do_not_matter(scale: float) -> None:
+    """Pairs and stops are judged by ratios: Rosenbrock's valley in any units."""
+    point = nn.Parameter(torch.tensor([-1.2, 1.0], dtype=torch.float64))
+    optimizer = Lbfgs([point])
+
+    def closure() -> Tensor:
+        point.grad = None
+        x, y = point
+        loss = scale * ((1 - x) ** 2 + 100 * (y - x**2) ** 2)
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(100):
+        optimizer.step(closure)
+    torch.testing.assert_close(point.detach(), torch.ones(2, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_an_objective_that_has_moved_is_followed() -> None:
+    """What was learnt of another objective's curvature is forgotten where it leads nowhere."""
+    point, centre = nn.Parameter(torch.zeros(5, dtype=torch.float64)), torch.ones(5, dtype=torch.float64)
+    curvatures = torch.logspace(-3, 3, 5, dtype=torch.float64)
+    optimizer = Lbfgs([point])
+
+    def closure() -> Tensor:
+        point.grad = None
+        loss = 0.5 * (curvatures * (point - centre).square()).sum()
+        loss.backward()
+        return loss.detach()
+
+    for move in (1.0, -2.0):
+        centre *= move
+        curvatures = curvatures.flip(0)
+        for _ in range(20):
+            optimizer.step(closure)
+        torch.testing.assert_close(point.detach(), centre, rtol=0, atol=1e-6)
+
+
+def test_a_loss_with_kinks_ends() -> None:
+    """At a kink the gradient does not vanish; the training ends where no step gains anything."""
+    module = seeded(0, (nn.Linear, (1, 8)), (nn.ReLU, ()), (nn.Linear, (8, 1))).double()
+    q = fit_map(module, wave(0), likelihood=Gaussian(0.15**2), optimizer="lbfgs", progress=False)
+    assert len(q.trace["loss"]) < convergence.MOST_EPOCHS
+    longer = fit_map(q.model, wave(0), likelihood=Gaussian(0.15**2), optimizer="lbfgs", epochs=50, progress=False)
+    assert q.trace["loss"][-1] - longer.trace["loss"][-1] < 0.1
