@@ -115,6 +115,27 @@ def test_labels_that_were_never_seen_are_told(classes, tmp_path):
     assert "never saw" not in piped.stdout
 
 
+def test_values_that_were_missing_are_told_and_widen_the_intervals(tmp_path):
+    source = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": source.normal(50, 9, 300), "weight": source.normal(70, 9, 300)})
+    frame["cost"] = 2.0 * frame["age"] + frame["weight"] + source.standard_normal(300)
+    model, path, out = tmp_path / "m.bayes", written(tmp_path / "t.csv", frame), tmp_path / "p.csv"
+    assert run("fit", path, "--target", "cost", "--model", "linear", "--out", model).exit_code == 0
+    gaps = frame.drop(columns="cost").mask(lambda t: t.index.to_numpy()[:, None] % [7, 5] == 1)
+    result = run("predict", model, written(tmp_path / "g.csv", gaps), "--out", out, "--chunk-rows", "10")
+    assert "note: 103 values in 94 rows are missing" in result.stdout
+    found = pd.read_csv(out)
+    np.testing.assert_array_equal(found["imputed"], gaps.isna().sum(axis=1))
+    assert (
+        found["epistemic_sd"][gaps["age"].isna()].min()
+        > 15.0
+        > 1.0
+        > found["epistemic_sd"][found["imputed"] == 0].max()
+    )
+    facts = json.loads(run("predict", model, tmp_path / "g.csv", "--out", out, "--json").stdout)
+    assert (facts["imputed_values"], facts["imputed_rows"]) == (103, 94)
+
+
 def test_an_error_far_down_leaves_no_file_and_the_one_that_was_there(classes, tmp_path, monkeypatch):
     monkeypatch.setattr(predicting, "TOGETHER", 5)
     path = written(tmp_path / "t.csv", mixed().to_csv(index=False) + "90,old,1,red,1,sick\n")
@@ -156,7 +177,10 @@ def test_models_that_python_saved_predict_too(kind, tmp_path):
     assert result.exit_code == 0, (result.output, result.exception)
     assert json.loads(result.stdout)["unseen_labels"] == {}
     expected = prediction_table(model.predict_distribution(X), classes=model.classes_)
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "p.csv"), expected, check_exact=True, check_dtype=False)
+    found = pd.read_csv(tmp_path / "p.csv")
+    assert not found.get("imputed", pd.Series([0])).any()
+    found = found[expected.columns]
+    pd.testing.assert_frame_equal(found, expected, check_exact=True, check_dtype=False)
     assert refused(run("report", tmp_path / "m.bayes", path, "--out", tmp_path / "r.html"), "does not tell its target")
 
 

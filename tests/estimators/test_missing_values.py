@@ -184,3 +184,32 @@ def test_the_posterior_is_conditioned_on_rows_of_the_estimators_table():
     inputs = model.transform_inputs(X)
     theirs = BayesianLinearRegression(prior_precision=1.0, noise_variance=0.1).fit(inputs, y)
     np.testing.assert_allclose(whole.predict(X[:5]).mean[:, 0], theirs.predict(inputs[:5]), rtol=1e-8)
+
+
+@pytest.mark.parametrize("posterior", ["laplace", "ensemble", "map"])
+def test_a_network_is_read_at_what_the_missing_value_may_be(posterior: str):
+    source = np.random.default_rng(0)
+    X = source.standard_normal((200, 2))
+    y = 2.0 * np.tanh(X[:, 0]) + X[:, 1] + 0.1 * source.standard_normal(200)
+    options = {"members": 2} if posterior == "ensemble" else {}
+    model = bs.BayesianMLPRegressor(hidden=(8,), epochs=40, posterior=posterior, random_state=0, **options).fit(X, y)
+    row = np.array([np.nan, 0.5])
+    mean, sd = model.predict(row[None], return_std=True)
+    expected = integral(model, row, X)
+    assert mean[0] == pytest.approx(expected[0], abs=0.1 * expected[1])
+    assert sd[0] == pytest.approx(expected[1], rel=0.1)
+    answer = model.posterior_.predict(row[None])
+    np.testing.assert_array_equal(answer.imputed, [1])
+    np.testing.assert_allclose(np.sqrt(answer.variance[0, 0]), sd[0], rtol=1e-9)
+    assert model.predict(row[None][:0]).shape == (0,)
+
+
+def test_an_additive_model_knows_nothing_of_a_gap_where_none_was_seen():
+    source = np.random.default_rng(0)
+    X = source.standard_normal((150, 2))
+    y = 2.0 * X[:, 0] + X[:, 1] + 0.1 * source.standard_normal(150)
+    model = bs.NeuralAdditiveRegressor(epochs=40, random_state=0).fit(X, y)
+    row = np.array([np.nan, 0.5])
+    answer, expected = model.predict_distribution(row[None]), integral(model, row, X)
+    assert np.sqrt(answer.variance[0, 0]) >= 0.98 * expected[1]
+    assert answer.mean[0, 0] == pytest.approx(expected[0], abs=0.1)

@@ -183,7 +183,7 @@ def told_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Notes on labels that the model never saw."""
     return [
         f"column {name!r}: labels that the model never saw, such as {listed(list(counts)[:SHOWN])}, in "
-        f"{sum(counts.values())} of the rows: their effect is the prior's, with a wide band"
+        f"{sum(counts.values())} of the rows: their effect is not known, and the intervals are wider for it"
         for name, counts in unseen.items()
     ]
 

@@ -58,11 +58,20 @@ class Count:
         rows: that were predicted.
         abstained: that got no class.
         unseen: labels that the model never saw, by column, with their rows.
+        imputed: missing values, and unseen labels, that a stand-in was put for.
+        imputed_rows: rows with such values.
     """
 
     rows: int = 0
     abstained: int = 0
     unseen: dict[str, dict[str, int]] = field(default_factory=dict)
+    imputed: int = 0
+    imputed_rows: int = 0
+
+    def add_imputed(self, values: np.ndarray) -> None:
+        """Adds how many values of each row a stand-in was put for."""
+        self.imputed += int(values.sum())
+        self.imputed_rows += int((values > 0).sum())
 
     def add_unseen(self, found: Mapping[str, Mapping[str, int]]) -> None:
         """Adds labels of some rows."""
@@ -123,6 +132,9 @@ def _predicted(
         some = frame.iloc[start : start + TOGETHER]
         predictive = estimator.predict_distribution(some, generator=generator)
         rows = prediction_table(predictive, classes=classes, level=settings.level or None)
+        if predictive.imputed is not None:  # in all pieces: they have one header
+            rows["imputed"] = predictive.imputed
+            count.add_imputed(predictive.imputed)
         if settings.abstain is not None:
             unsure = predictive.abstains(probability=settings.abstain)
             rows["predicted"] = _without(rows["predicted"], unsure)
@@ -152,11 +164,19 @@ def _kept(given: Sequence[str], source: Source) -> list[str]:
 
 def _tell(count: Count, out: Path, seconds: float, settings: PredictSettings) -> None:
     notes = told_unseen(count.unseen)
+    if count.imputed:
+        notes.append(
+            f"{count.imputed:,} values in {count.imputed_rows:,} rows are missing or were never seen: the training "
+            "mean stands in, and the epistemic variance has what the training rows say of them; the column 'imputed' "
+            "counts them"
+        )
     facts = {
         "predictions": str(out),
         "rows": count.rows,
         "abstained": count.abstained if settings.abstain is not None else None,
         "unseen_labels": count.unseen,
+        "imputed_values": count.imputed,
+        "imputed_rows": count.imputed_rows,
         "seconds": round(seconds, 3),
         "notes": notes,
     }

@@ -78,7 +78,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
 
     Attributes:
         classes_: the labels, sorted; of several labels a row, their names or 0…C−1.
-        posterior_: over the weights; it answers for `transform_inputs(X)`.
+        posterior_: over the weights; it reads the tables that the estimator reads.
         module_: the network, a copy.
         prior_precision_: a number, or that of each layer by its name in ``module_``.
         log_evidence_: log p(y∣X) as Laplace's posteriors have it.
@@ -255,7 +255,7 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
             the posterior has a training of its own, that before it is saved beside it under the name with "-prior".
 
     Attributes:
-        posterior_: over the weights; it answers for `transform_inputs(X)`.
+        posterior_: over the weights; it reads the tables that the estimator reads.
         module_: the network, a copy, with outputs in y's unit.
         noise_variance_: in y's unit squared: a number, or one for each column of y.
         prior_precision_: a number, or that of each layer by its name in ``module_``.

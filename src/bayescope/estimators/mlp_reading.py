@@ -17,6 +17,7 @@ from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.estimators.distinct_rows import DistinctRows
 from bayescope.estimators.frames import FrameReader
+from bayescope.estimators.inputs import EstimatorTable, InputMap
 from bayescope.estimators.mlp_learning import Learnt, Lesson, Schedule, learn
 from bayescope.estimators.mlp_network import Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, Setting, chosen, infer
@@ -29,6 +30,7 @@ from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import Weighted
 from bayescope.posterior import DrawsPosterior, Posterior
+from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.tables import Column
 from bayescope.tables.preprocessing import Preprocessing
@@ -112,14 +114,21 @@ class MLPEstimator(PosteriorHolder):
             samples: how many draws, where there are any; ``draws``, or 200, by default.
             generator: for the draws; the same ones at every call by default.
         """
-        return self._predicted(
-            self.transform_inputs(X), integral=integral, method=method, samples=samples, generator=generator
-        )
+        return self._predicted(self._rows(X), integral=integral, method=method, samples=samples, generator=generator)
 
     def transform_inputs(self, X: Any) -> np.ndarray:
         """The inputs of the network, shape (N, D): X as numbers, scaled as they were when fitting."""
         check_is_fitted(self)
         return self.preprocessing_(self._frames.columns(self, X))
+
+    @property
+    def _inputs(self) -> InputMap:
+        return InputMap(self.preprocessing_, None, self.preprocessing_.names, (0.0, 0.0))
+
+    def _rows(self, X: Any) -> InputRows:
+        """The inputs of the network, and what is known of values that rows lack."""
+        check_is_fitted(self)
+        return self._inputs.read(self._frames.columns(self, X), linear=False)
 
     @property
     def trace_(self) -> Mapping[str, Sequence[Any]]:
@@ -213,7 +222,8 @@ class MLPEstimator(PosteriorHolder):
         record = posterior.record
         trace = record.trace or learnt.trace
         told = replace(record, notes={**notes, **record.notes}, trace=trace)
-        self.posterior_ = replace(cast(Any, posterior), record=told)
+        reader = EstimatorTable.of(self, self._frames, self._inputs, linear=False)
+        self.posterior_ = replace(cast(Any, posterior), record=told, reader=reader)
         one = len(set(learnt.precisions.values())) == 1 and not isinstance(self.prior_precision, str)
         precisions = dict(learnt.precisions)
         self.prior_precision_ = next(iter(precisions.values())) if one else precisions
@@ -249,25 +259,25 @@ class MLPEstimator(PosteriorHolder):
                 f"{self.prior_precision!r}."
             ) from None
 
-    def _predicted(self, inputs: np.ndarray, **options: Any) -> Predictive:
+    def _predicted(self, rows: InputRows, **options: Any) -> Predictive:
         """Predictions of rows as the network takes them; draws are the same ones at every call."""
         if options.get("generator") is None:
             options["generator"] = self._seed
         if options.get("samples") is None and options.get("method") in (None, "sampled"):
             options["samples"] = self._samples
-        return self.posterior_.predict(inputs, **options)
+        return self.posterior_.predict(rows, **options)
 
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""
-        inputs, posterior = self.transform_inputs(X), self.posterior_
-        if not len(inputs):  # a network has to be called on a row; what it says of any has the shapes
-            return read(self._predicted(np.zeros((1, inputs.shape[1]))))[:0]
+        rows, posterior = self._rows(X), self.posterior_
+        if not len(rows):  # a network has to be called on a row; what it says of any has the shapes
+            return read(self._predicted(InputRows(np.zeros((1, rows.values.shape[1])))))[:0]
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else self._samples or 1
-        widest = max([inputs.shape[1], *self.hidden])
+        widest = max([rows.values.shape[1], *self.hidden])
         size = min(MOST_ROWS, max(1, BLOCK_NUMBERS // (draws * widest)))
-        starts = range(0, len(inputs), size)
+        starts = range(0, len(rows), size)
         with threads_for(size * draws * widest):
-            return np.concatenate([read(self._predicted(inputs[start : start + size])) for start in starts])
+            return np.concatenate([read(self._predicted(rows[start : start + size])) for start in starts])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

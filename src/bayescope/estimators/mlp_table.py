@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, cast, final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -17,7 +18,7 @@ from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.weighted import Weighted
-from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName
+from bayescope.tables.preprocessing import SPREAD_ROWS, EncodingName, Preprocessing, ScalingName
 from bayescope.tables.preprocessing_in_blocks import TableSeen
 from bayescope.tables.row_files import RowFile
 from bayescope.tables.suspicion import warn_of_numbers
@@ -87,6 +88,8 @@ class NetworkFiles:
         mean = None if all(once for *_, once in each) else sum(mass for _, mass, _ in each) / everyone
         with processes.agreed():
             inputs, values = _written(source, targets, preprocessing, weighted=mean is not None)
+        some = np.concatenate(processes.gather(_evenly(inputs)))
+        preprocessing = preprocessing.with_spread(some, None, sum(mass for _, mass, _ in each))
         longest = max(count for count, *_ in each)
         return preprocessing, cls(inputs, values, mean, everyone, longest, processes.count)
 
@@ -147,6 +150,13 @@ def _written(
         values.append(canonical.numpy())
     assert values is not None
     return inputs, values
+
+
+def _evenly(inputs: RowFile) -> np.ndarray:
+    """Rows in pieces evenly among all, shape (n, D)."""
+    every = max(1, len(inputs) // SPREAD_ROWS)
+    starts = range(0, len(inputs), every * PIECE_ROWS)
+    return np.concatenate([inputs.array(slice(start, start + PIECE_ROWS)) for start in starts])
 
 
 @final
