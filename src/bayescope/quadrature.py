@@ -217,7 +217,7 @@ def activation_nodes(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 def _crowded_rule(mean: Tensor, sd: Tensor) -> tuple[Tensor, Tensor]:
     centre = (mean / sd.clamp_min(_CROWDING)).clamp(-_FAR, _FAR)
-    w, slope, _ = _crowded(centre - _REACH, centre + _REACH, sd)
+    w, slope, _ = _crowded_grid(centre - _REACH, centre + _REACH, sd)
     z = w - centre[..., None]
     log_weights = slope.log() - 0.5 * z.square()
     return mean[..., None] + sd[..., None] * z, log_weights - torch.logsumexp(log_weights, -1, keepdim=True)
@@ -268,7 +268,7 @@ def _log_expected_central(mean: Tensor, variance: Tensor) -> Tensor:
     low = k.clamp_min(0.0) - _REACH
     high = k.clamp_min(0.0) + torch.log1p(sd.square()) / sd + _REACH
     largest = _largest(sd)
-    w, slope, step = _even(low, high, largest) if largest <= _PLAIN_SD else _crowded(low, high, sd)
+    w, slope, step = _even(low, high, largest) if largest <= _PLAIN_SD else _crowded_grid(low, high, sd)
     log_terms = logsigmoid(shift[..., None] + sd[..., None] * w) + w * (k[..., None] - 0.5 * w)
     top = log_terms.amax(-1, keepdim=True).detach()
     log_sum = ((log_terms - top).exp() * slope).sum(-1).log() + top[..., 0] + torch.log(step)
@@ -290,21 +290,34 @@ def _even_size(largest_sd: float) -> int:
     return max(22, 4 + math.ceil(24 * largest_sd))
 
 
-def _crowded(low: Tensor, high: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Nodes w = a/sd from ``low`` to ``high`` that crowd around 0, their slope dw/dt (..., S) and step in t (...).
+def _crowded_grid(low: Tensor, high: Tensor, sd: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The nodes (..., S) of `crowded` at equal steps of t, their slope dw/dt and the step in t (...)."""
+    grid = _unit_grid(_CROWDED_NODES, low)
+    w, slope, length = crowded(low[..., None], high[..., None], sd[..., None], grid)
+    return w, slope, length[..., 0] / (_CROWDED_NODES - 1)
 
-    w = asinh(ε sinh t) at equally spaced t, with ε sd = `_CROWDING`: near 0 a ≈ _CROWDING sinh t, whose steps grow with
-    ∣a∣; for ∣w∣ ≫ 1 the steps are those of t.
+
+def crowded(low: Tensor, high: Tensor, sd: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Nodes w = a/sd from ``low`` to ``high`` that crowd around 0, their slope dw/dt, and the length of t's interval.
+
+    w = asinh(ε sinh t) with ε sd = `_CROWDING`: near 0 a ≈ _CROWDING sinh t, whose steps grow with ∣a∣; for ∣w∣ ≫ 1 the
+    steps are those of t.
+
+    Args:
+        low: where the nodes begin, of any shape that broadcasts with the others.
+        high: where they end.
+        sd: the standard deviation of a.
+        places: where between the ends the nodes are, in t, from 0 to 1.
     """
-    epsilon = (_CROWDING / sd.clamp_min(_CROWDING))[..., None]
-    start, stop = (torch.asinh(torch.sinh(end)[..., None] / epsilon) for end in (low, high))
-    up = torch.exp(start + (stop - start) * _unit_grid(_CROWDED_NODES, low))
+    epsilon = _CROWDING / sd.clamp_min(_CROWDING)
+    start, stop = (torch.asinh(torch.sinh(end) / epsilon) for end in (low, high))
+    up = torch.exp(start + (stop - start) * places)
     down = up.reciprocal()
     scaled = 0.5 * epsilon * (up - down)
     square = scaled.square()
     root = torch.sqrt(1.0 + square)
     w = torch.log1p(scaled.abs() + square / (1.0 + root)).copysign(scaled)  # asinh, five times faster than torch's
-    return w, 0.5 * epsilon * (up + down) / root, (stop - start)[..., 0] / (_CROWDED_NODES - 1)
+    return w, 0.5 * epsilon * (up + down) / root, stop - start
 
 
 def _unit_grid(size: int, like: Tensor) -> Tensor:

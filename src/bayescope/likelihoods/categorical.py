@@ -14,10 +14,13 @@ from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.information import divergence, information_of_dirichlet
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
+from bayescope.likelihoods.nested_sums import SHIFTS, SIGMOID_ERROR, log_means
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, log_expected, nodes, principal_root
 from bayescope.likelihoods.targets import LabelError
 from bayescope.storage import stored
 
+# Up to so many classes are integrated by nested sums.
+_FEW = 4
 # The label that torch's losses leave out where nothing else is said.
 UNLABELLED = -100
 
@@ -30,9 +33,10 @@ class Categorical:
 
     The outcome columns are the K = C indicators of the classes. Integrals over f ~ N(mean, cov):
 
-    - "quadrature": for C = 2 the one-dimensional integral over f₁ − f₀, right to 1e-10; for more classes randomised
-      quasi-Monte Carlo on 16 × 128 fixed nodes, whose standard error `integration_error` reports. The distribution
-      of f along (1, …, 1), which softmax does not see, is taken out first.
+    - "quadrature": for C = 2 the one-dimensional integral over f₁ − f₀, right to 1e-10; for C of 3 and 4 nested sums,
+      right to 1e-5 (`nested_sums`); for more classes randomised quasi-Monte Carlo on 16 × 128 fixed nodes.
+      `integration_error` reports the standard error. The distribution of f along (1, …, 1), which softmax does not
+      see, is taken out first.
     - "mackay": the mean-field form softmax(κ_c μ_c), κ_c = (1 + πσ_c²/8)^(−½) (Lu, Ie & Sha 2020, "mean-field 0"). It
       depends on where the origin of f lies. By Stein's identity E[p_c(1 − p_c)] = ∂E[p_c]/∂μ_c, so the aleatoric part
       is κ_c p̄_c(1 − p̄_c).
@@ -218,6 +222,8 @@ class Categorical:
         places = self._places(y)
         if mean.shape[-1] == 2:
             found = Bernoulli().predictive_log_prob(*_difference(mean, root), places[:, None], "quadrature")
+        elif mean.shape[-1] <= _FEW:
+            found = torch.logsumexp(_log_shifted(mean, root, places), 0) - math.log(SHIFTS)
         else:
             found = log_expected(Categorical(), mean, root, places)
         return self._told(found, y, 0)
@@ -243,8 +249,8 @@ class Categorical:
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str = "quadrature") -> Tensor:
         """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
 
-        It is the standard deviation of the 16 scramblings' means over √16; for C = 2 it is 0, the integral being
-        one-dimensional.
+        It is the standard deviation of the means of independent scramblings or shifts of the nodes, over the root of
+        how many there are; for C = 2 it is 0, the integral being one-dimensional.
 
         Raises:
             UnsupportedError: for "mackay" and "laplace_bridge".
@@ -254,6 +260,8 @@ class Categorical:
         mean, root = _centred(mean.to(torch.float64), cov.to(torch.float64))
         if mean.shape[-1] == 2:
             return torch.zeros_like(mean)
+        if mean.shape[-1] <= _FEW:
+            return torch.hypot(_shifted(mean, root).std(0) / math.sqrt(SHIFTS), mean.new_tensor(SIGMOID_ERROR))
         scale = math.sqrt(SCRAMBLES)
         return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean(1).std(0) / scale,), *mean.shape)[0]
 
@@ -309,6 +317,30 @@ def _at_nodes(mean: Tensor, root: Tensor) -> Tensor:
     return torch.softmax(mean + shift, -1).unflatten(0, (SCRAMBLES, NODES))
 
 
+def _log_shifted(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
+    """log E[softmax(f)_k] of one class k a row, of three or four, an answer for each shift of the nodes (SHIFTS, N)."""
+    outputs = mean.shape[-1]
+    others = torch.tensor([[j for j in range(outputs) if j != k] for k in range(outputs)], device=mean.device)[classes]
+    differences = mean.gather(-1, others) - mean.gather(-1, classes[:, None])
+    own = root.gather(-2, classes[:, None, None].expand(-1, 1, root.shape[-1]))
+    contrasts = root.gather(-2, others[..., None].expand(-1, -1, root.shape[-1])) - own
+    return log_means(differences, contrasts @ contrasts.mT)
+
+
+def _shifted(mean: Tensor, root: Tensor) -> Tensor:
+    """E[softmax(f)] of three or four classes, an answer for each shift of the nodes, shape (SHIFTS, N, C).
+
+    Each class has an integral of its own, so that small probabilities are right to their own size; the largest is what
+    the others leave of 1.
+    """
+    rows, outputs = mean.shape
+    classes = torch.arange(outputs, device=mean.device).repeat(rows)
+    each = _log_shifted(mean.repeat_interleave(outputs, 0), root.repeat_interleave(outputs, 0), classes)
+    p = each.exp().reshape(SHIFTS, rows, outputs)
+    largest = p.detach().mean(0).argmax(-1)[None, :, None].expand(SHIFTS, -1, 1)
+    return p.scatter(-1, largest, 1.0 - p.scatter(-1, largest, 0.0).sum(-1, keepdim=True))
+
+
 def _rule(integral: str, table: dict[str, Any]) -> Any:
     if integral not in table:
         raise OptionError.unknown("integral", integral, _MOMENTS)
@@ -319,13 +351,22 @@ def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
     mean, root = _centred(mean, cov)
     if mean.shape[-1] == 2:
         return Bernoulli().predictive(*_difference(mean, root), "quadrature")
-    return Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), *mean.shape))
+    found = Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), *mean.shape))
+    if mean.shape[-1] > _FEW:
+        return found
+    # The nodes tell how the variance divides; its sum follows from the mean.
+    p, sums = _shifted(mean, root).mean(0), found.aleatoric + found.epistemic
+    share = torch.where(sums > 0, found.epistemic / torch.where(sums > 0, sums, 1.0), 0.0)
+    total = p * _others(p)
+    return Moments(p, (1.0 - share) * total, share * total)
 
 
 def _quadrature_mean(mean: Tensor, cov: Tensor) -> Tensor:
     mean, root = _centred(mean, cov)
     if mean.shape[-1] == 2:
         return Bernoulli().predictive_mean(*_difference(mean, root), "quadrature")
+    if mean.shape[-1] <= _FEW:
+        return _shifted(mean, root).mean(0)
     return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean((0, 1)),), *mean.shape)[0]
 
 

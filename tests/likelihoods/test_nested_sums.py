@@ -1,0 +1,122 @@
+"""Three and four classes: right to 1e-5 and as stated, from narrow Gaussians to very wide ones."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from bayescope.likelihoods import Categorical
+from bayescope.likelihoods.nested_sums import log_means
+from bayescope.quadrature import log_expected_sigmoid, normal_nodes
+
+SDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]
+
+
+def _problem(rows: int, outputs: int, sd: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Means as far apart as the Gaussian is wide, covariances of random correlations."""
+    generator = torch.Generator().manual_seed(100 * outputs + seed)
+    mean = 1.5 * max(1.0, sd) * torch.randn(rows, outputs, dtype=torch.float64, generator=generator)
+    root = torch.randn(rows, outputs, outputs + 1, dtype=torch.float64, generator=generator)
+    return mean, sd**2 * root @ root.mT / (outputs + 1)
+
+
+def _three(mean: Tensor, cov: Tensor) -> Tensor:
+    """E[softmax(f)] of three classes by a fine plain sum over f₁ − f₀, in which f₂ − f₀ is integrated to 1e-10."""
+    classes = []
+    for k in range(3):
+        others = [j for j in range(3) if j != k]
+        contrast = torch.zeros(2, 3, dtype=torch.float64)
+        contrast[:, k] = -1.0
+        contrast[torch.arange(2), others] = 1.0
+        centre, joint = mean @ contrast.mT, contrast @ cov @ contrast.mT
+        sd, cross = joint[:, 0, 0].sqrt(), joint[:, 0, 1]
+        steps = 500 + 50 * math.ceil(float(sd.max()))
+        z = torch.linspace(-9.0, 9.0, steps + 1, dtype=torch.float64)
+        d = centre[:, :1] + sd[:, None] * z
+        given = centre[:, 1:] + (cross / sd)[:, None] * z
+        rest = (joint[:, 1, 1] - (cross / sd).square())[:, None].expand_as(d)
+        log_terms = logsigmoid(-d) + log_expected_sigmoid(-logsigmoid(-d) - given, rest) - 0.5 * z.square()
+        classes.append(torch.logsumexp(log_terms, -1) + math.log(18.0 / steps / math.sqrt(2 * math.pi)))
+    return torch.stack(classes, -1).exp()
+
+
+@pytest.mark.parametrize("sd", SDS)
+def test_three_classes_are_right_to_1e_5_and_as_the_error_says(sd: float) -> None:
+    mean, cov = _problem(40, 3, sd)
+    truth = _three(mean, cov)
+    error = Categorical().predictive_mean(mean, cov, "quadrature") - truth
+    score = error / Categorical().integration_error(mean, cov)
+    assert error.abs().max() < 1e-5
+    assert 0.7 < score.square().mean().sqrt() < 1.3
+    log_prob = Categorical().predictive_log_prob(mean, cov, torch.arange(40) % 3, "quadrature")
+    rows = truth[torch.arange(40), torch.arange(40) % 3]
+    assert ((log_prob - rows.log()).abs() < 0.02)[rows > 1e-12].all()
+
+
+@pytest.mark.parametrize("sd", SDS)
+def test_four_classes_integrated_each_for_itself_sum_to_one(sd: float) -> None:
+    mean, cov = _problem(12, 4, sd)
+    logs = [Categorical().predictive_log_prob(mean, cov, torch.full((12,), k), "quadrature") for k in range(4)]
+    assert (torch.stack(logs).exp().sum(0) - 1.0).abs().max() < 1e-5
+    root, each = torch.linalg.cholesky(cov), []
+    for seed in range(8):
+        f = mean + torch.einsum("nck,sk->snc", root, normal_nodes(4, 2**13, seed=700 + seed))
+        each.append(torch.softmax(f, -1).mean(0))
+    spread = torch.stack(each).std(0) / math.sqrt(8)
+    error = Categorical().predictive_mean(mean, cov, "quadrature") - torch.stack(each).mean(0)
+    assert (error.abs() < 6 * spread + 1e-5).all()
+
+
+def test_a_rare_class_of_a_wide_gaussian_has_its_probability() -> None:
+    """The region where the last class is the largest lies 4.3 sds out, where 2,048 plain nodes see none of it."""
+    mean = torch.tensor([[0.0, 0.0, -430.0]], dtype=torch.float64)
+    cov = torch.diag_embed(torch.tensor([[1.0, 1.0, 100.0**2]], dtype=torch.float64))
+    truth = _three(mean, cov)
+    assert 5e-6 < truth[0, 2] < 1e-5
+    p, stated = (
+        getattr(Categorical(), name)(mean, cov, "quadrature") for name in ("predictive_mean", "integration_error")
+    )
+    assert (p - truth).abs()[0, 2] < 0.01 * truth[0, 2]
+    assert stated[0, 2] < 0.02 * truth[0, 2]
+    moments = Categorical().predictive(mean, cov, "quadrature")
+    assert torch.equal(moments.mean, p)
+    torch.testing.assert_close(moments.aleatoric + moments.epistemic, p * (1 - p), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("correlation", [-1.0, -0.999, 0.999, 1.0])
+def test_differences_that_nearly_determine_each_other(correlation: float) -> None:
+    """Where d₂ follows from d₁ the integrand over d₁ has a second step, which no node is near by itself."""
+    mean = torch.tensor([[-40.0, -60.0], [20.0, -90.0], [-70.0, 10.0]], dtype=torch.float64)
+    sd = torch.tensor([60.0, 90.0], dtype=torch.float64)
+    cov = torch.tensor([[1.0, correlation], [correlation, 1.0]], dtype=torch.float64) * sd[:, None] * sd
+    answers = log_means(mean, cov.expand(3, 2, 2)).exp()
+    z = torch.linspace(-9.0, 9.0, 20_001, dtype=torch.float64)
+    d = mean[:, :1] + sd[0] * z
+    rest = ((1 - correlation**2) * sd[1] ** 2).expand(d.shape)
+    given = mean[:, 1:] + correlation * sd[1] * z
+    inner = (log_expected_sigmoid(-logsigmoid(-d) - given, rest) + logsigmoid(-d) - 0.5 * z.square()).exp()
+    truth = inner.sum(-1) * 18.0 / 20_000 / math.sqrt(2 * math.pi)
+    assert (answers.mean(0) - truth).abs().max() < 1e-5
+
+
+def test_gradients_follow_stein() -> None:
+    """∂E/∂mean against central differences, and ∂E/∂cov = ½ ∂²E/∂mean²."""
+    mean, cov = _problem(3, 3, 2.0)
+    mean.requires_grad_()
+    cov.requires_grad_()
+    y = torch.tensor([0, 1, 2])
+
+    def expected(centre: Tensor) -> Tensor:
+        return Categorical().predictive_log_prob(centre, cov, y, "quadrature").exp()
+
+    slope, spread = torch.autograd.grad(expected(mean).sum(), (mean, cov))
+    step = torch.zeros_like(mean)
+    step[:, 1] = 0.05
+    with torch.no_grad():
+        up, down, at = expected(mean + step), expected(mean - step), expected(mean)
+    torch.testing.assert_close(slope[:, 1], (up - down) / 0.1, rtol=0, atol=1e-4)
+    torch.testing.assert_close(spread[:, 1, 1], 0.5 * (up + down - 2 * at) / 0.05**2, rtol=0, atol=1e-3)
