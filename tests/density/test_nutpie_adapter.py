@@ -181,6 +181,8 @@ class TestAdapter:
 
     def test_progress_counts_every_draw(self, monkeypatch):
         seen = []
+        monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the captured stream for a terminal
+        monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setattr("rich.progress.Progress.update", lambda bar, task, **now: seen.append(now))
         self.run(progress=True, chains=2)
         assert [now["completed"] for now in seen] == list(range(1, 2 * (60 + 60) + 1))
