@@ -27,6 +27,31 @@ def test_log_prob_and_gradient_are_the_gaussian_s(case):
     torch.testing.assert_close(prior.diagonal(3), precision.diagonal().to(torch.float64))
 
 
+@pytest.mark.parametrize("flat", [1, 3])
+def test_flat_intercepts_have_the_density_one(flat):
+    prior, weights = Prior([0.5, 2.0], flat=flat), torch.tensor([0.3, -1.0], dtype=torch.float64)
+    intercepts = torch.linspace(-2.0, 5.0, flat, dtype=torch.float64)
+    expected = Prior([0.5, 2.0]).log_prob(weights)
+    theta = torch.cat([weights, intercepts])
+    torch.testing.assert_close(prior.log_prob(theta), expected)
+    torch.testing.assert_close(prior.log_prob(theta.expand(2, 4, -1)), expected.expand(2, 4))
+    point = theta.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(prior.log_prob(point), point)
+    torch.testing.assert_close(prior.gradient(theta), slope)
+    assert prior.diagonal(2 + flat).tolist() == [0.5, 2.0, *[0.0] * flat]
+
+
+def test_the_precision_of_some_weights_is_replaced():
+    changed = Prior([0.5, 2.0, 3.0], 1.0, flat=2).with_precision(torch.tensor([True, False, True, False, False]), 7.0)
+    assert changed.precision.tolist() == [7.0, 2.0, 7.0]
+    assert (changed.flat, float(changed.mean)) == (2, 1.0)
+
+
+def test_a_structured_precision_has_no_flat_intercepts():
+    with pytest.raises(InputError, match="flat intercepts"):
+        Prior(DensePrecision(DENSE), flat=1)
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, [1.0, 0.0], [[1.0]], float("nan")])
 def test_bad_precisions_are_refused(bad):
     with pytest.raises(InputError):

@@ -1,4 +1,4 @@
-"""The prior over the weights: Gaussian, with a precision per weight or a full one."""
+"""The prior over the weights: Gaussian, with a precision per weight or a full one, and flat for intercepts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from bayescope.storage import stored
 @final
 @dataclass(frozen=True, init=False, eq=False)
 class Prior:
-    """p(θ) = N(mean, precision⁻¹) over P weights.
+    """p(θ) = N(mean, precision⁻¹) over P weights; the last of them, the intercepts of a linear model, may be flat.
+
+    A flat intercept has the improper density 1, so that the evidence is the integral over it.
 
     Args:
         precision: a positive number for all weights, an array of shape (P,), or a `Precision` (a posterior that
-            became the prior brings a dense one). Its unit is one over the weight's unit squared.
+            became the prior brings a dense one). Its unit is one over the weight's unit squared. With flat intercepts
+            it is a number or has shape (P − flat,).
         mean: a number for all weights or an array of shape (P,).
+        flat: how many of the last weights are flat intercepts.
 
     Raises:
         InputError: if a precision is not positive or a shape does not fit.
@@ -32,9 +36,13 @@ class Prior:
 
     precision: Tensor | Precision
     mean: Tensor
+    flat: int = 0
 
-    def __init__(self, precision: Any = 1.0, mean: Any = 0.0) -> None:
+    def __init__(self, precision: Any = 1.0, mean: Any = 0.0, flat: int = 0) -> None:
         structured = isinstance(precision, Precision)
+        if structured and flat:
+            raise InputError("prior_precision: expected numbers beside flat intercepts, got a structured precision.")
+        object.__setattr__(self, "flat", checks.count("flat", flat, least=0))
         object.__setattr__(
             self, "precision", precision if structured else checks.positive("prior_precision", precision).clone()
         )
@@ -53,7 +61,16 @@ class Prior:
             if self.precision.dim != dim:
                 raise InputError(f"prior_precision: expected {dim} weights, got a precision for {self.precision.dim}.")
             return self.precision
-        return DiagonalPrecision(_vector("prior_precision", self.precision, dim), name="the prior precision")
+        each, name = _vector("prior_precision", self.precision, dim - self.flat), "the prior precision"
+        if not self.flat:
+            return DiagonalPrecision(each, name=name)
+        return DiagonalPrecision(torch.cat([each, each.new_zeros(self.flat)]), name=name, semidefinite=True)
+
+    def with_precision(self, some: Tensor, precision: float) -> Prior:
+        """The same prior with another precision of some weights, by a mask of shape (P,) without flat intercepts."""
+        rest = some.shape[0] - self.flat
+        each = torch.where(some[:rest], precision, self.diagonal(some.shape[0])[:rest])
+        return Prior(each, self.mean, self.flat)
 
     def centre(self, dim: int) -> Tensor:
         """The mean, shape (P,)."""
@@ -64,9 +81,14 @@ class Prior:
         return self.structured(dim).diagonal()
 
     def log_prob(self, theta: Tensor) -> Tensor:
-        """log N(θ; mean, precision⁻¹), with its constants, shape (...) for θ of shape (..., P)."""
+        """log p(θ) with its constants, shape (...) for θ of shape (..., P); a flat direction has the density 1."""
         dim = theta.shape[-1]
-        return log_normal(theta.to(torch.float64) - self.centre(dim), self.structured(dim))
+        offset, precision = theta.to(torch.float64) - self.centre(dim), self.structured(dim)
+        if not self.flat:
+            return log_normal(offset, precision)
+        proper = _vector("prior_precision", self.precision, dim - self.flat)  # type: ignore[arg-type]
+        constant = proper.log().sum() - (dim - self.flat) * math.log(2 * math.pi)
+        return 0.5 * (constant - _squared_length(offset, precision))
 
     def gradient(self, theta: Tensor) -> Tensor:
         """∂ log p(θ)/∂θ = −precision (θ − mean), for θ of shape (P,)."""
@@ -76,10 +98,14 @@ class Prior:
 
 def log_normal(offset: Tensor, precision: Precision) -> Tensor:
     """log N(θ; m, A⁻¹) of offsets θ − m, with its constants, shape (...) for offsets of shape (..., P)."""
-    dim = offset.shape[-1]
-    flat = offset.reshape(-1, dim)
-    quadratic = (flat * precision.multiply(flat.mT).mT).sum(-1).reshape(offset.shape[:-1])
-    return 0.5 * (precision.logdet() - dim * math.log(2 * math.pi) - quadratic)
+    constant = precision.logdet() - offset.shape[-1] * math.log(2 * math.pi)
+    return 0.5 * (constant - _squared_length(offset, precision))
+
+
+def _squared_length(offset: Tensor, precision: Precision) -> Tensor:
+    """(θ − m)ᵀ A (θ − m), shape (...) for offsets of shape (..., P)."""
+    rows = offset.reshape(-1, offset.shape[-1])
+    return (rows * precision.multiply(rows.mT).mT).sum(-1).reshape(offset.shape[:-1])
 
 
 def _vector(name: str, value: Tensor, dim: int) -> Tensor:

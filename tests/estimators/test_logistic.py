@@ -15,7 +15,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import FunctionTransformer
 
 from bayescope.errors import (
-    BayescopeWarning,
     InputError,
     InputTypeError,
     OptionError,
@@ -51,7 +50,8 @@ def fitted(X: np.ndarray, y: np.ndarray, **options: object) -> BayesianLogisticR
         if options.get("posterior") in ("nuts", "metropolis"):
             warnings.simplefilter("ignore")  # few draws
             options = {**SHORT, **options}
-        return BayesianLogisticRegression(**{"random_state": 0, **options}).fit(X, y)
+        given = {"random_state": 0, "standardize": False, "prior_precision": 1.0, **options}
+        return BayesianLogisticRegression(**given).fit(X, y)
 
 
 @pytest.mark.parametrize("outputs", [2, 3])
@@ -184,7 +184,8 @@ def test_the_summary_tells_the_prior_with_its_units():
     X, y = binary()
     summary = fitted(X * [1.0, 1.0, 1000.0], y).summary()
     assert "inputs: as given" in summary
-    assert "0 ± 100" in summary
+    assert "f at the means of the inputs is 0 ± 10 " in summary
+    assert "f at input 0 is 0 ± 100 " in fitted(X, y, intercept_prior_precision=1e-4).summary()
     assert "standardize=True" in summary
     standardised = fitted(X * [1.0, 1.0, 1000.0], y, standardize=True).summary()
     assert "standard deviations" in standardised
@@ -361,13 +362,16 @@ def test_one_class_is_not_enough():
         BayesianLogisticRegression().fit(np.eye(3), [1, 1, 1])
 
 
-def test_an_intercept_that_its_prior_holds_back_is_told():
-    source = np.random.default_rng(0)
-    year = 2000.0 + 5.0 * source.normal(size=(300, 1))
-    y = (year[:, 0] - 2000.0 + source.logistic(size=300) > 0).astype(int)
-    with pytest.warns(BayescopeWarning, match="intercept_prior_precision: the intercept, .* holds it"):
-        BayesianLogisticRegression().fit(year, y)
-    assert BayesianLogisticRegression(standardize=True).fit(year, y).score(year, y) > 0.85  # and says nothing
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_default_prior_of_the_intercept_is_at_the_means_of_the_inputs(classes: int):
+    X, y = binary()
+    y = y + (X[:, 1] > 1) * (classes - 2)
+    ours = fitted(X, y)
+    theirs = fitted(X - X.mean(0), y, intercept_prior_precision=0.01)
+    assert ours.log_evidence_ == pytest.approx(theirs.log_evidence_, abs=1e-9)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X - X.mean(0)), atol=1e-10)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_ - ours.coef_ @ X.mean(0), atol=1e-10)
+    np.testing.assert_allclose(X @ ours.coef_.T + ours.intercept_, ours.predict_distribution(X).latent_mean, atol=1e-10)
 
 
 @pytest.mark.parametrize("posterior", ["map", "laplace", "variational", "mean_field", "ep"])

@@ -40,3 +40,7 @@ def test_the_notes_tell_what_the_prior_says():
     tuned = prior_notes(weight_prior(LinearModel(2, bias=False), 3.0, 1.0), LinearModel(2, bias=False), "the evidence")
     assert tuned["prior precision of the weights"].startswith("3, which maximises the evidence")
     assert "prior precision of the intercept" not in tuned
+    flat = prior_notes(weight_prior(model, 1.0, None), model, None)
+    assert flat["prior of the intercept"] == "flat"
+    assert "f at the means of the inputs is 0 ± 2 " in str(prior_notes(prior, model, None, centred=True))
+    assert per_feature(weight_prior(model, 2.0, None), model).tolist() == [2.0, 2.0]

@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import BayesianRidge
 from torch.testing import assert_close
 
-from bayescope.errors import ConvergenceWarning, InputError
+from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate, tune_scales
 from bayescope.linear.density import LinearDensity
@@ -143,13 +143,38 @@ def test_a_noise_of_zero_is_warned_of():
     assert scales.noise_variance < 1e-8
 
 
-def test_a_constant_has_no_noise_to_learn():
-    table = LinearDensity.of(
-        LinearModel(1), Gaussian(), Prior(), torch.arange(4.0).double()[:, None], torch.ones(4, 1).double()
-    )
-    with pytest.raises(InputError, match="vary"):
-        tune_scales(table, intercept_prior_precision=1e-4)
+@pytest.mark.parametrize("value", [0.0, 0.1, -3e7])
+def test_a_constant_has_no_noise_to_learn(value: float):
+    y = torch.full((4, 1), value, dtype=torch.float64)
+    table = LinearDensity.of(LinearModel(1), Gaussian(), Prior(), torch.arange(4.0).double()[:, None], y)
+    with pytest.warns(BayescopeWarning, match="y: expected numbers that vary, got the constant"):
+        scales = tune_scales(table, intercept_prior_precision=None)
+    assert scales.useless
+    assert 0.0 < scales.noise_variance <= 1e-20 * (value**2 or 1.0)
+    assert math.isfinite(scales.log_evidence)
     assert math.isfinite(tune_scales(table, intercept_prior_precision=1e-4, noise_variance=1.0).log_evidence)
+
+
+def test_columns_that_are_constant_hold_the_weights_at_zero():
+    y = torch.tensor([[1.0], [2.0], [4.0]], dtype=torch.float64)
+    table = LinearDensity.of(LinearModel(2), Gaussian(), Prior(), torch.zeros(3, 2).double(), y)
+    scales = tune_scales(table, intercept_prior_precision=None)
+    assert scales.useless
+    assert scales.noise_variance == pytest.approx(7.0 / 3.0)  # unbiased: Σ(y − ȳ)²/(N − 1)
+
+
+@pytest.mark.parametrize("known", [{}, {"noise_variance": 0.7}, {"prior_precision": 2.0}], ids=str)
+def test_a_flat_intercept_is_integrated_out(known: dict[str, float]):
+    """Under a proper prior of precision τ → 0 the evidence falls as √(τ/2π), and nothing else changes."""
+    table, weak = line(), 1e-12
+    flat, proper = (tune_scales(table, intercept_prior_precision=each, **known) for each in (None, weak))
+    assert flat.log_evidence == pytest.approx(proper.log_evidence - 0.5 * math.log(weak / (2 * math.pi)), rel=1e-9)
+    assert (flat.prior_precision, flat.noise_variance) == pytest.approx(
+        (proper.prior_precision, proper.noise_variance), rel=1e-6
+    )
+    prior = weight_prior(table.model, flat.prior_precision, None)
+    q = conjugate(table.model, Gaussian(flat.noise_variance), prior, table.features, table.targets)
+    assert float(q.log_evidence()) == pytest.approx(flat.log_evidence, rel=1e-10)
 
 
 def test_noise_that_is_still_to_be_learnt_is_refused():
@@ -174,7 +199,7 @@ def test_scales_do_not_move_with_the_origin_of_the_inputs(shift: float):
     y = x @ torch.tensor([1.0, -0.5, 0.2]).double() + 0.3 * torch.randn(60, dtype=torch.float64, generator=generator)
     near, far = (
         tune_scales(
-            LinearDensity.of(LinearModel(3), Gaussian(), Prior(), at, y[:, None]), intercept_prior_precision=1e-40
+            LinearDensity.of(LinearModel(3), Gaussian(), Prior(), at, y[:, None]), intercept_prior_precision=None
         )
         for at in (x, x + shift)
     )

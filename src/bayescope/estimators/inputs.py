@@ -15,7 +15,7 @@ from bayescope.posterior.missing import InputRows, Missing
 from bayescope.storage import stored
 from bayescope.tables.preprocessing import Preprocessing, Table
 
-# So many rows tell the features' scales well enough for a remark.
+# So many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
 SCALE_ROWS = 10_000
 # One precision for all weights means very different things where the features' scales differ by more than this.
 WIDE_SPAN = 10.0
@@ -32,12 +32,15 @@ class InputMap:
         transformer: a fitted scikit-learn transformer, or ``None``.
         names: of the model's inputs.
         scales: the smallest and largest standard deviation among the model's inputs, constant ones left out.
+        centre: what is taken from the model's inputs, shape (D,), their means; ``None`` where they stay as they are.
+            Under a flat intercept this changes nothing but the rounding: f = w·(x − c) + b is the same model.
     """
 
     preprocessing: Preprocessing
     transformer: Any | None
     names: tuple[str, ...]
     scales: tuple[float, float]
+    centre: np.ndarray | None = None
 
     @classmethod
     def fit(
@@ -50,6 +53,7 @@ class InputMap:
         random_state: Any,
         encoding: Any = "one_hot",
         weights: np.ndarray | None = None,
+        centred: bool = False,
     ) -> tuple[InputMap, np.ndarray]:
         """Fits the map to a table as it was read, and returns it with the mapped table.
 
@@ -61,24 +65,37 @@ class InputMap:
             random_state: of a named transformer.
             encoding: of labels, as `Preprocessing` takes it.
             weights: how often each row counts.
+            centred: whether the means of the model's inputs, over a sample of the rows, are taken from them in the end.
         """
         preprocessing, mapped = Preprocessing.fit(
             table, targets, scaling="standard" if standardize else None, encoding=encoding, weights=weights
         )
-        return cls.of(preprocessing, feature_map(features, random_state), mapped)
+        transformer = feature_map(features, random_state)
+        inputs, mapped = cls.of(preprocessing, transformer, mapped, weights, centred=centred)
+        return inputs, inputs._centred(mapped, into=mapped if transformer is None and mapped is not table else None)
 
     @classmethod
     def of(
-        cls, preprocessing: Preprocessing, transformer: Any | None, numbers: np.ndarray
+        cls,
+        preprocessing: Preprocessing,
+        transformer: Any | None,
+        numbers: np.ndarray,
+        weights: np.ndarray | None,
+        *,
+        centred: bool,
     ) -> tuple[InputMap, np.ndarray]:
-        """Fits a transformer to the preprocessed numbers of rows, or of some of them, and returns these mapped."""
+        """Fits a transformer to the preprocessed numbers of rows, or of some of them, and returns these mapped.
+
+        The mapped numbers are not centred yet.
+        """
         mapped = numbers if transformer is None else _dense(transformer.fit(numbers).transform(numbers))
-        some = mapped[:: max(1, mapped.shape[0] // SCALE_ROWS)]
+        stride = max(1, mapped.shape[0] // SCALE_ROWS)
+        some, counts = mapped[::stride], None if weights is None else weights[::stride]
         sds = some.std(axis=0)
         varying = sds[sds > 0]
         scales = (float(varying.min()), float(varying.max())) if varying.size else (0.0, 0.0)
         names = feature_names(transformer, preprocessing.names, mapped.shape[1])
-        return cls(preprocessing, transformer, names, scales), mapped
+        return cls(preprocessing, transformer, names, scales, _centre(some, counts) if centred else None), mapped
 
     def __call__(self, table: Table) -> np.ndarray:
         """The model's inputs of a table as it was read, shape (N, D)."""
@@ -106,10 +123,17 @@ class InputMap:
     def mapped(self, numbers: np.ndarray) -> np.ndarray:
         """The model's inputs of numbers that the preprocessing made, shape (N, D)."""
         if self.transformer is None:
-            return numbers
+            return self._centred(numbers)
         if not len(numbers):  # which scikit-learn's transformers refuse
             return np.empty((0, len(self.names)))
-        return _dense(self.transformer.transform(numbers))
+        return self._centred(_dense(self.transformer.transform(numbers)))
+
+    def intercept_at_zero(self, weights: np.ndarray, intercepts: np.ndarray) -> np.ndarray:
+        """f at inputs 0, shape (C,), for weights (C, D) of the centred inputs and intercepts (C,) at their centre."""
+        return intercepts.copy() if self.centre is None else intercepts - weights @ self.centre
+
+    def _centred(self, mapped: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+        return mapped if self.centre is None else np.subtract(mapped, self.centre, out=into)
 
     def notes(self) -> dict[str, str]:
         """What the inputs' units are, for a summary: a prior has units."""
@@ -164,6 +188,14 @@ class EstimatorTable:
         if self.feature_names is not None:
             known.feature_names_in_ = np.array(self.feature_names, dtype=object)
         return self.inputs.read(self.frames.table(known, table), linear=self.linear)
+
+
+def _centre(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+    """The columns' means, shape (D,); of a constant column exactly its value, which leaves zeros and no rounding."""
+    mean = mapped.mean(axis=0) if weights is None else weights @ mapped / weights.sum()
+    low, high = mapped.min(axis=0), mapped.max(axis=0)
+    centre: np.ndarray = np.where(low == high, low, mean)
+    return centre
 
 
 def _dense(table: Any) -> np.ndarray:

@@ -14,7 +14,7 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.linear_reading import LinearEstimator
-from bayescope.estimators.priors import USELESS, prior_notes, warn_of_far_intercept, weight_precision
+from bayescope.estimators.priors import USELESS, intercept_precision, prior_notes, weight_precision
 from bayescope.estimators.reading import noted, whole_or_not_at_all
 from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
@@ -40,19 +40,23 @@ from bayescope.threads import threads_for
 class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore[misc]
     """y = w·x + b + noise, with the exact posterior of w and b and the exact evidence.
 
-    The prior is w ~ N(0, 1/prior_precision) and b ~ N(0, 1/intercept_prior_precision), independent of the noise. It has
-    units: x and y are used as given unless ``standardize=True``, which scales x alone. Columns of labels are encoded as
-    numbers. Where a number is missing, the column's mean stands in for it, and an extra column of 0 and 1 marks it.
+    The prior is w ~ N(0, 1/prior_precision), independent of the noise, and flat for b, which is integrated out exactly:
+    with the default options the answer does not depend on the units or the origin of x and y. Columns of labels are
+    encoded as numbers. Where a number is missing, the column's mean stands in for it, and an extra column of 0 and 1
+    marks it.
 
     Args:
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
-            ``features``), a `Prior` with either and mean 0, or "evidence": the one that maximises the evidence.
+            ``features``), a `Prior` with either and mean 0, or "evidence": the one that maximises the evidence. Numbers
+            have units: those of y per unit of the model's inputs, which are standardised by default.
         noise_variance: in y's unit squared, a positive number or "evidence".
-        intercept_prior_precision: of b. Where y lies far from 0 in units of 100 it has to be lower.
+        intercept_prior_precision: ``None`` for a flat prior of b, of density 1, or a positive number for
+            b ~ N(0, 1/intercept_prior_precision), the value at inputs 0.
         features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn
             transformer, which is cloned and fitted.
         fit_intercept: whether there is b.
-        standardize: whether to centre and scale columns of numbers first; they are then in standard deviations.
+        standardize: whether columns of numbers are centred and divided by their standard deviations first; with
+            ``False`` one prior precision means different things for columns of different units.
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
         encoding: of labels: "one_hot", a column of 0 and 1 for each (one column for truth values); "ordinal", their
@@ -60,9 +64,11 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         random_state: of the "rbf" centres and of draws from the predictive.
 
     Attributes:
-        posterior_: over the flat weights (w, then b).
-        coef_: the posterior mean of w, shape (D,), of the model's inputs, in the order of ``weight_names_``.
-        intercept_: the posterior mean of b, a number.
+        posterior_: over the flat weights (w, then b); it answers for `transform_inputs(X)`. By default b is there f at
+            the inputs' means.
+        coef_: the posterior mean of w, shape (D,), of the model's inputs (standardised unless ``standardize=False``),
+            in the order of ``weight_names_``.
+        intercept_: the posterior mean of f where these inputs are 0, a number.
         prior_precision_: the prior precision of the weights, a number or one a feature.
         noise_variance_: the noise variance.
         log_evidence_: log p(y∣X), exact.
@@ -83,10 +89,10 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         *,
         prior_precision: Any = "evidence",
         noise_variance: Any = "evidence",
-        intercept_prior_precision: float = 1e-4,
+        intercept_prior_precision: float | None = None,
         features: Any = None,
         fit_intercept: bool = True,
-        standardize: bool = False,
+        standardize: bool = True,
         categorical: Any = None,
         encoding: str = "one_hot",
         random_state: Any = None,
@@ -119,7 +125,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
 
         Warns:
             ConvergenceWarning: if the evidence has no maximum.
-            BayescopeWarning: if the intercept's prior holds it back.
+            BayescopeWarning: if y is constant and its noise is to be learnt.
         """
         begin(self)
         on_disk = opened(X)
@@ -137,6 +143,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
             random_state=self.random_state,
             encoding=self.encoding,
             weights=row_weight,
+            centred=self._centred(),
         )
         data = rows_in_memory(mapped, Gaussian().targets(targets, 1), row_weight)
         self._infer(data, weight_notes(row_weight, len(targets)))
@@ -153,6 +160,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
             features=self.features,
             random_state=self.random_state,
             encoding=self.encoding,
+            centred=self._centred(),
         )
         source.describe(self)
         self._reader, self._inputs = source.reader, learnt.inputs
@@ -169,7 +177,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
     def _infer(self, data: Table, told: dict[str, str]) -> None:
         """Finds the posterior and sets the learned attributes."""
         model = LinearModel(len(self._inputs.names), 1, checks.flag("fit_intercept", self.fit_intercept))
-        intercept = self._intercept_precision()
+        intercept = intercept_precision(self.intercept_prior_precision)
         with threads_for(data.count * model.features):
             precision, noise, tuned_by = self._scales(model, data, intercept)
             prior, likelihood = weight_prior(model, precision, intercept), Gaussian(noise)
@@ -179,7 +187,8 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         self.noise_variance_ = noise
         weights, bias = model.unflat(posterior.mean)
         self.coef_ = weights[0].numpy().copy()
-        self.intercept_ = 0.0 if bias is None else float(bias)
+        at_zero = 0.0 if bias is None else self._inputs.intercept_at_zero(weights.numpy(), bias.numpy())[0]
+        self.intercept_ = float(at_zero)
         self.weight_names_ = (*self._inputs.names, *["intercept"] * model.bias)
         learnt = ", which maximises the evidence" if isinstance(self.noise_variance, str) else ""
         notes = {
@@ -190,17 +199,13 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
             **told,
         }
         self.posterior_ = self._bound(noted(posterior, notes))
-        warn_of_far_intercept(self.intercept_, intercept)
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """E[y∣x, data] of each row, shape (N,), and on request the standard deviation of y, noise included."""
         read = self._read(X, lambda predictive: np.concatenate([predictive.mean, predictive.variance], axis=1))
         return (read[:, 0], np.sqrt(read[:, 1])) if return_std else read[:, 0]
 
-    def _intercept_precision(self) -> float:
-        return checks.positive_number("intercept_prior_precision", self.intercept_prior_precision)
-
-    def _scales(self, model: LinearModel, data: Table, intercept: float) -> tuple[Tensor, float, str | None]:
+    def _scales(self, model: LinearModel, data: Table, intercept: float | None) -> tuple[Tensor, float, str | None]:
         """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
         precision = weight_precision(self.prior_precision, model.features)
         noise = None

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
+from bayescope import checks
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import EstimatorTable, InputMap
 from bayescope.estimators.reading import BLOCK_NUMBERS, P, PosteriorHolder, generator_from
@@ -24,6 +25,8 @@ class LinearEstimator(PosteriorHolder):
     """A table, a linear model and its posterior."""
 
     random_state: Any
+    fit_intercept: bool
+    intercept_prior_precision: float | None
     n_features_in_: int
     _reader: FrameReader
     _inputs: InputMap
@@ -54,9 +57,17 @@ class LinearEstimator(PosteriorHolder):
         return self.posterior_.predict(X, integral=integral, method=method, samples=samples, generator=source)
 
     def transform_inputs(self, X: Any) -> np.ndarray:
-        """The inputs of the posterior's model: X encoded, standardised and mapped to features, shape (N, D)."""
+        """The inputs of the posterior's model, shape (N, D): X encoded, standardised and mapped to features.
+
+        Without ``intercept_prior_precision`` they are centred in the end, and the posterior's intercept is f at their
+        means.
+        """
         check_is_fitted(self)
         return self._inputs(self._reader.table(self, X))
+
+    def _centred(self) -> bool:
+        """Whether the model's inputs are centred: the default prior of an intercept is about f at their means."""
+        return checks.flag("fit_intercept", self.fit_intercept) and self.intercept_prior_precision is None
 
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""

@@ -23,7 +23,7 @@ from bayescope.estimators.linear_posteriors import (
     refuse_all_rows,
 )
 from bayescope.estimators.linear_reading import LinearEstimator
-from bayescope.estimators.priors import per_feature, prior_notes, warn_of_far_intercept, weight_precision
+from bayescope.estimators.priors import intercept_precision, per_feature, prior_notes, weight_precision
 from bayescope.estimators.reading import (
     MissingAttributeError,
     generator_from,
@@ -56,6 +56,11 @@ from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
 from bayescope.threads import threads_for
 
+# Of the default prior of f at the inputs' means: f is in log odds, without a unit, and 10 of them are a rate of 5e-5.
+# A flat prior would not do: if a plane separates the classes, the range of b that does grows with the length of w, and
+# the evidence as a function of the weights' precision α rises as α^{-1/2} for ever.
+INTERCEPT_PRECISION = 0.01
+
 
 @final
 @stored("BayesianLogisticRegression")
@@ -65,10 +70,10 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
     Two classes have one output f = w·x + b and p(y = classes_[1]∣f) = σ(f) or Φ(f). More classes have one weight
     vector each, p(y = k∣f) = softmax(f)_k, so that renaming the classes renames the answer and changes nothing else.
 
-    The prior is w ~ N(0, 1/prior_precision) and b ~ N(0, 1/intercept_prior_precision), independent. It has units: x is
-    used as given unless ``standardize=True``, so that multiplying a feature by 10 asks for 100 times its precision.
-    Columns of labels are encoded as numbers. Where a number is missing, the column's mean stands in for it, and an
-    extra column of 0 and 1 marks it.
+    The prior is w ~ N(0, 1/prior_precision), and N(0, 10²) for f at the means of the inputs (Gelman et al. 2008 take a
+    Cauchy of that scale): with the default options the answer does not depend on the units or the origin of x. Columns
+    of labels are encoded as numbers. Where a number is missing, the column's mean stands in for it, and an extra column
+    of 0 and 1 marks it.
 
     Args:
         link: "logit" or "probit" (two classes only).
@@ -77,11 +82,14 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
             ``features``), a `Prior` with either and mean 0, or "evidence": learnt by maximising Laplace's evidence
             (also for "map", "nuts" and "metropolis"), the evidence lower bound, or expectation propagation's evidence.
-        intercept_prior_precision: of b. It is weak: f at x = 0 is 0 ± 100 before the data are seen.
+            Numbers have units: those of the model's inputs, which are standardised by default.
+        intercept_prior_precision: a positive number for b ~ N(0, 1/intercept_prior_precision), where b is f at inputs
+            0; ``None`` for N(0, 10²) at the inputs' means.
         features: a map of the inputs: ``None``, "rbf" (`RadialBasis`), "polynomial" (degree 2) or a scikit-learn
             transformer, which is cloned and fitted.
         fit_intercept: whether there is b.
-        standardize: whether to centre and scale columns of numbers first; they are then in standard deviations.
+        standardize: whether columns of numbers are centred and divided by their standard deviations first; with
+            ``False`` one prior precision means different things for columns of different units.
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
         encoding: of labels: "one_hot", a column of 0 and 1 for each (one column for truth values); "ordinal", their
@@ -96,10 +104,11 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
 
     Attributes:
         classes_: the labels, sorted.
-        posterior_: over the flat weights (W row-major, then b).
-        coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D), of the model's inputs, in the order
-            of ``weight_names_``.
-        intercept_: the posterior mean of b, shape (1,) or (K,).
+        posterior_: over the flat weights (W row-major, then b); it answers for `transform_inputs(X)`. By default b
+            is there f at the inputs' means.
+        coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D), of the model's inputs (standardised
+            unless ``standardize=False``), in the order of ``weight_names_``.
+        intercept_: the posterior mean of f where these inputs are 0, shape (1,) or (K,).
         prior_precision_: the prior precision of the weights, a number or one a feature.
         log_evidence_: log p(y∣X), where the posterior defines it.
         elbo_: a lower bound on it, for "variational" and "mean_field".
@@ -122,11 +131,11 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         *,
         link: str = "logit",
         posterior: str = "laplace",
-        prior_precision: Any = 1.0,
-        intercept_prior_precision: float = 1e-4,
+        prior_precision: Any = "evidence",
+        intercept_prior_precision: float | None = None,
         features: Any = None,
         fit_intercept: bool = True,
-        standardize: bool = False,
+        standardize: bool = True,
         categorical: Any = None,
         encoding: str = "one_hot",
         class_weight: Any = None,
@@ -190,6 +199,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
             random_state=self.random_state,
             encoding=self.encoding,
             weights=each,
+            centred=self._centred(),
         )
         model = LinearModel(mapped.shape[1], outputs, checks.flag("fit_intercept", self.fit_intercept))
         notes = {**weight_notes(each, len(codes)), **class_notes(self.class_weight, classes, factors)}
@@ -214,6 +224,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
             features=self.features,
             random_state=self.random_state,
             encoding=self.encoding,
+            centred=self._centred(),
         )
         source.describe(self)
         self._reader, self._inputs = source.reader, learnt.inputs
@@ -284,14 +295,18 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
     def _infer(self, data: Table, model: LinearModel, likelihood: Likelihood, told: dict[str, str]) -> None:
         """Fits the named posterior and sets the learned attributes."""
         precision = weight_precision(self.prior_precision, model.features)
-        intercept = checks.positive_number("intercept_prior_precision", self.intercept_prior_precision)
+        intercept = intercept_precision(self.intercept_prior_precision) or INTERCEPT_PRECISION
         prior = weight_prior(model, FIRST_PRECISION if precision is None else precision, intercept)
         density = LinearDensity(model, likelihood, prior, data)
         given = self._chain_options()
         task = Task(density, precision is None, intercept, generator_from(self.random_state), given)
         with threads_for(data.count * model.features):
             fitted = fit_posterior(self.posterior, task)
-        notes = {**self._inputs.notes(), **prior_notes(fitted.prior, model, fitted.tuned_by), **told}
+        notes = {
+            **self._inputs.notes(),
+            **prior_notes(fitted.prior, model, fitted.tuned_by, centred=self._centred()),
+            **told,
+        }
         self._effective_parameters = fitted.effective_parameters
         if fitted.effective_parameters is not None:
             notes["well-determined weights"] = f"{fitted.effective_parameters:.2f} of {model.outputs * model.features}"
@@ -302,9 +317,9 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         self.n_iter_ = max([1, *(len(steps) for steps in fitted.posterior.trace.values())])
         weights, bias = model.unflat(self.posterior_.mean)
         self.coef_ = weights.numpy().copy()
-        self.intercept_ = np.zeros(model.outputs) if bias is None else bias.numpy().copy()
+        none = np.zeros(model.outputs)
+        self.intercept_ = none if bias is None else self._inputs.intercept_at_zero(weights.numpy(), bias.numpy())
         self.weight_names_ = self._weight_names(model)
-        warn_of_far_intercept(self.intercept_, intercept)
 
     def _chain_options(self) -> dict[str, int]:
         """The options of the samplers that were given.

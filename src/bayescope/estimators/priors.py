@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import BayescopeWarning, InputError, OptionError
+from bayescope.errors import InputError, OptionError
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
-from bayescope.processes import warn_once
 
-# Prior standard deviations from 0 beyond which the intercept's prior is no longer weak.
-FAR = 3.0
 # What a summary says of a precision at the upper end of the search.
 USELESS = " at the end of its range: the features tell nothing about y, and their weights are held at 0"
 
@@ -46,41 +42,33 @@ def weight_precision(value: Any, features: int) -> Tensor | None:
     return precision
 
 
+def intercept_precision(value: Any) -> float | None:
+    """Checks ``intercept_prior_precision=``: a positive number, or ``None`` for the default prior at the inputs' means.
+
+    Raises:
+        InputError: if it is something else.
+    """
+    return None if value is None else checks.positive_number("intercept_prior_precision", value)
+
+
 def per_feature(prior: Prior, model: LinearModel) -> Tensor:
     """The precision of each feature's weights, shape (D,)."""
     return prior.diagonal(model.dim)[: model.features]
 
 
-def warn_of_far_intercept(intercept: Any, precision: float) -> None:
-    """Warns where the intercept's prior, which is meant to be weak, holds the intercept back.
-
-    That happens where the inputs lie far from 0 in their own standard deviations, or y does.
-
-    Args:
-        intercept: the posterior mean, a number or one an output.
-        precision: of its prior.
-    """
-    farthest = float(np.abs(intercept).max(initial=0.0))
-    distance = farthest * precision**0.5
-    if distance > FAR:
-        warn_once(
-            f"intercept_prior_precision: the intercept, {farthest:.4g} in size, lies {distance:.2g} standard "
-            f"deviations of its prior from 0, which holds it and the weights back. Use standardize=True, centre the "
-            f"data, or give intercept_prior_precision={farthest**-2:.1g}.",
-            BayescopeWarning,
-        )
-
-
-def prior_notes(prior: Prior, model: LinearModel, tuned_by: str | None) -> dict[str, str]:
+def prior_notes(prior: Prior, model: LinearModel, tuned_by: str | None, *, centred: bool = False) -> dict[str, str]:
     """The prior in words, with its units: it says something about the inputs as the model sees them."""
     each = per_feature(prior, model)
     low, high = float(each.min()), float(each.max())
     value = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}, one a feature"
     source = "" if tuned_by is None else f", which maximises {tuned_by}"
     notes = {"prior precision of the weights": f"{value}{source}, per (unit of f per unit of input) squared"}
-    if model.bias:
+    if prior.flat:
+        notes["prior of the intercept"] = "flat"
+    elif model.bias:
         intercept = float(prior.diagonal(model.dim)[-1])
         notes["prior precision of the intercept"] = (
-            f"{intercept:g}: f at input 0 is 0 ± {intercept**-0.5:g} before the data are seen"
+            f"{intercept:g}: f at {'the means of the inputs' if centred else 'input 0'} is 0 ± {intercept**-0.5:g} "
+            "before the data are seen"
         )
     return notes

@@ -64,6 +64,7 @@ class TableInputs:
         features: Any,
         random_state: Any,
         encoding: Any,
+        centred: bool,
     ) -> TableInputs:
         """Learns the map in one pass.
 
@@ -76,6 +77,7 @@ class TableInputs:
                 64 MiB, in a table of no more to all.
             random_state: of a named transformer.
             encoding: of labels, "one_hot" or "ordinal".
+            centred: whether the means of the model's inputs, over the rows of a sample, are taken from them.
         """
         transformer = feature_map(features, random_state)
         scaling: ScalingName | None = "standard" if standardize else None
@@ -97,12 +99,10 @@ class TableInputs:
         if not sample:
             raise source.nobody()
         columns, each = zip(*sample, strict=True)
-        numbers = preprocessing(
-            columns[0] if len(columns) == 1 else [_joined(parts) for parts in zip(*columns, strict=True)]
-        )
-        everyone = sum(source.processes.gather(total))
-        preprocessing = preprocessing.with_spread(numbers, np.concatenate(each), everyone)
-        inputs, _ = InputMap.of(preprocessing, transformer, numbers)
+        numbers = preprocessing(columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True))))
+        counts, everyone = np.concatenate(each), sum(source.processes.gather(total))
+        preprocessing = preprocessing.with_spread(numbers, counts, everyone)
+        inputs, _ = InputMap.of(preprocessing, transformer, numbers, counts, centred=centred)
         sampled = len(numbers) if transformer is not None else None
         return cls(source, inputs, rows, total, weigh, counted_once, sampled)
 
@@ -142,7 +142,7 @@ class TableInputs:
 
 
 def _stride(source: TableRows, *, everything: bool) -> int:
-    """Which rows are kept: every so-manieth."""
+    """Which rows are kept: every k-th row."""
     rows = source.table.rows
     if everything:
         return max(1, math.ceil(8 * rows * len(source.names) / SAMPLE_BYTES))

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from bayescope.errors import ConvergenceWarning, InputError
+from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import BOUNDS
@@ -27,6 +27,10 @@ from bayescope.processes import warn_once
 
 # The noise variance is sought between these multiples of the mean squared deviation of y.
 NOISE_BOUNDS = (1e-12, 1e2)
+# The noise of a constant y, whose noise cannot be learnt: this share of the constant, as a standard deviation.
+CONSTANT_NOISE = 1e-12
+# A y whose deviations from its mean are all below so many units in the last place of the mean is a constant.
+CONSTANT_DIGITS = 16 * np.finfo(float).eps
 POLISH_STEPS = 3
 
 
@@ -83,7 +87,7 @@ class Scales:
 def tune_scales(
     density: LinearDensity,
     *,
-    intercept_prior_precision: float,
+    intercept_prior_precision: float | None,
     prior_precision: float | None = None,
     noise_variance: float | None = None,
     scale: Tensor | None = None,
@@ -97,9 +101,13 @@ def tune_scales(
         2 log Z = N log(β/2π) + D log α + log(τ/(βN + τ)) − log∣S∣ − β‖y − ȳ‖² − c N ȳ² + ρᵀS⁻¹ρ,
         ρ = β Xᵀ(y − ȳ) + c N ȳ x̄.
 
+    A flat intercept, of density 1, takes one degree of freedom and leaves no rank one:
+
+        2 log Z = (N − 1) log(β/2π) − log N + D log α − log∣α I + β XᵀX∣ − β‖y − ȳ‖² + ρᵀS⁻¹ρ,    ρ = β Xᵀ(y − ȳ).
+
     Args:
         density: the table, whose N is the sum of its rows' weights; its prior and noise are not used.
-        intercept_prior_precision: τ.
+        intercept_prior_precision: τ; ``None`` for a flat intercept.
         prior_precision: α, if it is known; else it is learnt.
         noise_variance: 1/β, if it is known; else it is learnt.
         scale: what each column of X is multiplied by, shape (D,); 1 by default.
@@ -107,13 +115,18 @@ def tune_scales(
     Warns:
         ConvergenceWarning: if the maximum is at a bound other than that of useless features: α/β at the lower of
             `BOUNDS` times the largest λ, or the noise at one of `NOISE_BOUNDS` times the mean squared deviation of y.
-
-    Raises:
-        InputError: if y is constant and the noise is to be learnt.
+        BayescopeWarning: if y is constant and the noise is to be learnt: the noise is then next to nothing.
     """
     spectrum = _Spectrum.of(density, intercept_prior_precision, scale)
-    if noise_variance is None and spectrum.squares == 0.0:
-        raise InputError("y: expected numbers that vary, to learn the noise from, got a constant. Give noise_variance.")
+    if noise_variance is None and spectrum.constant:
+        value = spectrum.mean / math.sqrt(spectrum.rows)
+        noise_variance = (CONSTANT_NOISE * (abs(value) or 1.0)) ** 2
+        warn_once(
+            f"y: expected numbers that vary, got the constant {value:.6g} in each row. It leaves no noise to learn, so "
+            f"that each prediction is this constant with a standard deviation of {noise_variance**0.5:.3g}. Give "
+            "noise_variance= if y is known to be noisy.",
+            BayescopeWarning,
+        )
     search = _Search.over(spectrum, prior_precision, noise_variance)
     (q,) = density.table.agreed(search.maximum())
     alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
@@ -139,7 +152,8 @@ class _Spectrum:
         centre: √N Vᵀx̄, shape (D,); zero without an intercept.
         squares: ‖y − ȳ‖².
         mean: √N ȳ; zero without an intercept.
-        intercept: τ; 0 without an intercept.
+        intercept: τ; 0 without an intercept, and for a flat one.
+        flat: whether there is a flat intercept.
     """
 
     rows: float
@@ -149,9 +163,10 @@ class _Spectrum:
     squares: float
     mean: float
     intercept: float
+    flat: bool
 
     @classmethod
-    def of(cls, density: LinearDensity, intercept: float, scale: Tensor | None) -> _Spectrum:
+    def of(cls, density: LinearDensity, intercept: float | None, scale: Tensor | None) -> _Spectrum:
         """Reads the table twice, the second time for what is centred: XᵀX − N x̄x̄ᵀ cancels far from 0."""
         columns, bias = density.model.features, density.model.bias
         rows = density.table.total
@@ -184,8 +199,14 @@ class _Spectrum:
             vectors.mT @ (centre * root),
             float(deviations),
             float(mean) * root,
-            intercept if bias else 0.0,
+            (intercept or 0.0) if bias else 0.0,
+            bias and intercept is None,
         )
+
+    @property
+    def constant(self) -> bool:
+        """Whether y is a constant, up to the rounding of its mean."""
+        return bool(self.squares <= (CONSTANT_DIGITS * self.mean) ** 2)
 
     def log_evidence(self, point: Tensor) -> Tensor:
         """log Z, shape (...), at (log α, log β) of shape (..., 2)."""
@@ -200,13 +221,15 @@ class _Spectrum:
         determinant = precision.log().sum(-1) + along.log()
         if self.intercept:
             determinant = determinant + torch.log1p(beta * self.rows / self.intercept)
-        constant = self.rows * (log_beta - math.log(2.0 * math.pi)) + self.values.shape[0] * log_alpha
+        constant = (self.rows - self.flat) * (log_beta - math.log(2.0 * math.pi)) + self.values.shape[0] * log_alpha
+        constant = constant - self.flat * math.log(self.rows)
         return 0.5 * (constant - determinant - beta * self.squares - coupling * self.mean**2 + fitted)
 
     def best_log_beta(self, log_ratio: Tensor) -> Tensor:
         """The log β of the highest evidence for given log(α/β), shapes (T, 1), but for the intercept's prior."""
         explained = (self.projected.square() / (self.values + log_ratio.exp())).sum(-1, keepdim=True)
-        return math.log(self.rows) - (self.squares - explained).clamp(min=np.finfo(float).tiny).log()
+        freedom = max(self.rows - self.flat, np.finfo(float).tiny)
+        return math.log(freedom) - (self.squares - explained).clamp(min=np.finfo(float).tiny).log()
 
 
 @final
@@ -233,9 +256,10 @@ class _Search:
     @classmethod
     def over(cls, spectrum: _Spectrum, prior_precision: float | None, noise_variance: float | None) -> _Search:
         """The scales that are not known."""
-        largest = max(float(spectrum.values.max()), np.finfo(float).tiny)
+        largest = float(spectrum.values.max())
         deviation = max(spectrum.squares / spectrum.rows, np.finfo(float).tiny)
-        ratio = [math.log(bound * largest) for bound in BOUNDS]
+        # Columns that are all constant say nothing of α: it goes to where useless features have it.
+        ratio = [math.log(bound * (largest or spectrum.rows)) for bound in (BOUNDS if largest else BOUNDS[1:] * 2)]
         beta = [-math.log(bound * deviation) for bound in reversed(NOISE_BOUNDS)]
         log_alpha = 0.0 if prior_precision is None else math.log(prior_precision)
         log_beta = 0.0 if noise_variance is None else -math.log(noise_variance)
@@ -269,7 +293,7 @@ class _Search:
 
     def ends(self, q: Tensor) -> tuple[bool, bool]:
         """Whether α/β ended at its upper bound, and whether a free scale ended at another bound."""
-        low, high = q.numpy() <= self.low + 1e-6, q.numpy() >= self.high - 1e-6
+        low, high = (q.numpy() <= self.low + 1e-6) & (self.low < self.high), q.numpy() >= self.high - 1e-6
         useless = self.ratio_free and bool(high[0])
         return useless, bool(low.any() or high[int(self.ratio_free) :].any())
 

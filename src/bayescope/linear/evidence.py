@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from scipy.optimize import brentq
 from torch import Tensor
@@ -48,17 +47,19 @@ class TunedMode:
     useless: bool = False
 
 
-def weight_prior(model: LinearModel, prior_precision: Tensor | float, intercept_prior_precision: float) -> Prior:
+def weight_prior(model: LinearModel, prior_precision: Tensor | float, intercept_prior_precision: float | None) -> Prior:
     """N(0, diag) over (W, b): one precision for all weights or one a feature, the same in every class.
 
     Args:
         model: whose weights.
         prior_precision: a number or shape (D,), in one over (the unit of f per unit of x) squared.
-        intercept_prior_precision: in one over the unit of f squared.
+        intercept_prior_precision: in one over the unit of f squared; ``None`` for a flat intercept.
     """
     each = torch.as_tensor(prior_precision, dtype=torch.float64).expand(model.features).repeat(model.outputs)
-    intercept = each.new_full((model.outputs if model.bias else 0,), intercept_prior_precision)
-    return Prior(torch.cat([each, intercept]))
+    intercepts = model.outputs if model.bias else 0
+    if intercept_prior_precision is None:
+        return Prior(each, flat=intercepts)
+    return Prior(torch.cat([each, each.new_full((intercepts,), intercept_prior_precision)]))
 
 
 def effective_parameters(model: LinearModel, prior: Prior, precision: Precision) -> float:
@@ -204,9 +205,12 @@ def _bounds(density: LinearDensity, intercept: float) -> tuple[tuple[float, floa
     """The range of log α, and where the search begins: the expansion's best α at θ = 0, if it lets the weights move."""
     zero = torch.zeros(density.dim, dtype=torch.float64)
     expansion = Expansion.at(zero, density.read(zero), density.model, intercept)
-    largest = math.log(max(float(expansion.values[-1]), np.finfo(float).tiny))
+    # Columns that are all constant have no curvature and say nothing of α: it goes to where useless features have it.
+    informed = float(expansion.values[-1]) > 0.0
+    largest = math.log(float(expansion.values[-1]) if informed else density.table.total)
     low, high = (math.log(bound) + largest for bound in BOUNDS)
-    low, high, start = _agreed(density, low, high, min(expansion.highest(low, high), largest))
+    start = min(expansion.highest(low, high), largest) if informed else high
+    low, high, start = _agreed(density, low, high, start)
     return (low, high), start
 
 

@@ -16,6 +16,7 @@ tilted distribution has p^e, and each of the k copies adds to log Z.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -194,7 +195,7 @@ def _sweep(density: LinearDensity, sites: Sites) -> Fit:
     cavity, the sites drop out of log Z (Rasmussen & Williams 2006, eq. 3.65, here in weight space), because each
     Gaussian integral over a site is the integrand's value at its mean times a volume:
 
-        Σ_n k_n [log Ẑ_n + (a_n − μ_n)²/(2 v_n) − ½ log(σ_n²/v_n)] − ½ (m − m₀)ᵀP₀(m − m₀) + ½ log∣P₀∣ − ½ log∣A∣.
+        Σ_n k_n [log Ẑ_n + (a_n − μ_n)²/(2 v_n) − ½ log(σ_n²/v_n)] + log p(m) + ½ P log 2π − ½ log∣A∣.
     """
     prior, weights = density.prior_precision, density.weights
     copies, power = (None, None) if weights is None else (weights.clamp(min=1.0), weights.clamp(max=1.0))
@@ -213,9 +214,8 @@ def _sweep(density: LinearDensity, sites: Sites) -> Fit:
     offset = cavity_mean + cavity_variance * slope - activation
     residual = torch.maximum(offset.abs() * variance.rsqrt(), (tilted.shrinkage / rest - 1.0).abs()).max()
     rows = tilted.log_normaliser + 0.5 * (activation - cavity_mean).square() / cavity_variance - 0.5 * rest.log()
-    shift = mean - density.prior_mean
-    gaussian = prior.logdet() - precision.logdet() - shift @ prior.multiply(shift)
-    return Fit(mean, precision, sites, matched, float(residual), _times(copies, rows).sum() + 0.5 * gaussian)
+    gaussian = density.prior.log_prob(mean) + 0.5 * (density.dim * math.log(2 * math.pi) - precision.logdet())
+    return Fit(mean, precision, sites, matched, float(residual), _times(copies, rows).sum() + gaussian)
 
 
 def _times(copies: Tensor | None, each: Tensor) -> Tensor:

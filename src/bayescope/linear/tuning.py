@@ -20,8 +20,7 @@ from torch import Tensor
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import BOUNDS
-from bayescope.precision import DiagonalPrecision, Precision
-from bayescope.priors import Prior
+from bayescope.precision import Precision
 from bayescope.processes import warn_once
 
 # At the solution D − α E‖θ − m₀‖² is at most this times D.
@@ -90,7 +89,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor) -> Tun
     precisions: list[float] = []
     slope = math.nan
     for _ in range(MAX_FITS):
-        current = fit(density.with_prior(_with_precision(density.prior, tuned, math.exp(here))), current)
+        current = fit(density.with_prior(density.prior.with_precision(tuned, math.exp(here))), current)
         precisions.append(math.exp(here))
         found = torch.tensor(_slope(current, density.prior_mean, tuned, math.exp(here)), dtype=torch.float64)
         slope, mackay = density.table.agreed(found)[0].tolist()
@@ -137,17 +136,13 @@ def _range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, float]:
     return min(high, max(low, start)), low, high
 
 
-def _with_precision(prior: Prior, tuned: Tensor, precision: float) -> Prior:
-    return Prior(torch.where(tuned, precision, prior.diagonal(tuned.shape[0])), prior.mean)
-
-
 def _check(density: LinearDensity, tuned: Tensor) -> None:
     if tuned.dtype != torch.bool or tuned.shape != (density.dim,) or not tuned.any():
         raise InputError(
             f"tuned: expected a boolean mask of shape ({density.dim},) with a true entry, got {tuned.dtype} of shape "
             f"{tuple(tuned.shape)}."
         )
-    if not isinstance(density.prior_precision, DiagonalPrecision):
+    if not isinstance(density.prior.precision, Tensor):
         raise UnsupportedError("tuned: expected a prior with a precision per weight, got a dense one. Leave tuned out.")
 
 

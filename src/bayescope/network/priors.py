@@ -31,6 +31,11 @@ def network_prior(prior_precision: Any, weights: Weights) -> Prior:
     """
     if isinstance(prior_precision, Prior):
         prior_precision.structured(weights.dim)
+        if prior_precision.flat:
+            raise InputError(
+                "prior_precision: expected a proper prior for the weights of a network, got one that is flat for "
+                f"{prior_precision.flat} of them. Flat intercepts are for linear models."
+            )
         return prior_precision
     return Prior(prior_diagonal(prior_precision, weights))
 
