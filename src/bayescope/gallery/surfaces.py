@@ -66,6 +66,7 @@ def _fit(scene: Scene, posterior: str, draws: int) -> BayesianLogisticRegression
         posterior=posterior,
         features=scene.features,
         prior_precision=scene.prior_precision,
+        standardize=False,
         random_state=0,
     )
     if posterior in SAMPLERS:
