@@ -137,3 +137,20 @@ def test_a_class_of_few_rows_among_very_many_is_found():
     y[[101, 202, 303]] = 1
     model = BayesianLogisticRegression(posterior="map", prior_precision=1.0).fit(X, y)
     assert model.predict_proba(X)[:, 1].mean() == pytest.approx(1e-4, rel=0.05)  # the prior of f moves it
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_without_an_intercept_f_is_zero_at_the_origin_of_the_columns_as_given(seed: int):
+    """Standardising then scales the columns and does not move them: units change nothing, and origins do."""
+    X, new, _, rng = table(seed)
+    shift = X.std(0) - X.mean(0)
+    X, new = X + shift, new + shift
+    y = X @ (rng.standard_normal(X.shape[1]) / X.std(0)) + 0.1 * rng.standard_normal(len(X))
+    unit, _ = moved(X, rng)
+    plain = BayesianLinearRegression(fit_intercept=False).fit(X, y)
+    other = BayesianLinearRegression(fit_intercept=False).fit(X * unit, y)
+    np.testing.assert_allclose(other.predict(new * unit), plain.predict(new), **CLOSE)
+    np.testing.assert_allclose(plain.predict(np.zeros((1, X.shape[1]))), 0.0, atol=1e-9)
+    assert plain.score(X, y) > 0.9
+    proba = BayesianLogisticRegression(posterior="laplace", fit_intercept=False).fit(X, y > np.median(y))
+    np.testing.assert_allclose(proba.predict_proba(np.zeros((1, X.shape[1]))), 0.5, atol=1e-9)

@@ -158,7 +158,7 @@ def test_the_posterior_reads_the_estimators_tables(standardize: bool, tmp_path: 
     rows = frame.head(30).assign(height=lambda t: t["height"].where(t.index != 4))
     for model in (
         BayesianLinearRegression(standardize=standardize).fit(frame, y),
-        BayesianLogisticRegression(standardize=standardize).fit(frame, labels),
+        BayesianLogisticRegression(standardize=standardize, prior_precision=1.0).fit(frame, labels),
     ):
         model.save(tmp_path / "model.bayes")
         model.posterior_.save(tmp_path / "posterior.bayes")
@@ -182,7 +182,7 @@ def test_the_posterior_is_conditioned_on_rows_of_the_estimators_table():
     model = BayesianLinearRegression(standardize=True, prior_precision=1.0, noise_variance=0.1).fit(X[:150], y[:150])
     whole = model.posterior_.condition((X[150:], y[150:]))
     inputs = model.transform_inputs(X)
-    theirs = BayesianLinearRegression(prior_precision=1.0, noise_variance=0.1).fit(inputs, y)
+    theirs = BayesianLinearRegression(standardize=False, prior_precision=1.0, noise_variance=0.1).fit(inputs, y)
     np.testing.assert_allclose(whole.predict(X[:5]).mean[:, 0], theirs.predict(inputs[:5]), rtol=1e-8)
 
 

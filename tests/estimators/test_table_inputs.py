@@ -73,7 +73,7 @@ def learnt(folder: Path, processes: Any = None) -> TableInputs:
         features="rbf",
         random_state=0,
         encoding="one_hot",
-        centred=True,
+        origin="means",
     )
 
 

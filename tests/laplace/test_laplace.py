@@ -147,7 +147,8 @@ def test_a_linear_network_is_the_logistic_regression(link: str, curvature: str) 
     classes = 3 if link == "softmax" else 2
     x, y = classification(classes)
     options = {} if link == "softmax" else {"link": link}
-    table = BayesianLogisticRegression(prior_precision=0.7, intercept_prior_precision=0.05, **options)
+    given = {"prior_precision": 0.7, "intercept_prior_precision": 0.05, "standardize": False}
+    table = BayesianLogisticRegression(posterior="laplace", **given, **options)
     table.fit(x.numpy(), y.numpy())
     truth = table.posterior_
     outputs = 3 if link == "softmax" else 1

@@ -73,7 +73,9 @@ def test_mean_field_on_a_linear_regression_has_the_conditional_sds() -> None:
 )
 def test_minibatches_agree_with_quadrature_on_logistic_regression(options: dict[str, Any]) -> None:
     x, y = classes(200)
-    exact = BayesianLogisticRegression(posterior="mean_field", prior_precision=2.0, intercept_prior_precision=2.0)
+    exact = BayesianLogisticRegression(
+        posterior="mean_field", prior_precision=2.0, intercept_prior_precision=2.0, standardize=False
+    )
     p = exact.fit(x.numpy(), y.numpy()).posterior_
     q = variational(
         network(), (x, y), likelihood="bernoulli", prior_precision=2.0, batch_size=50, schedule="cosine",
@@ -89,7 +91,7 @@ def test_hyperparameters_are_those_of_the_evidence() -> None:
     """Where the bound is tight they are what type-II maximum likelihood finds."""
     x, y = line(60)
     design = torch.cat([x, torch.ones(60, 1, dtype=x.dtype)], 1)
-    exact = BayesianLinearRegression(fit_intercept=False).fit(design.numpy(), y[:, 0].numpy())
+    exact = BayesianLinearRegression(fit_intercept=False, standardize=False).fit(design.numpy(), y[:, 0].numpy())
     q = variational(
         network(), (x, y), likelihood=Gaussian("evidence"), prior_precision="evidence", groups="scalar", family="full",
         epochs=500, lr=0.05, samples=2, schedule="cosine", generator=0, progress=False,

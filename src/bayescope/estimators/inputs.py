@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -20,6 +20,8 @@ SCALE_ROWS = 10_000
 # One precision for all weights means very different things where the features' scales differ by more than this.
 WIDE_SPAN = 10.0
 
+Origin: TypeAlias = Literal["as_mapped", "means", "zero"]
+
 
 @stored("input_map")
 @final
@@ -32,8 +34,7 @@ class InputMap:
         transformer: a fitted scikit-learn transformer, or ``None``.
         names: of the model's inputs.
         scales: the smallest and largest standard deviation among the model's inputs, constant ones left out.
-        centre: what is taken from the model's inputs, shape (D,), their means; ``None`` where they stay as they are.
-            Under a flat intercept this changes nothing but the rounding: f = w·(x − c) + b is the same model.
+        centre: what is taken from the model's inputs in the end, shape (D,); ``None`` where they stay as they are.
     """
 
     preprocessing: Preprocessing
@@ -53,7 +54,7 @@ class InputMap:
         random_state: Any,
         encoding: Any = "one_hot",
         weights: np.ndarray | None = None,
-        centred: bool = False,
+        origin: Origin = "as_mapped",
     ) -> tuple[InputMap, np.ndarray]:
         """Fits the map to a table as it was read, and returns it with the mapped table.
 
@@ -65,13 +66,15 @@ class InputMap:
             random_state: of a named transformer.
             encoding: of labels, as `Preprocessing` takes it.
             weights: how often each row counts.
-            centred: whether the means of the model's inputs, over a sample of the rows, are taken from them in the end.
+            origin: what the model's inputs are measured from: "means", their means over a sample of the rows, which
+                under a flat intercept changes nothing but the rounding; "zero", the columns as given, which
+                standardising then scales and does not move: for a model without an intercept; or "as_mapped".
         """
         preprocessing, mapped = Preprocessing.fit(
             table, targets, scaling="standard" if standardize else None, encoding=encoding, weights=weights
         )
         transformer = feature_map(features, random_state)
-        inputs, mapped = cls.of(preprocessing, transformer, mapped, weights, centred=centred)
+        inputs, mapped = cls.of(preprocessing, transformer, mapped, weights, origin)
         return inputs, inputs._centred(mapped, into=mapped if transformer is None and mapped is not table else None)
 
     @classmethod
@@ -81,12 +84,11 @@ class InputMap:
         transformer: Any | None,
         numbers: np.ndarray,
         weights: np.ndarray | None,
-        *,
-        centred: bool,
+        origin: Origin,
     ) -> tuple[InputMap, np.ndarray]:
         """Fits a transformer to the preprocessed numbers of rows, or of some of them, and returns these mapped.
 
-        The mapped numbers are not centred yet.
+        The mapped numbers do not have their origin yet.
         """
         mapped = numbers if transformer is None else _dense(transformer.fit(numbers).transform(numbers))
         stride = max(1, mapped.shape[0] // SCALE_ROWS)
@@ -95,7 +97,12 @@ class InputMap:
         varying = sds[sds > 0]
         scales = (float(varying.min()), float(varying.max())) if varying.size else (0.0, 0.0)
         names = feature_names(transformer, preprocessing.names, mapped.shape[1])
-        return cls(preprocessing, transformer, names, scales, _centre(some, counts) if centred else None), mapped
+        centre = None
+        if origin == "means":
+            centre = _means(some, counts)
+        elif origin == "zero" and transformer is None and preprocessing.scaling is not None:
+            centre = preprocessing.origin()
+        return cls(preprocessing, transformer, names, scales, centre), mapped
 
     def __call__(self, table: Table) -> np.ndarray:
         """The model's inputs of a table as it was read, shape (N, D)."""
@@ -129,7 +136,7 @@ class InputMap:
         return self._centred(_dense(self.transformer.transform(numbers)))
 
     def intercept_at_zero(self, weights: np.ndarray, intercepts: np.ndarray) -> np.ndarray:
-        """f at inputs 0, shape (C,), for weights (C, D) of the centred inputs and intercepts (C,) at their centre."""
+        """f where inputs are 0 before the centre is taken, shape (C,), for weights (C, D) and intercepts (C,)."""
         return intercepts.copy() if self.centre is None else intercepts - weights @ self.centre
 
     def _centred(self, mapped: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
@@ -190,12 +197,11 @@ class EstimatorTable:
         return self.inputs.read(self.frames.table(known, table), linear=self.linear)
 
 
-def _centre(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
+def _means(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
     """The columns' means, shape (D,); of a constant column exactly its value, which leaves zeros and no rounding."""
     mean = mapped.mean(axis=0) if weights is None else weights @ mapped / weights.sum()
     low, high = mapped.min(axis=0), mapped.max(axis=0)
-    centre: np.ndarray = np.where(low == high, low, mean)
-    return centre
+    return np.asarray(np.where(low == high, low, mean))
 
 
 def _dense(table: Any) -> np.ndarray:

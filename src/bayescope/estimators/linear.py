@@ -64,7 +64,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         random_state: of the "rbf" centres and of draws from the predictive.
 
     Attributes:
-        posterior_: over the flat weights (w, then b); it answers for `transform_inputs(X)`. By default b is there f at
+        posterior_: over the flat weights (w, then b); it reads tables as the estimator does. By default its b is f at
             the inputs' means.
         coef_: the posterior mean of w, shape (D,), of the model's inputs (standardised unless ``standardize=False``),
             in the order of ``weight_names_``.
@@ -143,7 +143,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
             random_state=self.random_state,
             encoding=self.encoding,
             weights=row_weight,
-            centred=self._centred(),
+            origin=self._origin(),
         )
         data = rows_in_memory(mapped, Gaussian().targets(targets, 1), row_weight)
         self._infer(data, weight_notes(row_weight, len(targets)))
@@ -160,7 +160,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
             features=self.features,
             random_state=self.random_state,
             encoding=self.encoding,
-            centred=self._centred(),
+            origin=self._origin(),
         )
         source.describe(self)
         self._reader, self._inputs = source.reader, learnt.inputs

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.estimators.frames import FrameReader
-from bayescope.estimators.inputs import EstimatorTable, InputMap
+from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.reading import BLOCK_NUMBERS, P, PosteriorHolder, generator_from
 from bayescope.posterior import DrawsPosterior
 from bayescope.posterior.missing import InputRows
@@ -65,9 +65,11 @@ class LinearEstimator(PosteriorHolder):
         check_is_fitted(self)
         return self._inputs(self._reader.table(self, X))
 
-    def _centred(self) -> bool:
-        """Whether the model's inputs are centred: the default prior of an intercept is about f at their means."""
-        return checks.flag("fit_intercept", self.fit_intercept) and self.intercept_prior_precision is None
+    def _origin(self) -> Origin:
+        """What the model's inputs are measured from: the default prior of an intercept is about f at their means."""
+        if not checks.flag("fit_intercept", self.fit_intercept):
+            return "zero"
+        return "means" if self.intercept_prior_precision is None else "as_mapped"
 
     def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""

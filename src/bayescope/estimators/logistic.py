@@ -104,8 +104,8 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
 
     Attributes:
         classes_: the labels, sorted.
-        posterior_: over the flat weights (W row-major, then b); it answers for `transform_inputs(X)`. By default b
-            is there f at the inputs' means.
+        posterior_: over the flat weights (W row-major, then b); it reads tables as the estimator does. By default
+            its b is f at the inputs' means.
         coef_: the posterior mean of W, shape (1, D) for two classes, else (K, D), of the model's inputs (standardised
             unless ``standardize=False``), in the order of ``weight_names_``.
         intercept_: the posterior mean of f where these inputs are 0, shape (1,) or (K,).
@@ -199,7 +199,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
             random_state=self.random_state,
             encoding=self.encoding,
             weights=each,
-            centred=self._centred(),
+            origin=self._origin(),
         )
         model = LinearModel(mapped.shape[1], outputs, checks.flag("fit_intercept", self.fit_intercept))
         notes = {**weight_notes(each, len(codes)), **class_notes(self.class_weight, classes, factors)}
@@ -224,7 +224,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
             features=self.features,
             random_state=self.random_state,
             encoding=self.encoding,
-            centred=self._centred(),
+            origin=self._origin(),
         )
         source.describe(self)
         self._reader, self._inputs = source.reader, learnt.inputs
@@ -304,7 +304,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
             fitted = fit_posterior(self.posterior, task)
         notes = {
             **self._inputs.notes(),
-            **prior_notes(fitted.prior, model, fitted.tuned_by, centred=self._centred()),
+            **prior_notes(fitted.prior, model, fitted.tuned_by, centred=self._origin() == "means"),
             **told,
         }
         self._effective_parameters = fitted.effective_parameters

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescope.estimators.features import feature_map
-from bayescope.estimators.inputs import SCALE_ROWS, InputMap
+from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin
 from bayescope.estimators.reading import as_tensor
 from bayescope.estimators.table_rows import Block, TableRows
 from bayescope.linear.table import Batch, SharedTable, StreamedTable, Table
@@ -64,7 +64,7 @@ class TableInputs:
         features: Any,
         random_state: Any,
         encoding: Any,
-        centred: bool,
+        origin: Origin,
     ) -> TableInputs:
         """Learns the map in one pass.
 
@@ -77,7 +77,7 @@ class TableInputs:
                 64 MiB, in a table of no more to all.
             random_state: of a named transformer.
             encoding: of labels, "one_hot" or "ordinal".
-            centred: whether the means of the model's inputs, over the rows of a sample, are taken from them.
+            origin: what the model's inputs are measured from, as `InputMap.fit` takes it.
         """
         transformer = feature_map(features, random_state)
         scaling: ScalingName | None = "standard" if standardize else None
@@ -102,7 +102,7 @@ class TableInputs:
         numbers = preprocessing(columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True))))
         counts, everyone = np.concatenate(each), sum(source.processes.gather(total))
         preprocessing = preprocessing.with_spread(numbers, counts, everyone)
-        inputs, _ = InputMap.of(preprocessing, transformer, numbers, counts, centred=centred)
+        inputs, _ = InputMap.of(preprocessing, transformer, numbers, counts, origin)
         sampled = len(numbers) if transformer is not None else None
         return cls(source, inputs, rows, total, weigh, counted_once, sampled)
 

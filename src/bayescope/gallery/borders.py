@@ -71,9 +71,9 @@ class Borders:
         """The point estimate, and the Gaussian with full covariance that is closest to the posterior."""
         X, y = self.data
         return {
-            name: BayesianLogisticRegression(posterior=name, prior_precision=PRIOR_PRECISION, standardize=False).fit(
-                self.bumps(X), y
-            )
+            name: BayesianLogisticRegression(
+                posterior=name, prior_precision=PRIOR_PRECISION, standardize=False, intercept_prior_precision=1e-4
+            ).fit(self.bumps(X), y)
             for name in ("map", "variational")
         }
 

@@ -58,7 +58,9 @@ class Curves(NamedTuple):
 
 def fit(rows: Data, size: int) -> BayesianLinearRegression:
     """The exact posterior: weights N(0, 1), the noise known."""
-    model = BayesianLinearRegression(prior_precision=1.0, noise_variance=NOISE_SD**2, standardize=False)
+    model = BayesianLinearRegression(
+        prior_precision=1.0, noise_variance=NOISE_SD**2, standardize=False, intercept_prior_precision=1e-4
+    )
     return model.fit(bumps(rows.x, size), rows.y)
 
 

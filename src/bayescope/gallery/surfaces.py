@@ -66,6 +66,7 @@ def _fit(scene: Scene, posterior: str, draws: int) -> BayesianLogisticRegression
         posterior=posterior,
         features=scene.features,
         prior_precision=scene.prior_precision,
+        intercept_prior_precision=1e-4,
         standardize=False,
         random_state=0,
     )

@@ -285,6 +285,12 @@ class Preprocessing:
         known = zip(in_order_of(self.columns, table), self.kinds, strict=True)
         return [Column(column.name, kind, values_of_kind(column, kind)) for column, kind in known]
 
+    def origin(self) -> np.ndarray:
+        """The outputs of a row whose numbers and codes are all 0, shape (D,): scaling moves them from 0."""
+        levels = np.zeros((1, len(self.labels)), dtype=np.int64)
+        codes = np.zeros_like(levels if self.encoder is None else self.encoder.transform(levels), dtype=np.float64)
+        return self._joined(np.zeros((1, self.kinds.count("numeric"))), codes)[0]
+
     def notes(self) -> dict[str, str]:
         """What the numbers are, for a summary: a prior has their units."""
         kinds = dict(zip(self.columns, self.kinds, strict=True))
