@@ -31,7 +31,7 @@ def table(signal: float, start: float = 1.0) -> LinearDensity:
     return LinearDensity.of(LinearModel(3), Gaussian(), prior, x, y)
 
 
-def conjugate(density: LinearDensity, _: GaussianPosterior | None) -> GaussianPosterior:
+def conjugate(density: LinearDensity, _: GaussianPosterior | None, __: float = 1e-8) -> GaussianPosterior:
     return variational(density.model, density.likelihood, density.prior, density.features, density.targets)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayescope.errors import UnsupportedError
 from bayescope.estimators.priors import USELESS
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import effective_parameters, maximise_evidence, weight_prior
+from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
 from bayescope.linear.expectation_propagation import expectation_propagation
 from bayescope.linear.laplace import laplace_at, map_at
 from bayescope.linear.mode import Mode, find_mode
@@ -94,9 +94,11 @@ def _map(task: Task) -> Fitted:
 
 
 def _iterated(task: Task, infer: Infer, objective: str) -> Fitted:
-    """Inference that learns the precision by an objective of its own, from where Laplace's evidence has it."""
-    density = task.density
-    prior = _mode(task)[0].density.prior if task.tune else density.prior
+    """Inference that learns the precision by an objective of its own."""
+    density, prior = task.density, task.density.prior
+    if task.tune:
+        first = first_precision(density, task.intercept_prior_precision)
+        prior = weight_prior(density.model, first, task.intercept_prior_precision)
     posterior = infer(density.with_prior(prior), task.weights if task.tune else None)
     if task.tune:
         learnt = posterior.trace["prior_precision"][-1]

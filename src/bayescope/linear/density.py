@@ -18,6 +18,9 @@ from bayescope.models import LinearModel
 from bayescope.precision import Precision
 from bayescope.priors import Prior
 
+# J R of so many rows, with C outputs and P = C D weights, stays near the core while it is multiplied with itself.
+SPREAD_ROWS = 64
+
 
 @final
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class LinearDensity:
 
     def latent_variance(self, precision: Precision) -> Tensor:
         """J_n A⁻¹ J_nᵀ of every row in memory, shape (N, C, C), for θ of precision A."""
-        spread = Spread.of(self.model, precision)
+        spread = Spread.of(self.model, precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64)))
         blocks = Rows(self.table.count, self.model.features, self.model.outputs).blocks(self.dim)
         return torch.cat([spread(self.features[rows]) for rows in blocks])
 
@@ -252,14 +255,18 @@ class Spread:
     bias: Tensor | None
 
     @classmethod
-    def of(cls, model: LinearModel, precision: Precision) -> Spread:
-        """For θ of precision A."""
-        root = precision.sqrt_solve(torch.eye(model.dim, dtype=torch.float64))
+    def of(cls, model: LinearModel, root: Tensor) -> Spread:
+        """For a root R of the covariance A⁻¹ of θ, shape (P, P)."""
         weights, bias = model.unflat(root.mT)  # (P, C, D) and (P, C): entry p is from column p of R
         return cls(model, weights.permute(2, 1, 0).reshape(model.features, -1), None if bias is None else bias.mT)
 
     def __call__(self, x: Tensor) -> Tensor:
         """J_n A⁻¹ J_nᵀ of each row x, shape (n, C, C)."""
+        if self.model.outputs > 1:
+            return torch.cat([self._of_few(some) for some in x.split(SPREAD_ROWS)])
+        return self._of_few(x)
+
+    def _of_few(self, x: Tensor) -> Tensor:
         spread = (x @ self.weights).unflatten(-1, (self.model.outputs, self.model.dim))
         if self.bias is not None:
             spread += self.bias
@@ -274,12 +281,15 @@ def _weighted_product(x: Tensor, weights: Tensor) -> Tensor:
     NumPy sends a matrix times its own transpose to the symmetric product, half the work.
     """
     rows, columns = x.shape
-    signed = bool((weights < 0).any())
-    factor = weights if signed else weights.sqrt()
+    if bool((weights < 0).any()):
+        product = x.new_empty(columns + 1, columns + 1)
+        product[:columns, :columns] = x.mT @ (x * weights[:, None])
+        product[:columns, columns] = product[columns, :columns] = weights @ x
+        product[columns, columns] = weights.sum()
+        return product
+    factor = weights.sqrt()
     scaled = x.new_empty(rows, columns + 1)
     torch.mul(x, factor[:, None], out=scaled[:, :columns])
     scaled[:, columns] = factor
-    if not signed:
-        array = scaled.numpy()
-        return torch.from_numpy(array.T @ array)
-    return torch.cat([x.mT @ scaled, scaled.sum(0)[None]])
+    array = scaled.numpy()
+    return torch.from_numpy(array.T @ array)

@@ -131,6 +131,12 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
     return TunedMode(mode, math.exp(t), gamma, useless=gamma < USELESS)
 
 
+def first_precision(density: LinearDensity, intercept_prior_precision: float) -> float:
+    """Where a search for α begins: its best value for the likelihood's quadratic expansion at θ = 0."""
+    few = density.every(max(1, density.table.count // BOUND_ROWS))
+    return math.exp(_bounds(few, intercept_prior_precision)[1])
+
+
 def _at_mode(mode: Mode) -> float:
     """γ of Laplace's posterior at a mode."""
     gamma = effective_parameters(mode.density.model, mode.density.prior, mode.precision)

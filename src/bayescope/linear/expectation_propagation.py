@@ -124,13 +124,13 @@ def expectation_propagation(
         checks.positive("weights", weights)
     least = checks.fraction("damping", damping) if damping != 0 else 0.0
     density = compile_density(model, likelihood, prior, X, y, weights)
-    solve = partial(fixed_point, damping=least, tolerance=tolerance, max_sweeps=max_sweeps)
+    solve = partial(fixed_point, damping=least, max_sweeps=max_sweeps)
     trace: dict[str, list[float]] = {}
     notes: dict[str, str] = {}
     if tuned is None:
-        fit = solve(density, None)
+        fit = solve(density, None, tolerance)
     else:
-        tuning = tune_precision(solve, density, tuned)
+        tuning = tune_precision(solve, density, tuned, tolerance)
         fit, trace["prior_precision"] = tuning.fit, tuning.precisions
         notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the log evidence"
     trace["residual"] = list(fit.trace)
@@ -143,9 +143,9 @@ def expectation_propagation(
 def fixed_point(
     density: LinearDensity,
     start: Fit | None = None,
+    tolerance: float = 1e-8,
     *,
     damping: float = 0.0,
-    tolerance: float = 1e-8,
     max_sweeps: int = 1000,
 ) -> Fit:
     """Sweeps over all rows until no residual is above the tolerance.
@@ -153,8 +153,8 @@ def fixed_point(
     Args:
         density: a table of two classes and its prior.
         start: the solution under another prior, whose sites are started from; by default Laplace's.
-        damping: how much of the old sites every update keeps, at least.
         tolerance: of `Fit.residual`.
+        damping: how much of the old sites every update keeps, at least.
         max_sweeps: over the rows.
 
     Raises:

@@ -9,7 +9,6 @@ None of the rules draws random numbers: the same mean and covariance give the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import UnsupportedError
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Categorical, Likelihood
 from bayescope.quadrature import activation_nodes, normal_nodes
 
 # Rows × nodes × outputs that are worked on at once: what is computed from them stays in a core's cache.
@@ -38,9 +37,6 @@ class Expectation(NamedTuple):
     curvature: Tensor
 
 
-Rule = Callable[[Likelihood, Tensor, Tensor, Tensor], Expectation]
-
-
 def expected_log_likelihood(
     likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor, *, nodes: int = 512
 ) -> Expectation:
@@ -59,23 +55,15 @@ def expected_log_likelihood(
     Raises:
         UnsupportedError: if no rule is known for the likelihood; the message lists those that have one.
     """
-    rule, width = _rule(likelihood, mean.shape[-1], nodes)
-    rows = max(1, BLOCK_ENTRIES // width)
-    blocks = [
-        rule(likelihood, m, c, t) for m, c, t in zip(mean.split(rows), cov.split(rows), y.split(rows), strict=True)
-    ]
-    return Expectation(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))
-
-
-def _rule(likelihood: Likelihood, outputs: int, nodes: int) -> tuple[Rule, int]:
-    """The rule for a likelihood, and how many numbers it holds a row."""
+    outputs = mean.shape[-1]
     if likelihood.name == "gaussian":
-        return _quadratic, outputs**2
+        return _quadratic(likelihood, mean, cov, y)
     if likelihood.name in ("bernoulli", "probit") and outputs == 1:
-        return _over_activation, 128
+        parts = zip(*(each.split(BLOCK_ENTRIES // 128) for each in (mean, cov, y)), strict=True)
+        blocks = [_over_activation(likelihood, *part) for part in parts]
+        return Expectation(*(torch.cat(each) for each in zip(*blocks, strict=True)))
     if likelihood.name == "categorical":
-        z = _matched_nodes(outputs - 1, nodes)
-        return (lambda p, mean, cov, y: _over_contrasts(p, mean, cov, y, z)), nodes * outputs
+        return _over_contrasts(likelihood, mean, cov, y, _matched_nodes(outputs - 1, nodes))
     raise UnsupportedError(
         f"likelihood: expected a Bernoulli with one output, a Categorical or a Gaussian, got {likelihood.name} with "
         f"{outputs} outputs."
@@ -107,21 +95,50 @@ def _over_contrasts(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor
     working precision. By the chain rule through the Cholesky factor, with D = Σ_s w_s Uᵀ∇log p(f_s) z_sᵀ = ∂E/∂L,
     ∂E/∂(LLᵀ) = L⁻ᵀ sym(tril(LᵀD) − ½ diag(LᵀD)) L⁻¹.
     """
+    labelled = likelihood.labelled(y) if isinstance(likelihood, Categorical) else None
+    places = y if labelled is None else torch.where(labelled, y, 0)
     basis = _contrasts(mean.shape[-1])
     spread = basis.mT @ cov @ basis
     # A row of zeros in a model without bias: f does not vary, and J = 0 multiplies whatever curvature stands here.
     still = (spread.diagonal(dim1=-2, dim2=-1).sum(-1) == 0)[:, None, None]
-    root = torch.linalg.cholesky(torch.where(still, torch.eye(basis.shape[1], dtype=spread.dtype), spread))
+    eye = torch.eye(basis.shape[1], dtype=spread.dtype)
+    root = torch.linalg.cholesky(torch.where(still, eye, spread))
     steps = basis @ torch.where(still, 0.0, root)
-    f = mean + torch.einsum("nck,sk->snc", steps, z)
-    log_prob, gradient = likelihood.log_prob(f, y), likelihood.gradient(f, y)
-    by_root = torch.einsum("snc,sk->nck", gradient @ basis, z) / z.shape[0]
-    inner = (root.mT @ by_root).tril()
-    inner = 0.5 * (inner + inner.mT - torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1)))
-    half = torch.linalg.solve_triangular(root.mT, inner, upper=True)
-    by_spread = torch.linalg.solve_triangular(root.mT, half.mT, upper=True)
-    curvature = -2.0 * basis @ (0.5 * (by_spread + by_spread.mT)) @ basis.mT
-    return Expectation(log_prob.mean(0), gradient.mean(0), curvature)
+    rows = max(1, BLOCK_ENTRIES // (z.shape[0] * mean.shape[-1]))
+    parts = zip(mean.split(rows), steps.split(rows), places.split(rows), strict=True)
+    sums = [_at_nodes(*part, z) for part in parts]
+    log_prob, gradient, by_node = (torch.cat(each) for each in zip(*sums, strict=True))
+    inner = (root.mT @ (basis.mT @ by_node)).tril()
+    inner = inner + inner.mT - torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1))
+    inverse = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False) @ basis.mT
+    curvature = -(inverse.mT @ inner @ inverse)
+    if labelled is not None:
+        counted = labelled.to(mean.dtype)
+        log_prob, gradient, curvature = (
+            counted * log_prob,
+            counted[:, None] * gradient,
+            counted[:, None, None] * curvature,
+        )
+    return Expectation(log_prob, gradient, curvature)
+
+
+def _at_nodes(mean: Tensor, steps: Tensor, places: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Means over the nodes of log p_y, of ∂ log p_y/∂f and of its product with z, for n rows f = mean + steps z.
+
+    The nodes are the last dimension, where torch is fast. The entry of the label is the sum of the others with its
+    sign turned, which does not cancel as p_y → 1.
+    """
+    f = (steps @ z.mT).add_(mean[..., None])
+    f -= f.amax(1, keepdim=True)
+    label = places[:, None, None]
+    chosen = f.gather(1, label.expand(-1, 1, z.shape[0])).mean((1, 2))
+    total = f.exp_().sum(1, keepdim=True)
+    f /= total
+    gradient, by_node = -f.mean(-1, keepdim=True), f @ (z / -z.shape[0])
+    for each in (gradient, by_node):
+        where = label.expand(-1, -1, each.shape[-1])
+        each.scatter_(1, where, -each.scatter(1, where, 0.0).sum(1, keepdim=True))
+    return chosen - total.log().mean((1, 2)), gradient[..., 0], by_node
 
 
 @cache

@@ -26,6 +26,10 @@ from bayescope.processes import warn_once
 # At the solution D − α E‖θ − m₀‖² is at most this times D.
 TOLERANCE = 1e-7
 MAX_FITS = 80
+# A fit that is ε sds from its optimum has a relative slope that is off by SLOPE_ERROR ε/√D; fits are made to where that
+# is the share ROUGH of the slope.
+SLOPE_ERROR = 0.3
+ROUGH = 0.1
 # The longest step in log α: far from the solution neither a secant nor MacKay's step means much.
 LONGEST = 5.0
 
@@ -43,7 +47,7 @@ class FittedGaussian(Protocol):
 
 
 F = TypeVar("F", bound=FittedGaussian)
-Fitter = Callable[[LinearDensity, F | None], F]
+Fitter = Callable[[LinearDensity, F | None, float], F]
 
 
 @final
@@ -60,16 +64,20 @@ class Tuned(Generic[F]):
     precisions: list[float]
 
 
-def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor) -> Tuned[F]:
+def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolerance: float = 1e-8) -> Tuned[F]:
     """Finds the shared α with d/d log α = 0, by secants that stay within a bracket.
 
     Where a secant is of no use the step is MacKay's (1992), α ← γ / ‖m − m₀‖² with γ = D − α Σ Var_q, whose fixed
-    point is the same.
+    point is the same. Far from the solution the fits need not be exact: where q is ε of its sds from its optimum, the
+    relative slope (γ − α‖m − m₀‖²)/D is off by about `SLOPE_ERROR` ε/√D, as q is nowhere wider than the prior and what
+    is left to go points anywhere.
 
     Args:
-        fit: the posterior of a density, started from the solution under another prior, or from ``None``.
+        fit: the posterior of a density, started from the solution under another prior, or from ``None``, to within a
+            distance in sds of q.
         density: its prior gives the precision of the other weights, and of the tuned ones the start.
         tuned: a mask of shape (P,): the D weights that share α.
+        tolerance: the distance of the last fit.
 
     Returns:
         The fit under the maximising prior.
@@ -88,16 +96,24 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor) -> Tun
     before: tuple[float, float] | None = None
     precisions: list[float] = []
     slope = math.nan
+    error = SLOPE_ERROR / math.sqrt(int(tuned.sum()))
+    wanted = max(TOLERANCE, error * tolerance)
+    distance = max(tolerance, ROUGH / error)
     for _ in range(MAX_FITS):
-        current = fit(density.with_prior(density.prior.with_precision(tuned, math.exp(here))), current)
+        prior = density.prior.with_precision(tuned, math.exp(here))
+        current = fit(density.with_prior(prior), current, distance)
         precisions.append(math.exp(here))
         found = torch.tensor(_slope(current, density.prior_mean, tuned, math.exp(here)), dtype=torch.float64)
         slope, mackay = density.table.agreed(found)[0].tolist()
-        if abs(slope) <= TOLERANCE:
+        held = here == (high if slope > 0 else low)
+        if distance <= tolerance and (held or abs(slope) <= wanted):
+            if held:
+                _warn_of_bound(math.exp(here), slope)
             return Tuned(current, precisions)
-        if here == (high if slope > 0 else low):
-            _warn_of_bound(math.exp(here), slope)
-            return Tuned(current, precisions)
+        if held or abs(slope) <= error * distance:  # the fit must tell more before α moves on
+            distance = max(tolerance, ROUGH * distance)
+            continue
+        distance = max(tolerance, ROUGH * min(abs(slope), 1.0) / error)
         there = _proposal(here, slope, mackay, before)
         before = (here, slope)
         here = min(high, max(low, there))

@@ -11,7 +11,12 @@ stationary where (Opper & Archambeau 2009, The variational Gaussian approximatio
 
 A step goes from A to T, and in m by Newton's method for the expected Hessian; for a full covariance this is the natural
 gradient with step 1 (Khan & Lin 2017, Conjugate-computation variational inference). Both parts ascend, so that a short
-enough step raises the bound. Near the solution the last steps are combined by Anderson's extrapolation.
+enough step raises the bound. Where classes are separable A to T overshoots in a few directions, which Anderson's
+extrapolation from the last steps finds; it is what makes many weights affordable.
+
+The climb starts at the prior's mean, with the curvature there: for classes that is the largest there is, so that q is
+narrow and few rows are far from it. From Laplace's approximation, whose curvature vanishes as the classes become
+separable, q would have to come back from a covariance that is far too wide.
 """
 
 from __future__ import annotations
@@ -19,7 +24,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -31,7 +37,6 @@ from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity, Spread
 from bayescope.linear.expectations import expected_log_likelihood
 from bayescope.linear.laplace import compile_density
-from bayescope.linear.mode import find_mode
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import tune_precision
 from bayescope.models import LinearModel
@@ -46,18 +51,18 @@ OVERSHOOT = 0.8
 # Rounding and the quadrature's error, relative to the bound: a fall by less is none.
 SLACK = 1e-9
 MAX_SHORTER = 40
+# Above so many weights, what may be left to go for each, in its own standard deviations.
+MANY = 200
+SHARE = 0.03
 # The longest natural gradient that a result may have, with a warning: its bound is within 1e-6 of the maximum.
 USABLE = 1e-3
-# Steps are extrapolated from when they are this long (in standard deviations of q) or shorter, over as many of the last
-# ones, if the extrapolated step ascends at least at this share of the plain one's slope.
-NEAR = 0.3
-MEMORY = 6
+# An extrapolated step combines so many of the last ones. It is taken if it ascends at least at this share of the plain
+# step's slope, and raises the bound within SHORTER halvings.
+MEMORY = 8
 ASCENT = 0.1
-# Where as many steps have not come near, as where rows of very different weights leave q wide and far from Laplace's,
-# the mean follows each step of the covariance by up to FOLLOW of Newton's, each worth more than WORTH nats.
-PATIENCE = 40
-FOLLOW = 2
-WORTH = 1e-4
+SHORTER = 2
+# Steps that are as nearly a combination of the others are left out of it.
+DEPENDENT = 1e-12
 
 
 @final
@@ -96,6 +101,7 @@ class Fit:
         density: the log joint.
         mean: m, shape (P,).
         precision: A.
+        covariance: A⁻¹, shape (P, P).
         terms: the three terms of the bound L.
         gradient: ∂L/∂m, shape (P,).
         target: T projected on the family, shape (P, P): ∂L/∂A⁻¹ = ½ (A − T).
@@ -106,6 +112,7 @@ class Fit:
     density: LinearDensity
     mean: Tensor
     precision: Precision
+    covariance: Tensor
     terms: dict[str, Tensor]
     gradient: Tensor
     target: Tensor
@@ -117,11 +124,14 @@ class Fit:
         """The bound L."""
         return float(sum(self.terms.values()))
 
+    @cached_property
+    def _uphill(self) -> Tensor:
+        """∂L/∂A = ½ A⁻¹(T − A) A⁻¹, shape (P, P)."""
+        return 0.5 * self.covariance @ (self.target - self.precision.to_dense()) @ self.covariance
+
     def slope(self, mean: Tensor, precision: Tensor) -> float:
-        """dL for a change dm and dA: dA⁻¹ = −A⁻¹ dA A⁻¹, so that dL = ∂L/∂m·dm + ½ tr[A⁻¹(T − A) A⁻¹ dA]."""
-        ahead = self.precision.solve(self.target - self.precision.to_dense())
-        along = self.precision.solve(precision)
-        (slope,) = self.density.table.agreed(self.gradient @ mean + 0.5 * (ahead * along.mT).sum())
+        """dL for a change dm and a symmetric change dA: ∂L/∂m·dm + tr[∂L/∂A dA]."""
+        (slope,) = self.density.table.agreed(self.gradient @ mean + (self._uphill * precision).sum())
         return float(slope)
 
 
@@ -146,7 +156,7 @@ def variational(
     family: str = "full",
     tuned: Tensor | None = None,
     nodes: int = 512,
-    tolerance: float = 1e-8,
+    tolerance: float | None = None,
     max_iterations: int = 500,
 ) -> GaussianPosterior:
     """The Gaussian with the highest evidence lower bound.
@@ -163,7 +173,8 @@ def variational(
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising the bound.
         nodes: quasi-Monte-Carlo points for more than two classes, a power of two.
         tolerance: the length of the natural gradient at the solution: what is left to go in m and in A, in standard
-            deviations of q. The bound is then within about half its square of the maximum.
+            deviations of q. The bound is then within about half its square of the maximum. It is 1e-8 by default, and
+            for more than `MANY` weights `SHARE` for each, SHARE √P, where the last digits would take most of the time.
         max_iterations: for each prior precision that is tried.
 
     Returns:
@@ -191,18 +202,20 @@ def variational_of(
     family: str = "full",
     tuned: Tensor | None = None,
     nodes: int = 512,
-    tolerance: float = 1e-8,
+    tolerance: float | None = None,
     max_iterations: int = 500,
 ) -> GaussianPosterior:
     """The same for a log joint; arguments as for `variational`."""
     kind = FAMILIES[family]
+    if tolerance is None:
+        tolerance = 1e-8 if density.dim <= MANY else SHARE * math.sqrt(density.dim)
     solve = partial(_maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
     notes = {"covariance": "full" if family == "full" else "diagonal (mean field)"}
     trace: dict[str, list[float]] = {}
     if tuned is None:
-        fit = solve(density, None)
+        fit = solve(density, None, tolerance)
     else:
-        tuning = tune_precision(solve, density, tuned)
+        tuning = tune_precision(solve, density, tuned, tolerance)
         fit, trace["prior_precision"] = tuning.fit, tuning.precisions
         notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the evidence lower bound"
     trace["elbo"] = list(fit.trace)
@@ -213,31 +226,38 @@ def variational_of(
 
 
 def _maximise(
-    density: LinearDensity, start: Fit | None, *, family: Family, nodes: int, tolerance: float, max_iterations: int
+    density: LinearDensity,
+    start: Fit | None,
+    least: float,
+    *,
+    family: Family,
+    nodes: int,
+    tolerance: float,
+    max_iterations: int,
 ) -> Fit:
-    """Climbs from another prior's solution, or from Laplace's approximation."""
+    """Climbs from another prior's solution, or from the prior's mean, until the natural gradient is short enough."""
     evaluate = partial(_evaluate, density, family, nodes)
+    wanted = max(tolerance, least)
     if start is None:
-        mode = find_mode(density)
-        fit = evaluate(mode.theta, family.structure(mode.precision.to_dense()))
+        narrow = density.curvature(density.prior_mean) + density.prior_precision.to_dense()
+        fit = evaluate(density.prior_mean, family.structure(family.project(narrow)))
     else:
         fit = evaluate(start.mean, start.precision)
     history: list[tuple[Fit, Step]] = []
     trace, length = [fit.elbo], math.inf
-    for iteration in range(max_iterations):
+    for _ in range(max_iterations):
         step = _natural(fit)
         length = math.sqrt(max(step.slope, 0.0))
-        if length <= tolerance:
+        if length <= wanted:
             return replace(fit, trace=tuple(trace))
         history = [*history[-MEMORY:], (fit, step)]
-        chosen = _extrapolated(history) if length <= NEAR else step
-        fit = _climb(fit, chosen, family, evaluate, follow=length > NEAR and iteration >= PATIENCE)
+        fit = _climb(fit, step, _extrapolated(history), family, evaluate)
         trace.append(fit.elbo)
     message = (
-        f"variational: expected a natural gradient of at most {tolerance:g} sd, got {length:.3g} after "
+        f"variational: expected a natural gradient of at most {wanted:g} sd, got {length:.3g} after "
         f"{max_iterations} iterations. Raise the prior precision or max_iterations, or rescale the inputs."
     )
-    if length > USABLE:
+    if length > max(USABLE, 10.0 * wanted):
         raise ConvergenceError(message)
     warn_once(message, ConvergenceWarning)
     return replace(fit, trace=tuple(trace))
@@ -245,7 +265,8 @@ def _maximise(
 
 def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, precision: Precision) -> Fit:
     """The bound at q = N(mean, precision⁻¹), its terms and its derivatives."""
-    prior, spread = density.prior_precision, Spread.of(density.model, precision)
+    prior, root = density.prior_precision, precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64))
+    spread, covariance = Spread.of(density.model, root), root @ root.mT
 
     def block(rows: Batch) -> tuple[Tensor, ...]:
         f = density.model.forward(rows.features, mean)
@@ -260,12 +281,12 @@ def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, 
     newton = curvature + prior.to_dense()
     terms = {
         "expected log likelihood": log_likelihood,
-        "expected log prior": density.prior.log_prob(mean) - 0.5 * precision.solve(prior.to_dense()).trace(),
+        "expected log prior": density.prior.log_prob(mean) - 0.5 * (prior.to_dense() * covariance).sum(),
         "entropy": 0.5 * (density.dim * (1.0 + math.log(2 * math.pi)) - precision.logdet()),
     }
     gradient, *values = density.table.agreed(slope - prior.multiply(mean - density.prior_mean), *terms.values())
     terms = dict(zip(terms, values, strict=True))
-    return Fit(density, mean, precision, terms, gradient, family.project(newton), newton)
+    return Fit(density, mean, precision, covariance, terms, gradient, family.project(newton), newton)
 
 
 def _natural(fit: Fit) -> Step:
@@ -279,8 +300,8 @@ def _natural(fit: Fit) -> Step:
     return Step(mean, precision, fit.slope(mean, precision))
 
 
-def _extrapolated(history: list[tuple[Fit, Step]]) -> Step:
-    """Anderson's (1965) combination of the last steps, where it ascends well; else the last step.
+def _extrapolated(history: list[tuple[Fit, Step]]) -> Step | None:
+    """Anderson's (1965) combination of the last steps, where it ascends well; else ``None``.
 
     With s the points and r their steps, s + r − Σ_j γ_j (Δs_j + Δr_j), with γ the least-squares fit of r by the Δr_j:
     the affine combination of the points whose own step is expected to be the shortest, and that step. Lengths are
@@ -288,59 +309,56 @@ def _extrapolated(history: list[tuple[Fit, Step]]) -> Step:
     """
     fit, step = history[-1]
     if len(history) == 1:
-        return step
-    scale = fit.newton.diagonal().sqrt()
-    points = torch.stack([_flat(point.mean, point.precision.to_dense(), scale) for point, _ in history])
-    steps = torch.stack([_flat(each.mean, each.precision, scale) for _, each in history])
-    bend = steps.diff(dim=0)
-    gamma = torch.linalg.lstsq(bend.mT, steps[-1], driver="gelsd").solution
-    flat = steps[-1] - gamma @ (points.diff(dim=0) + bend)
-    (flat,) = fit.density.table.agreed(flat)
-    mean, precision = flat.split([scale.shape[0], scale.shape[0] ** 2])
-    mean, precision = mean / scale, precision.view_as(fit.newton) * scale * scale[:, None]
+        return None
+    scale = fit.newton.diagonal()
+    metric = 1.0 / (scale * scale[:, None])
+    pairs = list(pairwise(history))
+    means = torch.stack([after.mean - before.mean for (_, before), (_, after) in pairs])
+    precisions = torch.stack([after.precision - before.precision for (_, before), (_, after) in pairs])
+    weighed, flat = means * scale, (precisions * metric).flatten(1)
+    gram = weighed @ means.mT + flat @ precisions.flatten(1).mT
+    along = weighed @ step.mean + flat @ step.precision.flatten()
+    size = gram.diagonal().sqrt()
+    if not bool((size > 0).all()):  # two steps are the same: rounding is all that is left
+        return None
+    gamma = torch.linalg.pinv(gram / size / size[:, None], rtol=DEPENDENT, hermitian=True) @ (along / size) / size
+    (gamma,) = fit.density.table.agreed(gamma)
+    mean, precision = step.mean - gamma @ means, step.precision - torch.tensordot(gamma, precisions, 1)
+    for share, ((before, _), (after, _)) in zip(gamma, pairs, strict=True):
+        mean = mean - share * (after.mean - before.mean)
+        precision = precision - share * (after.precision.to_dense() - before.precision.to_dense())
     slope = fit.slope(mean, precision)
-    return Step(mean, precision, slope) if slope > ASCENT * step.slope else step
-
-
-def _flat(mean: Tensor, precision: Tensor, scale: Tensor) -> Tensor:
-    return torch.cat([mean * scale, (precision / scale / scale[:, None]).flatten()])
+    return Step(mean, precision, slope) if slope > ASCENT * step.slope else None
 
 
 def _climb(
-    fit: Fit, step: Step, family: Family, evaluate: Callable[[Tensor, Precision], Fit], *, follow: bool = False
+    fit: Fit, step: Step, extrapolated: Step | None, family: Family, evaluate: Callable[[Tensor, Precision], Fit]
 ) -> Fit:
-    """The first of ever shorter steps that raises the bound and, where the mean does not follow, does not overshoot."""
-    floor = fit.elbo - SLACK * (1.0 + abs(fit.elbo))
-    length, current = 1.0, fit.precision.to_dense()
-    for _ in range(MAX_SHORTER):
-        shorter = 0.5
+    """The extrapolated step where it or a half of it raises the bound, else the first of ever shorter plain steps."""
+    found = None if extrapolated is None else _raised(fit, extrapolated, family, evaluate, SHORTER)
+    found = _raised(fit, step, family, evaluate, MAX_SHORTER) if found is None else found
+    if found is None:
+        raise ConvergenceError(
+            f"variational: no step raises the bound from {fit.elbo:.6g} (slope {step.slope:.3g}). Rescale the inputs "
+            "or raise the prior precision."
+        )
+    return found
+
+
+def _raised(
+    fit: Fit, step: Step, family: Family, evaluate: Callable[[Tensor, Precision], Fit], halvings: int
+) -> Fit | None:
+    """The first of ever shorter steps that raises the bound; where rounding hides that, it must not overshoot."""
+    slack, length, current = SLACK * (1.0 + abs(fit.elbo)), 1.0, fit.precision.to_dense()
+    for _ in range(halvings):
         try:
             trial = evaluate(fit.mean + length * step.mean, family.structure(current + length * step.precision))
-            trial = _followed(trial, evaluate) if follow else trial
         except NotPositiveDefiniteError:
-            length *= shorter
+            length *= 0.5
             continue
-        slope = trial.slope(step.mean, step.precision)
-        if trial.elbo >= floor and (follow or slope >= -OVERSHOOT * step.slope):
+        if trial.elbo > fit.elbo + slack:
             return trial
-        if slope < 0:  # where it would vanish if it were linear
-            shorter = min(0.5, max(0.25, step.slope / (step.slope - slope)))
-        length *= shorter
-    raise ConvergenceError(
-        f"variational: no step raises the bound from {fit.elbo:.6g} (slope {step.slope:.3g}). Rescale the inputs or "
-        "raise the prior precision."
-    )
-
-
-def _followed(fit: Fit, evaluate: Callable[[Tensor, Precision], Fit]) -> Fit:
-    """The mean moved towards the best one for the covariance that it has."""
-    for _ in range(FOLLOW):
-        step = DensePrecision(fit.newton).solve(fit.gradient)
-        step, gain = fit.density.table.agreed(step, step @ fit.gradient)
-        if float(gain) <= WORTH:
-            return fit
-        moved = evaluate(fit.mean + step, fit.precision)
-        if moved.elbo < fit.elbo:
-            return fit
-        fit = moved
-    return fit
+        if trial.elbo >= fit.elbo - slack and trial.slope(step.mean, step.precision) >= -OVERSHOOT * step.slope:
+            return trial
+        length *= 0.5
+    return None
