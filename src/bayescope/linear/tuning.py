@@ -110,10 +110,11 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
             if held:
                 _warn_of_bound(math.exp(here), slope)
             return Tuned(current, precisions)
-        if held or abs(slope) <= error * distance:  # the fit must tell more before α moves on
-            distance = max(tolerance, ROUGH * distance)
+        uncertain = held or abs(slope) <= error * distance  # then the fit must tell more before α moves on
+        share = ROUGH * min(abs(slope), 1.0) / error
+        distance = max(tolerance, min(share, ROUGH * distance) if uncertain else share)
+        if uncertain:
             continue
-        distance = max(tolerance, ROUGH * min(abs(slope), 1.0) / error)
         there = _proposal(here, slope, mackay, before)
         before = (here, slope)
         here = min(high, max(low, there))
