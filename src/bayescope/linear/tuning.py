@@ -102,7 +102,8 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
     for _ in range(MAX_FITS):
         prior = density.prior.with_precision(tuned, math.exp(here))
         current = fit(density.with_prior(prior), current, distance)
-        precisions.append(math.exp(here))
+        if precisions[-1:] != [math.exp(here)]:
+            precisions.append(math.exp(here))
         found = torch.tensor(_slope(current, density.prior_mean, tuned, math.exp(here)), dtype=torch.float64)
         slope, mackay = density.table.agreed(found)[0].tolist()
         held = here == (high if slope > 0 else low)
