@@ -42,9 +42,12 @@ X, Y = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.aran
 
 def test_replaced_weights_are_refused_where_a_gradient_follows(module: nn.Module) -> None:
     values = [torch.zeros_like(parameter, requires_grad=True) for parameter in module.parameters()]
-    with Substituted(list(module.parameters()), values), pytest.raises(RecomputedWeightsError, match="checkpoint"):
+    with (
+        Substituted(module, list(module.parameters()), values),
+        pytest.raises(RecomputedWeightsError, match="checkpoint"),
+    ):
         module(X)
-    with torch.no_grad(), Substituted(list(module.parameters()), values), warnings.catch_warnings():
+    with torch.no_grad(), Substituted(module, list(module.parameters()), values), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch: no input has a gradient
         assert torch.equal(module(X), torch.zeros(9, 3))
 

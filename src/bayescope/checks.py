@@ -192,6 +192,9 @@ def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None) -
         ) from error
     for parameter in copied.parameters():
         parameter.grad = None
+    for part in copied.modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            part.sparse = False  # most optimisers take no sparse gradients
     return copied
 
 

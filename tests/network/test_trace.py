@@ -63,12 +63,10 @@ def test_gradients_that_the_sites_do_not_show_are_found_missing() -> None:
         return Scaled.apply(F.linear(y, m.w, m.b), m.b)
 
     module = built(lambda: Function(hidden, w=(3, 4), b=(3,)))
-    with pytest.raises(UnsupportedError, match="'b'"):
-        Network.trace(module, x)
-    # Without it the rest is exact.
-    network = Network.trace(module, x, ["w"])
+    network = Network.trace(module, x)
+    assert [(part.name, part.kind) for part in network.parts] == [("w", "linear"), ("b", "per-row")]
     plain = built(lambda: Function(lambda m, y: F.linear(y, m.w, m.b) * m.b, w=(3, 4), b=(3,)))
-    want = jacobian(plain, x, ("w",))
+    want = jacobian(plain, x, ("w", "b"))
     torch.testing.assert_close(network.tape(x).jacobian(slice(None)), want, rtol=1e-10, atol=1e-12)
 
 
@@ -211,8 +209,10 @@ def test_a_small_gradient_that_no_site_shows_is_found_missing_in_a_coarse_dtype(
         return F.linear(y, m.w) + 1e-3 * Scaled.apply(F.linear(y, m.w), m.c)
 
     module.function = f
-    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(UnsupportedError, match=r"'c'.*not seen"):
-        Network.trace(module, x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        parts = Network.trace(module, x).parts
+    assert [(part.name, part.kind) for part in parts] == [("w", "linear"), ("c", "per-row")]
+    assert "not seen" in str(parts[1].reason)
 
 
 def test_data_that_are_not_finite_are_named_as_the_cause() -> None:
@@ -224,7 +224,10 @@ def test_data_that_are_not_finite_are_named_as_the_cause() -> None:
         Network.trace(built(tower), y)
 
 
-def test_torch_func_inside_a_network_is_refused_with_advice() -> None:
+def test_torch_func_inside_a_network_is_read_row_by_row_and_has_no_last_layer() -> None:
     module = built(lambda: Function(lambda m, y: torch.func.vmap(lambda row: m.w @ row)(y), w=(3, 4)))
-    with pytest.raises(UnsupportedError, match=r"torch\.func"):
-        Network.trace(module, x)
+    (part,) = Network.trace(module, x).parts
+    assert part.kind == "per-row"
+    assert "the calls to torch cannot be recorded" in str(part.reason)
+    with pytest.raises(UnsupportedError, match=r"Name the weights that are to be random"):
+        Network.trace(module, x, "last_layer")

@@ -12,6 +12,7 @@ from torch import Tensor
 from bayescope.curvature.kinds import BELOW_BYTES, DRAWN_TOGETHER, begins_below, below_columns
 from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
 from bayescope.curvature.output_factor import DENSE, DIAGONAL
+from bayescope.errors import InputError
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import PIECE_BYTES, Network, PartInfo
 from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
@@ -99,7 +100,10 @@ class Footprint:
                 kept[storage.data_ptr()] = max(kept.get(storage.data_ptr(), 0), storage.nbytes())
             return tensor.detach()
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                recording = network.record(one)
+        except InputError:  # torch.func.grad inside of the network allows no such hooks; then nothing is recorded
             recording = network.record(one)
         f = recording.outputs
         tapes = recording.tape(torch.ones_like(f)[None]).parts

@@ -45,7 +45,7 @@ def hessian_product(
     theta = weights.flat(module).requires_grad_()
     with torch.enable_grad(), _second_derivatives():
         parameters, values = weights.parameters(module), weights.unflat(theta, module)
-        with Substituted(list(parameters.values()), [values[name] for name in parameters], _REWRITES):
+        with Substituted(module, list(parameters.values()), [values[name] for name in parameters], _REWRITES):
             f = call(module, owned(inputs, copy=True))
         observations = observe(f)
         loss = -_log_likelihood(observations.likelihood, f, observations.y)

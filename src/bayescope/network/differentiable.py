@@ -77,7 +77,7 @@ class DifferentiableNetwork:
         with reading(self.module), torch.enable_grad(), explained(self.module, x):
             answers = []
             for of_draw in zip(*values, strict=True):
-                with Substituted(parameters, [*of_draw, *constants]):
+                with Substituted(self.module, parameters, [*of_draw, *constants]):
                     answers.append(call(self.module, x).to(torch.float64))
         f = torch.stack(answers)
         return f.reshape(*theta.shape[:-1], *f.shape[1:])
@@ -118,7 +118,7 @@ class DifferentiableNetwork:
         values = values_at(self.module, self.weights, theta.detach())
 
         def f(random: Sequence[Tensor], one: Any) -> Tensor:
-            with Substituted(parameters, [*random, *constants], NESTED):
+            with Substituted(self.module, parameters, [*random, *constants], NESTED):
                 return call(self.module, as_batch(one))[0]
 
         with reading(self.module), torch.enable_grad():

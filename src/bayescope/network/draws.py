@@ -75,7 +75,7 @@ def _at(module: nn.Module, weights: Weights, x: Any, draws: Tensor, *, copy: boo
     values = values_at(module, weights, draws)
 
     def f(*of_draw: Tensor) -> Tensor:
-        with Substituted(parameters, [*of_draw, *constants]):
+        with Substituted(module, parameters, [*of_draw, *constants]):
             return call(module, owned(x, copy=copy))
 
     try:

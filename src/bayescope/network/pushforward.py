@@ -40,7 +40,7 @@ def push_forward(module: nn.Module, weights: Weights, x: Any, v: Tensor, *, copy
 
     def moved(rows: Any, chosen: slice) -> Tensor:
         def f(*values: Tensor) -> Tensor:
-            with Substituted(parameters, [*values, *constants]):
+            with Substituted(module, parameters, [*values, *constants]):
                 return call(module, owned(rows, copy=copy))
 
         def along(*way: Tensor) -> Tensor:

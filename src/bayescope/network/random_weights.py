@@ -19,7 +19,7 @@ from bayescope import checks
 from bayescope.network.forward import eager, owned
 from bayescope.network.inputs import call, count_rows
 from bayescope.network.meeting import Meeting, Site, find_sites
-from bayescope.network.substitution import Substituted
+from bayescope.network.substitution import Substituted, held_by_layers
 from bayescope.network.vectorising import vectorising
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
 
@@ -82,7 +82,7 @@ class RandomWeights:
             for name, parameter in parameters.items():
                 gaussian = gaussians[name]
                 values[id(parameter)] = gaussian if id(parameter) in sites else gaussian.draw()
-            with Meeting(values, sites, rows, _Drawn(estimator)):
+            with held_by_layers(self.module, values), Meeting(values, sites, rows, _Drawn(estimator)):
                 return call(self.module, of_pass)
 
         with eager():
@@ -102,12 +102,12 @@ def passes_at(module: nn.Module, values: Mapping[str, Tensor], inputs: Any) -> T
     parameters = [module.get_parameter(name) for name in values]
 
     def one(*of_draw: Tensor) -> Tensor:
-        with Substituted(parameters, of_draw):
+        with Substituted(module, parameters, of_draw):
             return call(module, owned(inputs, copy=True))
 
     stacked = list(values.values())
     if len(stacked[0]) == 1:
-        with eager(), Substituted(parameters, [value[0] for value in stacked]):
+        with eager(), Substituted(module, parameters, [value[0] for value in stacked]):
             return call(module, inputs)[None]
     with eager():
         return _each(module, one, *stacked)

@@ -43,7 +43,7 @@ def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor)
             some, cotangents = take_rows(inputs, block), seeds[:, block]
             try:
                 result[block] = read(module, parameters, owned(some, copy=True), cotangents)
-            except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
+            except (RuntimeError, ValueError):  # a loop over values, what vmap does not know, recomputation
                 if read is _looped:
                     raise
                 read = _looped
@@ -54,7 +54,7 @@ def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor)
 def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
     def row(one: Any, cotangents: Tensor) -> Tensor:
         def f(*values: Tensor) -> Tensor:
-            with Substituted(parameters, values, NESTED):
+            with Substituted(module, parameters, values, NESTED):
                 return call(module, as_batch(one))[0]
 
         pullback: Any = torch.func.vjp(f, *[parameter.detach() for parameter in parameters])[1]
@@ -66,27 +66,37 @@ def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, se
 
 
 def _looped(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
+    """A row after another with the parameters themselves, as plain automatic differentiation has it."""
+    for parameter in parameters:
+        parameter.requires_grad_()
     result = []
     for n in range(count_rows(inputs)):
-        leaves = [parameter.detach().requires_grad_() for parameter in parameters]
-        with torch.enable_grad(), Substituted(parameters, leaves):
+        with torch.enable_grad():
             f = call(module, take_rows(inputs, slice(n, n + 1)))
-        result.append(_one_row(f, leaves, seeds[:, n : n + 1]))
+        result.append(_one_row(f, parameters, seeds[:, n : n + 1]))
     return torch.stack(result)
 
 
 def _one_row(f: Tensor, leaves: Sequence[Tensor], seeds: Tensor) -> Tensor:
     """(K, p) from the graph of one row."""
+    if not f.requires_grad:
+        return _side_by_side([leaf.new_zeros(len(seeds), *leaf.shape) for leaf in leaves], leaves)
     try:
         gradients = pull_back(f, leaves, seeds)
     except RuntimeError:  # a custom backward pass that takes one cotangent at a time
-        each = [torch.autograd.grad(f, leaves, s, retain_graph=True, materialize_grads=True) for s in seeds]
+        options = {"retain_graph": True, "materialize_grads": True}
+        each = [map(dense, torch.autograd.grad(f, leaves, s, **options)) for s in seeds]
         gradients = [torch.stack(of_one) for of_one in zip(*each, strict=True)]
     filled = [
         leaf.new_zeros(len(seeds), *leaf.shape) if gradient is None else gradient
         for leaf, gradient in zip(leaves, gradients, strict=True)
     ]
     return _side_by_side(filled, leaves)
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """A gradient with all its zeros: that of an embedding may come without them."""
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _side_by_side(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:

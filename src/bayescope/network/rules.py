@@ -173,7 +173,8 @@ def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) 
         (view, leaf), *_ = met
         outputs = result if isinstance(result, list | tuple) else (result,)
         settled = view.expanded and func in SETTLES
-        if not settled and all(output is leaf or output._base is leaf for output in outputs):
+        same = all(output.dtype == leaf.dtype for output in outputs)  # and not complex numbers that are pairs in it
+        if not settled and same and all(output is leaf or output._base is leaf for output in outputs):
             views = [notes.register(view.viewed(output, expanded=func in EXPANDS)) for output in outputs]
             return views[0] if isinstance(result, Tensor) else tuple(views)
         if not settled and func in COPIES and result.shape == leaf.shape and result.stride() == leaf.stride():

@@ -22,6 +22,7 @@ from bayescope.network.draws import ROWS, blocks, widest
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, count_rows, take_rows
 from bayescope.network.meeting import Meeting, find_sites
+from bayescope.network.substitution import held_by_layers
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.reparameterization import GaussianTensor, local_sd
@@ -134,7 +135,8 @@ class _Sampler:
 
         def f(of_units: dict[int, Tensor], of_weights: dict[int, Tensor]) -> Tensor:
             known: dict[int, Any] = {**constant, **self.gaussians, **of_weights}
-            with Meeting(known, dict.fromkeys(self.gaussians, 0), count_rows(x), _Shared(of_units)):
+            meeting = Meeting(known, dict.fromkeys(self.gaussians, 0), count_rows(x), _Shared(of_units))
+            with held_by_layers(self.module, known), meeting:
                 return call(self.module, owned(x, copy=self.copy))
 
         try:

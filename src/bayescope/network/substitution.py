@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, Self, final
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
@@ -19,9 +20,11 @@ Rewrites = Mapping[Callable[..., Any], Callable[..., Any]]
 class Substituted(TorchFunctionMode):
     """Puts values in the place of parameters in every call to torch, whoever holds the parameter.
 
-    ``torch.func.functional_call`` swaps the attributes of modules, which an alias elsewhere does not see.
+    ``torch.func.functional_call`` swaps the attributes of modules, which an alias elsewhere does not see. A
+    ``torch.autograd.Function`` is no call to torch: what it takes from the layers is swapped there as well.
 
     Args:
+        module: the network, whose layers hold the values for as long.
         parameters: those to be replaced.
         values: what takes the place of each.
         rewrites: functions that are run instead of some of torch's; they may return ``NotImplemented``.
@@ -31,11 +34,25 @@ class Substituted(TorchFunctionMode):
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], values: Sequence[Tensor], rewrites: Rewrites = MappingProxyType({})
+        self,
+        module: nn.Module,
+        parameters: Sequence[Tensor],
+        values: Sequence[Tensor],
+        rewrites: Rewrites = MappingProxyType({}),
     ) -> None:
         super().__init__()
+        self._module, self._held = module, ExitStack()
         self._values = {id(parameter): value for parameter, value in zip(parameters, values, strict=True)}
+        self._met = self._values | {id(value): value for value in values}
         self._rewrites, self._own = rewrites, OwnWeights()
+
+    def __enter__(self) -> Self:
+        self._held.enter_context(held_by_layers(self._module, self._values))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._held.pop_all().__exit__(*error)
+        super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = tuple(map(self._replaced, args))
@@ -50,8 +67,29 @@ class Substituted(TorchFunctionMode):
     def _replaced(self, value: Any) -> Any:
         if isinstance(value, tuple | list | dict):
             return tree_map(self._replaced, value)
-        replacement = self._values.get(id(value))
+        replacement = self._met.get(id(value))
         if replacement is None:
             return value
         self._own.check()
         return replacement
+
+
+@contextmanager
+def held_by_layers(module: nn.Module, values: Mapping[int, Any]) -> Iterator[None]:
+    """Has the layers of a network hold tensors in the place of parameters.
+
+    Args:
+        module: the network.
+        values: by the id of a parameter; what is no tensor leaves it in its place.
+    """
+    tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (layer._parameters, dict(layer._parameters)) for layer in module.modules()
+    ]
+    try:
+        for held, found in before:
+            held.update({name: tensors[id(p)] for name, p in found.items() if id(p) in tensors})
+        yield
+    finally:
+        for held, found in before:
+            held.update(found)

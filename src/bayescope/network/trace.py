@@ -23,7 +23,7 @@ from bayescope.network.last_layer import last_layer
 from bayescope.network.layout import Layout, layouts
 from bayescope.network.parts import MatrixPart, Part, Reading
 from bayescope.network.recording import autocast_now, checked_outputs, tape_dtype
-from bayescope.network.rowwise import rowwise
+from bayescope.network.rowwise import dense, rowwise
 from bayescope.network.sites import Site
 from bayescope.network.treatment import Treatment
 from bayescope.network.weights import Weights
@@ -35,6 +35,7 @@ PROBES = len(ORDER)
 FEWER = 3
 
 UNSEEN = "it is not seen where it is used"
+UNRECORDED = "the calls to torch cannot be recorded"
 
 # What two ways of computing one number may differ by: relative to its own size, and the share of the largest of all
 # gradients below which a gradient counts as rounding noise (the bias of a key in attention has gradient zero).
@@ -83,13 +84,24 @@ def trace(module: nn.Module, inputs: Any, choice: Any) -> Trace:
         reference = probe.gradients(weights)
         reasons: dict[str, str] = {}
         for _ in range(2 * len(weights.names) + 1):  # each round moves at least one parameter to the reading by rows
-            found = probe.treat(weights, reasons)
+            try:
+                found = probe.treat(weights, reasons)
+            except UnsupportedError as error:
+                if len(reasons) == len(weights.names):
+                    raise
+                _demote(reasons, {name: _unrecorded(error) for name in weights.names if name not in reasons})
+                continue
             if not found.refused:
                 found = replace(found, refused=probe.wrong(weights, found, reference, reasons))
             if not found.refused:
                 return Trace(weights, found.treatment, reasons, found.head)
             _demote(reasons, found.refused)
     raise AssertionError("a parameter was refused that is read row by row")
+
+
+def _unrecorded(error: UnsupportedError) -> str:
+    lines = str(error.__cause__ or error).strip().splitlines()
+    return f"{UNRECORDED}: {lines[0] if lines else type(error.__cause__).__name__}"
 
 
 def _demote(reasons: dict[str, str], refused: Mapping[str, str]) -> None:
@@ -220,7 +232,7 @@ class Probe:
         if all(gradient is None for gradient in gradients):
             raise InputError("weights: expected weights that the network's output depends on, got none.")
         pairs = zip(parameters.items(), gradients, strict=True)
-        return {name: torch.zeros_like(value) if gradient is None else gradient for (name, value), gradient in pairs}
+        return {name: torch.zeros_like(value) if g is None else dense(g) for (name, value), g in pairs}
 
     def record(
         self, names: frozenset[str], overwritten: frozenset[Hashable] = frozenset(), rows: int = PROBES
@@ -234,8 +246,8 @@ class Probe:
             f, notes = forward(self.module, names, owned(take_rows(self.inputs, slice(rows)), copy=True), overwritten)
         except RuntimeError as error:  # it has run by itself
             raise UnsupportedError(
-                f"model: expected a network whose calls to torch can be recorded, got: {error} "
-                "Write what is in torch.func (vmap, grad, jvp) in plain calls to torch."
+                f"model: expected a network whose calls to torch can be recorded, got: {error} Name the weights that "
+                "are to be random (weights=...): without a name for the last layer they can still be read row by row."
             ) from error
         return _Recorded(f, notes.sites, self.seeds[:rows, :rows])
 

@@ -107,7 +107,7 @@ class Weights:
 
         Raises:
             OptionError: if a name or glob matches no parameter; the message has the closest name or lists them.
-            InputError: if a chosen parameter is frozen, a mask has another shape, or nothing is chosen.
+            InputError: if a chosen parameter is frozen or complex, a mask has another shape, or nothing is chosen.
         """
         if isinstance(choice, Weights):
             return choice
@@ -131,6 +131,7 @@ class Weights:
             names = set(last_layer())
         else:
             names = _matching(module, trainable, choice)
+        _check_real({name: parameter for name, parameter in trainable.items() if name in names})
         return cls(
             tuple(name for name in trainable if name in names),
             tuple(parameter.shape for name, parameter in trainable.items() if name in names),
@@ -214,6 +215,15 @@ class Weights:
 
     def _kept(self, name: str, device: torch.device) -> Tensor:
         return torch.nonzero(self.masks[name].flatten()).squeeze(-1).to(device)
+
+
+def _check_real(chosen: Mapping[str, Tensor]) -> None:
+    for name, parameter in chosen.items():
+        if parameter.is_complex():
+            raise InputError(
+                f"weights: expected real numbers, got complex ones in {name!r}. Keep them as pairs of real numbers "
+                "(torch.view_as_complex(self.w) with a last axis of 2), or leave them out of `weights`."
+            )
 
 
 def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

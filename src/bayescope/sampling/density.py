@@ -114,7 +114,7 @@ class NetworkDensity:
         values = values_at(self.module, self.weights, theta)
         total = theta.new_zeros(())
         for x, y in self._blocks:
-            with Substituted(parameters, [*values, *constants]):
+            with Substituted(self.module, parameters, [*values, *constants]):
                 f = call(self.module, owned(x, copy=True))  # which it may write over
             total = total + log_likelihood(self.likelihood, f, y).to(theta)
         return total

@@ -105,7 +105,7 @@ class Stack(nn.Module):
     def _one(self, tensors: Sequence[Tensor], inputs: Any) -> Tensor:
         """f of one network, whose buffers are written in place where it writes its own."""
         form = self._form[0]
-        with Substituted([*form.parameters(), *form.buffers()], tensors):
+        with Substituted(form, [*form.parameters(), *form.buffers()], tensors):
             return call(form, inputs)
 
 
