@@ -39,7 +39,12 @@ def test_layers_hold_the_values_until_the_end_also_after_an_error() -> None:
         module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     module[1].weight = module[0].weight
     before, value = dict(module.named_parameters(remove_duplicate=False)), torch.zeros(2, 2)
-    with pytest.raises(KeyError), Substituted(module, [module[0].weight], [value]):
-        assert module[0].weight is module[1].weight is value
-        raise KeyError
+
+    def broken() -> None:
+        with Substituted(module, [module[0].weight], [value]):
+            assert module[0].weight is module[1].weight is value
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
     assert all(parameter is before[name] for name, parameter in module.named_parameters(remove_duplicate=False))
