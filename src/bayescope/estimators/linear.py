@@ -27,6 +27,7 @@ from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate_at, tune_scales
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
+from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import Table
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
@@ -178,11 +179,15 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         """Finds the posterior and sets the learned attributes."""
         model = LinearModel(len(self._inputs.names), 1, checks.flag("fit_intercept", self.fit_intercept))
         intercept = intercept_precision(self.intercept_prior_precision)
+        given = weight_precision(self.prior_precision, model.features)
         with threads_for(data.count * model.features):
-            precision, noise, tuned_by = self._scales(model, data, intercept)
-            prior, likelihood = weight_prior(model, precision, intercept), Gaussian(noise)
-            posterior = conjugate_at(LinearDensity(model, likelihood, prior, data), likelihood)
-        self.effective_parameters_ = effective_parameters(model, prior, posterior.precision)
+            space = RowSpace.of(model, data, given)
+            alpha, noise, tuned_by = self._scales(space.model, space.table, space.precision, intercept)
+            prior, likelihood = weight_prior(space.model, alpha, intercept), Gaussian(noise)
+            posterior = conjugate_at(LinearDensity(space.model, likelihood, prior, space.table), likelihood)
+            self.effective_parameters_ = effective_parameters(space.model, prior, posterior.precision)
+            posterior, prior = space.lift(posterior, prior, intercept)
+        precision = alpha if given is None else given
         self.prior_precision_ = float(precision) if precision.ndim == 0 else precision.numpy().copy()
         self.noise_variance_ = noise
         weights, bias = model.unflat(posterior.mean)
@@ -205,9 +210,10 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         read = self._read(X, lambda predictive: np.concatenate([predictive.mean, predictive.variance], axis=1))
         return (read[:, 0], np.sqrt(read[:, 1])) if return_std else read[:, 0]
 
-    def _scales(self, model: LinearModel, data: Table, intercept: float | None) -> tuple[Tensor, float, str | None]:
+    def _scales(
+        self, model: LinearModel, data: Table, precision: Tensor | None, intercept: float | None
+    ) -> tuple[Tensor, float, str | None]:
         """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
-        precision = weight_precision(self.prior_precision, model.features)
         noise = None
         if isinstance(self.noise_variance, str):
             checks.choice("noise_variance", self.noise_variance, ["evidence"])

@@ -50,6 +50,7 @@ from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
+from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import Table
 from bayescope.models import LinearModel
 from bayescope.storage import stored
@@ -296,24 +297,27 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         """Fits the named posterior and sets the learned attributes."""
         precision = weight_precision(self.prior_precision, model.features)
         intercept = intercept_precision(self.intercept_prior_precision) or INTERCEPT_PRECISION
-        prior = weight_prior(model, FIRST_PRECISION if precision is None else precision, intercept)
-        density = LinearDensity(model, likelihood, prior, data)
-        given = self._chain_options()
-        task = Task(density, precision is None, intercept, generator_from(self.random_state), given)
+        given, generator = self._chain_options(), generator_from(self.random_state)
         with threads_for(data.count * model.features):
+            # Independent weights of the columns are not independent in any other coordinates.
+            space = RowSpace.of(model, data, precision, turned=self.posterior != "mean_field")
+            first = FIRST_PRECISION if space.precision is None else space.precision
+            density = LinearDensity(space.model, likelihood, weight_prior(space.model, first, intercept), space.table)
+            task = Task(density, precision is None, intercept, generator, given)
             fitted = fit_posterior(self.posterior, task)
+            posterior, prior = space.lift(fitted.posterior, fitted.prior, intercept, generator)
         notes = {
             **self._inputs.notes(),
-            **prior_notes(fitted.prior, model, fitted.tuned_by, centred=self._origin() == "means"),
+            **prior_notes(prior, model, fitted.tuned_by, centred=self._origin() == "means"),
             **told,
         }
         self._effective_parameters = fitted.effective_parameters
         if fitted.effective_parameters is not None:
             notes["well-determined weights"] = f"{fitted.effective_parameters:.2f} of {model.outputs * model.features}"
-        learnt = per_feature(fitted.prior, model)
+        learnt = per_feature(prior, model)
         one = precision is None or precision.ndim == 0
         self.prior_precision_ = float(learnt[0]) if one else learnt.numpy().copy()
-        self.posterior_ = self._bound(noted(fitted.posterior, notes))
+        self.posterior_ = self._bound(noted(posterior, notes))
         self.n_iter_ = max([1, *(len(steps) for steps in fitted.posterior.trace.values())])
         weights, bias = model.unflat(self.posterior_.mean)
         self.coef_ = weights.numpy().copy()

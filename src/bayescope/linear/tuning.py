@@ -126,12 +126,19 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
 
 
 def _proposal(here: float, slope: float, mackay: float, before: tuple[float, float] | None) -> float:
-    """The next log α: the root of the line through the last two slopes where it falls, else MacKay's."""
+    """The next log α: the root of the line through the last two slopes where it falls, else MacKay's.
+
+    Far from the solution, where few weights are determined, MacKay's steps are short and the line rises: a step in the
+    same direction is then at least twice as long as the last.
+    """
     step = mackay
     if before is not None:
-        rise = (slope - before[1]) / (here - before[0])
+        last = here - before[0]
+        rise = (slope - before[1]) / last
         if rise < 0:
             step = -slope / rise
+        elif slope * last > 0:
+            step = max(abs(mackay), 2.0 * abs(last))
     return here + math.copysign(min(abs(step), LONGEST), slope)
 
 

@@ -75,6 +75,15 @@ class LowRankPrecision:
         self._vectors, self._values = vectors.to(torch.float64), values.to(torch.float64)
         self._diagonal, self._name = d, name
 
+    @classmethod
+    def from_whitened(
+        cls, vectors: Tensor, values: Tensor, diagonal: Tensor, *, name: str = "the precision"
+    ) -> LowRankPrecision:
+        """A = D^{½} (I + U diag(m) Uᵀ) D^{½} for orthonormal U, shape (P, r), m > −1 and D = diag(d), shape (P,)."""
+        precision = cls(diagonal_times(diagonal.sqrt(), vectors), values, diagonal, name=name)
+        precision._whitened = WhitenedPrecision(vectors, values, diagonal)
+        return precision
+
     @property
     def dim(self) -> int:
         """P, the number of rows."""

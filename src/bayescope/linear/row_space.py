@@ -1,0 +1,134 @@
+"""A table of fewer rows than columns, fitted in the space that its rows span: N weights an output instead of D.
+
+With s_j = 1/√α_j, or 1 where all weights share one precision α that may still be learnt, let X diag(s) = Z Qᵀ, with the
+D×N matrix Q of orthonormal columns (a QR decomposition of the transpose). The weights w = diag(s) v have v ~ N(0, α I),
+and the rows see of v only u = Qᵀv ~ N(0, α I): f = Z u. The fit to the N×N table Z is therefore the fit to X, with the
+same evidence; in the directions that no row has, v keeps its prior. No rank is decided: Q may have more columns than
+the rows span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar, final
+
+import torch
+from torch import Tensor
+
+from bayescope.linear.evidence import weight_prior
+from bayescope.linear.table import Batch, HeldTable, Table
+from bayescope.models import LinearModel
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
+from bayescope.precision import LowRankPrecision
+from bayescope.priors import Prior
+
+P = TypeVar("P", bound=GaussianPosterior | PointPosterior | DrawsPosterior)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowSpace:
+    """The coordinates that a table is fitted in: the space that its rows span, or the columns as they are.
+
+    Attributes:
+        wide: the model of the D columns.
+        table: the rows Z, of N columns, or X itself.
+        precision: α, one number, or one a column where these stay as they are; ``None`` where it is to be learnt.
+        basis: Q, shape (D, N), or ``None`` where the columns stay as they are.
+        scale: s, shape (D,).
+    """
+
+    wide: LinearModel
+    table: Table
+    precision: Tensor | None
+    basis: Tensor | None
+    scale: Tensor
+
+    @classmethod
+    def of(cls, model: LinearModel, table: Table, precision: Tensor | None, *, turned: bool = True) -> RowSpace:
+        """The space of the rows of a table in memory with fewer rows than columns, or the columns of any other table.
+
+        Args:
+            model: of the D columns.
+            table: the rows.
+            precision: of the weights, a number or one a column, shape (D,); ``None`` where one number is to be learnt.
+            turned: whether the columns may be left.
+        """
+        scale = torch.ones(model.features, dtype=torch.float64)
+        if not turned or not isinstance(table, HeldTable) or table.count >= model.features:
+            return cls(model, table, precision, None, scale)
+        if precision is not None and precision.ndim:
+            scale, precision = precision.rsqrt(), torch.ones((), dtype=torch.float64)
+        features, targets, weights = table.held()
+        basis, triangle = torch.linalg.qr((features * scale).mT)
+        return cls(model, HeldTable(Batch(triangle.mT.contiguous(), targets, weights)), precision, basis, scale)
+
+    @property
+    def model(self) -> LinearModel:
+        """The model of the columns of `table`."""
+        return self.wide if self.basis is None else replace(self.wide, features=self.basis.shape[1])
+
+    def lift(
+        self, posterior: P, prior: Prior, intercept: float | None, generator: torch.Generator | None = None
+    ) -> tuple[P, Prior]:
+        """The posterior and the prior of the weights of the D columns.
+
+        Args:
+            posterior: of the weights of the columns of `table`.
+            prior: that it was found under.
+            intercept: the prior precision of the intercept; ``None`` for a flat intercept.
+            generator: draws what a posterior of draws has in the directions that no row has.
+        """
+        if self.basis is None:
+            return posterior, prior
+        precision = float(prior.diagonal(self.model.dim)[0])
+        lifted = weight_prior(self.wide, precision / self.scale.square(), intercept)
+        if isinstance(posterior, PointPosterior):
+            return replace(posterior, location=self._weights(posterior.location), function=self.wide), lifted
+        if isinstance(posterior, DrawsPosterior):
+            assert generator is not None
+            draws = self._weights(posterior.draws, self._unseen(posterior.draws, precision, generator))
+            # How well the chains have mixed is known of the weights of Z: it has been told where they have not.
+            return replace(posterior, draws=draws, function=self.wide, r_hat=None, effective_draws=None), lifted
+        infer = posterior.infer
+        assert isinstance(infer, partial)
+        gaussian = replace(
+            posterior,
+            location=self._weights(posterior.location),
+            precision=self._precision(posterior.precision.to_dense(), precision),
+            function=self.wide,
+            infer=partial(infer.func, self.wide, *infer.args[1:], **infer.keywords),
+        )
+        return gaussian, lifted
+
+    def _weights(self, theta: Tensor, unseen: Tensor | float = 0.0) -> Tensor:
+        """Flat weights of the D columns, shape (..., P), from those of Z; ``unseen`` is v in the other directions."""
+        assert self.basis is not None
+        weights, bias = self.model.unflat(theta)
+        flat = ((weights @ self.basis.mT + unseen) * self.scale).flatten(-2)
+        return flat if bias is None else torch.cat([flat, bias], -1)
+
+    def _unseen(self, draws: Tensor, precision: float, generator: torch.Generator) -> Tensor:
+        """Draws of v from its prior in the directions that no row has, shape (..., C, D)."""
+        assert self.basis is not None
+        shape = *draws.shape[:-1], self.wide.outputs, self.wide.features
+        noise = torch.randn(shape, dtype=torch.float64, generator=generator).div_(precision**0.5)
+        return noise - (noise @ self.basis) @ self.basis.mT
+
+    def _precision(self, matrix: Tensor, precision: float) -> LowRankPrecision:
+        """α I + Q (A − α I) Qᵀ in v, as D^{½}(I + U diag(m) Uᵀ)D^{½} in w, with the intercepts beside it.
+
+        With d = α for the weights and A's own diagonal for the intercepts, m and E are the eigenvalues and eigenvectors
+        of d^{−½} A d^{−½} − I, and U = diag(Q, …, Q, I) E.
+        """
+        assert self.basis is not None
+        outputs, split = self.wide.outputs, self.model.outputs * self.model.features
+        diagonal = matrix.diagonal().clone()
+        diagonal[:split] = precision
+        root = diagonal.rsqrt()
+        values, vectors = torch.linalg.eigh(matrix * root * root[:, None])
+        weights = self.basis @ vectors[:split].unflatten(0, (outputs, -1))  # (C, D, C N + C)
+        d = torch.cat([(precision / self.scale.square()).repeat(outputs), diagonal[split:]])
+        lifted = torch.cat([weights.flatten(0, 1), vectors[split:]])
+        return LowRankPrecision.from_whitened(lifted, values - 1.0, d, name="the precision of the log joint")
