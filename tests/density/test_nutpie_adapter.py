@@ -88,10 +88,11 @@ class TestAdapter:
         return nuts_draws(log_density, generator=torch.Generator().manual_seed(1), **settings)
 
     def test_shapes(self):
-        draws, divergences = self.run(chains=3)
+        draws, statistics = self.run(chains=3)
         assert draws.shape == (3, 60, 2)
         assert draws.dtype == torch.float64
-        assert divergences == 0
+        assert statistics["diverging"].sum() == 0
+        assert {tuple(each.shape) for each in statistics.values()} == {(3, 60)}
 
     def test_the_draws_do_not_depend_on_how_many_chains_run_at_a_time(self, monkeypatch):
         monkeypatch.setattr(nutpie_adapter, "_WORTH_A_CORE", float("inf"))

@@ -251,11 +251,13 @@ def chains() -> tuple[Any, int]:
     """Draws and divergences of NUTS by a sampler that goes nowhere, and how many chains this process has run."""
     ran = []
 
-    def stay(density: Any, *, start: Tensor, draws: int, chains: int, generator: Any, **_: Any) -> tuple[Tensor, int]:
+    def stay(density: Any, *, start: Tensor, draws: int, chains: int, generator: Any, **_: Any) -> Any:
         ran.append(chains)
         seeds = [checks.seed_from(generator) for _ in range(chains)]
         noise = [torch.randn(draws, density.dim, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-        return start[:, None] + torch.stack(noise), chains
+        diverging = torch.zeros(chains, draws, dtype=torch.bool)
+        diverging[:, 0] = True
+        return start[:, None] + torch.stack(noise), {"diverging": diverging}
 
     with patch("bayescope.sampling.nuts.nuts_draws", stay), warnings.catch_warnings():
         warnings.simplefilter("ignore")

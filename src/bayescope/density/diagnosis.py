@@ -23,7 +23,7 @@ def diagnosed(
     *,
     method: str,
     transform: Transform | None = None,
-    divergences: int = 0,
+    statistics: Mapping[str, Tensor] | None = None,
     notes: Mapping[str, str] | None = None,
     model: Model | None = None,
     likelihood: Likelihood | None = None,
@@ -36,7 +36,7 @@ def diagnosed(
         draws: in unconstrained coordinates, shape (chains, draws, P).
         method: the sampler's name.
         transform: to the user's coordinates.
-        divergences: how many transitions diverged.
+        statistics: what the sampler reports of each draw, shape (chains, draws), such as "diverging".
         notes: lines for the summary.
         model: f(x, θ), for predictions.
         likelihood: p(y∣f).
@@ -50,6 +50,8 @@ def diagnosed(
     """
     theta = draws if transform is None else transform.forward(draws)
     r_hat, effective = convergence(theta)
+    told = dict(statistics or {})
+    divergences = int(told["diverging"].sum()) if told else 0
     warn_of_divergences(method, divergences, theta.shape[0] * theta.shape[1])
     _warn_of_mixing(method, r_hat, effective)
     lines = {**diagnosis_notes(theta, r_hat, effective), **(notes or {})}
@@ -61,6 +63,7 @@ def diagnosed(
         r_hat=r_hat,
         effective_draws=effective,
         divergences=divergences,
+        statistics=told,
     )
 
 

@@ -26,6 +26,11 @@ from bayescope.log_density import LogDensity
 from bayescope.progress import progress_bar
 from bayescope.threads import one_thread
 
+# What nutpie reports of each draw, and what ArviZ calls it.
+REPORTED = {
+    "diverging": "diverging", "energy": "energy", "logp": "lp", "depth": "tree_depth", "n_steps": "n_steps",
+    "step_size": "step_size", "mean_tree_accept": "acceptance_rate",
+}  # fmt: skip
 _POLL_SECONDS = 0.01
 # A gradient that takes fewer seconds is mostly Python's: chains side by side would hand its lock to each other at every
 # operation, and take three times as long as one after another.
@@ -50,7 +55,7 @@ def nuts_draws(
     max_depth: int = 10,
     generator: torch.Generator,
     progress: bool = False,
-) -> tuple[Tensor, int]:
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Draws from a log density by NUTS, the chains over the processor's cores where a gradient takes long enough.
 
     Args:
@@ -66,7 +71,8 @@ def nuts_draws(
         progress: whether to show a progress bar.
 
     Returns:
-        The draws, shape (chains, draws, P), and the number of divergent transitions among them.
+        The draws, shape (chains, draws, P), and what nutpie reports of each, shape (chains, draws), by ArviZ's names:
+        the values of `REPORTED`.
 
     Raises:
         MissingDependencyError: if nutpie is not installed.
@@ -88,8 +94,12 @@ def nuts_draws(
 
         traces = _run(launch, chains, at_once=_at_once(density, starts[0]))
     samples = np.concatenate([trace.posterior["theta"].values for trace in traces])
-    divergences = sum(int(trace.sample_stats["diverging"].values.sum()) for trace in traces)
-    return torch.from_numpy(samples), divergences
+    reported = {
+        name: np.concatenate([trace.sample_stats[theirs].values for trace in traces])
+        for theirs, name in REPORTED.items()
+    }
+    unsigned = {name: each.astype(np.int64) if each.dtype.kind == "u" else each for name, each in reported.items()}
+    return torch.from_numpy(samples), {name: torch.from_numpy(each) for name, each in unsigned.items()}
 
 
 def _launch(

@@ -56,7 +56,7 @@ def nuts(
         DivergenceWarning: if transitions diverged.
     """
     problem = pose(log_density, dim, transform)
-    sampled, divergences = nuts_draws(
+    sampled, statistics = nuts_draws(
         problem.unconstrained,
         start=starting_points(problem, start),
         draws=checks.count("draws", draws, least=4),
@@ -66,4 +66,4 @@ def nuts(
         generator=checks.generator(generator),
         progress=progress,
     )
-    return diagnosed(sampled, method="nuts", transform=problem.transform, divergences=divergences)
+    return diagnosed(sampled, method="nuts", transform=problem.transform, statistics=statistics)

@@ -127,6 +127,11 @@ class InputMap:
         )  # fmt: skip
         return InputRows(values, missing)
 
+    @property
+    def units(self) -> np.ndarray:
+        """What one unit of each input of the model is in its column's own unit, shape (D,): 1 for mapped features."""
+        return self.preprocessing.scales if self.transformer is None else np.ones(len(self.names))
+
     def mapped(self, numbers: np.ndarray) -> np.ndarray:
         """The model's inputs of numbers that the preprocessing made, shape (N, D)."""
         if self.transformer is None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
+from bayescope.estimators.coefficients import coefficient_lines, coefficient_table, named_inference_data
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.reading import BLOCK_NUMBERS, P, PosteriorHolder, generator_from
@@ -19,6 +22,9 @@ from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.tables.dataset import opened
 from bayescope.threads import threads_for
+
+# A summary has the coefficients of models with up to so many weights: their sds take the inverse of the precision.
+MOST_COEFFICIENTS = 2000
 
 
 class LinearEstimator(PosteriorHolder):
@@ -64,6 +70,62 @@ class LinearEstimator(PosteriorHolder):
         """
         check_is_fitted(self)
         return self._inputs(self._reader.table(self, X))
+
+    def coefficients(self, *, level: float = 0.95) -> pd.DataFrame:
+        """The coefficients, one line each, of several classes one for each of them; the intercept comes last.
+
+        Args:
+            level: the probability of the intervals, which are central.
+
+        Returns:
+            The columns ``name``, ``class`` (of several), ``mean``, ``sd``, ``low``, ``high`` and ``per``: the change of
+            the column, in its own unit, by which f changes by the coefficient: the column's standard deviation where
+            it was standardised, else 1. A point has no sd: NaN.
+        """
+        check_is_fitted(self)
+        return coefficient_table(self.posterior_, self._inputs, self._class_names, level)
+
+    def summary(self) -> str:
+        """How the posterior was made, with the prior and its units, and the coefficients."""
+        told = super().summary()
+        if sum(self.posterior_.sizes) > MOST_COEFFICIENTS:
+            return told
+        return "\n".join([told, *coefficient_lines(self.coefficients())])
+
+    def to_arviz(
+        self, *, data: tuple[Any, Any] | None = None, draws: int = 1000, generator: torch.Generator | int | None = None
+    ) -> Any:
+        """Draws of the named coefficients as ArviZ's ``InferenceData``, from its version 1 on a ``DataTree``.
+
+        The group ``posterior`` has ``weights`` along "feature" and ``intercept``, of several classes each along "class"
+        first; ``sample_stats`` has what a sampler reports.
+
+        Args:
+            data: (X, y), a table and its targets; with it each row's log likelihood stands in ``log_likelihood``, y
+                drawn at each draw of the weights in ``posterior_predictive``, and y itself in ``observed_data``, all
+                along "row". Labels are the codes 0…K−1 of ``classes_``.
+            draws: how many, for posteriors that are not draws themselves.
+            generator: a ``torch.Generator`` or an int; ``random_state`` by default.
+
+        Raises:
+            MissingDependencyError: if ArviZ is not installed.
+            InputError: if the data cannot be used.
+        """
+        check_is_fitted(self)
+        source = generator_from(self.random_state) if generator is None else generator
+        if data is not None:
+            data = data[0], self._targets(data[1], len(data[0]))
+        groups = self.posterior_.groups(data, draws, source)
+        return named_inference_data(groups, self.posterior_, self._inputs, self._class_names)
+
+    @property
+    @abstractmethod
+    def _class_names(self) -> tuple[str, ...]:
+        """Of the outputs of f, where there are several."""
+
+    @abstractmethod
+    def _targets(self, y: Any, rows: int) -> np.ndarray:
+        """The targets of so many rows as the likelihood takes them."""
 
     def _origin(self) -> Origin:
         """What the model's inputs are measured from: the default prior of an intercept is about f at their means."""

@@ -67,7 +67,7 @@ def nuts(
     """
     source = checks.generator(generator)
     whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
-    sampled, divergences = nuts_draws(
+    sampled, statistics = nuts_draws(
         whitened,
         start=whitened.starts(checks.count("chains", chains), source),
         draws=checks.count("draws", draws),
@@ -77,9 +77,7 @@ def nuts(
         generator=source,
         progress=progress,
     )
-    return diagnosed(
-        whitened.theta(sampled), method="nuts", divergences=divergences, model=model, likelihood=likelihood
-    )
+    return diagnosed(whitened.theta(sampled), method="nuts", statistics=statistics, model=model, likelihood=likelihood)
 
 
 def metropolis(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -39,6 +40,7 @@ class DrawsPosterior(Posterior):
         prediction_r_hat: R-hat of E(y∣f) at some inputs, shape (N, K), for networks: their weights are not identified,
             so that chains which agree on every prediction may be far apart.
         prediction_effective_draws: the bulk effective sample size of the same.
+        statistics: what the sampler reports of each draw, shape (chains, draws), by ArviZ's names, such as "diverging".
         reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """
 
@@ -51,6 +53,7 @@ class DrawsPosterior(Posterior):
     divergences: int = 0
     prediction_r_hat: Tensor | None = None
     prediction_effective_draws: Tensor | None = None
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
     reader: TableReader | None = None
 
     @property

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -18,6 +19,7 @@ from bayescope.latent import Latent
 from bayescope.likelihoods import Categorical, Likelihood, described
 from bayescope.models import Model
 from bayescope.network.inputs import leaves, tensors
+from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
 from bayescope.posterior.missing import InputRows, TableReader, integrated
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
@@ -135,6 +137,7 @@ class Posterior(ABC):
         infer: the inference that made it, as a function of the prior and the data, where it is one.
         fit: the evidence as a function of the prior precision and the noise, where it is known as one.
         lost: which of the two a posterior that was loaded had before it was saved: files keep neither.
+        statistics: what a sampler reports of each draw, by ArviZ's names; empty for posteriors that are no draws.
         reader: makes the model's inputs of tables like the one that an estimator was fitted to; ``None`` where the
             model takes its inputs as they are.
     """
@@ -145,6 +148,7 @@ class Posterior(ABC):
     infer: Callable[..., Posterior] | None = None
     fit: Evidence | None = None
     lost: tuple[str, ...] = ()
+    statistics: Mapping[str, Tensor] = MappingProxyType({})
     reader: TableReader | None = None
 
     @property
@@ -435,11 +439,13 @@ class Posterior(ABC):
     def to_arviz(
         self, *, data: tuple[Any, Any] | None = None, draws: int = 1000, generator: torch.Generator | int | None = None
     ) -> Any:
-        """The draws as ArviZ's ``InferenceData``: PSIS-LOO, R-hat, plots.
+        """The draws as ArviZ's ``InferenceData``, from its version 1 on a ``DataTree``: PSIS-LOO, R-hat, plots.
+
+        What the sampler reports of each draw stands in ``sample_stats``.
 
         Args:
-            data: (X, y), as `condition` takes them; with it, the log likelihood of each row stands in the group
-                ``log_likelihood``.
+            data: (X, y), as `condition` takes them; with it each row's log likelihood stands in ``log_likelihood``, y
+                drawn at each draw of the weights in ``posterior_predictive``, and y itself in ``observed_data``.
             draws: how many, for posteriors that are not draws themselves.
             generator: a ``torch.Generator`` or an int.
 
@@ -447,17 +453,21 @@ class Posterior(ABC):
             MissingDependencyError: if ArviZ is not installed.
             UndefinedQuantityError: if data are given to the posterior of a bare log density.
         """
-        arviz = checks.optional_package("arviz", extra="nuts")
-        theta = self._chains(checks.count("draws", draws), checks.generator(generator))
-        groups: dict[str, Any] = {"posterior": {"theta": theta.numpy()}}
-        if data is not None:
-            if self.function is None or self.likelihood is None:
-                raise UndefinedQuantityError("to_arviz: the posterior of a log density has no rows. Pass no data.")
-            x, function = self.function.inputs(self._rows(data[0]).values), self.function
-            targets = self.likelihood.targets(data[1], function.outputs)
-            rows = torch.stack([self.likelihood.log_prob(function.forward(x, chain), targets) for chain in theta])
-            groups["log_likelihood"] = {"y": rows.numpy()}
-        return arviz.from_dict(**groups)
+        return inference_data(self.groups(data, draws, generator))
+
+    def groups(self, data: tuple[Any, Any] | None, draws: int, generator: torch.Generator | int | None) -> Groups:
+        """The groups of `to_arviz`, each variable as an array; the weights are the variable "theta"."""
+        source = checks.generator(generator)
+        theta = self._chains(checks.count("draws", draws), source)
+        groups: Groups = {"posterior": {"theta": theta.numpy()}}
+        if self.statistics:
+            groups["sample_stats"] = {name: values.numpy() for name, values in self.statistics.items()}
+        if data is None:
+            return groups
+        if self.function is None or self.likelihood is None:
+            raise UndefinedQuantityError("to_arviz: the posterior of a log density has no rows. Pass no data.")
+        x = self.function.inputs(self._rows(data[0]).values)
+        return groups | row_groups(theta, x, data[1], self.function, self.likelihood, source)
 
 
 def has_tensors(x: Any) -> bool:

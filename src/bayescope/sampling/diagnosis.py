@@ -85,6 +85,7 @@ def diagnosed(
     inputs: Any,
     advice: str,
     divergences: int = 0,
+    statistics: Mapping[str, Tensor] | None = None,
     thin: int = 1,
     notes: Mapping[str, str] | None = None,
 ) -> DrawsPosterior:
@@ -100,6 +101,7 @@ def diagnosed(
         inputs: where predictions are judged, as the model's `inputs` returns them: the training inputs.
         advice: what to do about chains that have not mixed, as a sentence.
         divergences: how many transitions diverged, those between the draws that were kept among them.
+        statistics: what the sampler reports of each draw, shape (chains, draws).
         thin: how many transitions lie from one draw to the next.
         notes: lines for the summary, after those of the diagnosis.
 
@@ -121,6 +123,7 @@ def diagnosed(
         r_hat=r_hat,
         effective_draws=effective,
         divergences=divergences,
+        statistics=dict(statistics or {}),
         prediction_r_hat=predictions.r_hat,
         prediction_effective_draws=predictions.effective_draws,
     )

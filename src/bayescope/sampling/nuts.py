@@ -132,7 +132,7 @@ def nuts(
             "draws": thin * draws, "tune": tune, "target_accept": target_accept, "max_depth": max_depth,
             "progress": checks.flag("progress", progress) and processes.first,
         }  # fmt: skip
-        sampled, divergences = _sampled(processes, density, starts, source, options)
+        sampled, statistics = _sampled(processes, density, starts, source, options)
         kept = sampled[:, thin - 1 :: thin].contiguous()
         best = _most_probable(density, kept)
         processes.share([best])
@@ -141,15 +141,17 @@ def nuts(
     notes = {"prior": describe(prior), "rows": f"{rows.rows:,}", "warm-up": f"{tune} draws a chain{thinned}"}
     return diagnosed(
         kept, method="nuts", function=function, likelihood=chosen_likelihood, inputs=function.inputs(inputs),
-        advice="Raise tune and draws.", divergences=divergences, thin=thin,
-        notes=notes,
+        advice="Raise tune and draws.", divergences=int(statistics["diverging"].sum()),
+        statistics={name: each[:, thin - 1 :: thin] for name, each in statistics.items()}, thin=thin, notes=notes,
     )  # fmt: skip
 
 
 def _sampled(
     processes: Processes, density: LogDensity, starts: Tensor, generator: torch.Generator, options: Mapping[str, Any]
-) -> tuple[Tensor, int]:
-    """The draws of all chains, (chains, draws, P), and the divergences: each process runs its part of the chains.
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The draws of all chains, (chains, draws, P), and what nutpie reports of each, (chains, draws).
+
+    Each process runs its part of the chains.
 
     A chain is the same on whichever process it runs: the starts are given, and `nuts_draws` takes a seed a chain from
     the generator, one after the other.
@@ -164,7 +166,8 @@ def _sampled(
             )  # fmt: skip
     _pass_over(len(starts) - own.stop, generator)
     parts = [part for part in processes.gather(found) if part is not None]
-    return torch.cat([draws for draws, _ in parts]), sum(divergences for _, divergences in parts)
+    reported = {name: torch.cat([statistics[name] for _, statistics in parts]) for name in parts[0][1]}
+    return torch.cat([draws for draws, _ in parts]), reported
 
 
 def _pass_over(chains: int, generator: torch.Generator) -> None:

@@ -241,6 +241,16 @@ class Preprocessing:
         places, _ = _outputs(self.columns, self.kinds, self.labels, self.encoding, self.imputer, codes)
         return np.sort(places)
 
+    @property
+    def scales(self) -> np.ndarray:
+        """What one unit of each output is in its column's own unit, shape (D,): NaN for normal scores."""
+        scales = np.ones(len(self.names))
+        if isinstance(self.scaler, StandardScaler):
+            scales[: len(self.scaler.scale_)] = self.scaler.scale_
+        elif self.scaler is not None:
+            scales[: len(self.scaler.columns)] = np.nan
+        return scales[self.order]
+
     def with_spread(self, outputs: np.ndarray, weights: np.ndarray | None, total: float) -> Preprocessing:
         """The same with `spread`, from the outputs of training rows, or of some of them evenly among all.
 

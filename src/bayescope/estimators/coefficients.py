@@ -1,0 +1,126 @@
+"""The coefficients of a linear model as a table, and as ArviZ's named variables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from bayescope import checks
+from bayescope.estimators.inputs import InputMap
+from bayescope.models import LinearModel
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
+from bayescope.posterior.arviz_groups import Groups, inference_data
+
+# A summary shows so many coefficients, those furthest from 0 in standard deviations.
+SHOWN = 10
+# Draws that stand for a posterior that is neither Gaussian nor draws.
+DRAWS = 4000
+
+
+def coefficient_table(posterior: Posterior, inputs: InputMap, classes: Sequence[str], level: float) -> pd.DataFrame:
+    """One line for each coefficient and, where there are several, class; the intercept comes last.
+
+    Args:
+        posterior: of a linear model's weights.
+        inputs: the map from tables to the model's inputs.
+        classes: the names of the outputs, where there are several.
+        level: the probability of the intervals.
+
+    Returns:
+        The columns name, class (of several), mean, sd, low, high and per. A point has no sd: NaN.
+    """
+    model = posterior.function
+    assert isinstance(model, LinearModel)
+    tail = 0.5 * (1.0 - checks.fraction("level", level))
+    mean, sd, low, high = _moments(posterior, model, inputs.centre, tail)
+    count = len(mean) // model.outputs
+    told = pd.DataFrame(
+        {
+            "name": np.tile(np.array([*inputs.names, *["intercept"] * model.bias], dtype=object), model.outputs),
+            "class": np.repeat(np.array(classes or range(model.outputs), dtype=object), count),
+            "mean": mean, "sd": sd, "low": low, "high": high,
+            "per": np.tile(np.append(inputs.units, np.ones(int(model.bias))), model.outputs),
+        }
+    )  # fmt: skip
+    return told if model.outputs > 1 else told.drop(columns="class")
+
+
+def coefficient_lines(table: pd.DataFrame) -> list[str]:
+    """The table for a summary: the coefficients furthest from 0 in standard deviations, then the intercepts."""
+    inputs = table[table["name"] != "intercept"]
+    distance = (inputs["mean"] / inputs["sd"]).abs() if inputs["sd"].notna().all() else inputs["mean"].abs()
+    first = distance.sort_values(ascending=False, kind="stable").index[:SHOWN]
+    shown = pd.concat([inputs.loc[first], table[table["name"] == "intercept"].head(SHOWN)])
+    which = (
+        f", the {SHOWN} of {len(inputs)} furthest from 0 in sds (coefficients() has all)" if len(inputs) > SHOWN else ""
+    )
+    text = shown.to_string(index=False, float_format=lambda x: f"{x:.4g}").splitlines()
+    heading = f"  coefficients with 95 % intervals, 'per' being the change of the column that each is for{which}:"
+    return [heading, *(f"    {line}" for line in text)]
+
+
+def named_inference_data(groups: Groups, posterior: Posterior, inputs: InputMap, classes: Sequence[str]) -> Any:
+    """ArviZ's data with the flat weights of ``groups`` as the variables "weights" and "intercept".
+
+    Args:
+        groups: as `Posterior.groups` returns them.
+        posterior: of a linear model's weights.
+        inputs: the map from tables to the model's inputs.
+        classes: the names of the outputs, where there are several.
+
+    Raises:
+        MissingDependencyError: if ArviZ is not installed.
+    """
+    model = posterior.function
+    assert isinstance(model, LinearModel)
+    theta = torch.from_numpy(groups["posterior"]["theta"])
+    told = _at_zero(theta, model, inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
+    told = told if classes else told[..., 0, :]
+    named = {"weights": told[..., : model.features]}
+    if model.bias:
+        named["intercept"] = told[..., -1]
+    outputs = ["class"] if classes else []
+    dims = {"weights": [*outputs, "feature"], "intercept": outputs, "y": ["row"]}
+    coords: dict[str, list[Any]] = {"feature": list(inputs.names)}
+    if classes:
+        coords["class"] = list(classes)
+    if "observed_data" in groups:
+        coords["row"] = list(range(len(groups["observed_data"]["y"])))
+    return inference_data(groups | {"posterior": named}, dims=dims, coords=coords)
+
+
+def _at_zero(theta: Tensor, model: LinearModel, centre: np.ndarray | None) -> Tensor:
+    """Flat weights (..., P) with the weights of each output together, its intercept last: f where the inputs are 0."""
+    weights, bias = model.unflat(theta)
+    if bias is None:
+        return weights.flatten(-2)
+    at_zero = bias if centre is None else bias - weights @ torch.from_numpy(centre)
+    return torch.cat([weights, at_zero[..., None]], -1).flatten(-2)
+
+
+def _moments(
+    posterior: Posterior, model: LinearModel, centre: np.ndarray | None, tail: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, sd and the ends of the central intervals, each of shape (C (D + 1),)."""
+    mean = _at_zero(posterior.mean, model, centre).numpy()
+    if isinstance(posterior, PointPosterior):
+        unknown = np.full(mean.shape, np.nan)
+        return mean, unknown, unknown, unknown
+    if isinstance(posterior, GaussianPosterior):
+        variance = _at_zero(posterior.precision.marginal_variance(), model, None)
+        if model.bias:
+            at = torch.zeros(1, model.features) if centre is None else -torch.from_numpy(centre)[None]
+            intercepts = model.variance(at.to(torch.float64), posterior.mean, posterior.precision)[0]
+            variance = torch.cat([variance.unflatten(0, (model.outputs, -1))[:, :-1], intercepts[:, None]], 1).flatten()
+        sd = variance.sqrt().numpy()
+        half = -float(torch.special.ndtri(torch.tensor(tail, dtype=torch.float64))) * sd
+        return mean, sd, mean - half, mean + half
+    draws = posterior.flat if isinstance(posterior, DrawsPosterior) else posterior.sample(DRAWS, generator=0)
+    told = _at_zero(draws, model, centre).numpy()
+    low, high = np.quantile(told, [tail, 1.0 - tail], axis=0)
+    return mean, told.std(0, ddof=1), low, high
