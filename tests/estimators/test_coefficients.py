@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import arviz
 import numpy as np
 import pandas as pd
 import pytest
@@ -74,7 +73,7 @@ def test_the_summary_shows_the_coefficients(tmp_path: Path):
     frame, y = table()
     model = BayesianLinearRegression().fit(frame, y)
     lines = model.summary().splitlines()
-    assert any("coefficients with 95 % intervals" in line for line in lines)
+    assert any("coefficients, with 95 % intervals" in line for line in lines)
     assert lines[-1].split()[0] == "intercept"
     assert bs.load(model.save(tmp_path / "m.bayes")).summary() == model.summary()
     wide = np.random.default_rng(0).standard_normal((60, 30))
@@ -105,10 +104,9 @@ def test_arviz_has_named_coefficients(count: int):
     assert drawn.dims == ("chain", "draw", "row")
     shares = np.stack([(drawn.values == code).mean((0, 1)) for code in range(count)], 1)
     np.testing.assert_allclose(shares, model.predict_proba(frame), atol=0.12)
-    # Leave-one-out by importance sampling is near the log density of the training rows, whatever the columns' units.
-    assert float(arviz.loo(data).elpd_loo if hasattr(arviz.loo(data), "elpd_loo") else arviz.loo(data).elpd) == (
-        pytest.approx(model.predict_log_proba(frame)[np.arange(150), observed.values].sum(), rel=0.35)
-    )
+    # The draws are all that the estimator averages over, and the columns are in their own units.
+    likelihoods = np.exp(data["log_likelihood"]["y"].values).mean((0, 1))
+    np.testing.assert_allclose(likelihoods, model.predict_proba(frame)[np.arange(150), observed.values], rtol=1e-6)
     with pytest.raises(InputError, match="expected labels among the fitted classes"):
         model.to_arviz(data=(frame, np.where(labels == "low", "new", labels)))
 

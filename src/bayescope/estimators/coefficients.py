@@ -56,11 +56,9 @@ def coefficient_lines(table: pd.DataFrame) -> list[str]:
     distance = (inputs["mean"] / inputs["sd"]).abs() if inputs["sd"].notna().all() else inputs["mean"].abs()
     first = distance.sort_values(ascending=False, kind="stable").index[:SHOWN]
     shown = pd.concat([inputs.loc[first], table[table["name"] == "intercept"].head(SHOWN)])
-    which = (
-        f", the {SHOWN} of {len(inputs)} furthest from 0 in sds (coefficients() has all)" if len(inputs) > SHOWN else ""
-    )
+    which = f", the {SHOWN} of {len(inputs)} furthest from 0 in sds" if len(inputs) > SHOWN else ""
+    heading = f"  coefficients{which}, with 95 % intervals; per: the change of the column that each is for"
     text = shown.to_string(index=False, float_format=lambda x: f"{x:.4g}").splitlines()
-    heading = f"  coefficients with 95 % intervals, 'per' being the change of the column that each is for{which}:"
     return [heading, *(f"    {line}" for line in text)]
 
 
