@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_breast_cancer, load_diabetes
-from sklearn.model_selection import train_test_split
 
 import bayescope as bs
 from bench.first_answer_points import Point
@@ -124,8 +123,8 @@ POINTS: tuple[Point, ...] = (
     Point(
         SECTION,
         "raw-table",
-        "Breast cancer, standardised: `model.posterior_.predict(X)` beside `model.predict_proba(X)`; diabetes: ArviZ's LOO "
-        "of `model.posterior_.to_arviz(data=(X, y))`.",
+        "Breast cancer, standardised: `model.posterior_.predict(X)` beside `model.predict_proba(X)`; diabetes: LOO by ArviZ "
+        "from `model.posterior_.to_arviz(data=(X, y))`.",
         raw_table,
         {"largest difference of a probability": "≤ 1e-12", "LOO log density per row": "≥ -5.6"},
     ),
