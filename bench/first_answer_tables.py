@@ -123,8 +123,8 @@ POINTS: tuple[Point, ...] = (
     Point(
         SECTION,
         "raw-table",
-        "Breast cancer, standardised: `model.posterior_.predict(X)` beside `model.predict_proba(X)`; diabetes: LOO by ArviZ "
-        "from `model.posterior_.to_arviz(data=(X, y))`.",
+        "Breast cancer, standardised: `model.posterior_.predict(X)` beside `model.predict_proba(X)`; ArviZ LOO "
+        "of diabetes from `model.posterior_.to_arviz(data=(X, y))`.",
         raw_table,
         {"largest difference of a probability": "≤ 1e-12", "LOO log density per row": "≥ -5.6"},
     ),
