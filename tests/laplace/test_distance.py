@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning
 from bayescope.gaussian_process.function_space import function_space
@@ -16,7 +17,7 @@ from bayescope.laplace.laplace import laplace
 from bayescope.laplace.online import fit_evidence
 from bayescope.laplace.selection import select
 from bayescope.laplace.tuning import tune_prior
-from tests.laplace.problems import mlp, normal
+from tests.laplace.problems import flat, mlp, normal, set_flat
 
 CASES = [(0.0, 0.0, 0), (0.9 * FAR, 0.5, 0), (1.1 * FAR, 0.5, 1), (27 * FAR, 30.0, 0), (33 * FAR, 30.0, 1)]
 
@@ -35,31 +36,49 @@ def test_far_is_a_share_of_what_the_data_determine_and_at_least_of_one(squared, 
         assert f"{0.5 * squared:.3g} nats. Do this." in str(caught[0].message)
 
 
-X, Y = normal(12, 2, seed=1), torch.arange(12) % 2
-OPTIONS: dict[str, Any] = {"likelihood": "categorical", "prior_precision": 30.0}
+X = normal(12, 2, seed=1)
+OPTIONS: dict[str, Any] = {"likelihood": "categorical", "prior_precision": 1e-3}
+
+
+def confident(*, seed: int = 0) -> nn.Module:
+    """A network whose weights are far from a mode under any prior, and much surer of the labels than the evidence."""
+    module = mlp(2, seed=seed)
+    set_flat(module, 4.0 * flat(module))
+    return module
+
+
+Y = confident()(X).argmax(1)
 
 
 def _far() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return laplace(mlp(2), (X, Y), **OPTIONS)
+        return laplace(confident(), (X, Y), **OPTIONS)
 
 
 CALLS: dict[str, Callable[[], object]] = {
-    "laplace": lambda: laplace(mlp(2), (X, Y), **OPTIONS),
-    "of several": lambda: laplace([mlp(2), mlp(2, seed=1)], (X, Y), **OPTIONS),
-    "tuned": lambda: laplace(mlp(2), (X, Y), likelihood="categorical", prior_precision="evidence"),
-    "samples": lambda: laplace(mlp(2), (X, Y), structure="samples", samples=2, generator=0, **OPTIONS),
-    "function space": lambda: function_space(mlp(2), (X, Y), **OPTIONS),
+    "laplace": lambda: laplace(confident(), (X, Y), **OPTIONS),
+    "of several": lambda: laplace([confident(), confident(seed=1)], (X, Y), **OPTIONS),
+    "tuned": lambda: laplace(confident(), (X, Y), likelihood="categorical", prior_precision="evidence"),
+    "samples": lambda: laplace(confident(), (X, Y), structure="samples", samples=2, generator=0, **OPTIONS),
+    "function space": lambda: function_space(confident(), (X, Y), **OPTIONS),
     "function space, tuned": lambda: function_space(
-        mlp(2), (X, Y), likelihood="categorical", prior_precision="evidence"
+        confident(), (X, Y), likelihood="categorical", prior_precision="evidence"
     ),
     "tune_prior": lambda: tune_prior(_far()),
     "tune_prior by validation": lambda: tune_prior(_far(), method="validation", data=(X, 1 - Y)),
-    "select": lambda: select([mlp(2)], (X, Y), likelihood="categorical"),
-    "select posteriors": lambda: select([_far(), laplace(mlp(2), (X, Y), structure="full", **OPTIONS)]),
+    "select": lambda: select([confident()], (X, Y), likelihood="categorical"),
+    "select posteriors": lambda: select([_far(), laplace(confident(), (X, Y), structure="full", **OPTIONS)]),
     "fit_evidence": lambda: fit_evidence(
-        mlp(2), (X, Y), likelihood="categorical", epochs=2, burn_in=1, every=1, lr=1e-9, progress=False, generator=0
+        confident(),
+        (X, Y),
+        likelihood="categorical",
+        epochs=2,
+        burn_in=1,
+        every=1,
+        lr=1e-9,
+        progress=False,
+        generator=0,
     ),
 }
 

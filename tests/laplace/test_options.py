@@ -32,13 +32,17 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (OptionError, "likelihood", {"likelihood": "classification"}),
     (OptionError, "weights", {"weights": "first"}),
     (OptionError, "mixture", {"mixture": "best"}),
-    (OptionError, "prior_precision: expected one of 'evidence'", {"prior_precision": "evidenc"}),
+    (OptionError, "prior_precision: expected one of 'auto', 'evidence'", {"prior_precision": "evidenc"}),
     (InputError, "positive", {"prior_precision": -1.0}),
     (UnsupportedError, "Supported", {"curvature": "hessian", "structure": "kfac"}),
     (UnsupportedError, "rank", {"rank": 3}),
     (UnsupportedError, "samples: expected with", {"samples": 3}),
     (UnsupportedError, "mixture: expected with a list", {"mixture": "evidence"}),
-    (UnsupportedError, "goes with prior_precision='evidence'", {"likelihood": Gaussian("evidence")}),
+    (
+        UnsupportedError,
+        "goes with prior_precision='auto' or 'evidence'",
+        {"likelihood": Gaussian("evidence"), "prior_precision": 1.0},
+    ),
 ]
 
 

@@ -31,7 +31,7 @@ from bayescope.network import recording
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior
 from bayescope.precision import DensePrecision, Precision
 from bayescope.priors import Prior
-from tests.laplace.problems import mlp, normal, nothing_written, penalty, seeded, train
+from tests.laplace.problems import flat, mlp, normal, nothing_written, penalty, seeded, set_flat, train
 
 untrained = pytest.mark.filterwarnings("ignore:.*expected weights:bayescope.errors.ConvergenceWarning")
 pytestmark = untrained
@@ -45,6 +45,7 @@ LABELS = torch.randint(0, 3, (40,), generator=torch.Generator().manual_seed(3))
 def both(
     module: nn.Module, data: Any, *, samples: int = 64, **options: Any
 ) -> tuple[DrawsPosterior, GaussianPosterior]:
+    options = {"prior_precision": 1.0, **options}
     drawn = laplace(module, data, structure="samples", samples=samples, generator=7, **options)
     options.pop("tolerance", None)
     full = laplace(module, data, structure="full", **options)
@@ -97,7 +98,9 @@ def _layers(*widths: int) -> list[nn.Module]:
 def test_predictive_variances_of_three_thousand_weights(large: Any) -> None:
     """S v̂/v ~ χ²_S at every input and output, and of all together once they are decorrelated."""
     module, data = large
-    drawn = laplace(module, data, likelihood="categorical", structure="samples", samples=200, generator=7)
+    drawn = laplace(
+        module, data, likelihood="categorical", structure="samples", samples=200, prior_precision=1.0, generator=7
+    )
     assert isinstance(drawn, DrawsPosterior)
     assert isinstance(drawn.function, LinearizedModel)
     assert drawn.flat.shape == (200, 3000)
@@ -146,7 +149,10 @@ def test_draws_are_of_the_posterior(task: str) -> None:
 
 def test_each_preconditioner_gives_the_same_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     def draws() -> tuple[Tensor, str]:
-        q = laplace(mlp(3), (X, LABELS), likelihood="categorical", structure="samples", tolerance=1e-9, generator=1)
+        q = laplace(
+            mlp(3), (X, LABELS), likelihood="categorical", structure="samples", tolerance=1e-9, prior_precision=1.0,
+            generator=1,
+        )  # fmt: skip
         assert isinstance(q, DrawsPosterior)
         return q.flat, q.summary()
 
@@ -205,8 +211,11 @@ def _far(prior_precision: float) -> Posterior:
 @pytest.mark.filterwarnings("error")
 def test_weights_that_are_no_mode_are_noticed() -> None:
     _far(1.0)
-    with pytest.warns(ConvergenceWarning, match="Newton decrement"):
-        _far(100.0)
+    module = mlp(3)
+    set_flat(module, 4.0 * flat(module))
+    sure = (X, module(X).argmax(1))
+    with pytest.warns(ConvergenceWarning, match="likely worse than the network's own.*Newton decrement"):
+        laplace(module, sure, likelihood="categorical", structure="samples", generator=0, prior_precision=1e-3)
 
 
 def test_a_network_in_single_precision() -> None:

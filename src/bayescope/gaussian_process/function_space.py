@@ -21,7 +21,8 @@ from bayescope.gaussian_process.rows import FLOAT64
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.laplace import own_copy, starting_likelihood
+from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
+from bayescope.laplace.laplace import EVIDENCE, learns_noise, own_copy, starting_likelihood, with_notes
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Likelihood
@@ -89,8 +90,8 @@ def function_space(
         likelihood: a name or a likelihood; a Gaussian's noise variance as in `laplace`.
         weights: which are random; see `laplace`.
         prior_precision: a positive number, one per weight (P,), a dict by parameter, module or glob, or a `Prior`, with
-            any mean; or "evidence": then `tune_prior` learns one per layer, and the noise. Approximations by features
-            take a diagonal one.
+            any mean; or "auto" or "evidence", which are learnt as by `laplace`. Approximations by features take a
+            diagonal one.
         approximation: "exact", "subset", "nystrom" or "inducing".
         points: of an approximation: how many rows of the data it is built from.
         noise: whether a Gaussian's noise variance is learnt with the prior precision "evidence", or held.
@@ -110,24 +111,34 @@ def function_space(
         MemoryBudgetError: if the run would take more than the budget; the approximations are named.
 
     Warns:
-        ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
+        ConvergenceWarning: if the posterior predicts training rows worse than the network: by more than 0.05 nats a row
+            where the weights are far from a mode for this prior, else by more than 0.5.
     """
     checks.choice("approximation", approximation, _APPROXIMATIONS)
     refuse_several("function_space", "its kernel is between all pairs of rows", "take bs.laplace, which sums over them")
     _check_points(approximation, points)
-    tuned = isinstance(prior_precision, str)
-    if tuned:
-        _check_tuned(prior_precision, approximation)
-    resolved = starting_likelihood(likelihood, learnt=checks.flag("noise", noise) and tuned)
+    word = prior_precision if isinstance(prior_precision, str) else None
+    if word is not None:
+        _check_tuned(word, approximation)
+    noise = learns_noise(likelihood, word, allowed=checks.flag("noise", noise))
+    resolved = starting_likelihood(likelihood, learnt=noise)
     settings = _Settings(resolved, weights, points, checks.generator(generator), progress)
     fit, left_over = settings.fit(
-        own_copy(model), data, 1.0 if tuned else prior_precision, approximation, batch_size=batch_size, memory=memory
+        own_copy(model),
+        data,
+        prior_precision if word is None else 1.0,
+        approximation,
+        batch_size=batch_size,
+        memory=memory,
     )
-    if tuned:
+    if word == EVIDENCE:
         return tune_prior(fit.posterior(), noise=noise)
-    if fit.distance is not None:
-        fit.distance.warn(TRAIN)
-    return fit.posterior() if left_over is None else _bounded(fit, left_over)
+    if word == AUTO:
+        found, note = automatic(fit, noise=noise)
+        return with_notes(found.posterior(), {"tuned": note})
+    q = fit.posterior() if left_over is None else _bounded(fit, left_over)
+    warn_if_worse(q, fit, TRAIN)
+    return q
 
 
 @final
@@ -198,7 +209,7 @@ class _Settings:
         )
         fit = LaplaceFit(
             curvature, function, function.flat, prior, self.likelihood, observations=slope.observations,
-            gradient=slope.gradient, fingerprint=slope.fingerprint,
+            gradient=slope.gradient, fingerprint=slope.fingerprint, sample=slope.sample,
             record=Record("function_space", notes={"approximation": found.rows}, instead=INSTEAD),
         )  # fmt: skip
         return fit, found.left_over
@@ -289,9 +300,9 @@ def _check_points(approximation: str, points: int | None) -> None:
 
 
 def _check_tuned(prior_precision: str, approximation: str) -> None:
-    checks.choice("prior_precision", prior_precision, ("evidence",))
+    checks.choice("prior_precision", prior_precision, (AUTO, EVIDENCE))
     if approximation == "inducing":
         raise UnsupportedError(
-            "prior_precision: 'evidence' goes with the approximations 'exact', 'subset' and 'nystrom': inducing rows "
-            "are chosen for one prior, and their evidence is a bound."
+            f"prior_precision: {prior_precision!r} goes with the approximations 'exact', 'subset' and 'nystrom': "
+            "inducing rows are chosen for one prior, and their evidence is a bound."
         )

@@ -54,15 +54,14 @@ class Distance:
 
 
 TRAIN = (
-    "Train to convergence with this prior: fit_map with optimizer='lbfgs' for a small network, else with more epochs "
-    "or a step size that falls (schedule='cosine'). Or give the prior that it was trained with: weight decay times the "
-    "number of rows, for a mean loss."
+    "Leave prior_precision at 'auto', tune it by bs.tune_prior(q, method='validation', data=...), or train a few steps "
+    "on with this prior: bs.fit_map, for a small network with optimizer='lbfgs'."
 )
 GO_ON = (
     "Take optimizer='lbfgs' for a small network, else more epochs, smaller batches or a step size that falls "
     "(schedule='cosine'); or keep the last weights (keep='last')."
 )
 LEARN = (
-    "The mode has moved away from where the evidence was computed. Train again with this prior (fit_map, for a small "
-    "network with optimizer='lbfgs'), learn it while training (fit_evidence), or tune by method='validation'."
+    "Tune by bs.tune_prior(q, method='validation', data=...), take prior_precision='auto', or train again with this "
+    "prior: bs.fit_map, for a small network with optimizer='lbfgs', or bs.fit_evidence."
 )

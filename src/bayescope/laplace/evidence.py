@@ -152,7 +152,7 @@ class Evidence:
             lows.append(torch.where(told > 0, low, prior.log()))
             highs.append(torch.where(told > 0, torch.maximum(top.log(), prior.log()), prior.log()))
         if self.noise:
-            residual = torch.stack([_mean_square(fit) for fit in self.fits]).mean()
+            residual = torch.stack([mean_square_residual(fit) for fit in self.fits]).mean()
             centre = torch.where(residual > 0, residual, self.fits[0].noise_variance).log()
             below = torch.where(residual > 0, 1.0 / SLACK, -math.log(SMALLEST))
             lows.append((centre - below)[None])
@@ -300,7 +300,7 @@ def _centre(fit: LaplaceFit) -> Tensor:
     return fit.prior.centre(fit.function.dim).to(fit.mode)
 
 
-def _mean_square(fit: LaplaceFit) -> Tensor:
+def mean_square_residual(fit: LaplaceFit) -> Tensor:
     """The mean square of the residuals, from Σ log p(y∣f) = −½ RSS/σ² − ½ n log(2π σ²)."""
     noise, numbers = fit.noise_variance, fit.numbers
     constant = 0.5 * numbers * (2.0 * math.pi * noise).log()

@@ -16,6 +16,7 @@ from bayescope.curvature import Curvature
 from bayescope.errors import UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.distance import Distance
 from bayescope.laplace.hyperparameters import hyperparameters
+from bayescope.laplace.training_rows import NO_ROWS, TrainingRows
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import observations_per_row, unweighted
 from bayescope.network.model import NetworkModel
@@ -52,6 +53,7 @@ class LaplaceFit:
         fingerprint: of the data, whatever their order.
         infer: gives of a fit the inference behind `Posterior.condition`, a function of the prior and the data.
         record: of how it was made, which its posteriors' records begin from.
+        sample: some of the training rows, on which the posterior is compared with the network.
     """
 
     curvature: Curvature
@@ -65,6 +67,7 @@ class LaplaceFit:
     fingerprint: str = ""
     infer: Callable[[LaplaceFit], Callable[..., Posterior]] | None = None
     record: Record = _MADE
+    sample: TrainingRows = NO_ROWS
 
     def at_noise(self, noise_variance: Any) -> LaplaceFit:
         """The same fit under another noise variance of its Gaussian likelihood, as a number or a tensor in its graph.

@@ -13,6 +13,7 @@ from bayescope import checks
 from bayescope.curvature.kinds import Observations
 from bayescope.curvature.passes import DIFFERS
 from bayescope.errors import InputError
+from bayescope.laplace.training_rows import RowSample, TrainingRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
@@ -39,6 +40,7 @@ class Slope:
         gradient: its derivative in the random weights, shape (P,), float64.
         fingerprint: of the data.
         dtype: the coarsest that the network computed in.
+        sample: some of the rows that this process read, the same whatever their order.
     """
 
     rows: int
@@ -47,6 +49,7 @@ class Slope:
     gradient: Tensor
     fingerprint: str
     dtype: torch.dtype
+    sample: TrainingRows
 
     def require_same(self, rows: int, log_likelihood: Tensor) -> None:
         """Checks that another pass at the same weights has read the same data.
@@ -116,6 +119,7 @@ class _Sums:
     gradient: dict[str, Tensor]
     fingerprint: Fingerprint
     dtype: torch.dtype
+    sample: RowSample
 
     @classmethod
     def read(
@@ -130,7 +134,7 @@ class _Sums:
     ) -> _Sums:
         parameters, shard = weights.parameters(module), batches.shard
         sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-        total, fingerprint = torch.zeros((), dtype=torch.float64), Fingerprint()
+        total, fingerprint, sample = torch.zeros((), dtype=torch.float64), Fingerprint(), RowSample()
         rows = observed = 0
         dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
         # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.
@@ -143,7 +147,7 @@ class _Sums:
             torch.default_generator.manual_seed(checks.seed_from(torch.default_generator))
             for inputs, targets in batches:
                 report(rows, rows, "the gradient")
-                fingerprint.add(inputs, targets)
+                sample.add(fingerprint.add(inputs, targets), inputs, targets)
                 for some in row_blocks(len(targets), 1, at_once or len(targets)):
                     with torch.enable_grad(), explained(module, inputs):
                         f = call(module, owned(take_rows(inputs, some), copy=True))
@@ -158,7 +162,7 @@ class _Sums:
                                 sums[name] += gradient
                     rows, observed = rows + len(targets[some]), observed + len(observations.f)
                     dtypes.add(f.dtype)
-        return cls(rows, observed, float(total), sums, fingerprint, _coarsest(dtypes))
+        return cls(rows, observed, float(total), sums, fingerprint, _coarsest(dtypes), sample)
 
     def over(self, processes: Processes, weights: Weights) -> Slope:
         """The sums over all processes."""
@@ -167,8 +171,9 @@ class _Sums:
         fingerprint = self.fingerprint.over(processes).hex()
         total = torch.tensor(log_likelihood, dtype=torch.float64)
         return Slope(
-            int(rows), int(observations), total, gradient, fingerprint, _coarsest(processes.gather(self.dtype))
-        )
+            int(rows), int(observations), total, gradient, fingerprint, _coarsest(processes.gather(self.dtype)),
+            self.sample.over(processes),
+        )  # fmt: skip
 
 
 def _coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:

@@ -102,5 +102,6 @@ class LaplaceOptions:
         )
         slope.require_same(curvature.rows, curvature.log_likelihood)
         return replace(
-            fit, observations=slope.observations, gradient=slope.gradient, fingerprint=slope.fingerprint
+            fit, observations=slope.observations, gradient=slope.gradient, fingerprint=slope.fingerprint,
+            sample=slope.sample,
         )  # fmt: skip

@@ -19,6 +19,7 @@ from bayescope.laplace.conjugate_gradients import Solution, block_conjugate_grad
 from bayescope.laplace.distance import TRAIN, Distance
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.hyperparameters import hyperparameters
+from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches
@@ -62,7 +63,7 @@ def sample_posterior(
             right-hand side by default.
         module: the network at a mode, which belongs to the posterior from now on.
         data: a DataLoader, a Dataset, or (X, y).
-        prior_precision: in any form that `network_prior` takes.
+        prior_precision: in any form that `network_prior` takes, or "auto", which is found for the preconditioner.
         samples: how many draws, 64 by default: an even number. S/2 systems are solved, and a variance from S draws has
             the relative standard error √(4/S).
         generator: draws ε and η.
@@ -78,14 +79,14 @@ def sample_posterior(
         MemoryBudgetError: if the draws take more than the budget.
 
     Warns:
-        ConvergenceWarning: if the weights are no mode for this prior, with the Newton decrement.
+        ConvergenceWarning: if the draws predict training rows worse than the network, as by `laplace`.
     """
     _refuse_ignored(options)
     count = _pairs(samples)
     source = checks.generator(generator)
     with present().agreed():
         planned = _plan(options, module, data, count)
-    fit, preconditioner, name = _preconditioned(options, planned, module, data, prior_precision, count)
+    fit, preconditioner, name, tuned = _preconditioned(options, planned, module, data, prior_precision, count)
     system = _System(options, fit, data, planned)
     noise = system.noise(count, source)
     slope = fit.joint_gradient()
@@ -96,18 +97,20 @@ def sample_posterior(
     )  # fmt: skip
     gamma = system.effective_parameters(solution, count)
     squared = float(slope @ solution.x[:, -1])  # gᵀA⁻¹g
-    Distance(max(squared, 0.0), gamma).warn(TRAIN)
     notes = {
         "curvature": f"ggn, {2 * count} draws in pairs by sample-then-optimise, {fit.curvature.rows:,} rows",
         "conjugate gradients": f"{solution.iterations} passes to a residual of {solution.residual:.1e}, {name}",
         "effective parameters": f"{gamma:.1f} of {fit.function.dim:,}, from the draws",
         "Newton decrement": f"{max(squared, 0.0) ** 0.5:.3g}",
     }
-    notes |= hyperparameters(fit.prior, fit.likelihood, fit.function)
+    notes |= hyperparameters(fit.prior, fit.likelihood, fit.function) | tuned
     record = Record("laplace, samples", notes=notes, trace={"residual": solution.trace}, instead=INSTEAD)
     offsets = solution.x[:, :count].mT
     draws = torch.cat([fit.mode + offsets, fit.mode - offsets])[None]
-    return DrawsPosterior(draws, record, LinearizedModel(fit.function, fit.mode), fit.likelihood)
+    q = DrawsPosterior(draws, record, LinearizedModel(fit.function, fit.mode), fit.likelihood)
+    if not tuned:
+        warn_if_worse(q, fit, TRAIN, Distance(max(squared, 0.0), gamma))
+    return q
 
 
 @final
@@ -164,17 +167,25 @@ class _System:
 
 def _preconditioned(
     options: LaplaceOptions, planned: Plan, module: nn.Module, data: Any, prior_precision: Any, count: int
-) -> tuple[LaplaceFit, Precision, str]:
-    """The fit that gives the gradient and a precision close to A, and the name of its structure."""
+) -> tuple[LaplaceFit, Precision, str, dict[str, str]]:
+    """The fit that gives the gradient, a precision close to A, the name of its structure, and notes on the prior."""
     plain = replace(options, tolerance=None)
+
+    def fitted(structure: str) -> tuple[LaplaceFit, dict[str, str]]:
+        in_structure = replace(plain, structure=structure)
+        if prior_precision != AUTO:
+            return in_structure.fit(module, data, prior_precision), {}
+        fit, note = automatic(in_structure.fit(module, data), noise=False)
+        return fit, {"tuned": note}
+
     if planned.curvature_bytes <= BLOCKS * FLOAT64 * count * planned.weights:
-        fit = replace(plain, structure="kfac").fit(module, data, prior_precision)
+        fit, tuned = fitted("kfac")
         try:
-            return fit, fit.precision(), "preconditioned by Kronecker factors"
+            return fit, fit.precision(), "preconditioned by Kronecker factors", tuned
         except UnsupportedError:  # a prior that leaves no Kronecker structure
             pass
-    fit = replace(plain, structure="diagonal").fit(module, data, prior_precision)
-    return fit, _diagonal(fit), "preconditioned by the diagonal"
+    fit, tuned = fitted("diagonal")
+    return fit, _diagonal(fit), "preconditioned by the diagonal", tuned
 
 
 def _diagonal(fit: LaplaceFit) -> Precision:

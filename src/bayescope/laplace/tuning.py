@@ -22,6 +22,7 @@ from bayescope.laplace.evidence import Evidence, Optimum, maximise
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.laplace.hyperparameters import SHOWN, listed
+from bayescope.laplace.judgement import warn_if_worse
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
@@ -86,8 +87,8 @@ def tune_prior(
         InputError: if data are missing, or given where they would not be used.
 
     Warns:
-        ConvergenceWarning: if a hyperparameter has no optimum within range, or the weights are far from a mode under
-            the new prior.
+        ConvergenceWarning: if a hyperparameter has no optimum within range, or by "evidence" the posterior predicts
+            training rows worse than the network, as by `laplace`.
     """
     with present().called("tune_prior", locals()):
         checks.choice("method", method, METHODS)
@@ -107,9 +108,8 @@ def tune_prior(
                                      batch_size=BATCH_SIZE if batch_size is None else batch_size)  # fmt: skip
     posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes, trace) for fit in tuned]
     if method == "evidence":
-        for fit in tuned:
-            if fit.distance is not None:
-                fit.distance.warn(LEARN)
+        for each, fit in zip(posteriors, tuned, strict=True):
+            warn_if_worse(each, fit, LEARN)
     if not isinstance(q, MixturePosterior):
         return posteriors[0]
     mixed = mixture_of(posteriors, q.weighting)

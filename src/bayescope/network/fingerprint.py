@@ -25,13 +25,14 @@ class Fingerprint:
     def __init__(self) -> None:
         self._total = self._rows = 0
 
-    def add(self, inputs: Any, targets: Tensor) -> None:
-        """Adds the rows of a batch."""
+    def add(self, inputs: Any, targets: Tensor) -> Tensor:
+        """Adds the rows of a batch, and returns the hash of each, shape (N,), int64."""
         row = torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
         for place, tensor in enumerate((*tensors(inputs), targets)):
             row = _scattered(row + _row_sums(tensor.detach().to(targets.device), place))
         self._total = (self._total + int(row.sum())) % 2**64
         self._rows += len(targets)
+        return row
 
     def over(self, processes: Processes) -> Fingerprint:
         """That of the rows of all processes."""

@@ -120,10 +120,10 @@ def _number(name: str, value: Any) -> Tensor:
 
 def _positive(name: str, value: Any) -> Tensor:
     """Positive numbers in float64, still in the graph where they come as a tensor."""
-    if isinstance(value, str) and value == "evidence":
+    if isinstance(value, str) and value in ("auto", "evidence"):
         raise InputTypeError(
-            f"{name}: expected a number, an array, a dict by name or a Prior here, got 'evidence'. laplace, "
-            "tune_prior, fit_evidence and variational learn it; give the others what they found."
+            f"{name}: expected a number, an array, a dict by name or a Prior here, got {value!r}. laplace, "
+            "function_space, tune_prior, fit_evidence and variational learn it; give the others what they found."
         )
     if value is None or isinstance(value, bool | str):
         raise InputTypeError(

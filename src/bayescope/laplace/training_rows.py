@@ -1,0 +1,96 @@
+"""A sample of the training rows that is the same in whatever order, batches or processes they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from bayescope.network.inputs import map_tensors, tensors
+from bayescope.processes import Processes
+
+# The most rows that are kept, and the most bytes of them.
+ROWS = 512
+BYTES = 64 * 2**20
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TrainingRows:
+    """Some of the rows that a network was trained on; of several processes each holds those that it read.
+
+    Attributes:
+        batches: pairs (inputs, targets), the rows of one shape together.
+    """
+
+    batches: tuple[tuple[Any, Tensor], ...] = ()
+
+
+class _Part(NamedTuple):
+    """Rows of a batch, with the hash of each on the CPU."""
+
+    hashes: Tensor
+    inputs: Any
+    targets: Tensor
+
+    def take(self, chosen: Tensor) -> _Part:
+        rows = chosen.nonzero()[:, 0]
+        return _Part(
+            self.hashes[rows],
+            map_tensors(lambda tensor: tensor[rows.to(tensor.device)], self.inputs),
+            self.targets[rows.to(self.targets.device)],
+        )
+
+
+# Of a fit that has read no gradient.
+NO_ROWS = TrainingRows()
+
+
+@final
+class RowSample:
+    """Keeps the rows with the smallest hashes among those that are added, `ROWS` of them or as many as `BYTES` hold."""
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] = []
+        self._limit = ROWS
+
+    def add(self, hashes: Tensor, inputs: Any, targets: Tensor) -> None:
+        """Adds the rows of a batch by their hashes, int64 of shape (N,)."""
+        size = sum(tensor.nbytes for tensor in tensors(inputs)) // len(targets)
+        self._limit = min(self._limit, max(1, BYTES // max(1, size)))
+        self._parts.append(_Part(hashes.cpu(), inputs, targets))
+        every = torch.cat([part.hashes for part in self._parts])
+        chosen = torch.zeros(len(every), dtype=torch.bool)
+        chosen[every.argsort(stable=True)[: self._limit]] = True
+        self._keep(chosen)
+
+    def over(self, processes: Processes) -> TrainingRows:
+        """This process's rows among those with the smallest hashes of all processes."""
+        own = torch.cat([part.hashes for part in self._parts] or [torch.zeros(0, dtype=torch.int64)])
+        gathered = processes.gather((own.tolist(), self._limit))
+        every = sorted(value for hashes, _ in gathered for value in hashes)
+        limit = min(limit for _, limit in gathered)
+        self._keep(own <= every[min(limit, len(every)) - 1] if every else own < 0)
+        return TrainingRows(tuple(self._joined()))
+
+    def _keep(self, chosen: Tensor) -> None:
+        masks = chosen.split([len(part.hashes) for part in self._parts])
+        self._parts = [part.take(mask) for part, mask in zip(self._parts, masks, strict=True) if mask.any()]
+
+    def _joined(self) -> Iterator[tuple[Any, Tensor]]:
+        """The rows, those of one shape in one batch."""
+        alike: dict[tuple[torch.Size, ...], list[_Part]] = {}
+        for part in self._parts:
+            shapes = tuple(tensor.shape[1:] for tensor in (*tensors(part.inputs), part.targets))
+            alike.setdefault(shapes, []).append(part)
+        for parts in alike.values():
+            columns = [torch.cat(same) for same in zip(*(tensors(part.inputs) for part in parts), strict=True)]
+            yield _filled(parts[0].inputs, iter(columns)), torch.cat([part.targets for part in parts])
+
+
+def _filled(inputs: Any, columns: Iterator[Tensor]) -> Any:
+    """The inputs with other tensors in the place of theirs, in order."""
+    return map_tensors(lambda _: next(columns), inputs)
