@@ -8,12 +8,13 @@ side therefore: a posterior that passes it is no worse than the network on new r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Any, final
 
 import torch
 from scipy.optimize import minimize_scalar
+from torch import Tensor
 
 from bayescope.errors import ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.laplace.distance import Distance
@@ -22,10 +23,12 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Categorical
 from bayescope.likelihoods.weighted import Weighted
+from bayescope.network.inputs import take_rows
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.posterior.posterior import in_rows
 from bayescope.priors import Prior
 from bayescope.processes import present, warn_once
+from bayescope.tape.tape import row_blocks
 
 # The word for a prior precision that is found by the evidence and the log loss of training rows.
 AUTO = "auto"
@@ -38,7 +41,7 @@ WORSE, WORSE_AT_A_MODE = 0.05, 0.5
 MARGIN, SPENT = 0.0025, 0.5
 # Of 3 to `DRAWN` classes the predictive is integrated by so many draws, which are 20 times quicker than its default and
 # err by about a tenth of `MARGIN`; of more classes by the variances alone.
-DRAWN, DRAWS = 64, 256
+DRAWN, DRAWS, DRAWN_NUMBERS = 64, 256, 2**18
 # The largest steps of the logarithm of the prior precision, and how many steps there are at most.
 STRIDE, STEPS = math.log(1e3), 24
 # The evidence is sought over so many decades below the largest prior precision that it can have, to so much of a log.
@@ -85,7 +88,7 @@ def compared(q: Posterior, fit: LaplaceFit) -> Comparison | None:
     if isinstance(fit.likelihood, Weighted):
         return None
     with processes.agreed():
-        for inputs, y in fit.sample.batches:
+        for inputs, y in _blocks(fit):
             f, _ = in_rows(fit.function.forward(inputs, fit.mode), 0)
             integral, samples = _integral(q, fit, f.shape[-1])
             p = q.predict(inputs, generator=0, integral=integral, samples=samples)
@@ -215,6 +218,14 @@ def _by_evidence(fit: LaplaceFit, *, noise: bool) -> LaplaceFit:
 def _predicting(fit: LaplaceFit) -> GaussianPosterior:
     """The fit's posterior as far as predictions go."""
     return GaussianPosterior(fit.mode, fit.precision(), Record("laplace"), fit.function, fit.likelihood)
+
+
+def _blocks(fit: LaplaceFit) -> Iterator[tuple[Any, Tensor]]:
+    """The sample of training rows, as many at once as the fit read, or as have `DRAWN_NUMBERS` draws of f."""
+    most = max(1, DRAWN_NUMBERS // (DRAWS * fit.function.outputs))
+    for inputs, y in fit.sample.batches:
+        for rows in row_blocks(len(y), 1, min(most, fit.curvature.at_once or most)):
+            yield take_rows(inputs, rows), y[rows]
 
 
 def _outcomes(fit: LaplaceFit) -> int:
