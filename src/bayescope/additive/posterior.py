@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,20 +13,30 @@ from bayescope.additive.design import ALL
 from bayescope.additive.evidence import MOST_PRECISION
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.model import AdditiveModel
-from bayescope.additive.problem import Blocks
+from bayescope.additive.passes import RowValues
+from bayescope.additive.problem import Blocks, Hyperparameters, Linearized
 from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods.quasi_monte_carlo import principal_root
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
+from bayescope.quadrature import activation_nodes, normal_nodes
 from bayescope.tape.tape import row_blocks
+from bayescope.threads import threads_for
 
 STRUCTURES = ("block", "full")
 # Up to so many rows times outputs the full GGN's determinant costs less than a step.
 MOST_ROWS = 2048
+# The averaging of the curvature ends after so many steps, or where one changes log∣A∣ by less than this, in nats. With
+# several outputs it takes so many nodes.
+_STEPS, _SETTLED = 60, 0.02
+_NODES = 64
 NAME = "the precision of the additive model's weights"
 
 
 def laplace_at(fitted: AdditiveFit, model: AdditiveModel, structure: str, log_unit: float) -> GaussianPosterior:
     """N(θ*, A⁻¹) in centred coordinates, A = H + diag(δ) with H the GGN, or its blocks of one term each.
+
+    The curvature Λ of each row is its average over this very Gaussian (`_averaged`); the evidence has that at the mode.
 
     Args:
         fitted: the mode, and the blocks of the curvature there.
@@ -32,11 +44,11 @@ def laplace_at(fitted: AdditiveFit, model: AdditiveModel, structure: str, log_un
         structure: "block" or "full".
         log_unit: what log Z loses for each row in y's unit.
     """
-    precision = _precision(fitted, model, structure)
     evidence = fitted.evidence.value
     if structure == "full":
-        blocks = _precision(fitted, model, "block")
-        evidence = evidence + 0.5 * (blocks.logdet() - precision.logdet())
+        blocks, full = (_precision(fitted, model, each, fitted.linear) for each in STRUCTURES)
+        evidence = evidence + 0.5 * (blocks.logdet() - full.logdet())
+    precision = _precision(fitted, model, structure, _averaged(fitted))
     record = Record(
         "laplace", evidence=evidence - log_unit * fitted.problem.rows(), notes=_notes(fitted, structure),
         trace=dict(fitted.trace),
@@ -83,9 +95,78 @@ def _likelihood(fitted: AdditiveFit, model: AdditiveModel) -> Likelihood:
     return Gaussian(variance if len(variance.unique()) > 1 else variance[0])
 
 
-def _precision(fitted: AdditiveFit, model: AdditiveModel, structure: str) -> Precision:
+def _averaged(fitted: AdditiveFit) -> Linearized:
+    """The model at the mode with the curvature of each row averaged over the posterior of its f: Λ = E[−∂² log p(y∣f)].
+
+    For a given mean, this covariance is the Gaussian's that is nearest to the posterior in KL(q‖p) (Opper & Archambeau
+    2009). The curvature at the mode says nothing of rows whose label f has made certain: where classes are separable it
+    vanishes, and f would be free to take values that contradict the labels. The average is found by steps half way
+    there; the variances of f are those of the blocks.
+    """
+    linear, problem = fitted.linear, fitted.problem
+    if isinstance(fitted.at.likelihood, Gaussian):
+        return linear
+    before: float | None = None
+    with threads_for(problem.numbers):
+        for _ in range(_STEPS):
+            variance = _variances(linear, fitted.at)
+            average = _expected_curvature(linear, variance)
+            halfway = problem.passes.kept(_between(linear.curvature, average))
+            linear = replace(linear, curvature=halfway, known=None)
+            logdet = float(Blocks.of(linear.blocks, problem.families, fitted.at, 0.0).logdet())
+            if before is not None and abs(logdet - before) < _SETTLED:
+                break
+            before = logdet
+    return linear
+
+
+def _between(one: RowValues, other: RowValues) -> Callable[[slice], Tensor]:
+    return lambda rows: 0.5 * (one[rows] + other[rows])
+
+
+def _variances(linear: Linearized, at: Hyperparameters) -> RowValues:
+    """Var[f] of each row by the blocks, shape (N, C²)."""
+    problem = linear.problem
+    blocks = Blocks.of(linear.blocks, problem.families, at, 0.0)
+    tables = []
+    for jacobian, factor in zip(linear.jacobians, blocks.factors, strict=True):
+        rows = jacobian.flatten(1, 2)  # (G, U C, P)
+        half = torch.linalg.solve_triangular(factor, rows.mT, upper=False).mT.reshape(jacobian.shape)
+        tables.append((half @ half.mT).flatten(2))
+    return problem.gathered(torch.cholesky_inverse(blocks.intercept).flatten(), tables)
+
+
+def _expected_curvature(linear: Linearized, variance: RowValues) -> RowValues:
+    """E[Λ] of each row over f ~ N(f at the mode, variance), times its weight, shape (N, C, C)."""
+    problem, likelihood, outputs = linear.problem, linear.likelihood, linear.outputs
+
+    def average(rows: slice) -> Tensor:
+        f, cov = linear.f[rows], variance[rows].unflatten(1, (outputs, outputs))
+        y, weights = problem.targets[rows], problem.weights[rows]
+        total = torch.zeros_like(cov)
+        for at, log_weight in _nodes(f, cov):
+            root = likelihood.ggn_sqrt(at, y) * (0.5 * log_weight).exp()[..., None]
+            total += root @ root.mT
+        return total * weights[:, None, None]
+
+    return problem.passes.computed(average)
+
+
+def _nodes(f: Tensor, cov: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Nodes (n, C) and log weights (n, 1) for averages over N(f, cov): one-dimensional, or quasi-Monte Carlo."""
+    if f.shape[1] == 1:
+        values, log_weights = activation_nodes(f, cov[:, 0].clamp_min(0.0))
+        yield from zip(values.unbind(-1), log_weights.unbind(-1), strict=True)
+        return
+    root = principal_root(cov, cov.diagonal(dim1=-2, dim2=-1).amax(-1))
+    log_weight = f.new_full((len(f), 1), -math.log(_NODES))
+    for z in normal_nodes(f.shape[1], _NODES):
+        yield f + root @ z, log_weight
+
+
+def _precision(fitted: AdditiveFit, model: AdditiveModel, structure: str, linear: Linearized) -> Precision:
     diagonals = fitted.at.diagonal(fitted.problem.families)
-    blocks, intercept = fitted.linear.blocks
+    blocks, intercept = linear.blocks
     if structure == "block":
         parts = [
             DensePrecision(block + torch.diag(diagonal), name=f"{NAME}, {name}")
@@ -95,14 +176,14 @@ def _precision(fitted: AdditiveFit, model: AdditiveModel, structure: str) -> Pre
         identity = torch.eye(len(intercept), dtype=torch.float64)
         last = DensePrecision(intercept + fitted.at.intercept_precision * identity)
         return BlockPrecision([*parts, last], model.indices, model.dim, name=NAME)
-    (matrix,) = fitted.problem.passes.summed(lambda rows: [_full_curvature(fitted, model, rows)])
+    (matrix,) = fitted.problem.passes.summed(lambda rows: [_full_curvature(fitted, model, linear, rows)])
     prior = _prior_diagonal(fitted, model.outputs)
     return DensePrecision(matrix + torch.diag(prior), name=NAME)
 
 
-def _full_curvature(fitted: AdditiveFit, model: AdditiveModel, rows: slice) -> Tensor:
+def _full_curvature(fitted: AdditiveFit, model: AdditiveModel, linear: Linearized, rows: slice) -> Tensor:
     """Σ Jᵀ Λ J over some rows, shape (P, P)."""
-    curvature = fitted.linear.curvature[rows]
+    curvature = linear.curvature[rows]
     first = rows.start or 0
     matrix = torch.zeros(model.dim, model.dim, dtype=torch.float64)
     for some in row_blocks(len(curvature), 8 * model.outputs * model.dim):
@@ -146,7 +227,8 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
     }
     if structure is not None:
         per = "a block of the GGN for each term, effects centred" if structure == "block" else "the full GGN"
-        notes["curvature"] = per
+        averaged = "" if isinstance(at.likelihood, Gaussian) else ", averaged over the posterior"
+        notes["curvature"] = per + averaged
     grouped = [name for design in problem.designs for name in design.grouped]
     if grouped:
         notes["numbers grouped while fitting"] = ", ".join(grouped)
