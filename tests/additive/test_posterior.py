@@ -10,6 +10,7 @@ from bayescope.additive.fit import AdditiveFit, settled
 from bayescope.additive.posterior import laplace_at, point_at
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.quadrature import normal_nodes
 from tests.additive.problems import CASES, Case, flat, hyperparameters, seeded, start_of
 from tests.additive.test_model import model_of
 
@@ -38,12 +39,31 @@ def made(case: Case, fit: AdditiveFit, structure: str, **options: float) -> Gaus
 
 
 def test_full_is_the_dense_ggn_and_block_its_blocks(case: Case, fit: AdditiveFit) -> None:
-    expected = precision_of(case, fit)
-    torch.testing.assert_close(made(case, fit, "full").precision.to_dense(), expected, rtol=1e-9, atol=1e-9)
-    blocks = torch.zeros_like(expected)
+    full, block = (made(case, fit, structure).precision.to_dense() for structure in ("full", "block"))
+    if isinstance(case.likelihood, Gaussian):
+        torch.testing.assert_close(full, precision_of(case, fit), rtol=1e-9, atol=1e-9)
+    blocks = torch.zeros_like(full)
     for place in case.plain.places:
-        blocks[place[:, None], place] = expected[place][:, place]
-    torch.testing.assert_close(made(case, fit, "block").precision.to_dense(), blocks, rtol=1e-9, atol=1e-9)
+        blocks[place[:, None], place] = full[place][:, place]
+    torch.testing.assert_close(block, blocks, rtol=1e-9, atol=1e-9)
+
+
+def test_the_curvature_is_its_average_over_the_posterior(case: Case, fit: AdditiveFit) -> None:
+    """A = Σ_n w_n J_nᵀ E[Λ(f_n)] J_n + D, for f_n ~ N(f(θ*), J_n A⁻¹ J_nᵀ) by A's own blocks."""
+    theta = flat(fit.state.thetas, fit.state.intercept)
+    jacobian, f = case.plain.jacobian(theta), case.plain.f(theta).detach()
+    block = made(case, fit, "block").precision.to_dense()
+    spread = torch.linalg.cholesky(jacobian @ torch.linalg.inv(block) @ jacobian.mT)
+    drawn = f + (spread @ normal_nodes(case.outputs, 4096)[:, None, :, None])[..., 0]
+    roots = torch.stack([case.likelihood.ggn_sqrt(at, case.plain.targets) for at in drawn])
+    average = (roots @ roots.mT).mean(0)
+    data = torch.einsum("n,ncp,ncd,ndq->pq", case.plain.weights, jacobian, average, jacobian)
+    at_mode = precision_of(case, fit)
+    prior = at_mode - case.plain.ggn(theta, case.likelihood)
+    off = (made(case, fit, "full").precision.to_dense() - data - prior).norm() / data.norm()
+    assert off < 0.03
+    if not isinstance(case.likelihood, Gaussian):
+        assert (at_mode - data - prior).norm() > 0.1 * data.norm()  # at the mode it is another
 
 
 def test_the_full_evidence_is_at_least_that_of_blocks(case: Case, fit: AdditiveFit) -> None:
