@@ -102,6 +102,16 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def columns(name: str, value: Any) -> None:
+    """Checks that columns are given as a list of names or positions.
+
+    Raises:
+        InputTypeError: if it is one name or one position.
+    """
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputTypeError(f"{name}: expected a list of columns, got {value!r}. Write [{value!r}].")
+
+
 def choice(name: str, value: Any, supported: Iterable[str]) -> str:
     """Returns ``value`` if it is one of the supported names.
 

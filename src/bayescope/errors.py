@@ -52,7 +52,7 @@ class OptionError(InputError):
     """An option was given a name that is not among the supported ones; the message lists those."""
 
     @classmethod
-    def unknown(cls, option: str, got: object, supported: Iterable[str], *, meant: str | None = None) -> OptionError:
+    def unknown(cls, option: str, got: object, supported: Iterable[object], *, meant: object = None) -> OptionError:
         """Builds the message, with the closest supported name, in whatever case, where the one given looks like a slip.
 
         Args:
@@ -62,7 +62,7 @@ class OptionError(InputError):
             meant: the supported name that ``got`` is another word for, where that is known.
         """
         names = list(supported)
-        cases = {name.lower(): name for name in reversed(names)}
+        cases = {str(name).lower(): name for name in reversed(names)}
         close = [cases[name] for name in get_close_matches(str(got).lower(), cases, n=1)]
         close = [meant] if meant in names else close
         hint = f" Did you mean {close[0]!r}?" if close else ""

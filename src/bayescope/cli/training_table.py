@@ -14,11 +14,10 @@ from bayescope.cli.header import SHOWN, find, hint, listed, split_names
 from bayescope.cli.source import ROWS, Kind, Source, place_of
 from bayescope.cli.target import Target
 from bayescope.errors import InputError
+from bayescope.tables.suspicion import hardly_recur
 
 # A column probably has misspelt numbers, and no labels, where so large a share of so many different cells are numbers.
 NUMBERS, DIFFERENT = 0.9, 10
-# Labels that hardly ever recur tell rows apart, and nothing of the target: a share of different ones, among so many.
-UNIQUE, ENOUGH = 0.5, 30
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 
@@ -202,7 +201,7 @@ def _check_feature(
             f"{where}: expected numbers with a decimal point, got {commas[0]!r} in "
             f"{_place(source, values, commas[0], places)}. Write 1.5 in the place of 1,5."
         )
-    if len(found) >= ENOUGH and len(found) > UNIQUE * len(present):
+    if hardly_recur(len(found), len(present)):
         raise InputError(
             f"{where}: expected labels that recur, got {len(found)} different ones in {len(present)} rows, such as "
             f"{listed(found[:SHOWN])}. Leave it out: --drop {name}; or keep it with --categorical {name}."

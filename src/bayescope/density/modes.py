@@ -209,7 +209,17 @@ def _curvature(density: LogDensity, location: Tensor) -> DensePrecision:
     matrix = -_finite_hessian(density, location)
     _refuse_flat(matrix, location)
     name = "laplace: the negative Hessian of the log density (a saddle point or a flat direction)"
-    precision = DensePrecision(matrix, name=name)
+    try:
+        precision = DensePrecision(matrix, name=name)
+    except NotPositiveDefiniteError as error:
+        smallest, direction = error.smallest_eigenvalue, error.direction
+        raise NotPositiveDefiniteError(
+            f"{name}: expected a positive definite matrix, got the smallest eigenvalue {smallest:.6g} along "
+            f"{direction.tolist()[:8]}. Start from another point, or add to the log density a term that holds this "
+            "direction.",
+            smallest,
+            direction,
+        ) from None
     scale = matrix.diagonal().rsqrt()
     values, vectors = torch.linalg.eigh(scale[:, None] * matrix * scale)
     if float(values[0]) <= _SINGULAR * location.shape[0]:

@@ -12,11 +12,13 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.storage import stored
 from bayescope.tables import Column, read_table
 from bayescope.tables.dataset import TableDataset
+from bayescope.tables.frames import frame_of
 from bayescope.tables.preprocessing import Table, refuse_empty
-from bayescope.tables.suspicion import warn_of_numbers
+from bayescope.tables.suspicion import refuse_names_of_rows, warn_of_numbers
 
 
 @stored("frame_reader")
@@ -49,7 +51,7 @@ class FrameReader:
             categorical: columns, by name or position, whose numbers are labels.
 
         Raises:
-            InputError: if X cannot be used; the message names the column.
+            InputError: if X cannot be used, or the labels of a column hardly ever recur; the message names the column.
             InputTypeError: if X is no table, or a column holds what is neither a number nor a label, such as dates.
 
         Warns:
@@ -57,6 +59,7 @@ class FrameReader:
         """
         columns = read_table(X, categorical=categorical)
         warn_of_numbers(columns)
+        refuse_names_of_rows(columns)
         refuse_empty(columns)
         validate_data(estimator, _sized(X, columns), y, skip_check_array=True)
         names = [column.name for column in columns]
@@ -103,6 +106,35 @@ class FrameReader:
             OptionError: if one is not there.
         """
         return table.blocks(self.names, categorical=[self.names[place] for place in self.categorical])
+
+
+def columns_by_name(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """The features, the target and the weights, of which the last two may be columns of the features by their names.
+
+    Raises:
+        InputTypeError: if a name is given and X is no frame with names.
+        OptionError: if no column has that name.
+        InputError: if no column is left for the features.
+    """
+    roles = {"y": y, "sample_weight": sample_weight}
+    named = {role: name for role, name in roles.items() if isinstance(name, str)}
+    if not named:
+        return X, y, sample_weight
+    frame = frame_of("X", X)
+    for role, name in named.items():
+        if frame is None:
+            raise InputTypeError(
+                f"{role}: expected a value for each row, or the name of a column where X is a frame, got {name!r} for "
+                f"X of type {type(X).__name__}. Give the values."
+            )
+        if name not in frame.columns:
+            raise OptionError.unknown(role, name, [str(column) for column in frame.columns])
+    assert frame is not None
+    found = {role: frame[name].to_numpy() for role, name in named.items()}
+    features = frame.drop(list(named.values()))
+    if not features.columns:
+        raise InputError(f"X: expected a column beside {', '.join(map(repr, frame.columns))}, got none.")
+    return features.to_native(), found.get("y", y), found.get("sample_weight", sample_weight)
 
 
 def finite_numbers(X: Any) -> np.ndarray | None:

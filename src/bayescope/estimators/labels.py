@@ -140,7 +140,7 @@ def _check_classes(labels: np.ndarray) -> None:
 
 def factorized(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The classes that occur, sorted, and the code of each row's, shape (N,)."""
-    codes, classes = pd.factorize(labels, sort=True)
+    codes, classes = pd.factorize(labels.astype(labels.dtype.newbyteorder("="), copy=False), sort=True)
     return np.asarray(classes).astype(labels.dtype, copy=False), codes
 
 

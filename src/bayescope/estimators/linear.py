@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.estimators.frames import FrameReader
+from bayescope.estimators.frames import FrameReader, columns_by_name
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.linear_reading import LinearEstimator
@@ -116,7 +116,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         Args:
             X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
                 one on disk (`open_table`), which is read in blocks.
-            y: N numbers; of a table on disk the name of their column, all others being features.
+            y: N numbers; of a frame or a table on disk also the name of their column, all others being features.
             sample_weight: how often each row counts, shape (N,) or the name of a column: 2 is the same as the row
                 twice.
 
@@ -132,6 +132,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         on_disk = opened(X)
         if on_disk is not None:
             return self._fit_table(on_disk, y, sample_weight)
+        X, y, sample_weight = columns_by_name(X, y, sample_weight)
         self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
         rows = row_count(table)
         table, targets, row_weight = counted(table, one_number(y, rows), row_weights(sample_weight, rows))

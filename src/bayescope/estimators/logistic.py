@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.estimators.frames import FrameReader
+from bayescope.estimators.frames import FrameReader, columns_by_name
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import decided, factorized, one_class
 from bayescope.estimators.linear_posteriors import (
@@ -169,7 +169,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         Args:
             X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
                 one on disk (`open_table`), which is read in blocks.
-            y: N class labels; of a table on disk the name of their column, all others being features.
+            y: N class labels; of a frame or a table on disk also the name of their column, all others being features.
             sample_weight: how often each row counts, shape (N,) or the name of a column, times ``class_weight``: 2 is
                 the same as the row twice, under any posterior.
 
@@ -184,6 +184,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         on_disk = opened(X)
         if on_disk is not None:
             return self._fit_table(on_disk, y, sample_weight)
+        X, y, sample_weight = columns_by_name(X, y, sample_weight)
         self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
         rows = row_count(table)
         table, labels, each = counted(table, one_class(y, rows), row_weights(sample_weight, rows))

@@ -122,8 +122,8 @@ def detached(value: Any) -> Any:
 
 
 def as_tensor(table: np.ndarray) -> Tensor:
-    """The table as a tensor on the same memory, of whatever strides; a read-only one is copied."""
-    return torch.from_numpy(table if table.flags.writeable else table.copy())
+    """The table as a tensor on the same memory; one that is read-only or has negative strides is copied."""
+    return torch.from_numpy(table if table.flags.writeable and min(table.strides) >= 0 else table.copy())
 
 
 def noted(posterior: P, notes: dict[str, str]) -> P:

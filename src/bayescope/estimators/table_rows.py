@@ -11,6 +11,7 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
+from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.estimators.frames import FrameReader
 from bayescope.processes import Processes, present
@@ -188,8 +189,7 @@ def _names(role: str, given: Any, names: Sequence[str]) -> tuple[str, ...]:
     """Columns by name or position, as names."""
     if given is None:
         return ()
-    if isinstance(given, str):
-        raise InputTypeError(f"{role}: expected a list of columns, got {given!r}. Write [{given!r}].")
+    checks.columns(role, given)
     found = []
     for each in given:
         if isinstance(each, str) and each in names:

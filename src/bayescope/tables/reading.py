@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from scipy import sparse
 
+from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.tables.arrays import Rows
 from bayescope.tables.columns import Column
@@ -91,8 +92,7 @@ def _positions(titles: list[str], categorical: Sequence[str | int] | None) -> se
     """The positions of the columns that ``categorical`` names."""
     if categorical is None:
         return set()
-    if isinstance(categorical, str):
-        raise InputTypeError(f"categorical: expected a list of columns, got {categorical!r}. Write [{categorical!r}].")
+    checks.columns("categorical", categorical)
     positions = set()
     for column in categorical:
         if isinstance(column, str):

@@ -1,15 +1,21 @@
-"""Columns that are probably not what their cells say: text that is mostly numbers."""
+"""Columns that are probably not what their cells say: text that is mostly numbers, labels that name rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from bayescope.errors import BayescopeWarning, warn
+import pandas as pd
+
+from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.tables.columns import Column
 
 # A column of text is suspect where so large a share of at least so many different labels are numbers.
 SHARE, LABELS = 0.9, 10
+# Labels that hardly ever recur tell rows apart, and nothing of the target: a share of different ones, among so many.
+UNIQUE, ENOUGH = 0.5, 30
+# So many labels are shown in a message.
+SHOWN = 3
 
 
 def warn_of_numbers(columns: Sequence[Column]) -> None:
@@ -25,6 +31,33 @@ def warn_of_numbers(columns: Sequence[Column]) -> None:
             "of codes in categorical=.",
             BayescopeWarning,
         )
+
+
+def hardly_recur(different: int, rows: int) -> bool:
+    """Whether so many different labels in so many rows tell rows apart, as names and numbers of records do."""
+    return different >= ENOUGH and different > UNIQUE * rows
+
+
+def refuse_names_of_rows(columns: Sequence[Column]) -> None:
+    """Refuses columns of text whose labels hardly ever recur: each label would have a level of its own.
+
+    Columns that are labels by their type, or because the caller named them, are left alone, and so is text that is
+    mostly numbers.
+
+    Raises:
+        InputError: if there is one; the message names it.
+    """
+    for column in columns:
+        if not column.inferred:
+            continue
+        present = column.values[~pd.isna(column.values)]
+        found = pd.unique(present)
+        if hardly_recur(len(found), len(present)) and not _suspicion(column):
+            raise InputError(
+                f"column {column.name!r}: expected labels that recur, got {len(found)} different ones in "
+                f"{len(present)} rows, such as {', '.join(map(repr, found[:SHOWN].tolist()))}. Leave the column out, "
+                f"or keep it with categorical=[{column.name!r}]."
+            )
 
 
 def _suspicion(column: Column) -> str | None:
