@@ -193,6 +193,8 @@ class TestRefusals:
         values, vectors = torch.linalg.eigh(hessian)
         assert caught.value.smallest_eigenvalue == pytest.approx(float(values[0]))
         assert abs(float(caught.value.direction @ vectors[:, 0])) == pytest.approx(1.0)
+        assert "prior" not in str(caught.value)  # a density has none that could be raised
+        assert "Start from another point" in str(caught.value)
 
     def test_a_saddle_with_a_quartic_direction_is_a_saddle(self):
         with pytest.raises(NotPositiveDefiniteError, match="saddle") as caught:
