@@ -25,7 +25,6 @@ from bayescope.posterior import ImplicitPosterior, Record
 from bayescope.processes import present
 from bayescope.training.settings import Settings, Training
 
-EPOCHS = 100
 _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 
 
@@ -80,7 +79,8 @@ def mc_dropout(
         weight_decay: λ of Gal's loss N⁻¹ Σ ½‖y − f‖² + λ‖M‖², from which, with the prior precision, follows the
             noise of a Gaussian likelihood: σ² = 2 N λ/((1 − r) l²).
         rows: N, for ``weight_decay`` without data.
-        epochs: how many times the data are read; ``None`` for 100; 0 leaves the network as it is.
+        epochs: how many times the data are read; ``None`` until the loss, a mean over many masks, has converged as in
+            `fit_map`; 0 leaves the network as it is.
         lr: as in `fit_map`, as all that follows.
         optimizer: "adam", "sgd", or a function of a list of parameters.
         schedule: ``None``, "cosine", or a function of the optimiser.
@@ -95,6 +95,9 @@ def mc_dropout(
         A posterior that draws functions, not weights. ``.model`` is the trained network, with its dropout; ``.trace``
         has lists of "loss", "nll" and "penalty", and of what is learnt. ``.likelihood`` has the noise.
 
+    Warns:
+        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
+
     Raises:
         ConvergenceError: if the loss stops being a finite number.
         InputError: if there is no dropout, or the data do not fit.
@@ -105,12 +108,14 @@ def mc_dropout(
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
         source = checks.generator(generator)
-        count = (0 if data is None else EPOCHS) if epochs is None else checks.count("epochs", epochs, least=0)
+        if epochs is not None:
+            epochs = checks.count("epochs", epochs, least=0)
+        trains = data is not None and epochs != 0
         decay = _WeightDecay(weight_decay, prior_precision, rows)
         decay.check(has_data=data is not None)
         _refuse_without("data= to go with it", data is not None, epochs=epochs, validation=validation)
         _refuse_without(
-            "a training to go with it, data= and epochs=", count > 0, lr=lr, schedule=schedule, batch_size=batch_size,
+            "a training to go with it, data= and epochs=", trains, lr=lr, schedule=schedule, batch_size=batch_size,
             patience=patience, checkpoint=checkpoint, optimizer=None if optimizer == "adam" else optimizer,
             prior_precision=prior_precision if weight_decay is None else None,
             rate=rate if isinstance(rate, str) else None,
@@ -122,7 +127,7 @@ def mc_dropout(
     if data is None:
         return _as_it_is(network, decay.likelihood(likelihood, network, rows))
     settings = Settings(  # which are for an epoch or more
-        likelihood=likelihood, epochs=max(1, count), lr=lr, optimizer=optimizer, schedule=schedule,
+        likelihood=likelihood, epochs=1 if epochs == 0 else epochs, lr=lr, optimizer=optimizer, schedule=schedule,
         batch_size=batch_size, checkpoint=checkpoint, generator=source, progress=progress,
     )  # fmt: skip
     with settings.prepared(network.module, data, network.weights, inplace=True) as training:
@@ -132,7 +137,7 @@ def mc_dropout(
         noisy = decay.likelihood(likelihood, network, training.rows.rows)
         held_out = None if validation is None else training.held_out(validation)
         notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
-        if count:
+        if trains:
             prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights)
             outcome, told = train(network, training, noisy, prior, held_out, patience)
             notes.update(told)
@@ -140,7 +145,7 @@ def mc_dropout(
         if isinstance(noisy, Gaussian) and noisy.learnable:
             noisy, note = learnt_noise(noisy, DropoutPasses(network.module), held_out or training.rows, source)
             notes |= note
-        elif not count:
+        elif not trains:
             _refuse_without("a noise variance to learn from it, or epochs=", False, validation=validation)
         return _posterior(network, training.rows.outputs, noisy, notes, trace)
 

@@ -36,9 +36,9 @@ def ensemble(
     bootstrap: bool = False,
     prior_precision: Any = 1.0,
     weights: Any = "all",
-    epochs: int = 100,
+    epochs: int | None = None,
     lr: float | None = None,
-    optimizer: Any = "adam",
+    optimizer: Any = None,
     schedule: Any = None,
     batch_size: int | None = None,
     validation: Any = None,
@@ -65,7 +65,8 @@ def ensemble(
         bootstrap: whether each member is trained on N rows that are drawn with replacement.
         prior_precision: as in `fit_map`.
         weights: which weights have a prior; all others are trained too, as in `fit_map`.
-        epochs: how many times each member reads the data; 0 takes a list of trained networks as it is.
+        epochs: how many times each member reads the data; ``None`` until it has converged, as in `fit_map` (side by
+            side, until the mean of the members' losses has); 0 takes a list of trained networks as it is.
         lr: as in `fit_map`.
         optimizer: as in `fit_map`.
         schedule: as in `fit_map`.
@@ -83,6 +84,9 @@ def ensemble(
         the members, per epoch, and in "losses" the loss of each; ``.model`` is the first of them. After Ctrl-C it is
         what was found until then.
 
+    Warns:
+        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
+
     Raises:
         ConvergenceError: if a loss stops being a finite number.
         InputError: if the data do not fit the members or the likelihood, or the members have other outputs.
@@ -91,7 +95,8 @@ def ensemble(
         UnsupportedError: if two arguments do not go together.
     """
     with present().called("ensemble", locals()):
-        epochs = checks.count("epochs", epochs, least=0)
+        if epochs is not None:
+            epochs = checks.count("epochs", epochs, least=0)
         if patience is not None and validation is None:
             raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
         if side_by_side is not None:
@@ -106,7 +111,7 @@ def ensemble(
 
     def settings(seed: int, path: Path | None) -> Settings:
         return Settings(
-            likelihood=likelihood, epochs=max(1, epochs), lr=lr, optimizer=optimizer, schedule=schedule,
+            likelihood=likelihood, epochs=1 if epochs == 0 else epochs, lr=lr, optimizer=optimizer, schedule=schedule,
             batch_size=batch_size, checkpoint=path, generator=seed, progress=progress,
         )  # fmt: skip
 
@@ -118,7 +123,7 @@ def ensemble(
         settings, data, weights, prior_precision, epochs, optimizer, schedule, validation, patience, path, bootstrap
     )
     found = trained(common, modules, seeds, side_by_side)
-    notes = _notes(found, seeds, bootstrap=bootstrap) if epochs else _as_given(found)
+    notes = _notes(found, seeds, bootstrap=bootstrap) if epochs != 0 else _as_given(found)
     return _posterior(found, notes, settings(0, None).likelihood)
 
 

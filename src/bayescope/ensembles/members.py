@@ -33,7 +33,7 @@ from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
 from bayescope.training.watch import NoWatch, Validation, Watch
 
 # Optimisers that step on each number by itself, and alike in tensors of any shape.
-ELEMENTWISE = ("adam", "sgd")
+ELEMENTWISE = (None, "adam", "sgd")
 
 
 @final
@@ -46,7 +46,7 @@ class CommonTraining:
         data: as the caller gave them.
         weights: the caller's choice of those that are random.
         prior_precision: the caller's.
-        epochs: how many; 0 takes the members as they are.
+        epochs: how many; 0 takes the members as they are, ``None`` trains them until they have converged.
         optimizer: the caller's.
         schedule: the caller's.
         validation: rows that are not trained on, or ``None``.
@@ -59,7 +59,7 @@ class CommonTraining:
     data: Any
     weights: Any
     prior_precision: Any
-    epochs: int
+    epochs: int | None
     optimizer: Any
     schedule: Any
     validation: Any
@@ -113,6 +113,8 @@ def trained(
     reason = _settings_obstacle(common)
     if not reason:
         settings = common.settings(seeds[0], common.checkpoint)
+        if side_by_side:
+            settings.choice.automatic = False  # one line search for all members would be nobody's
         with settings.prepared(modules[0], common.data, common.weights, inplace=False) as training:
             reason = _training_obstacle(common, training, modules, forced=side_by_side is True)
             reason = next(filter(None, present().gather(reason)), "")  # in one way on all processes
@@ -138,7 +140,7 @@ def _shared(module: nn.Module) -> nn.Module:
 def _settings_obstacle(common: CommonTraining) -> str:
     """Why the members cannot be trained side by side, as far as the settings tell."""
     if common.optimizer not in ELEMENTWISE:
-        return f"an optimizer other than {' and '.join(ELEMENTWISE)} may take a stack of members for one"
+        return "an optimizer other than 'adam' and 'sgd' may take a stack of members for one"
     if callable(common.schedule):
         return "a schedule of your own may go by the loss, which each member has its own of"
     return ""
@@ -149,6 +151,8 @@ def _training_obstacle(
 ) -> str:
     """The same, as far as the members and the data tell."""
     few, rows = training.rows.few[0], training.rows
+    if training.settings.choice.values:
+        return "each is trained by L-BFGS until it is at a mode"
     if not rows.in_memory:
         return "the data come in batches, of which each member has its own order"
     spaces = {chosen_weights(module, common.weights, few).space for module in modules}

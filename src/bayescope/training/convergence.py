@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, final
 
+from torch.optim import Optimizer
+
 from bayescope.training.lbfgs import Lbfgs
 
-# What happens after an epoch: the training goes on, or it ends.
-Move = Literal["on", "end"]
+# What happens after an epoch: the training goes on, keeps a copy of the weights, goes back to that copy, or ends.
+Move = Literal["on", "keep", "back", "end"]
 # Nats that may be left to gain at the end without a word, and those that L-BFGS goes on for.
 ENOUGH, EXACT = 1e-2, 1e-6
 # Epochs of L-BFGS, of twenty iterations each, at most.
 MOST_EPOCHS = 500
 # Epochs in a row that gain less than `EXACT` nats: weights at a kink of the loss, or at its rounding.
 STILL = 3
+# The steps of the first cycle, at least; each cycle is twice as long as the one before, and there are so many at most.
+FIRST_STEPS, MOST_CYCLES = 100, 7
+# Cycles before an end, so that a plateau at the start is left.
+FEWEST_CYCLES = 5
+# By this factor the step size rises for the next cycle, so many times, as long as no cycle loses anything, and falls
+# after one that has, which happens so often at most.
+RISE, RISES, FALL, FALLS = 3.0, 3, 4.0, 6
+# The share of a cycle, its last epochs, whose mean loss it is judged by: the step size is below 15 % of its first.
+JUDGED = 0.25
+# The standard error of the first epoch's loss, as a share of it: what the first cycle is compared with.
+FIRST_DOUBT = 0.1
+# Nats that a cycle may gain, in all and a row, for the training to have converged.
+GAIN, GAIN_A_ROW = 0.1, 1e-3
 
 
 class Pace(Protocol):
@@ -29,11 +46,22 @@ class Pace(Protocol):
         """How many there are at most."""
 
     @property
+    def keeps(self) -> bool:
+        """Whether it asks for copies of the weights to go back to, the first of them before the first epoch."""
+
+    @property
     def left(self) -> float | None:
         """How many nats are left to gain; ``None`` where nobody knows."""
 
+    @property
+    def converged(self) -> bool | None:
+        """Whether the training ends where little is left to gain; ``None`` where nobody asked."""
+
     def step(self, value: float) -> Move:
         """Ends an epoch, in which the objective was ``value``."""
+
+    def failed(self) -> bool:
+        """Hears that the objective is not finite; whether the training goes back to the copy of the weights."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
@@ -52,7 +80,7 @@ class AtMode:
         rows: N, which the objective is divided by.
     """
 
-    epochs, name = MOST_EPOCHS, "L-BFGS to a mode"
+    epochs, keeps, name = MOST_EPOCHS, False, "L-BFGS to a mode"
 
     def __init__(self, optimizer: Lbfgs, bound: Callable[[], float], rows: int) -> None:
         self._optimizer, self._bound, self._rows = optimizer, bound, rows
@@ -72,6 +100,15 @@ class AtMode:
             self.left = None  # at a kink, where the gradient does not vanish
         return "end"
 
+    @property
+    def converged(self) -> bool:
+        """Whether a Newton step would gain less than 0.01 nats, or no step gains anything."""
+        return self._still >= STILL or (self.left is not None and self.left <= ENOUGH)
+
+    def failed(self) -> bool:
+        """Nothing is kept to go back to: the line search takes no step to where the objective is not finite."""
+        return False
+
     def state(self) -> dict[str, Any]:
         """How long nothing was gained."""
         return {"still": self._still, "left": self.left}
@@ -79,3 +116,92 @@ class AtMode:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from there."""
         self._still, self.left = state["still"], state["left"]
+
+
+@final
+class Cycles:
+    """Cycles of a step size that falls to zero as a cosine, until one twice as long as the one before gains little.
+
+    A cycle's loss is the mean over its last quarter, where the steps are small. The training has converged where that
+    loss is at most 0.1 nats and 0.001 nats a row, and its standard error, below the best cycle's. A cycle that loses
+    more than that is undone, and the step size divided by four; up to then it rises threefold after each of the first
+    three cycles, where the caller gives none, so that it ends near the largest that helps.
+
+    Args:
+        optimizer: whose first step sizes are those of the first cycle.
+        rows: N.
+        steps: how many the optimiser takes an epoch.
+        rising: whether larger step sizes are tried.
+    """
+
+    name, keeps = "cycles until converged", True
+
+    def __init__(self, optimizer: Optimizer, rows: int, steps: int, *, rising: bool) -> None:
+        self._optimizer, self._first = optimizer, math.ceil(FIRST_STEPS / max(1, steps))
+        self._sizes = [float(group["lr"]) for group in optimizer.param_groups]
+        self._enough = GAIN + GAIN_A_ROW * rows
+        self._rises, self._factor, self._falls = RISES if rising else 0, 1.0, 0
+        self._done, self._losses, self._best, self._error = 0, list[float](), math.inf, 0.0
+        self.epochs = self._first * (2**MOST_CYCLES - 1)
+        self.left: float | None = None
+        self.converged = False
+        self._set()
+
+    def step(self, value: float) -> Move:
+        """Sets the step size of the next epoch; at the end of a cycle judges it."""
+        if not (self._done or self._losses):
+            self._best, self._error = value, FIRST_DOUBT * abs(value)
+        self._losses.append(value)
+        move: Move = "on"
+        if len(self._losses) == self._first * 2**self._done:
+            move = self._judge()
+            self._done, self._losses = self._done + 1, []
+        self._set()
+        return move
+
+    def failed(self) -> bool:
+        """Divides the step size by four for the same cycle, six times at most."""
+        self._losses = []
+        return self._fall()
+
+    def state(self) -> dict[str, Any]:
+        """All that it has seen and set."""
+        names = ("_rises", "_factor", "_falls", "_done", "_losses", "_best", "_error", "left", "converged")
+        return {name: getattr(self, name) for name in names}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from there."""
+        for name, value in state.items():
+            if hasattr(self, name):
+                setattr(self, name, value)
+        self._set()
+
+    def _judge(self) -> Move:
+        """What follows a cycle that has ended."""
+        last = self._losses[-max(1, round(JUDGED * len(self._losses))) :]
+        loss, error = statistics.fmean(last), statistics.pstdev(last) / math.sqrt(len(last))
+        doubt = math.hypot(error, self._error)
+        gain = self._best - loss
+        if gain < -max(self._enough, 4.0 * self._error):  # a cycle that runs away has a large error itself
+            self._fall()
+            return "back"
+        self.left = gain
+        if self._done + 1 >= FEWEST_CYCLES and gain <= self._enough + doubt:
+            self.left, self.converged = max(gain, 0.0), True
+            return "end"
+        if loss < self._best or not self._done:
+            self._best, self._error = loss, error
+        if self._rises:
+            self._rises, self._factor = self._rises - 1, self._factor * RISE
+        return "keep"
+
+    def _fall(self) -> bool:
+        self._falls, self._factor, self._rises = self._falls + 1, self._factor / FALL, 0
+        self._set()
+        return self._falls <= FALLS
+
+    def _set(self) -> None:
+        share = (len(self._losses) + 0.5) / (self._first * 2**self._done)
+        scale = 0.5 * self._factor * (1.0 + math.cos(math.pi * share))
+        for group, size in zip(self._optimizer.param_groups, self._sizes, strict=True):
+            group["lr"] = scale * size

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bayescope import checks
-from bayescope.errors import BayescopeError, ConvergenceError, InputError
+from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
 from bayescope.network.inputs import explained
-from bayescope.processes import present
+from bayescope.processes import present, warn_once
 from bayescope.progress import Report, progress_bar
 from bayescope.threads import threads_for
 from bayescope.training.checkpoint import Checkpoint
-from bayescope.training.convergence import ENOUGH, Pace
+from bayescope.training.convergence import Pace
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
 from bayescope.training.objective import Objective
@@ -51,6 +51,7 @@ class Outcome:
         kept: after which epoch the weights are those that are returned.
         ended: why it ended: "all epochs", "no better validation", "convergence" or "an interrupt".
         left: how many nats were left to gain at the end; ``None`` where nobody knows.
+        converged: whether that is little; ``None`` where the caller counted the epochs.
     """
 
     trace: Mapping[str, list[Any]]
@@ -58,12 +59,28 @@ class Outcome:
     kept: int
     ended: str
     left: float | None = None
+    converged: bool | None = None
 
     def summary(self) -> str:
         """How many epochs, what ended them, and which weights were kept."""
         kept = "" if self.kept == self.epochs else f", the weights after epoch {self.kept} kept"
         why = "" if self.ended == "all epochs" else f", ended by {self.ended}"
         return f"{self.epochs} epochs{why}{kept}"
+
+    def warn(self) -> None:
+        """Warns of a training that ended before it converged, where it was to train until then.
+
+        Warns:
+            ConvergenceWarning: with what may be left to gain.
+        """
+        if self.converged is False and self.ended == "all epochs":
+            left = "" if self.left is None else f": its last half gained {self.left:.3g} nats"
+            warn_once(
+                "This posterior's predictions may be worse than the network allows: the training has not converged "
+                f"after {self.epochs:,} epochs{left}. Give epochs= for a longer one, standardise the inputs, or go on "
+                "from its .model.",
+                ConvergenceWarning,
+            )
 
     def loss(self) -> str:
         """The loss of the weights that are returned, and the two terms of a log joint."""
@@ -75,11 +92,8 @@ class Outcome:
     def rest(self, advice: str) -> str:
         """Whether the loss has come to rest at the weights that are returned, with what to do if not."""
         if self.left is not None:
-            return (
-                f"yes, at most {self.left:.2g} nats are left to gain"
-                if self.left <= ENOUGH
-                else (f"no, up to {self.left:.2g} nats are left to gain. {advice}")
-            )
+            left = f"about {self.left:.2g} nats are left to gain"
+            return f"yes, {left}" if self.converged else f"no, {left}. {advice}"
         losses = self.trace.get("loss", [])[: self.kept]
         span = max(1, len(losses) // 10)
         if len(losses) < 2 * span:
@@ -130,6 +144,7 @@ class Loop:
         self._epoch = self._kept = 0
         self._trace: dict[str, list[Any]] = {}
         self._best: dict[str, Tensor] | None = None
+        self._copy: tuple[int, dict[str, Tensor]] | None = None
         self._ended = ""
 
     def run(self) -> Outcome:
@@ -148,6 +163,8 @@ class Loop:
         share_random_states(self._processes, self._module)
         interrupts = Interrupts(self._processes)
         self._steps = Steps(self._processes, self._rows, self._objective.parameters, self._module, interrupts)
+        if self._pace.keeps:
+            self._copy = 0, _snapshot(self._module)
         self._resume()
         weights = sum(parameter.numel() for parameter in self._objective.parameters)
         try:
@@ -165,23 +182,27 @@ class Loop:
         self._module.eval()
         for parameter in self._module.parameters():
             parameter.grad = None
-        kept = self._epoch if self._best is None else self._kept
-        return Outcome(self._trace, self._epoch, kept, self._ended or "all epochs", self._pace.left)
+        pace = self._pace
+        return Outcome(self._trace, self._epoch, self._kept, self._ended or "all epochs", pace.left, pace.converged)
 
     def _one_epoch(self, bar: _Bar, interrupts: Interrupts) -> None:
         self._module.train()
         self._objective.begin_epoch(self._epoch, self._epochs)
         total: Tensor | float = 0.0
         for turn in self._steps.turns(self._epoch):
-            bar.show(self._epoch, self._epochs, f"epoch {self._epoch + 1}")
+            bar.show(self._epoch, self._epochs if self._pace.converged is None else None, f"epoch {self._epoch + 1}")
             total = total + self._step(turn)
             interrupts.raise_agreed()
         terms = self._objective.finish_epoch(float(total))
-        self._refuse_non_finite(terms["loss"])
+        if not math.isfinite(terms["loss"]):
+            self._go_back_or_refuse(terms["loss"])
+            return
         self._steps.share_buffers()
         done = self._epoch + 1
         verdict = self._watch.judge(done)
-        best, kept = (_snapshot(self._module), done) if verdict.best else (self._best, self._kept)
+        best, kept = self._best, done if self._best is None else self._kept
+        if verdict.best:
+            best, kept = _snapshot(self._module), done
         for name, value in {**terms, **verdict.trace}.items():
             self._trace.setdefault(name, []).append(value)
         # Together, and last: Ctrl-C before it leaves the epoch uncounted (`_forget_unfinished`).
@@ -189,6 +210,10 @@ class Loop:
         move = self._pace.step(verdict.trace.get("validation_nll", terms["loss"]))
         if move == "end" and not self._ended:
             self._ended = CONVERGED
+        elif move == "keep":
+            self._copy = done, _snapshot(self._module)
+        elif move == "back":
+            self._go_back()
         if self._is_due() or self._epoch == self._epochs or self._ended:
             self._checkpoint.save(self._state())
 
@@ -235,11 +260,21 @@ class Loop:
                     "another batch_size."
                 ) from error
 
-    def _refuse_non_finite(self, loss: float) -> None:
-        if math.isfinite(loss):
-            return
+    def _go_back(self) -> None:
+        """Takes the copy of the weights, with nothing of what the optimiser has learnt since."""
+        assert self._copy is not None
+        epoch, weights = self._copy
+        _restore(self._module, weights)
+        self._optimizer.state.clear()
+        if self._best is None:
+            self._kept = epoch
+
+    def _go_back_or_refuse(self, loss: float) -> None:
         with self._processes.agreed():
             self._rows.require_finite()
+        if self._pace.failed():
+            self._go_back()
+            return
         sizes = ", ".join(f"{size:g}" for size in step_sizes(self._optimizer))
         raise ConvergenceError(
             f"loss: expected a finite number, got {loss} in epoch {self._epoch + 1}, with the step size {sizes}. Take "
@@ -255,6 +290,7 @@ class Loop:
             "trace": self._trace,
             "module": _snapshot(self._module),
             "best": self._best,
+            "copy": self._copy,
             "optimizer": self._optimizer.state_dict(),
             "schedule": {"schedule": self._pace.name, **self._pace.state()},
             "watch": self._watch.state(),
@@ -280,7 +316,7 @@ class Loop:
             return
         _restore(self._module, state["module"])
         self._epoch, self._kept, self._ended = state["epoch"], state["kept"], state["ended"]
-        self._trace, self._best = state["trace"], state["best"]
+        self._trace, self._best, self._copy = state["trace"], state["best"], state["copy"]
         self._optimizer.load_state_dict(state["optimizer"])
         schedule = state["schedule"]
         if schedule["schedule"] != self._pace.name:
@@ -333,7 +369,7 @@ class _Bar:
     def __exit__(self, *reason: Any) -> None:
         self._stack.__exit__(*reason)
 
-    def show(self, done: int, steps: int, name: str) -> None:
+    def show(self, done: int, steps: int | None, name: str) -> None:
         """Tells how far it is, where that is due."""
         if not self._shown or time.monotonic() < self._next:
             return

@@ -45,13 +45,15 @@ class OptimizerChoice:
     """An optimiser with its step size and its minibatches, checked before anything is read.
 
     Args:
-        optimizer: "adam", "sgd" (momentum 0.9), "lbfgs" (all rows at once), or a function of
-            a list of parameters that returns a ``torch.optim.Optimizer``.
+        optimizer: "adam", "sgd" (momentum 0.9), "lbfgs" (all rows at once), a function of a list of parameters that
+            returns a ``torch.optim.Optimizer``, or ``None`` for "adam", in whose place "lbfgs" may be taken.
         lr: the step size; ``None`` for 1e-3, 1e-2 and 1. A function brings its own.
         batch_size: the most rows of a minibatch; ``None`` for 128, and all rows for "lbfgs".
 
     Attributes:
         batch_size: the rows of a minibatch, or ``None`` for all.
+        automatic: whether the caller names no optimiser, step size or minibatches.
+        rising: whether larger step sizes than the first may be tried.
         values: whether the value of the whole objective is needed at each step, as for a line search. Of a function it
             is known once its optimiser has been made.
 
@@ -62,9 +64,13 @@ class OptimizerChoice:
 
     batch_size: int | None
     values: bool
+    automatic: bool
+    rising: bool
     _make: Callable[[list[nn.Parameter]], Any]
 
     def __init__(self, optimizer: Any, lr: float | None, batch_size: int | None) -> None:
+        self.automatic = optimizer is None and lr is None and batch_size is None
+        self.rising = lr is None and not callable(optimizer)
         if lr is not None:
             checks.positive("lr", lr)
         if batch_size is not None:
@@ -75,7 +81,7 @@ class OptimizerChoice:
             self._make = optimizer
             self.values, self.batch_size = True, batch_size or OWN_BATCH_SIZE
             return
-        name = checks.choice("optimizer", optimizer, _NAMED)
+        name = checks.choice("optimizer", "adam" if optimizer is None else optimizer, _NAMED)
         make, default, size = _NAMED[name]
         if size is None and batch_size is not None:
             raise UnsupportedError(
@@ -131,7 +137,9 @@ class Schedule:
     """
 
     def __init__(self, schedule: Any, optimizer: Optimizer, epochs: int) -> None:
-        self.epochs, self.left = epochs, None
+        self.epochs, self.keeps = epochs, False
+        self.left: float | None = None
+        self.converged: bool | None = None
         self._scheduler: LRScheduler | None = None
         self._needs_value = False
         if schedule is None:
@@ -152,6 +160,10 @@ class Schedule:
         elif self._scheduler is not None:
             self._scheduler.step()
         return "on"
+
+    def failed(self) -> bool:
+        """A caller's own step sizes stay as they are."""
+        return False
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it: the scheduler's own state."""

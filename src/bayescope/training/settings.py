@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from bayescope import checks
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.forward import reading
+from bayescope.network.inputs import call
 from bayescope.network.model import NetworkModel
 from bayescope.network.trace import trace
 from bayescope.network.weights import LargestVariance, Weights
@@ -24,7 +26,7 @@ from bayescope.network.wrappers import unwrapped
 from bayescope.processes import present
 from bayescope.training import facts as describing
 from bayescope.training.checkpoint import Checkpoint, path_of_all
-from bayescope.training.convergence import AtMode, Pace
+from bayescope.training.convergence import AtMode, Cycles, Pace
 from bayescope.training.lbfgs import Lbfgs
 from bayescope.training.loop import Loop, Outcome, random_states
 from bayescope.training.minibatches import Minibatches, Rows
@@ -37,6 +39,8 @@ from bayescope.training.watch import Watch
 HELD_OUT = 1024
 # How many where a schedule has to know.
 EPOCHS = 100
+# Rows times weights up to which L-BFGS reads all rows at each step: a pass takes milliseconds.
+MOST_PRODUCTS = 10_000_000
 
 
 @final
@@ -85,6 +89,9 @@ class Settings:
         share_weights(module)
         with random_states(module, present().common_generator(self.generator)) as order:
             rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
+            if self.epochs is None and self.schedule is None and self.choice.automatic and _suits_lbfgs(module, rows):
+                self.choice = OptimizerChoice("lbfgs", None, None)
+                rows = Minibatches(data, module, self.likelihood, None, order)
             yield Training(self, module, chosen_weights(module, weights, rows.few[0]), rows, order, inplace)
 
 
@@ -129,18 +136,22 @@ class Training:
         optimizer = settings.choice.make(objective.parameters)
         path = path_of_all(settings.checkpoint)
         known = {} if path is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
-        return Loop(
+        outcome = Loop(
             self.module, objective, rows or self.rows, optimizer, values=settings.choice.values,
             pace=self._pace(optimizer, objective), watch=watch,
             checkpoint=Checkpoint(path, known), progress=settings.progress,
         ).run()  # fmt: skip
+        outcome.warn()
+        return outcome
 
     def _pace(self, optimizer: Optimizer, objective: Objective) -> Pace:
-        settings = self.settings
-        if settings.epochs is None and isinstance(optimizer, Lbfgs) and settings.schedule is None:
-            assert isinstance(objective, NegativeLogJoint)
-            return AtMode(optimizer, objective.bound, self.rows.rows)
-        return Schedule(settings.schedule, optimizer, settings.epochs or EPOCHS)
+        settings, rows = self.settings, self.rows
+        if settings.epochs is not None or settings.schedule is not None:
+            return Schedule(settings.schedule, optimizer, settings.epochs or EPOCHS)
+        if isinstance(optimizer, Lbfgs) and isinstance(objective, NegativeLogJoint):
+            return AtMode(optimizer, objective.bound, rows.rows)
+        steps = math.ceil(rows.rows / (rows.batch_size or rows.rows))
+        return Cycles(optimizer, rows.rows, steps, rising=settings.choice.rising)
 
     def _known(self, objective: Objective, optimizer: Optimizer) -> dict[str, Any]:
         """What every checkpoint has to agree in. A run may go on to more epochs, and from any seed."""
@@ -162,6 +173,20 @@ class Training:
         """The trained module as a model that nobody else holds."""
         module = checks.module_copy(self.module) if self.inplace else self.module
         return NetworkModel(module, self.weights, self.rows.outputs)
+
+
+def _suits_lbfgs(module: nn.Module, rows: Minibatches) -> bool:
+    """Whether L-BFGS ends such a training soonest: few products a pass, and the same loss at each pass.
+
+    Layers with buffers, such as batch norm, see other minibatches in training than in prediction; dropout draws.
+    """
+    products = rows.rows * sum(parameter.numel() for parameter in module.parameters())
+    if not rows.in_memory or products > MOST_PRODUCTS or any(True for _ in module.buffers()):
+        return False
+    module.train()
+    with torch.no_grad():
+        first, second = (call(module, rows.few[0]) for _ in range(2))
+    return bool(present().sum_numbers(float(not torch.equal(first, second)))[0] == 0)
 
 
 def chosen_weights(module: nn.Module, choice: Any, inputs: Any) -> Weights:

@@ -88,9 +88,9 @@ def fit(
     steps = IvonSteps(options.lr) if options.is_ivon else None
     choice = options.optimizer if steps is None else OptimizerChoice.made_by(steps, options.batch_size)
     settings = Settings(
-        likelihood=likelihood, epochs=max(1, options.epochs), lr=None if steps else options.lr, optimizer=choice,
-        schedule=options.schedule, batch_size=options.batch_size, checkpoint=held.checkpoint, generator=generator,
-        progress=options.progress,
+        likelihood=likelihood, epochs=1 if options.epochs == 0 else options.epochs,
+        lr=None if steps else options.lr, optimizer=choice, schedule=options.schedule, batch_size=options.batch_size,
+        checkpoint=held.checkpoint, generator=generator, progress=options.progress,
     )  # fmt: skip
     with settings.prepared(model, data, weights, inplace=False) as prepared:
         training = replace(prepared, weights=without_padding(prepared.module, prepared.weights))
@@ -100,7 +100,7 @@ def fit(
             training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
             kl_weight=options.kl_weight, warmup=options.warmup, hold=sds is not None,
         )  # fmt: skip
-        outcome = _trained(options, held, training, family, start, objective) if options.epochs else NOT_TRAINED
+        outcome = _trained(options, held, training, family, start, objective) if options.epochs != 0 else NOT_TRAINED
         one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
         return _posterior(start, family, objective, outcome, [] if one else precisions)
 
@@ -158,7 +158,7 @@ def _posterior(
     notes = _notes(start, outcome, judged)
     if given_way:
         notes["prior of layers"] = f"{', '.join(f'{p:g}' for p in given_way)}, which gave way to prior_precision="
-    if options.epochs and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
+    if options.epochs != 0 and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
         notes["close to the prior"] = advice
     terms, instead = (None, NOT_READ) if judged is None else (judged.terms, "")
     record = Record("variational", elbo_terms=terms, notes=notes, trace=outcome.trace, instead=instead)
@@ -215,7 +215,7 @@ def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, st
     }  # fmt: skip
     if options.kl_weight != 1.0:
         notes["kl weight"] = f"{options.kl_weight:g}; the evidence lower bound has the weight 1"
-    if options.epochs:
+    if options.epochs != 0:
         notes["training"] = outcome.summary()
         notes["at rest"] = _rest(outcome)
     return notes
@@ -238,6 +238,8 @@ def _rest(outcome: Outcome) -> str:
     The means over the last tenth of the epochs and the tenth before are compared with the standard error of their
     difference; where it tells nothing, as after a few epochs, the outcome's own words stand.
     """
+    if outcome.converged is not None:
+        return outcome.rest("Give epochs=, with schedule='cosine'.")
     losses = torch.tensor(outcome.trace.get("loss", [])[: outcome.kept], dtype=torch.float64)
     span = len(losses) // 10
     if span > 1:

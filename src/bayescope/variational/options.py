@@ -11,6 +11,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.reparameterization import ESTIMATORS
+from bayescope.training.settings import EPOCHS
 from bayescope.variational import initialization
 
 MEAN_FIELD, LOW_RANK, FULL = "mean_field", "low_rank", "full"
@@ -41,7 +42,7 @@ class VariationalOptions:
         warmup: epochs.
         initial_sd: a number, a tensor, "laplace" or ``None``.
         groups: of prior precisions that are learnt.
-        epochs: how many, 0 included.
+        epochs: how many, 0 included; ``None`` until it has converged.
         lr: or ``None``.
         optimizer: a name or a function.
         schedule: of the step size.
@@ -57,7 +58,7 @@ class VariationalOptions:
     warmup: int
     initial_sd: Any
     groups: str
-    epochs: int
+    epochs: int | None
     lr: float | None
     optimizer: Any
     schedule: Any
@@ -86,10 +87,10 @@ class VariationalOptions:
         options = cls(
             family, rank, _estimator(estimator, family, optimizer), checks.count("samples", samples),
             checks.positive_number("kl_weight", kl_weight), checks.count("warmup", warmup, least=0),
-            initialization.checked(initial_sd), groups, checks.count("epochs", epochs, least=0), lr, optimizer,
+            initialization.checked(initial_sd), groups, _epochs(epochs, warmup), lr, optimizer,
             schedule, batch_size, checks.flag("progress", progress),
         )  # fmt: skip
-        if options.warmup >= max(1, options.epochs):
+        if options.epochs is not None and options.warmup >= max(1, options.epochs):
             raise UnsupportedError(
                 f"warmup: expected fewer epochs than there are, {options.epochs}, got {options.warmup}: q would be "
                 "trained without the whole KL term. Take a smaller warmup or more epochs."
@@ -112,6 +113,13 @@ class VariationalOptions:
             "groups": self.groups,
             "initial_sd": _told(self.initial_sd),
         }
+
+
+def _epochs(epochs: Any, warmup: int) -> int | None:
+    """How many epochs: a warm-up has to be a part of them, so that they are counted."""
+    if epochs is None:
+        return EPOCHS if warmup else None
+    return checks.count("epochs", epochs, least=0)
 
 
 def check_groups(prior_precision: Any, groups: Any) -> None:

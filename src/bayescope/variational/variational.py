@@ -28,7 +28,7 @@ def variational(
     rank: int | None = None,
     prior_precision: Any = 1.0,
     groups: str = "layer",
-    epochs: int = 100,
+    epochs: int | None = None,
     lr: float | None = None,
     optimizer: Any = "adam",
     schedule: Any = None,
@@ -68,7 +68,8 @@ def variational(
         prior_precision: a number, an array of shape (P,), a dict by layer, parameter or glob, a `Prior`, or
             "evidence": one is learnt for each group, from 1, after each epoch where the bound is highest in it.
         groups: of weights that share a learnt precision: "scalar", "layer", "tensor", "weight" or "feature".
-        epochs: how many times the data are read. With 0, q is where it starts.
+        epochs: how many times the data are read; ``None`` until the loss, a mean over many draws, has converged as in
+            `fit_map`, or for 100 with a ``schedule`` or a ``warmup``. With 0, q is where it starts.
         lr: the step size; ``None`` for 1e-3 with "adam", 1e-2 with "sgd", 0.1 with "ivon".
         optimizer: "adam", "sgd" (momentum 0.9), a function of a list of parameters that returns a
             ``torch.optim.Optimizer``; or "ivon", natural gradients for mean field (Shen et al. 2024), where all that is
@@ -98,6 +99,9 @@ def variational(
         of "validation_nll" where there is a validation, and of "prior_precision" and "noise_variance" where they are
         learnt. ``.elbo`` is read over all rows at the end in eval mode, which Ctrl-C cuts short; the summary has
         its standard error. ``.condition`` holds what is not random as it is.
+
+    Warns:
+        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.
