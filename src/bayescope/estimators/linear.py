@@ -44,7 +44,8 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
     The prior is w ~ N(0, 1/prior_precision), independent of the noise, and flat for b, which is integrated out exactly:
     with the default options the answer does not depend on the units or the origin of x and y. Columns of labels are
     encoded as numbers. Where a number is missing, the column's mean stands in for it, and an extra column of 0 and 1
-    marks it.
+    marks it. A value that is missing when predicting, in a column without gaps, and a label that was never seen are
+    integrated over what the training rows say of them: their variance is part of the epistemic variance.
 
     Args:
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after

@@ -75,7 +75,8 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
     The prior is w ~ N(0, 1/prior_precision), and N(0, 10²) for f at the means of the inputs (Gelman et al. 2008 take a
     Cauchy of that scale): with the default options the answer does not depend on the units or the origin of x. Columns
     of labels are encoded as numbers. Where a number is missing, the column's mean stands in for it, and an extra column
-    of 0 and 1 marks it.
+    of 0 and 1 marks it. A value that is missing when predicting, in a column without gaps, and a label that was never
+    seen are integrated over what the training rows say of them: their variance is part of the epistemic variance.
 
     Args:
         link: "logit" or "probit" (two classes only).
