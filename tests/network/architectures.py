@@ -242,6 +242,18 @@ def fixed_share(m: Any, x: Tensor) -> Tensor:
     return m.last(torch.tanh(F.linear(x, m.weight * m.scale.exp(), m.bias)) + F.linear(x, m.weight))
 
 
+def twice(m: Any, x: Tensor) -> Tensor:
+    """A matrix with its bias, and once more in another form."""
+    return m.last(torch.tanh(F.linear(x, m.weight, m.bias)) + F.linear(x, F.softplus(m.weight)))
+
+
+def positions(m: Any, x: Tensor) -> Tensor:
+    """Numbers of a table, one for each position, are added to all rows."""
+    tokens = torch.arange(x.shape[1])
+    shift = F.pad(F.embedding(tokens, m.table), (0, 3))
+    return m.last(torch.tanh(F.linear(x, m.weight, m.bias) + shift).mean(1))
+
+
 def layers(change: Callable[[nn.Module], Any], *, image: bool = False) -> nn.Module:
     """Two layers, both changed by something of torch.nn.utils."""
     if image:
@@ -320,6 +332,8 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     ),
     "mixture of matrices": (with_last(chosen_mixture, shares=(3,), matrices=(3, 6, 4)), X),
     "positive weights": (with_last(positive, **LINEAR), X),
+    "weight as it is and derived": (with_last(twice, **LINEAR), X),
+    "table of positions": (with_last(positions, table=(5, 3), **LINEAR), numbers(7, 3, 4)),
     "scaled weight": (with_last(fixed_share, **LINEAR, scale=()), X),
 }  # fmt: skip
 

@@ -141,7 +141,7 @@ def test_parts_are_named_by_their_modules() -> None:
 
 
 def test_it_is_told_why_a_part_is_read_row_by_row() -> None:
-    module = built(lambda: Function(lambda m, x: x * m.w.softmax(0) + m.b, w=(4,), b=(4,), c=(2,)))
+    module = built(lambda: Function(lambda m, x: x * m.w[(x > 0).long()] + m.b, w=(2,), b=(4,), c=(2,)))
     parts = Network.trace(module, numbers(5, 4)).parts
     assert [(part.name, part.kind) for part in parts] == [("w", "per-row"), ("b", "elementwise"), ("c", "unused")]
     assert "rows cannot be told apart" in str(parts[0].reason)
@@ -311,7 +311,7 @@ def test_the_latent_covariance_is_the_sandwich_however_few_rows_are_read_at_once
 
 
 class Standardised(nn.Module):
-    """A linear layer with a standardised weight, which is read row by row."""
+    """A linear layer with a standardised weight, which is derived."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -358,12 +358,12 @@ def test_weights_that_nothing_depends_on_take_no_memory() -> None:
     assert written.numel <= network.dim  # and not 40 rows of 3 outputs of that
 
 
-def test_parts_that_are_read_row_by_row_are_never_there_for_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derived_weights_are_never_there_for_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape_module, "BLOCK_BYTES", 2 * 8 * 3 * 120)  # two rows of U
     module = built(lambda: Standardised(40, 3))
     x = numbers(30, 40)
     network = Network.trace(module, x)
-    assert [part.kind for part in network.parts] == ["per-row"]
+    assert [part.kind for part in network.parts] == ["derived"]
     recording, seeds = network.record(x), numbers(3, 30, 3)
     with Largest() as written:
         tape = recording.tape(seeds)
@@ -394,8 +394,12 @@ def test_a_tape_is_of_the_state_that_it_was_recorded_in(context: Callable[[], An
 
 
 def test_a_part_that_is_read_row_by_row_is_read_in_the_autocast_of_its_recording() -> None:
-    module, x = built(lambda: Standardised(40, 3)).float(), numbers(5, 40).float()
-    network = Network.trace(module, x)
+    def f(m: Any, x: Tensor) -> Tensor:
+        return F.linear(x, m.v) * m.w[(x[:, :3] > 0).long()]
+
+    module, x = built(lambda: Function(f, w=(2,), v=(3, 40))).float(), numbers(5, 40).float()
+    network = Network.trace(module, x, ["w"])
+    assert [part.kind for part in network.parts] == ["per-row"]
     exact = network.tape(x).jacobian(slice(None))
     with torch.autocast("cpu", torch.bfloat16):
         tape = network.tape(x)

@@ -94,7 +94,7 @@ CALLS: Calls = {
     "a copy that lies otherwise": (
         lambda m, x: F.linear(x[..., :2], m.w.t().contiguous()[1:]).mean(1),
         {"w": (2, 4)},
-        ("per-row",),
+        ("derived",),
     ),
     "images of one row": (
         lambda m, x: F.conv1d(x.reshape(-1, 1, 4), m.w, m.b).view(len(x), 2, 3, 3).tanh().sum((1, 3)),
@@ -164,7 +164,7 @@ CALLS: Calls = {
         {"w": (1, 2, 4), "v": (4, 4)},
         ("elementwise", "linear"),
     ),
-    "softmax of a weight": (lambda m, x: (x * m.w.softmax(0)).mean(1), {"w": (4,)}, ("per-row",)),
+    "softmax of a weight": (lambda m, x: (x * m.w.softmax(0)).mean(1), {"w": (4,)}, ("derived",)),
     "einsum": (lambda m, x: torch.einsum("nd, cd -> nc", x.tanh().sum(1), m.w), {"w": (3, 4)}, ("linear",)),
     "einsum with an ellipsis": (
         lambda m, x: torch.einsum("dc,...d->...c", m.w, x).tanh().mean(1),
@@ -185,7 +185,7 @@ CALLS: Calls = {
     "einsum without an arrow": (lambda m, x: torch.einsum("ad,dc", x.mean(1), m.w), {"w": (4, 3)}, ("per-row",)),
     "einsum that sums the data": (lambda m, x: torch.einsum("ntd,cd->nc", x, m.w), {"w": (3, 4)}, ("per-row",)),
     "einsum that sums the weight": (lambda m, x: torch.einsum("ntd,cd->nt", x, m.w), {"w": (3, 4)}, ("per-row",)),
-    "normalised matrix": (lambda m, x: F.linear(x, F.normalize(m.w)).mean(1), {"w": (3, 4)}, ("per-row",)),
+    "normalised matrix": (lambda m, x: F.linear(x, F.normalize(m.w)).mean(1), {"w": (3, 4)}, ("derived",)),
     "cut from the graph": (
         lambda m, x: (x * m.w.detach() * m.v).mean(1),
         {"w": (4,), "v": (4,)},

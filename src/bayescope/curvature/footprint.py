@@ -111,7 +111,7 @@ class Footprint:
         for part, tape in zip(network.parts, tapes, strict=True):
             positions = tape.positions if isinstance(tape, FactoredTape) else 1
             groups, outputs, width = part.shape or (1, part.dim, 0)
-            by_row = part.kind == "per-row"  # U of all of the parameters, also where a mask has fixed some weights
+            by_row = part.kind in ("per-row", "derived")  # U of all of the parameters, also of weights a mask has fixed
             activations.append(positions * groups * (1 if part.kind == "embedding" else width))
             cotangents.append(0 if by_row else positions * groups * outputs)
             computed.append(sum(network.module.get_parameter(name).numel() for name in part.parameters) * by_row)

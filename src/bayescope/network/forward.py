@@ -15,7 +15,7 @@ from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.layers.variational import is_variational
 from bayescope.network.guard import untouched
 from bayescope.network.inputs import call, map_tensors
-from bayescope.network.notes import Notes
+from bayescope.network.notes import Computing, Notes
 from bayescope.network.pullback import pull_back
 from bayescope.network.recorder import Recorder
 from bayescope.network.sites import Target
@@ -58,7 +58,11 @@ def eager() -> AbstractContextManager[None]:
 
 
 def forward(
-    module: nn.Module, names: frozenset[str], inputs: Any, overwritten: frozenset[Hashable] = frozenset()
+    module: nn.Module,
+    names: frozenset[str],
+    inputs: Any,
+    overwritten: frozenset[Hashable] = frozenset(),
+    computing: Computing | None = None,
 ) -> tuple[Tensor, Notes]:
     """Runs a network with some parameters random.
 
@@ -67,13 +71,15 @@ def forward(
         names: the random parameters that sites are noted for; all others count as fixed.
         inputs: a batch.
         overwritten: the sites whose inputs the network writes over afterwards.
+        computing: what is noted of calls that take weights alone.
 
     Returns:
         f with its graph, and the notes of the sites.
     """
     named = list(module.named_parameters())
     random = {id(parameter): (name, parameter) for name, parameter in named if name in names}
-    notes = Notes(random, {id(parameter): parameter for name, parameter in named if name not in names}, overwritten)
+    fixed = {id(parameter): parameter for name, parameter in named if name not in names}
+    notes = Notes(random, fixed, overwritten, computing, module.buffers())
     with torch.enable_grad(), Recorder(notes):
         f = call(module, inputs)
     return f, notes

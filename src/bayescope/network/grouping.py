@@ -43,15 +43,22 @@ class Roles:
                 roles.bias.setdefault(site.bias.name, []).append(site)
         return roles
 
-    def joined(self) -> frozenset[str]:
-        """The biases that always come with the same matrix, entry by entry, and it with them."""
-        return frozenset(name for name in self.bias if self._always_joined(name))
+    def joined(self, apart: Collection[str]) -> frozenset[str]:
+        """The biases that always come with the same matrix, entry by entry, and it with them; none of those apart."""
+        return frozenset(name for name in self.bias if self._always_joined(name, apart))
 
-    def _always_joined(self, name: str) -> bool:
+    def _always_joined(self, name: str, apart: Collection[str]) -> bool:
         sites = self.bias[name]
         matrices = {site.weight.name if site.weight else None for site in sites}
         (matrix,) = matrices if len(matrices) == 1 else (None,)
-        if matrix is None or name in self.matrix or name in self.spread or matrix in self.spread:
+        if (
+            matrix is None
+            or matrix in apart
+            or name in apart
+            or name in self.matrix
+            or name in self.spread
+            or matrix in self.spread
+        ):
             return False
         if len(self.matrix[matrix]) != len(sites) or not all(site.form.joins_bias for site in sites):
             return False
@@ -60,7 +67,7 @@ class Roles:
 
 
 def make_parts(
-    sizes: Mapping[str, int], sites: Sequence[Site], rowwise: Collection[str]
+    sizes: Mapping[str, int], sites: Sequence[Site], rowwise: Collection[str], derived: Collection[str] = ()
 ) -> tuple[tuple[Part, ...], dict[str, str]]:
     """Sorts the random parameters into parts, in the order of their first parameters.
 
@@ -68,22 +75,27 @@ def make_parts(
         sizes: the number of weights of each random parameter.
         sites: those that the output depends on.
         rowwise: the parameters that are to be read row by row.
+        derived: the weights among them that are computed from others, with which no bias is joined.
 
     Returns:
         The parts, and the reasons for which some parameters have to be read row by row and are in none of them.
     """
     roles = Roles.of(sites)
-    joined = roles.joined()
+    joined = roles.joined(derived)
     parts: list[Part] = []
     refused: dict[str, str] = {}
     dense = [name for name in sizes if name not in roles.matrix and name not in joined | set(rowwise)]
     dense = [name for name in dense if name in roles.spread or name in roles.bias]
+    groups = [
+        *_by_owner([name for name in dense if name not in derived]),
+        *([name] for name in dense if name in derived),
+    ]
     for name in roles.matrix:
         found = _matrix_parts(name, sizes[name], roles, joined)
         if not found:
             refused[name] = "its chunks overlap where they are used"
         parts += found
-    parts += [DensePart({name: (sizes[name], _keys(roles, name)) for name in group}) for group in _by_owner(dense)]
+    parts += [DensePart({name: (sizes[name], _keys(roles, name)) for name in group}) for group in groups]
     parts += [RowPart({name: sizes[name] for name in group}) for group in _by_owner([n for n in sizes if n in rowwise])]
     unused = _uncovered({n: s for n, s in sizes.items() if n not in refused}, parts)
     parts += [UnusedPart({name: unused[name] for name in group}) for group in _by_owner(list(unused))]

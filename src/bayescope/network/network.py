@@ -39,7 +39,8 @@ class PartInfo:
     Attributes:
         name: the module that owns the weights ("layers.0"), or the parameter where that does not tell parts apart.
         parameters: the parameters that the weights belong to.
-        kind: how they are read: "linear", "convolution", "embedding", "elementwise", "mixed", "per-row" or "unused".
+        kind: how they are read: "linear", "convolution", "embedding", "elementwise", "mixed", "derived",
+            "per-row" or "unused".
         dim: the number of weights.
         shape: (G, O, D), the joined bias counted in D, where a Kronecker structure can treat the part; else ``None``.
         reason: why the part is read row by row, where it is.

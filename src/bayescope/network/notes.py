@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -10,11 +11,31 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 
+from bayescope.errors import UnsupportedError
+from bayescope.network.derived import Derived
 from bayescope.network.forms import Form
 from bayescope.network.sites import MatrixSite, Site, SpreadSite
 from bayescope.network.views import WeightView
 
 RANDOM, FIXED = "random", "fixed"
+
+
+class ChangedInPlaceError(Exception):
+    """A copy of a weight is changed in place; the argument is the parameter's name."""
+
+
+@final
+@dataclass(frozen=True)
+class Computing:
+    """What is noted of calls that take weights alone.
+
+    Attributes:
+        direct: parameters that are noted where they take part in a call, also in those of weights alone.
+        followed: parameters whose views and copies count as computed, since some are changed in place.
+    """
+
+    direct: frozenset[str] = frozenset()
+    followed: frozenset[str] = frozenset()
 
 
 @final
@@ -26,6 +47,7 @@ class Notes:
 
     Attributes:
         sites: where random weights met the data, in the order of execution.
+        derived: the weights among them that were computed from others, by the names that they have in every pass.
         moves_rows: whether the network has called a function that can move rows by value.
     """
 
@@ -34,6 +56,8 @@ class Notes:
         random: Mapping[int, tuple[str, nn.Parameter]],
         fixed: Mapping[int, nn.Parameter],
         overwritten: frozenset[Hashable] = frozenset(),
+        computing: Computing | None = None,
+        buffers: Iterable[Tensor] = (),
     ) -> None:
         self.sites: list[Site] = []
         self.moves_rows = False
@@ -42,14 +66,83 @@ class Notes:
         self._overwritten = overwritten
         self._views: dict[int, WeightView] = {}
         self._kept: list[Tensor] = []  # an identity holds for as long as its object lives
+        self.derived: dict[str, Derived] = {}
+        self._computing = computing or Computing()
+        self._leaves: dict[str, Tensor] = {}
+        self._computed: dict[int, Tensor] = {}  # from weights alone, with their graph
+        self._met: dict[tuple[int, int], WeightView] = {}  # those of them that met the data, in that state
+        self._constants = {id(buffer): _version(buffer) for buffer in buffers}  # until something is written into them
 
     def view(self, value: Any) -> WeightView | None:
         """The random weight that an argument is, or is a view of."""
         identity = id(value)
+        if identity in self._computed:
+            return self._derived(value)
         found = self._views.get(identity)
         if found is None and identity in self._random:
             found = self._views[identity] = WeightView.whole(*self._random[identity])
         return found
+
+    def _derived(self, value: Tensor) -> WeightView:
+        """What was computed from weights, as a weight in the state in which it is."""
+        key = id(value), value._version
+        if key not in self._met:
+            if value.is_complex():
+                raise UnsupportedError("complex numbers that are computed from weights meet the data as they are")
+            found = Derived.of(value, self._leaves)
+            name = f"{' + '.join(found.leaves)} #{len(self.derived)}"
+            self.derived[name], self._met[key] = found, WeightView.whole(name, value)
+        return self._met[key]
+
+    def takes_weights_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call takes weights and constants alone, so that its result is the same for all rows."""
+        for value in leaves(args, kwargs):
+            identity = id(value)
+            known = identity in self._computed or identity in self._fixed
+            if known or not isinstance(value, Tensor) or self._constants.get(identity) == _version(value):
+                continue
+            view = self.view(value)
+            if view is None or view.name in self._computing.direct:
+                return False
+        return True
+
+    def is_followed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether something computed is among the arguments, or a parameter whose copies count as such."""
+        for value in leaves(args, kwargs):
+            if id(value) in self._computed:
+                return True
+            if id(value) in self._random and self._random[id(value)][0] in self._computing.followed:
+                return True
+        return False
+
+    def computed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls a function of weights alone with their graphs, and notes what it has computed."""
+        args, kwargs = replaced(args, kwargs, self._with_graph)
+        result = func(*args, **kwargs)
+        self.note_constant(result, args)
+        return result
+
+    def note_constant(self, result: Any, args: tuple[Any, ...]) -> None:
+        """Notes what a call of weights and constants has returned, or written into where it returns nothing."""
+        found = args[:1] if result is None else result
+        for value in found if isinstance(found, list | tuple) else (found,):
+            if isinstance(value, Tensor):
+                self._kept.append(value)
+                if value.requires_grad:
+                    self._computed[id(value)] = value
+                else:
+                    self._constants[id(value)] = _version(value)
+
+    def _with_graph(self, value: Any) -> Any:
+        if id(value) in self._computed:
+            return value
+        view = self.view(value)
+        if view is None:
+            return self.plain(value)
+        if view.name not in self._leaves:
+            self._leaves[view.name] = view.weight.detach().requires_grad_()
+        leaf = self._leaves[view.name]
+        return leaf if view.is_whole else leaf.flatten()[view.positions].to(view.value.dtype)
 
     def register(self, view: WeightView) -> Tensor:
         """The tensor that stands for a view of a random weight from here on."""
@@ -62,7 +155,7 @@ class Notes:
         found = None
         for value in leaves(args, kwargs):
             identity = id(value)
-            if identity in self._random or identity in self._views:
+            if identity in self._random or identity in self._views or identity in self._computed:
                 return RANDOM
             if identity in self._fixed:
                 found = FIXED
@@ -127,6 +220,11 @@ class Notes:
 
     def _note(self, site: MatrixSite) -> None:
         self.sites.append(site.cloned() if site.key in self._overwritten else site)
+
+
+def _version(tensor: Tensor) -> int:
+    """How often something has been written into a tensor."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
-from typing import Protocol, cast, final
+from typing import TYPE_CHECKING, Any, Protocol, cast, final
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from bayescope.network.layout import Layout
 from bayescope.network.sites import MatrixSite, Site
 from bayescope.network.views import WeightView
 from bayescope.tape import ComputedTape, DenseTape, SelectedTape, SumTape, Tape, ZeroTape
+
+if TYPE_CHECKING:
+    from bayescope.network.derived import Derived
 
 
 @final
@@ -39,6 +43,8 @@ class Reading:
         uses: the sites that f depends on, by their keys.
         like: a tensor of the dtype and on the device of the tapes.
         rowwise: the exact reading of some parameters in a range of rows, one row by itself at a time, (n, K, p).
+        derived: the derived weights, by name.
+        passes: the state in which the network is differentiated, whenever that is asked for.
     """
 
     rows: int
@@ -46,6 +52,8 @@ class Reading:
     uses: Mapping[Hashable, Sequence[Use]]
     like: Tensor
     rowwise: Callable[[Sequence[str], slice], Tensor]
+    derived: Mapping[str, Derived]
+    passes: Callable[[], AbstractContextManager[Any]]
 
     def of(self, keys: Sequence[Hashable]) -> list[Use]:
         """The uses that belong to some keys."""
@@ -152,7 +160,7 @@ class DensePart:
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
         """Each parameter row-major, one after the other."""
-        return _ranges(offsets, {name: size for name, (size, _) in self.uses.items()})
+        return ranges(offsets, {name: size for name, (size, _) in self.uses.items()})
 
     def tape(self, reading: Reading) -> DenseTape | ZeroTape:
         """The values of each parameter, summed over its uses."""
@@ -219,7 +227,7 @@ class RowPart:
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
         """Each parameter row-major, one after the other."""
-        return _ranges(offsets, self.sizes)
+        return ranges(offsets, self.sizes)
 
     def tape(self, reading: Reading) -> ComputedTape:
         """U from one backward pass a row, for as many rows at a time as are asked for."""
@@ -290,5 +298,6 @@ class SelectedPart:
         return SelectedTape(self.part.tape(reading), self.kept)
 
 
-def _ranges(offsets: Mapping[str, int], sizes: Mapping[str, int]) -> Tensor:
+def ranges(offsets: Mapping[str, int], sizes: Mapping[str, int]) -> Tensor:
+    """The flat positions of some parameters, one after the other, given where each begins."""
     return torch.cat([torch.arange(offsets[name], offsets[name] + size) for name, size in sizes.items()])

@@ -14,7 +14,7 @@ from bayescope.network.moves import moves_rows
 from bayescope.network.notes import RANDOM, Notes, flows, replaced
 from bayescope.network.pointwise import POINTWISE
 from bayescope.network.rewrites import REWRITES
-from bayescope.network.rules import RULES, unknown
+from bayescope.network.rules import RULES, computed, unknown
 
 
 @final
@@ -34,24 +34,40 @@ class Recorder(TorchFunctionMode):
         if moves_rows(func, args) and self._notes.parameters(args[:1], {}) is None:  # a table of weights holds no rows
             self._notes.moves_rows = True
         if found is None and not flows(args, kwargs):
-            return func(*args, **kwargs)
+            return self._constant(func(*args, **kwargs), args, kwargs)
         if found and getattr(func, "__name__", "") == "__get__":
             value = func(*args, **kwargs)
             if not (isinstance(value, Tensor) and value.requires_grad):  # a shape, the flag requires_grad, W.data
                 return value
+        return self._called(func, args, kwargs, found)
+
+    def _called(self, func: Any, args: Any, kwargs: Any, found: str | None) -> Any:
+        """What a call returns in which weights take part, or through which a gradient has to pass."""
         random = found == RANDOM and torch.is_grad_enabled()
         if func in REWRITES and (random or flows(args, kwargs)):
             with self:  # its own calls are seen as the network's are
                 result = REWRITES[func](*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        if random and self._notes.takes_weights_alone(args, kwargs):
+            rule = computed if self._notes.is_followed(args, kwargs) else unknown
+            return rule(self._notes, func, args, kwargs)
         if random:
             return RULES.get(func, unknown)(self._notes, func, args, kwargs)
         if found:
-            args, kwargs = replaced(args, kwargs, self._notes.plain)
-            if not flows(args, kwargs):
-                return func(*args, **kwargs)
+            given = replaced(args, kwargs, self._notes.plain)
+            if not flows(*given):
+                return self._constant(func(*given[0], **given[1]), args, kwargs)
+            args, kwargs = given
         return _differentiable(func)(*args, **kwargs)
+
+    def _constant(self, result: Any, args: Any, kwargs: Any) -> Any:
+        """What a call has returned; noted, where it took nothing that differs between rows."""
+        if isinstance(result, Tensor) and not torch.is_grad_enabled():
+            return result
+        if self._notes.takes_weights_alone(args, kwargs):
+            self._notes.note_constant(result, args)
+        return result
 
 
 def _differentiable(func: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast, final
 
@@ -46,8 +47,11 @@ class Recording:
             # Weights that are read row by row run the network again, on inputs as they were.
             run_on = owned(self._inputs, copy=True) if network.treatment.overwrites_inputs else self._inputs
             with explained(network.module, inputs):
-                self._f, notes = forward(network.module, network.recorded, run_on, network.treatment.overwritten)
-        self._sites = notes.sites
+                treated = network.treatment
+                self._f, notes = forward(
+                    network.module, network.recorded, run_on, treated.overwritten, treated.computing
+                )
+        self._sites, self._derived = notes.sites, notes.derived
         self._in_doubt = notes.moves_rows and self.rows > 1  # until they have been seen to be in place
         self.outputs = checked_outputs(self._f, self.rows).detach().to(_dtype(self._f, network.dim))
         if any(site.overwritten for site in self._sites):
@@ -192,7 +196,7 @@ class Recording:
     def cotangent_bytes(self) -> int:
         """What one cotangent of all rows takes at all layers together, while it travels and while it is read."""
         places = sum(site.shape.numel() for site in self._sites) + self._f.numel()
-        by_row = sum(part.dim for part in self._network.parts if part.kind == "per-row") * self.rows
+        by_row = sum(part.dim for part in self._network.parts if part.kind in ("per-row", "derived")) * self.rows
         return max(1, (places + by_row) * self.outputs.element_size())
 
     @property
@@ -219,7 +223,14 @@ class Recording:
             uses=self._network.treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype),
             like=self.outputs,
             rowwise=lambda names, rows: self._by_row(names, rows, seeds),
+            derived=self._derived,
+            passes=self._passes,
         )
+
+    @contextmanager
+    def _passes(self) -> Iterator[None]:
+        with torch.inference_mode(False), self._autocast():
+            yield
 
     def _by_row(self, names: Sequence[str], rows: slice, seeds: Tensor) -> Tensor:
         """The exact reading, in the state of this recording, whenever and under whatever autocast it is asked for."""

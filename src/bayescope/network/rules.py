@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayescope.network.forms import Convolved, Dense, Lookup
-from bayescope.network.notes import Notes, grows, leaves, replaced
+from bayescope.network.notes import ChangedInPlaceError, Notes, grows, leaves, replaced
 from bayescope.network.views import WeightView
 from bayescope.tape.unfold import Convolution
 
@@ -154,9 +154,17 @@ def repetition(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwarg
     return notes.register(view.viewed(view.value.expand(spread), expanded=True))
 
 
+def computed(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """Any function of weights alone: its result is a weight that is derived from them."""
+    return notes.computed(func, args, kwargs)
+
+
 def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """Any other function: a view or a copy of one weight is one still, and else the weight is met as it is."""
     met: list[tuple[WeightView, Tensor]] = []
+    target = notes.view(args[0]) if args and _writes(func) else None
+    if target is not None and target.name not in notes.derived:
+        raise ChangedInPlaceError(target.name)
 
     def stand_in(value: Any) -> Any:
         view = notes.view(value)
@@ -165,6 +173,7 @@ def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) 
         met.append((view, view.value.detach().requires_grad_(view.value.is_floating_point())))
         return met[-1][1]
 
+    given = args, kwargs
     args, kwargs = replaced(args, kwargs, stand_in)
     result = func(*args, **kwargs)
     if result is not None and not grows(result):  # a shape, a device, a detached copy
@@ -179,9 +188,17 @@ def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) 
             return views[0] if isinstance(result, Tensor) else tuple(views)
         if not settled and func in COPIES and result.shape == leaf.shape and result.stride() == leaf.stride():
             return notes.register(view.copied(result))
+    if notes.takes_weights_alone(*given):
+        return notes.computed(func, *given)
     for view, leaf in met:
         notes.met(view, leaf)
     return result
+
+
+def _writes(func: Callable[..., Any]) -> bool:
+    """Whether a method of tensors changes the first of its arguments."""
+    name = getattr(func, "__name__", "")
+    return name in WRITES or (name.endswith("_") and not name.startswith("_") and name not in FLAGS)
 
 
 def _subscripts(equation: str, place: int, dims: int) -> tuple[str, str, str] | None:
@@ -221,6 +238,8 @@ def _named(*names: str) -> list[Callable[..., Any]]:
 
 
 COPIES = frozenset(_named("clone", "contiguous", "to", "type_as", "float", "double", "half", "bfloat16"))
+WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"))
+FLAGS = frozenset(("requires_grad_", "detach_", "retain_grad_"))
 EXPANDS = frozenset(_named("expand", "expand_as", "broadcast_to"))
 # What returns an expanded weight as it is for one row, and copies it for more: it is data from there on in both cases.
 SETTLES = COPIES | frozenset(_named("reshape", "flatten"))

@@ -6,7 +6,7 @@ the tape put together from the sites has to give the gradients that plain automa
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -16,16 +16,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.network.derived import Derived, composed
 from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.grouping import make_parts
 from bayescope.network.inputs import call, count_rows, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.last_layer import last_layer
 from bayescope.network.layout import Layout, layouts
+from bayescope.network.notes import ChangedInPlaceError, Computing
 from bayescope.network.parts import MatrixPart, Part, Reading
 from bayescope.network.recording import autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import dense, rowwise
 from bayescope.network.sites import Site
 from bayescope.network.treatment import Treatment
+from bayescope.network.views import WeightView
 from bayescope.network.weights import Weights
 
 # The rows, spread over the batch and out of order: a network that sorts them does not leave them where they are.
@@ -35,7 +38,11 @@ PROBES = len(ORDER)
 FEWER = 3
 
 UNSEEN = "it is not seen where it is used"
+GROWS = "what is computed from it depends on the number of rows"
+CHANGED = "a copy of it is changed in place"
 UNRECORDED = "the calls to torch cannot be recorded"
+
+NAME_THEM = "Name the weights that are to be random (weights=...): those that are named can be read row by row."
 
 # What two ways of computing one number may differ by: relative to its own size, and the share of the largest of all
 # gradients below which a gradient counts as rounding noise (the bias of a key in attention has gradient zero).
@@ -83,20 +90,27 @@ def trace(module: nn.Module, inputs: Any, choice: Any) -> Trace:
         weights = Weights.select(module, choice, probe.last_layer)
         reference = probe.gradients(weights)
         reasons: dict[str, str] = {}
-        for _ in range(2 * len(weights.names) + 1):  # each round moves at least one parameter to the reading by rows
+        computing = Computing()
+        while True:  # each round leaves at least one parameter to a simpler reading
             try:
-                found = probe.treat(weights, reasons)
+                found = probe.treat(weights, reasons, computing)
+                if not found.refused:
+                    found = replace(found, refused=probe.wrong(weights, found, reference, reasons))
+                if not found.refused:
+                    return Trace(weights, found.treatment, reasons, found.head)
+                refused, joined = found.refused, found.joined - computing.direct
+            except ChangedInPlaceError as error:
+                refused, joined = {str(error): CHANGED}, frozenset()
+                if str(error) not in computing.followed:
+                    computing = replace(computing, followed=computing.followed | {str(error)})
+                    continue
             except UnsupportedError as error:
                 if len(reasons) == len(weights.names):
                     raise
-                _demote(reasons, {name: _unrecorded(error) for name in weights.names if name not in reasons})
-                continue
-            if not found.refused:
-                found = replace(found, refused=probe.wrong(weights, found, reference, reasons))
-            if not found.refused:
-                return Trace(weights, found.treatment, reasons, found.head)
-            _demote(reasons, found.refused)
-    raise AssertionError("a parameter was refused that is read row by row")
+                refused = {name: _unrecorded(error) for name in weights.names if name not in reasons}
+                joined = frozenset(refused) - computing.direct
+            computing = replace(computing, direct=computing.direct | (joined & refused.keys()))
+            _demote(reasons, {name: reason for name, reason in refused.items() if name not in joined})
 
 
 def _unrecorded(error: UnsupportedError) -> str:
@@ -117,11 +131,20 @@ def _demote(reasons: dict[str, str], refused: Mapping[str, str]) -> None:
 @final
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A treatment, and the parameters that it cannot hold, with the reasons; and the recording that it was found on."""
+    """A treatment, and what it was found on.
+
+    Attributes:
+        recorded: the recording.
+        treatment: how the sites are read.
+        refused: the parameters that it cannot hold, with the reasons.
+        joined: the parameters that others are computed from.
+        head: whether all random weights are in one linear site whose output is f.
+    """
 
     recorded: _Recorded
     treatment: Treatment
     refused: Mapping[str, str]
+    joined: frozenset[str]
     head: bool
 
 
@@ -235,7 +258,11 @@ class Probe:
         return {name: torch.zeros_like(value) if g is None else dense(g) for (name, value), g in pairs}
 
     def record(
-        self, names: frozenset[str], overwritten: frozenset[Hashable] = frozenset(), rows: int = PROBES
+        self,
+        names: frozenset[str],
+        overwritten: frozenset[Hashable] = frozenset(),
+        rows: int = PROBES,
+        computing: Computing | None = None,
     ) -> _Recorded:
         """The sites of some parameters, on all or the first of the rows.
 
@@ -243,26 +270,34 @@ class Probe:
             UnsupportedError: if the network fails under the recorder.
         """
         try:
-            f, notes = forward(self.module, names, owned(take_rows(self.inputs, slice(rows)), copy=True), overwritten)
+            some = owned(take_rows(self.inputs, slice(rows)), copy=True)
+            f, notes = forward(self.module, names, some, overwritten, computing)
         except RuntimeError as error:  # it has run by itself
             raise UnsupportedError(
-                f"model: expected a network whose calls to torch can be recorded, got: {error} Name the weights that "
-                "are to be random (weights=...): without a name for the last layer they can still be read row by row."
+                f"model: expected a network whose calls to torch can be recorded, got: {error} {NAME_THEM}"
             ) from error
-        return _Recorded(f, notes.sites, self.seeds[:rows, :rows])
+        return _Recorded(f, notes.sites, self.seeds[:rows, :rows], notes.derived)
 
     def last_layer(self) -> list[str]:
         """The parameters of the last layer."""
         trainable = [name for name, parameter in self.module.named_parameters() if parameter.requires_grad]
-        return last_layer([site for site, _ in self.record(frozenset(trainable), rows=1).used], trainable)
+        computing = Computing(direct=frozenset(trainable))
+        try:
+            recorded = self.record(frozenset(trainable), rows=1, computing=computing)
+        except ChangedInPlaceError as error:
+            raise UnsupportedError(
+                f"weights: expected a last layer that can be told by where weights are used, got {str(error)!r}: "
+                f"{CHANGED}. {NAME_THEM}"
+            ) from error
+        return last_layer([site for site, _ in recorded.used], trainable)
 
-    def treat(self, weights: Weights, reasons: Mapping[str, str]) -> Finding:
+    def treat(self, weights: Weights, reasons: Mapping[str, str], computing: Computing) -> Finding:
         """Records the network with some parameters left to the reading row by row, and sorts the others into parts."""
         names = frozenset(weights.names) - reasons.keys()
-        recorded = self.record(names)
+        recorded = self.record(names, computing=computing)
         overwritten = frozenset(site.key for site in recorded.sites if site.overwritten)
-        recorded = self.record(names, overwritten) if overwritten else recorded
-        fewer = self.record(names, overwritten, FEWER)
+        recorded = self.record(names, overwritten, computing=computing) if overwritten else recorded
+        fewer = self.record(names, overwritten, FEWER, computing)
         found, agreed = recorded.layouts(), fewer.layouts()
         settled: dict[Hashable, tuple[Layout, ...]] = {}
         refused: dict[str, str] = {}
@@ -274,12 +309,21 @@ class Probe:
                 settled[site.key] = tuple(layout for (layout,) in common)
             else:
                 refused |= {view.name: "rows cannot be told apart where it is used" for view in site.views}
+        known = {view.name for view in recorded.views}
+        derived = {name: each for name, each in recorded.derived.items() if name in known}
+        refused |= {name: GROWS for name, each in derived.items() if not each.is_like(fewer.derived.get(name))}
+        joined = frozenset(name for each in derived.values() for name in each.leaves)
         sizes = {name: shape.numel() for name, shape in zip(weights.names, weights.shapes, strict=True)}
-        parts, overlapping = ((), {}) if refused else make_parts(sizes, used, reasons)
+        met = {name: size for name, size in sizes.items() if name in known or name not in joined}
+        met |= {name: each.shape.numel() for name, each in derived.items()}
+        parts, overlapping = ((), {}) if refused else make_parts(met, used, reasons, derived)
+        refused |= overlapping
+        parts = parts if refused else composed(parts, derived, sizes)
         outputs = self.f[0].numel()
         numbers = outputs * sum(site.shape.numel() for site in used) // PROBES
-        treatment = Treatment(parts, settled, overwritten, self.overwrites_inputs, numbers, self.f.shape[1:])
-        return Finding(recorded, treatment, refused | overlapping, recorded.is_head(parts))
+        treatment = Treatment(parts, settled, overwritten, self.overwrites_inputs, numbers, self.f.shape[1:], computing)
+        real = {source: reason for name, reason in refused.items() for source in recorded.sources(name)}
+        return Finding(recorded, treatment, real, joined, recorded.is_head(parts))
 
     def wrong(
         self, weights: Weights, finding: Finding, reference: Mapping[str, Tensor], reasons: Mapping[str, str]
@@ -299,17 +343,27 @@ class Probe:
             uses=treatment.uses(recorded.sites, recorded.gradients, PROBES, like.dtype),
             like=like,
             rowwise=by_row,
+            derived=recorded.derived,
+            passes=autocast,
         )
         sizes = [shape.numel() for shape in weights.shapes]
         found = like.new_zeros(sum(sizes))
         offsets = dict(zip(weights.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
         mixture = self.mixture[..., None]
-        with torch.autocast(like.device.type, enabled=False):  # it is for the network's own products
-            for part in treatment.parts:
-                places = part.positions(offsets).to(like.device)  # first: what they are made of takes as much again
-                found[places] = part.tape(read).transpose_multiply(mixture)[:, 0].to(like)
+        try:
+            with torch.autocast(like.device.type, enabled=False):  # it is for the network's own products
+                for part in treatment.parts:
+                    places = part.positions(offsets).to(like.device)  # first: what they are made of takes as much again
+                    found[places] = part.tape(read).transpose_multiply(mixture)[:, 0].to(like)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if not finding.joined - treatment.computing.direct:
+                raise
+            reason = f"what is computed from it cannot be differentiated by itself: {str(error).splitlines()[0]}"
+            return dict.fromkeys(finding.joined, reason)
         values = dict(zip(weights.names, found.split(sizes), strict=True))
-        in_sites = {view.name for site, _ in recorded.used for view in site.views}
+        in_sites = {view.name for view in recorded.views} | finding.joined
         # Where nothing is seen no rounding is either: in a coarse dtype all of a small gradient is within tolerance.
         unseen = [n for n in weights.names if (reasons[n] == UNSEEN if n in reasons else n not in in_sites)]
         missed = {name: UNSEEN for name in unseen if reference[name].any() and not values[name].any()}
@@ -348,6 +402,16 @@ class _Recorded:
     f: Tensor
     sites: Sequence[Site]
     seeds: Tensor
+    derived: Mapping[str, Derived]
+
+    @property
+    def views(self) -> list[WeightView]:
+        """The random weights that f depends on, where they met the data."""
+        return [view for site, _ in self.used for view in site.views]
+
+    def sources(self, name: str) -> Iterable[str]:
+        """The parameters that a weight is computed from, or its own name."""
+        return self.derived[name].leaves if name in self.derived else (name,)
 
     @cached_property
     def gradients(self) -> Sequence[Tensor | None]:

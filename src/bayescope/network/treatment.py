@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError
 from bayescope.network.layout import Layout
+from bayescope.network.notes import Computing
 from bayescope.network.parts import Part, Use
 from bayescope.network.sites import Site
 
@@ -28,6 +29,7 @@ class Treatment:
         row_numbers: how many numbers one row's cotangents are at all sites together, and its U of the parameters that
             are read row by row, when each output has a cotangent.
         outputs: the shape (*positions, C) that one row's f had.
+        computing: what is noted of calls that take weights alone.
     """
 
     parts: tuple[Part, ...]
@@ -36,6 +38,7 @@ class Treatment:
     overwrites_inputs: bool
     row_numbers: int
     outputs: torch.Size
+    computing: Computing
 
     def uses(
         self, sites: Sequence[Site], gradients: Sequence[Tensor | None], rows: int, dtype: torch.dtype

@@ -24,6 +24,7 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.prelu: norms.prelu,
     torch.Tensor.prelu: norms.prelu,
     F.bilinear: norms.bilinear,
+    torch._weight_norm: norms.weight_norm,
     torch.lstm: recurrent.lstm,
     torch.gru: recurrent.gru,
     torch.rnn_tanh: recurrent.rnn_tanh,

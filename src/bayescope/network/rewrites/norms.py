@@ -136,3 +136,8 @@ def _normalised(x: Tensor, axes: int, eps: float) -> Tensor:
 
 def _standardised(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:
     return ((x.movedim(1, -1) - mean) * (variance + eps).rsqrt()).movedim(-1, 1).to(x.dtype)
+
+
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """W = g v / ‖v‖, the norm over all axes but one, or over all of them where it is −1."""
+    return v * (g / torch.norm_except_dim(v, 2, dim))
