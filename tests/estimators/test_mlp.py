@@ -37,6 +37,63 @@ def quietly(estimator: Any, *data: Any) -> Any:
         return estimator.fit(*data)
 
 
+# --- networks learn before their evidence is tuned --------------------------------------------------------------------
+
+
+def circles(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """One circle inside of another."""
+    inside = source.random(rows) < 0.5
+    angle = source.uniform(0.0, 2.0 * np.pi, rows)
+    points = np.where(inside, 0.5, 1.0)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)])
+    return points + 0.1 * source.normal(size=(rows, 2)), inside
+
+
+def quadrants(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Exclusive or: the label is that of the sign of a product."""
+    points = source.uniform(-1.0, 1.0, (rows, 2))
+    return points + 0.03 * source.normal(size=(rows, 2)), points.prod(1) > 0.0
+
+
+def spirals(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two arms, one and a half turns each."""
+    second = source.random(rows) < 0.5
+    angle = 3.0 * np.pi * np.sqrt(source.uniform(0.05, 1.0, rows))
+    arms = np.where(second, angle, -angle)[:, None] * np.column_stack([np.cos(angle), np.sin(angle)]) / np.pi
+    return arms + 0.1 * source.normal(size=(rows, 2)), second
+
+
+def checkerboard(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Four by four fields."""
+    points = source.uniform(0.0, 4.0, (rows, 2))
+    return points, np.floor(points).sum(1) % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("draw", "rows", "seed", "least"),
+    [
+        (circles, 200, 0, 0.95),
+        (quadrants, 150, 1, 0.90),
+        (spirals, 200, 2, 0.95),
+        (checkerboard, 250, 3, 0.84),
+    ],
+    ids=["circles", "quadrants", "spirals", "checkerboard"],
+)
+def test_labels_that_no_line_divides_are_learnt(draw: Any, rows: int, seed: int, least: float):
+    """At the network of before any training the evidence is highest for no network at all."""
+    source = np.random.default_rng(seed)
+    (X, y), (unseen, truth) = draw(source, rows), draw(source, 1000)
+    unit = 10.0 ** source.integers(-3, 4, 2)
+    model = BayesianMLPClassifier(random_state=seed).fit(X * unit + 7.0 * unit, y)
+    assert model.score(unseen * unit + 7.0 * unit, truth) >= least
+
+
+def test_labels_that_nothing_tells_of_are_not_learnt():
+    source = np.random.default_rng(0)
+    X, y = source.normal(size=(120, 3)), source.random(120) < 0.5
+    probabilities = BayesianMLPClassifier(random_state=0).fit(X, y).predict_proba(source.normal(size=(500, 3)))
+    assert np.abs(probabilities - 0.5).mean() < 0.15
+
+
 # --- rows and weights -------------------------------------------------------------------------------------------------
 
 

@@ -33,10 +33,13 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
     Two classes have one output f, the logit of ``classes_[1]``. More have one each, p(y = k∣f) = softmax(f)_k. Labels
     that a row may have together are given as a matrix of 0 and 1, shape (N, C), and have one logit each.
 
-    By default the network is trained while Laplace's evidence learns one prior precision a layer (Immer et al. 2021b),
-    which needs no held-out rows; then the posterior is found by the function of the library that has its name, with
-    those precisions: "laplace", "last_layer" and "function_space" expand at the trained network, "swag" and "sgmcmc" go
-    on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts" begin anew.
+    By default one prior precision a layer is learnt first. Laplace's evidence proposes precisions while networks are
+    trained on four fifths of the rows (Immer et al. 2021b), one network from low precisions and one from high ones. The
+    network that predicts the last fifth best is trained on with all rows, under its precisions: the evidence alone
+    would sometimes prefer a network that predicts the same for all rows. Of a table with more rows 2,500 are taken for
+    this. Then the posterior is found by the function of the library that has its name, with those precisions:
+    "laplace", "last_layer" and "function_space" expand at the trained network, "swag" and "sgmcmc" go on from it, and
+    "map", "variational", "mc_dropout", "ensemble" and "nuts" begin anew.
 
     Where the labels have no noise, so that nearly every training row is classified correctly (digits), "laplace" is
     underconfident: the evidence does not notice. Take "last_layer" or "ensemble", or a temperature below 1.
@@ -50,7 +53,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
             or "function_space" (Laplace as a Gaussian process).
         hidden: units of each hidden layer; ``()`` for a linear model.
         activation: "tanh", "relu", "sigmoid", "softplus", "silu" or "gelu".
-        prior_precision: of weights and biases: "evidence" for one a layer, learnt by Laplace's evidence whichever the
+        prior_precision: of weights and biases: "evidence" for one a layer, learnt as above whichever the
             posterior, or a positive number for all. Its unit is that of the scaled inputs.
         scaling: of numbers: "standard" (less their mean, in standard deviations), "quantile" (their normal scores), or
             ``None`` to take them as they are.
@@ -61,8 +64,9 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
             the same total weight, a dict from classes to positive numbers (1 for those left out), or ``None``. The
             probabilities are then those of the reweighted data, not of the data as they are. Rows with several labels
             take none.
-        epochs: how often each training reads the rows; ``None`` chooses by their number, at least 30, or 5 for a table
-            on disk.
+        epochs: how often each training by Adam reads the rows; ``None`` chooses by their number, at least 30, or 5 for
+            a table on disk. A network that "laplace" expands at is trained by L-BFGS instead, on all rows at once,
+            where there are at most 4,000 and neither epochs nor lr nor batch_size is given.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
         batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".
@@ -74,7 +78,8 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         random_state: of the first weights, the order of the rows and all draws: an int for the same model at every fit.
         progress: whether to draw a bar while training, where a person can see it.
         checkpoint: a file that trainings are saved to and that an interrupted fit, called again, goes on from; where
-            the posterior has a training of its own, that before it is saved beside it under the name with "-prior".
+            the posterior has a training of its own, that before it is saved beside it under the name with "-prior"; the
+            search for prior precisions under names with "-search-1" and "-search-2".
 
     Attributes:
         classes_: the labels, sorted; of several labels a row, their names or 0…C−1.
@@ -214,11 +219,13 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
 class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
     """A multilayer perceptron of numbers with a posterior over its weights: y = f(x) + Gaussian noise.
 
-    By default the network is trained while Laplace's evidence learns one prior precision a layer and the noise variance
-    (Immer et al. 2021b), which needs no held-out rows; then the posterior is found by the function of the library that
-    has its name, with those precisions and that noise: "laplace", "last_layer" and "function_space" expand at the
-    trained network, "swag" and "sgmcmc" go on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts"
-    begin anew.
+    By default one prior precision a layer and the noise variance are learnt first. Laplace's evidence proposes them
+    while networks are trained on four fifths of the rows (Immer et al. 2021b), one network from low precisions and one
+    from high ones. The network that predicts the last fifth best is trained on with all rows, under its precisions. Of
+    a table with more rows 2,500 are taken for this. Then the posterior is found by the function of the library that has
+    its name, with those precisions and that noise: "laplace", "last_layer" and "function_space" expand at the trained
+    network, "swag" and "sgmcmc" go on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts" begin
+    anew.
 
     y is standardised inside; all answers are in its own unit. It may have several columns, shape (N, D), which share
     the hidden layers and have independent noise. Rows of equal X and y are one row with their summed weight, in an
@@ -230,7 +237,7 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
             or "function_space" (Laplace as a Gaussian process).
         hidden: units of each hidden layer; ``()`` for a linear model.
         activation: "tanh", "relu", "sigmoid", "softplus", "silu" or "gelu".
-        prior_precision: of weights and biases: "evidence" for one a layer, learnt by Laplace's evidence whichever the
+        prior_precision: of weights and biases: "evidence" for one a layer, learnt as above whichever the
             posterior, or a positive number for all. Its unit is that of the scaled inputs and the standardised y.
         noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y. Of several
             columns the evidence learns one for the standardised y, shared out as their squared residuals are.
@@ -239,8 +246,9 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         encoding: of labels: "one_hot", "ordinal" or "target".
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
-        epochs: how often each training reads the rows; ``None`` chooses by their number, at least 30, or 5 for a table
-            on disk.
+        epochs: how often each training by Adam reads the rows; ``None`` chooses by their number, at least 30, or 5 for
+            a table on disk. A network that "laplace" expands at is trained by L-BFGS instead, on all rows at once,
+            where there are at most 4,000 and neither epochs nor lr nor batch_size is given.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
         batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".
@@ -252,7 +260,8 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         random_state: of the first weights, the order of the rows and all draws: an int for the same model at every fit.
         progress: whether to draw a bar while training, where a person can see it.
         checkpoint: a file that trainings are saved to and that an interrupted fit, called again, goes on from; where
-            the posterior has a training of its own, that before it is saved beside it under the name with "-prior".
+            the posterior has a training of its own, that before it is saved beside it under the name with "-prior"; the
+            search for prior precisions under names with "-search-1" and "-search-2".
 
     Attributes:
         posterior_: over the weights; it reads the tables that the estimator reads.

@@ -58,8 +58,9 @@ class Architecture:
     def network(self, seed: int) -> nn.Sequential:
         """A new network in float64.
 
-        Weights and biases of hidden layers are uniform within ±1/√(inputs). Those of the last layer are 0, so that no
-        class is ahead of another before the training.
+        Weights of hidden layers are uniform within ±√(6/(inputs + outputs)), which keeps the size of activations and
+        gradients from layer to layer (Glorot and Bengio 2010, eq. 16), and biases within ±1/√(inputs). Weights and
+        biases of the last layer are 0, so that no class is ahead of another before the training.
         """
         source = torch.Generator().manual_seed(seed)
         sizes = [self.features, *self.hidden, self.outputs]
@@ -83,7 +84,7 @@ class Architecture:
 def _linear(inputs: int, outputs: int, source: torch.Generator) -> nn.Linear:
     """A layer whose first weights come from the generator alone."""
     layer = nn.utils.skip_init(nn.Linear, inputs, outputs, dtype=torch.float64)
-    for parameter in layer.parameters():
-        bound = 1.0 / math.sqrt(inputs)
+    bounds = math.sqrt(6.0 / (inputs + outputs)), 1.0 / math.sqrt(inputs)
+    for parameter, bound in zip((layer.weight, layer.bias), bounds, strict=True):
         nn.init.uniform_(parameter, -bound, bound, generator=source)
     return layer

@@ -185,8 +185,8 @@ class MLPEstimator(PosteriorHolder):
         likelihood, data = material.standardised(targets.likelihood)
         seed = checks.seed_from(source)
         lesson = Lesson(
-            architecture, data, likelihood, self._precision(), targets.learns_noise, schedule, prior_path,
-            checks.flag("progress", self.progress),
+            architecture, data, material.some, likelihood, self._precision(), targets.learns_noise, schedule,
+            prior_path, checks.flag("progress", self.progress),
         )  # fmt: skip
         with material.threads(max(architecture.features, *architecture.hidden, architecture.outputs)):
             learnt = learn(lesson, seed, train=kind.continues)
@@ -299,6 +299,9 @@ class _Material(Protocol):
     def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
         """The same with targets in their own unit."""
 
+    def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
+        """At most so many rows with standardised targets, drawn by a seed; the same on all processes."""
+
     def threads(self, widest: int) -> AbstractContextManager[None]:
         """The threads that an operation on rows may take, of a network whose widest layer has so many units."""
 
@@ -334,6 +337,12 @@ class _Held:
         """Arrays."""
         regression = self.targets.units is not None
         return self._weighted(likelihood, torch.from_numpy(self.rows.targets) if regression else self.targets.values)
+
+    def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Drawn from all rows."""
+        inputs, targets = self.standardised(self.targets.likelihood)[1]
+        drawn = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].sort().values
+        return inputs[drawn], targets[drawn]
 
     def threads(self, widest: int) -> AbstractContextManager[None]:
         """The caller's setting: what is found from rows in memory knows which of its operations are small."""
@@ -382,6 +391,10 @@ class _Streamed:
         """A loader."""
         restored = _same if self.units is None else self.units.given
         return self.files.likelihood(likelihood), self.files.loader(self.batch_size, self.seed + 1, restored)
+
+    def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
+        """As many of each process's rows as of any other's."""
+        return self.files.some(most, seed, _same)
 
     def threads(self, widest: int) -> AbstractContextManager[None]:
         """One where blocks are small, of which a table on disk has very many."""

@@ -18,6 +18,7 @@ from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.weighted import Weighted
+from bayescope.processes import present
 from bayescope.tables.preprocessing import SPREAD_ROWS, EncodingName, Preprocessing, ScalingName
 from bayescope.tables.preprocessing_in_blocks import TableSeen
 from bayescope.tables.row_files import RowFile
@@ -89,7 +90,8 @@ class NetworkFiles:
         with processes.agreed():
             inputs, values = _written(source, targets, preprocessing, weighted=mean is not None)
         some = np.concatenate(processes.gather(_evenly(inputs)))
-        preprocessing = preprocessing.with_spread(some, None, sum(mass for _, mass, _ in each))
+        counts = None if mean is None else np.concatenate(processes.gather(_evenly(values)[:, -1]))
+        preprocessing = preprocessing.with_spread(some, counts, sum(mass for _, mass, _ in each))
         longest = max(count for count, *_ in each)
         return preprocessing, cls(inputs, values, mean, everyone, longest, processes.count)
 
@@ -125,6 +127,24 @@ class NetworkFiles:
         minibatches = DataLoader(_Shuffled(self, steps, order, standardised), batch_size=None, generator=order)
         return OrderedLoader(_Ordered(self, standardised), minibatches)
 
+    def some(self, most: int, seed: int, standardised: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """At most so many rows of all processes, in memory: as large a share of each process's rows.
+
+        Args:
+            most: how many.
+            seed: what draws them.
+            standardised: makes of targets what the network is trained on.
+        """
+        own = len(self.inputs)
+        count = min(own, math.ceil(own * most / self.rows))
+        drawn = torch.randperm(own, generator=torch.Generator().manual_seed(seed))[:count].sort().values.tolist()
+        blocks = [slice(start, start + ORDERED_ROWS) for start in range(0, own, ORDERED_ROWS)]
+        slices = blocks if count == own else [slice(row, row + 1) for row in drawn]
+        parts = [self.read(rows, standardised) for rows in slices]
+        here = [torch.cat(part) for part in zip(*parts, strict=True)]
+        inputs, targets = (torch.cat(part) for part in zip(*present().gather(here), strict=True))
+        return inputs, targets
+
     def read(self, rows: slice, standardised: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of neighbouring rows."""
         targets = self.targets[rows]
@@ -152,11 +172,11 @@ def _written(
     return inputs, values
 
 
-def _evenly(inputs: RowFile) -> np.ndarray:
+def _evenly(rows: RowFile) -> np.ndarray:
     """Rows in pieces evenly among all, shape (n, D)."""
-    every = max(1, len(inputs) // SPREAD_ROWS)
-    starts = range(0, len(inputs), every * PIECE_ROWS)
-    return np.concatenate([inputs.array(slice(start, start + PIECE_ROWS)) for start in starts])
+    every = max(1, len(rows) // SPREAD_ROWS)
+    starts = range(0, len(rows), every * PIECE_ROWS)
+    return np.concatenate([rows.array(slice(start, start + PIECE_ROWS)) for start in starts])
 
 
 @final

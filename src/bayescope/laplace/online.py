@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -23,9 +23,11 @@ from bayescope.laplace.options import LaplaceOptions
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import unweighted
 from bayescope.network.priors import network_prior
-from bayescope.posterior import GaussianPosterior
+from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.processes import alone, present
+from bayescope.training.loop import Outcome
+from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings, Training
 from bayescope.training.sharing import mean_square
@@ -47,9 +49,11 @@ def fit_evidence(
     curvature: str = "ggn",
     groups: Any = "layer",
     prior_precision: Any = 1.0,
+    starts: Sequence[Any] | None = None,
     prior: bool = True,
     noise: bool = True,
     weights: Any = "all",
+    validation: Any = None,
     epochs: int = 100,
     every: int = 5,
     burn_in: int = 10,
@@ -71,7 +75,13 @@ def fit_evidence(
     evidence at the present weights is raised by Adam in the logarithms of the hyperparameters, and training goes on
     under the new ones (Immer et al. 2021b, "Scalable marginal likelihood estimation for model selection in deep
     learning", algorithm 1). Weights are judged before each climb and after the last epoch, by the evidence under the
-    hyperparameters that they were trained with; the best are returned with those. No data are held out.
+    hyperparameters that they were trained with; the best are returned with those. No data are held out, unless there is
+    a ``validation``.
+
+    The evidence of a network that has not learnt yet is highest at infinite precisions, which switch the network off:
+    let it learn first, by a low ``prior_precision`` and a long ``burn_in``. For few rows the evidence can prefer the
+    network that is switched off also to one that has learnt. Rows of a ``validation`` do not, and several ``starts``
+    keep the best of what is found from a low precision and from a high one.
 
     The evidence judges weights at a mode: a few hundred rows take many epochs of small minibatches, or "lbfgs", until
     the Newton decrement in the summary is small beside the root of the number of effective parameters.
@@ -87,9 +97,12 @@ def fit_evidence(
         curvature: its kind, as in `laplace`.
         groups: which weights share a prior precision: "scalar", "layer", "tensor", "weight" or "feature".
         prior_precision: where the precisions start, in any form that `fit_map` takes.
+        starts: several such, in place of ``prior_precision``: each is a run of its own, and the best one is returned.
         prior: whether they are learnt; with False they stay there, and the noise alone is.
         noise: whether the noise variance of a Gaussian likelihood is learnt; with False it stays at the one given.
         weights: which weights are random; see `fit_map` for the others.
+        validation: data that are not trained on, which then judge the weights in place of the evidence: by the log
+            likelihood of the linearised predictive.
         epochs: how many times the data are read in training.
         every: the epochs between two climbs.
         burn_in: the epochs before the first one.
@@ -102,15 +115,15 @@ def fit_evidence(
         schedule: of their step size.
         batch_size: the most rows of a minibatch.
         checkpoint: as in `fit_map`. A run that goes on to more epochs begins with the climb that the last epoch is
-            spared.
+            spared. Several starts have a file each, under the name with "-1", "-2" and so on.
         generator: seeds the order of the rows and what the network and the curvature draw.
         progress: whether a bar is drawn, for runs of over two seconds.
         inplace: whether the caller's own module is trained, and left in eval mode.
 
     Returns:
         Laplace's posterior at the weights that are kept. ``.trace`` has lists of "loss", "nll" and "penalty", one entry
-        an epoch, and of "judged" (after which epoch), "log_evidence", "prior_precision" (one number a group) and
-        "noise_variance", one entry a judgement.
+        an epoch, and of "judged" (after which epoch), "log_evidence", "prior_precision" (one number a group),
+        "noise_variance" and "validation_nll", one entry a judgement.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.
@@ -127,19 +140,27 @@ def fit_evidence(
             checks.count("steps", steps), float(checks.positive("step_size", step_size)),
             checks.choice("keep", keep, ("best", "last")) == "last",
         ).checked()  # fmt: skip
-        settings = Settings(
-            likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
-            checkpoint=checkpoint, generator=generator, progress=progress,
-        )  # fmt: skip
         check_structure(structure, STRUCTURES)
         inplace = checks.flag("inplace", inplace)
         noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
-    with settings.prepared(model, data, weights, inplace=inplace) as training:
-        start = network_prior(prior_precision, training.weights)
-        options = LaplaceOptions(_starting(settings.likelihood, training), training.weights, curvature, structure)
-        climber = Climber(options, data, training, start, groups, pace, prior=prior, noise=noise)
-        outcome = training.run(climber.objective, climber, {"fit": "evidence"})
-        fit = climber.final(own_copy(training.module) if inplace else training.module)
+        given = _starts(starts, prior_precision, inplace=inplace)
+    best: tuple[Climber, Outcome, LaplaceFit] | None = None
+    for place, start in enumerate(given):
+        settings = Settings(
+            likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
+            checkpoint=_path_of_start(checkpoint, place, len(given)), generator=generator, progress=progress,
+        )  # fmt: skip
+        with settings.prepared(model, data, weights, inplace=inplace) as training:
+            options = LaplaceOptions(_starting(settings.likelihood, training), training.weights, curvature, structure)
+            climber = Climber(
+                options, data, training, network_prior(start, training.weights), groups, pace, prior=prior, noise=noise,
+                held_out=None if validation is None else training.held_out(validation),
+            )  # fmt: skip
+            outcome = training.run(climber.objective, climber, {"fit": "evidence"})
+            if best is None or climber.score > best[0].score:
+                best = climber, outcome, climber.final(own_copy(training.module) if inplace else training.module)
+    assert best is not None
+    climber, outcome, fit = best
     if fit.distance is not None:
         fit.distance.warn(GO_ON)
     q = fit.posterior()
@@ -193,6 +214,7 @@ class Climber:
         pace: when and how far.
         prior: whether the precisions are climbed.
         noise: whether a Gaussian's noise variance is climbed too, where there is one.
+        held_out: rows that judge the weights in place of the evidence.
 
     Attributes:
         objective: of the training, under the present hyperparameters.
@@ -205,11 +227,12 @@ class Climber:
 
     def __init__(
         self, options: LaplaceOptions, data: Any, training: Training, start: Prior, groups: str, pace: _Pace, *,
-        prior: bool = True, noise: bool,
+        prior: bool = True, noise: bool, held_out: Minibatches | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(start.precision, Tensor):
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
         self._options, self._data, self._training, self._pace = options, data, training, pace
+        self._held_out = held_out
         if not prior and not (noise and isinstance(unweighted(options.likelihood), Gaussian)):
             raise UnsupportedError(
                 "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
@@ -228,6 +251,11 @@ class Climber:
         self.objective = NegativeLogJoint(
             training.module, training.weights, training.rows.rows, options.likelihood, self._prior(self._point)
         )
+
+    @property
+    def score(self) -> float:
+        """Of the weights that are kept: the log evidence, or the log likelihood of the validation rows."""
+        return self._best[0]
 
     def judge(self, epoch: int) -> Verdict:
         """The evidence under the hyperparameters that these weights were trained with, and then the climb.
@@ -249,10 +277,14 @@ class Climber:
             raise ConvergenceError(
                 f"log_evidence: expected a finite number, got {value} after epoch {epoch}. Take a smaller step_size."
             )
-        better = self._pace.keeps_last or value > self._best[0]
+        entries, score = self._entries(epoch, value), value
+        if self._held_out is not None:
+            entries["validation_nll"] = held_out_nll(fit, self._held_out)
+            score = -entries["validation_nll"]
+        better = self._pace.keeps_last or score > self._best[0]
         if better:
-            self._best = value, self._point.clone()
-        verdict = Verdict(self._entries(epoch, value), better)
+            self._best = score, self._point.clone()
+        verdict = Verdict(entries, better)
         if epoch < self._pace.epochs:
             self._climb(evidence)
         elif self._pace.climbs(epoch):
@@ -280,6 +312,7 @@ class Climber:
             "steps": pace.steps,
             "step_size": pace.step_size,
             "keep": "last" if pace.keeps_last else "best",
+            "validation": None if self._held_out is None else self._held_out.fingerprint(),
         }
 
     def state(self) -> dict[str, Any]:
@@ -342,6 +375,43 @@ class Climber:
         if noise is not None:
             entries["noise_variance"] = float(noise)
         return entries
+
+
+def held_out_nll(fit: LaplaceFit, rows: Minibatches) -> float:
+    """The sum of −log ∫ p(y∣f) q(f) df over rows that were not used for training, q(f) linearised at the fit's weights.
+
+    Args:
+        fit: Laplace's approximation.
+        rows: with canonical targets.
+    """
+    outputs, processes, total = fit.function.outputs, present(), 0.0
+    # Of many classes all integrals but this one draw or cost more than the fit.
+    integral = fit.likelihood.integral("mackay" if outputs > 2 and fit.likelihood.discrete else None, outputs)
+    q = GaussianPosterior(fit.mode, fit.precision(), Record("laplace"), fit.function, fit.likelihood)
+    with processes.agreed():
+        for inputs, targets in rows.in_order():
+            latent = q.predict(inputs, integral=integral).latent
+            total -= float(latent.log_prob(fit.likelihood, targets.flatten(0, 1)).sum())
+    return processes.sum_numbers(total)[0]
+
+
+def _starts(starts: Sequence[Any] | None, prior_precision: Any, *, inplace: bool) -> list[Any]:
+    """The precisions to start from, one or several."""
+    if starts is None:
+        return [prior_precision]
+    if not isinstance(starts, Sequence) or isinstance(starts, str) or not len(starts):
+        raise InputError(f"starts: expected a list of prior precisions, got {starts!r}.")
+    if inplace:
+        raise UnsupportedError("inplace: expected False for several starts, which train several copies, got True.")
+    return list(starts)
+
+
+def _path_of_start(checkpoint: str | Path | None, place: int, count: int) -> Path | None:
+    """The file of one start: several have a file each."""
+    if checkpoint is None:
+        return None
+    path = Path(checkpoint)
+    return path if count == 1 else path.with_stem(f"{path.stem}-{place + 1}")
 
 
 def _first(values: Tensor) -> Tensor:
