@@ -83,7 +83,7 @@ def laplace(
             sample-then-optimise, which builds no matrix at all.
         prior_precision: a positive number, one per weight (P,), a dict by parameter, module or glob, a `Prior`, "auto"
             or "evidence". "auto" takes the one number for all weights that has the largest evidence, and raises it
-            until the log loss of training rows is at most 0.0025 nats above the network's own: the predictions are
+            until the log loss of training rows is at most 0.0015 nats above the network's own: the predictions are
             then hardly ever worse than the network's, and for a network that has overfitted they are better. With
             held-out rows `tune_prior(method="validation")` can gain more. "evidence" has no such guard: `tune_prior`
             learns one number per layer, and the noise. The unit is one over the weights' squared; a number is the
