@@ -86,6 +86,14 @@ def find_mode(density: LogDensity, start: Tensor) -> Mode:
     return Mode(location, density.log_prob(location).detach(), precision, search.trace)
 
 
+def climbed(density: LogDensity, start: Tensor) -> Tensor:
+    """Where the search for a mode ends, mode or not, shape (P,); the start where the density rises for ever."""
+    try:
+        return _Search(density, start).climb()
+    except ConvergenceError:
+        return start
+
+
 @final
 @dataclass
 class _Search:

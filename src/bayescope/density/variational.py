@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.families import Family, FullFamily, LowRankFamily, MeanFieldFamily, Pilot
-from bayescope.density.modes import find_mode
+from bayescope.density.modes import climbed, find_mode
 from bayescope.density.normal_rules import NormalRule, fresh_rules, standard_rule
 from bayescope.density.problem import Problem, pose, starting_points
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError, warn
@@ -30,8 +30,8 @@ _MAX_ITERATIONS = 300
 _GRADIENT_TOLERANCE = 1e-7
 _LOOSE_GRADIENT = 1e-3
 _HALVINGS = 60
-# Beyond this distance, or with sds this many e-folds wider than the first ones, the bound is rising for ever.
-_FAR, _WIDE = 1e6, 40.0
+# The bound rises for ever where it was still rising this far away, or with an sd this many e-folds wider than at first.
+_FAR, _WIDE = 1e9, 40.0
 
 
 def variational(
@@ -120,15 +120,16 @@ def _family(name: str, pilot: Pilot, rank: int | None) -> Family:
 
 
 def _pilot(density: LogDensity, origin: Tensor) -> Pilot:
-    """Laplace's approximation, to give the optimiser its units; where there is none, the scale at the start."""
+    """Laplace's approximation, to give the optimiser its units; where there is none, the scale where a climb ends."""
     if not torch.isfinite(density.log_prob(origin)):
         raise InputError(f"start: expected a finite log density, got one that is not at u = {origin.tolist()[:8]}.")
     try:
         mode = find_mode(density, origin)
     except BayescopeError:  # a density without a mode can still have a best Gaussian
+        highest = climbed(density, origin)
         with torch.no_grad():
-            sd = curvature_scale(density.log_prob, origin)
-        return Pilot(origin, torch.diag(sd), sd)
+            sd = curvature_scale(density.log_prob, highest)
+        return Pilot(highest, torch.diag(sd), sd)
     root = mode.precision.sqrt_solve(torch.eye(origin.shape[0], dtype=torch.float64))
     return Pilot(mode.location, root, mode.precision.diagonal().rsqrt())
 
@@ -179,7 +180,7 @@ class _Bound:
                 jac=self._gradient,
                 hessp=self._hessian_product,
                 callback=self._watch,
-                options={"gtol": _GRADIENT_TOLERANCE, "maxiter": _MAX_ITERATIONS},
+                options={"gtol": _GRADIENT_TOLERANCE, "maxiter": _MAX_ITERATIONS, "max_trust_radius": np.inf},
             )
         if self._runs_away(result.x):
             raise ConvergenceError(
@@ -193,7 +194,8 @@ class _Bound:
     def _objective(self, phi: np.ndarray) -> float:
         with torch.no_grad():
             value = -self.value(torch.tensor(phi)).item()
-        return np.inf if np.isnan(value) else value  # undefined is outside the support
+        # Undefined is outside the support, or overflows on the way there: a shorter step follows.
+        return value if np.isfinite(value) and np.isfinite(self._gradient(phi)).all() else np.inf
 
     def _gradient(self, phi: np.ndarray) -> np.ndarray:
         return -self._differentiated(phi)[1].detach().numpy()
@@ -201,7 +203,8 @@ class _Bound:
     def _hessian_product(self, phi: np.ndarray, direction: np.ndarray) -> np.ndarray:
         point, gradient = self._differentiated(phi)
         (product,) = torch.autograd.grad(gradient @ torch.tensor(direction), point, retain_graph=True)
-        return -product.numpy()
+        # Where the curvature overflows it counts as none: the step goes to the trust region's edge, and is shortened.
+        return -np.where(np.isfinite(product.numpy()).all(), product.numpy(), 0.0)
 
     def _differentiated(self, phi: np.ndarray) -> tuple[Tensor, Tensor]:
         """φ and the gradient there, with the graph that Hessian-vector products need, kept for one φ."""
@@ -218,8 +221,13 @@ class _Bound:
             raise StopIteration
 
     def _runs_away(self, phi: np.ndarray) -> bool:
-        wider = self.family.entropy(torch.tensor(phi)) - self.family.entropy(self.family.initial())
-        return not (np.linalg.norm(phi) <= _FAR and float(wider) <= _WIDE)
+        now, first = self._sds(torch.tensor(phi)), self._sds(self.family.initial())
+        return not (np.linalg.norm(phi) <= _FAR and bool(((now / first).log() <= _WIDE).all()))
+
+    def _sds(self, phi: Tensor) -> Tensor:
+        """The sd of each coordinate over the nodes, shape (P,)."""
+        u = self.family.place(phi, self.rule.nodes)
+        return (self.rule.weights @ (u - self.family.location(phi)).square()).sqrt()
 
 
 def _refuse_edges(terms: dict[str, Tensor]) -> None:
