@@ -12,7 +12,7 @@ from sklearn.base import clone
 
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.estimators import BayesianLogisticRegression
-from bayescope.estimators.linear_posteriors import POSTERIORS, SAMPLERS
+from bayescope.estimators.linear_posteriors import OBJECTIVES, POSTERIORS, SAMPLERS
 
 
 class Menu(NamedTuple):
@@ -67,7 +67,7 @@ def variant(template: Any, posterior: str, random_state: int) -> Any:
 
 
 def with_one_prior(template: Any, X: pd.DataFrame, y: np.ndarray, random_state: int) -> tuple[Any, tuple[str, ...]]:
-    """The template with the prior precision that Laplace's evidence has, if it is to be learnt, and a footnote on it.
+    """The template with the prior precision that posterior="auto" learns, if it is to be learnt, and a footnote on it.
 
     Learnt once and held for every posterior: else each would answer under a prior of its own, and a difference from
     the reference would be a difference of priors as much as of approximations.
@@ -80,7 +80,8 @@ def with_one_prior(template: Any, X: pd.DataFrame, y: np.ndarray, random_state: 
     """
     if not isinstance(template.prior_precision, str):
         return template, ()
-    fitted = variant(template, "laplace", random_state).fit(X, y)
+    fitted = variant(template, "auto", random_state).fit(X, y)
     learnt = fitted.prior_precision_
-    note = f"Prior precision: {learnt:.4g} for every posterior, learnt from the training rows by Laplace's evidence."
+    objective = OBJECTIVES[fitted.posterior_.record.method]
+    note = f"Prior precision: {learnt:.4g} for every posterior, learnt from the training rows by {objective}."
     return clone(template).set_params(prior_precision=learnt), (note,)

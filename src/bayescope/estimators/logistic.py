@@ -16,6 +16,7 @@ from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import decided, factorized, one_class
 from bayescope.estimators.linear_posteriors import (
     BY_SUMS,
+    CHOICES,
     FIRST_PRECISION,
     POSTERIORS,
     SAMPLERS,
@@ -81,10 +82,13 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
     Args:
         link: "logit" or "probit" (two classes only).
         posterior: "map" (a point), "laplace", "variational" (Gaussian, full covariance), "mean_field" (Gaussian,
-            diagonal), "ep" (expectation propagation, two classes only), "nuts" or "metropolis" (draws).
+            diagonal), "ep" (expectation propagation, two classes only), "nuts" or "metropolis" (draws). "auto" takes
+            "laplace" where averaging over it adds at most 0.005 nats a row to the mode's log loss on the training rows,
+            and otherwise "ep" for two classes in memory and "variational" for more; the summary says which.
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
-            ``features``), a `Prior` with either and mean 0, or "evidence": learnt by maximising Laplace's evidence
-            (also for "map", "nuts" and "metropolis"), the evidence lower bound, or expectation propagation's evidence.
+            ``features``), a `Prior` with either and mean 0, or "evidence": learnt by maximising Laplace's evidence,
+            the evidence lower bound, or expectation propagation's evidence; "map", "nuts" and "metropolis" take what
+            "auto" learns.
             Numbers have units: those of the model's inputs, which are standardised by default.
         intercept_prior_precision: a positive number for b ~ N(0, 1/intercept_prior_precision), where b is f at inputs
             0; ``None`` for N(0, 10²) at the inputs' means.
@@ -133,7 +137,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         self,
         *,
         link: str = "logit",
-        posterior: str = "laplace",
+        posterior: str = "auto",
         prior_precision: Any = "evidence",
         intercept_prior_precision: float | None = None,
         features: Any = None,
@@ -181,7 +185,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
             ConvergenceError: if the inference does not reach its tolerance.
         """
         begin(self)
-        checks.choice("posterior", self.posterior, POSTERIORS)
+        checks.choice("posterior", self.posterior, CHOICES)
         on_disk = opened(X)
         if on_disk is not None:
             return self._fit_table(on_disk, y, sample_weight)

@@ -9,6 +9,7 @@ None of the rules draws random numbers: the same mean and covariance give the sa
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import NamedTuple
 
@@ -70,6 +71,24 @@ def expected_log_likelihood(
     )
 
 
+def log_expected_likelihood(
+    likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor, *, nodes: int = 512
+) -> Tensor:
+    """log E[p(y∣f)] of the labels y of N rows f ~ N(mean, cov), shape (N,).
+
+    One output: a one-dimensional quadrature. Classes: the fixed points of `expected_log_likelihood`.
+    """
+    outputs = mean.shape[-1]
+    if outputs == 1:
+        return likelihood.predictive_log_prob(mean, cov, y, "quadrature")
+    z = _matched_nodes(outputs - 1, nodes)
+    steps, _ = _roots(cov)
+    rows = max(1, BLOCK_ENTRIES // (z.shape[0] * outputs))
+    parts = zip(mean.split(rows), steps.split(rows), y.split(rows), strict=True)
+    found = [likelihood.log_prob((some[..., None] + step @ z.mT).permute(2, 0, 1), each) for some, step, each in parts]
+    return torch.cat(found, dim=1).logsumexp(0) - math.log(z.shape[0])
+
+
 def _quadratic(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor) -> Expectation:
     """log p is quadratic in f: E[log p(y∣f)] = log p(y∣μ) − ½ tr(ΛΣ)."""
     curvature = likelihood.hessian(mean, y)
@@ -98,18 +117,14 @@ def _over_contrasts(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor
     labelled = likelihood.labelled(y) if isinstance(likelihood, Categorical) else None
     places = y if labelled is None else torch.where(labelled, y, 0)
     basis = _contrasts(mean.shape[-1])
-    spread = basis.mT @ cov @ basis
-    # A row of zeros in a model without bias: f does not vary, and J = 0 multiplies whatever curvature stands here.
-    still = (spread.diagonal(dim1=-2, dim2=-1).sum(-1) == 0)[:, None, None]
-    eye = torch.eye(basis.shape[1], dtype=spread.dtype)
-    root = torch.linalg.cholesky(torch.where(still, eye, spread))
-    steps = basis @ torch.where(still, 0.0, root)
+    steps, root = _roots(cov)
     rows = max(1, BLOCK_ENTRIES // (z.shape[0] * mean.shape[-1]))
     parts = zip(mean.split(rows), steps.split(rows), places.split(rows), strict=True)
     sums = [_at_nodes(*part, z) for part in parts]
     log_prob, gradient, by_node = (torch.cat(each) for each in zip(*sums, strict=True))
     inner = (root.mT @ (basis.mT @ by_node)).tril()
     inner = inner + inner.mT - torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1))
+    eye = torch.eye(root.shape[-1], dtype=root.dtype)
     inverse = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False) @ basis.mT
     curvature = -(inverse.mT @ inner @ inverse)
     if labelled is not None:
@@ -120,6 +135,16 @@ def _over_contrasts(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor
             counted[:, None, None] * curvature,
         )
     return Expectation(log_prob, gradient, curvature)
+
+
+def _roots(cov: Tensor) -> tuple[Tensor, Tensor]:
+    """U L, shape (N, C, C − 1), and L, for the Cholesky factor L of UᵀΣU; of a row that does not vary 0 and I."""
+    basis = _contrasts(cov.shape[-1])
+    spread = basis.mT @ cov @ basis
+    # A row of zeros in a model without bias: f does not vary, and J = 0 multiplies whatever curvature stands here.
+    still = (spread.diagonal(dim1=-2, dim2=-1).sum(-1) == 0)[:, None, None]
+    root = torch.linalg.cholesky(torch.where(still, torch.eye(spread.shape[-1], dtype=spread.dtype), spread))
+    return basis @ torch.where(still, 0.0, root), root
 
 
 def _at_nodes(mean: Tensor, steps: Tensor, places: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -26,9 +26,9 @@ from bayescope.processes import warn_once
 # At the solution D − α E‖θ − m₀‖² is at most this times D.
 TOLERANCE = 1e-7
 MAX_FITS = 80
-# A fit that is ε sds from its optimum has a relative slope that is off by SLOPE_ERROR ε/√D; fits are made to where that
+# A fit that is ε sds from its optimum has a relative slope that is off by SLOPE_ERROR ε/D; fits are made to where that
 # is the share ROUGH of the slope.
-SLOPE_ERROR = 0.3
+SLOPE_ERROR = 3.0
 ROUGH = 0.1
 # The longest step in log α: far from the solution neither a secant nor MacKay's step means much.
 LONGEST = 5.0
@@ -69,7 +69,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
 
     Where a secant is of no use the step is MacKay's (1992), α ← γ / ‖m − m₀‖² with γ = D − α Σ Var_q, whose fixed
     point is the same. Far from the solution the fits need not be exact: where q is ε of its sds from its optimum, the
-    relative slope (γ − α‖m − m₀‖²)/D is off by about `SLOPE_ERROR` ε/√D, as q is nowhere wider than the prior and what
+    relative slope (γ − α‖m − m₀‖²)/D is off by about `SLOPE_ERROR` ε/D, as q is nowhere wider than the prior and what
     is left to go points anywhere.
 
     Args:
@@ -96,7 +96,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
     before: tuple[float, float] | None = None
     precisions: list[float] = []
     slope = math.nan
-    error = SLOPE_ERROR / math.sqrt(int(tuned.sum()))
+    error = SLOPE_ERROR / int(tuned.sum())
     wanted = max(TOLERANCE, error * tolerance)
     distance = max(tolerance, ROUGH / error)
     for _ in range(MAX_FITS):

@@ -1,0 +1,68 @@
+"""The default of logistic regression is as good as the point estimate, on separable tables too, and says what it is."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_iris, load_wine
+from sklearn.model_selection import StratifiedKFold
+
+from bayescope.errors import BayescopeWarning
+from bayescope.estimators import BayesianLogisticRegression
+
+
+TABLES = {
+    "iris": lambda: load_iris(return_X_y=True),
+    "wine": lambda: load_wine(return_X_y=True),
+    "breast cancer": lambda: load_breast_cancer(return_X_y=True),
+}
+
+
+def scores(model: BayesianLogisticRegression, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """NLL and accuracy."""
+    log_probs = model.predict_log_proba(X)
+    return -float(log_probs[np.arange(len(y)), y].mean()), float((log_probs.argmax(1) == y).mean())
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("prior_precision", ["evidence", 1.0])
+def test_the_default_is_as_good_as_the_point_estimate(name: str, prior_precision: str | float) -> None:
+    X, y = TABLES[name]()
+    folds = list(StratifiedKFold(5, shuffle=True, random_state=0).split(X, y))
+    for train, test in folds[:2]:
+        default, point = (
+            BayesianLogisticRegression(prior_precision=prior_precision, **options).fit(X[train], y[train])
+            for options in ({}, {"posterior": "map"})
+        )
+        (nll, accuracy), (point_nll, point_accuracy) = (scores(model, X[test], y[test]) for model in (default, point))
+        assert nll <= point_nll + 0.01
+        assert accuracy >= point_accuracy - 0.01
+
+
+def test_laplace_of_separable_classes_warns_and_says_what_to_do() -> None:
+    X, y = load_wine(return_X_y=True)
+    with pytest.warns(BayescopeWarning, match="likely worse than those of its mode.*posterior='auto'"):
+        BayesianLogisticRegression(posterior="laplace").fit(X, y)
+
+
+def test_the_choice_stands_at_the_top_of_the_summary() -> None:
+    X, y = load_wine(return_X_y=True)
+    model = BayesianLogisticRegression(prior_precision=1.0).fit(X, y)
+    assert model.posterior_.record.method == "variational"
+    assert re.match("variational, chosen by posterior='auto'", model.posterior_.record.notes["posterior"])
+    assert "chosen by posterior='auto'" in "\n".join(model.summary().splitlines()[:5])
+    y = (y == 0).astype(int)
+    assert BayesianLogisticRegression(prior_precision=1.0).fit(X, y).posterior_.record.method == "ep"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_rows_take_laplace(seed: int) -> None:
+    """Its answer is then that of posterior="laplace", which does not warn."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((3_000, 3)) * 10.0 ** rng.integers(-3, 4, 3)
+    y = (X @ rng.standard_normal(3) / X.std() + rng.logistic(size=3_000) > 0).astype(int)
+    default, laplace = (BayesianLogisticRegression(**options).fit(X, y) for options in ({}, {"posterior": "laplace"}))
+    assert default.posterior_.record.method == "laplace"
+    np.testing.assert_array_equal(default.predict_proba(X), laplace.predict_proba(X))
