@@ -12,7 +12,6 @@ from sklearn.model_selection import StratifiedKFold
 from bayescope.errors import BayescopeWarning
 from bayescope.estimators import BayesianLogisticRegression
 
-
 TABLES = {
     "iris": lambda: load_iris(return_X_y=True),
     "wine": lambda: load_wine(return_X_y=True),

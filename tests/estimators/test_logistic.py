@@ -50,7 +50,7 @@ def fitted(X: np.ndarray, y: np.ndarray, **options: object) -> BayesianLogisticR
         if options.get("posterior") in ("nuts", "metropolis"):
             warnings.simplefilter("ignore")  # few draws
             options = {**SHORT, **options}
-        if options.get("posterior") == "laplace":  # few rows: it is not to be trusted, and says so
+        if options.get("posterior") == "laplace":  # few rows: it may say that it is not to be trusted
             warnings.filterwarnings("ignore", message="posterior='laplace'")
         given = {"random_state": 0, "standardize": False, "prior_precision": 1.0, **options}
         return BayesianLogisticRegression(**given).fit(X, y)

@@ -130,7 +130,8 @@ def expectation_propagation(
     if tuned is None:
         fit = solve(density, None, tolerance)
     else:
-        tuning = tune_precision(solve, density, tuned, tolerance)
+        # Every fit is exact: sites of a rough one may lead nowhere under the next precision.
+        tuning = tune_precision(lambda each, start, _: solve(each, start, tolerance), density, tuned, tolerance)
         fit, trace["prior_precision"] = tuning.fit, tuning.precisions
         notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the log evidence"
     trace["residual"] = list(fit.trace)

@@ -80,7 +80,7 @@ def log_expected_likelihood(
     """
     outputs = mean.shape[-1]
     if outputs == 1:
-        return likelihood.predictive_log_prob(mean, cov, y, "quadrature")
+        return likelihood.predictive_log_prob(mean, cov, y, likelihood.integral(None, 1))
     z = _matched_nodes(outputs - 1, nodes)
     steps, _ = _roots(cov)
     rows = max(1, BLOCK_ENTRIES // (z.shape[0] * outputs))
