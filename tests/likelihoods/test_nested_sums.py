@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.signal import fftconvolve
+from scipy.stats import norm
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -101,6 +104,41 @@ def test_differences_that_nearly_determine_each_other(correlation: float) -> Non
     inner = (log_expected_sigmoid(-logsigmoid(-d) - given, rest) + logsigmoid(-d) - 0.5 * z.square()).exp()
     truth = inner.sum(-1) * 18.0 / 20_000 / math.sqrt(2 * math.pi)
     assert (answers.mean(0) - truth).abs().max() < 1e-5
+
+
+def _independent(mean: Tensor, sd: Tensor) -> Tensor:
+    """E[softmax(f)_k] of independent outputs: the probability that f_k + g_k is the largest, for Gumbel variables g."""
+    step = min(0.05, float(sd.min()) / 3)
+    gumbel = np.arange(-5.0, 40.0, step)
+    density = np.exp(-gumbel - np.exp(-gumbel)) * step
+    low, high = float((mean - 9 * sd).min()) - 5.0, float((mean + 9 * sd).max()) + 40.0
+    f = np.arange(low - 45.0, high, step)
+    scores = [(f - m) / s for m, s in zip(mean.tolist(), sd.tolist(), strict=True)]
+    below = np.stack([fftconvolve(norm.cdf(z), density, mode="valid") for z in scores])
+    at = np.stack(
+        [fftconvolve(norm.pdf(z) / s, density, mode="valid") for z, s in zip(scores, sd.tolist(), strict=True)]
+    )
+    others = [np.delete(below, k, 0).prod(0) for k in range(len(mean))]
+    return torch.tensor([(pdf * rest).sum() * step for pdf, rest in zip(at, others, strict=True)])
+
+
+@pytest.mark.parametrize("sd", [0.3, 3.0, 30.0, 100.0])
+def test_many_classes_are_as_the_error_says_rare_ones_too(sd: float) -> None:
+    scores = []
+    for outputs in (5, 8, 20):
+        generator = torch.Generator().manual_seed(outputs)
+        mean = 1.5 * max(1.0, sd) * torch.randn(3, outputs, dtype=torch.float64, generator=generator)
+        width = sd * (0.3 + torch.rand(3, outputs, dtype=torch.float64, generator=generator))
+        truth = torch.stack([_independent(*row) for row in zip(mean, width, strict=True)])
+        assert (truth.sum(-1) - 1.0).abs().max() < 1e-7
+        cov = torch.diag_embed(width.square())
+        p, stated = (
+            getattr(Categorical(), name)(mean, cov, "quadrature") for name in ("predictive_mean", "integration_error")
+        )
+        kept = truth > 1e-9
+        scores.append(((p - truth) / stated)[kept])
+        assert ((p / truth - 1.0).abs() < 0.5)[truth > 1e-6].all()
+    assert 0.6 < torch.cat(scores).square().mean().sqrt() < 1.4
 
 
 def test_gradients_follow_stein() -> None:

@@ -14,13 +14,16 @@ from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.information import divergence, information_of_dirichlet
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
-from bayescope.likelihoods.nested_sums import SHIFTS, SIGMOID_ERROR, log_means
+from bayescope.likelihoods.nested_sums import SHIFTS, SIGMOID_ERROR, log_means, log_means_of_many
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, log_expected, nodes, principal_root
 from bayescope.likelihoods.targets import LabelError
 from bayescope.storage import stored
 
 # Up to so many classes are integrated by nested sums.
 _FEW = 4
+# A class of more is integrated by itself where fewer of the 2,048 nodes than this tell of it, unless there are so many
+# classes that this would take far longer than the rest.
+_SEEN, _MANY = 32.0, 32
 # The label that torch's losses leave out where nothing else is said.
 UNLABELLED = -100
 
@@ -34,7 +37,8 @@ class Categorical:
     The outcome columns are the K = C indicators of the classes. Integrals over f ~ N(mean, cov):
 
     - "quadrature": for C = 2 the one-dimensional integral over f₁ − f₀, right to 1e-10; for C of 3 and 4 nested sums,
-      right to 1e-5 (`nested_sums`); for more classes randomised quasi-Monte Carlo on 16 × 128 fixed nodes.
+      right to 1e-5 (`nested_sums`); for more classes randomised quasi-Monte Carlo on 16 × 128 fixed nodes,
+      and of up to 32 classes those that few nodes see are integrated singly.
       `integration_error` reports the standard error. The distribution of f along (1, …, 1), which softmax does not
       see, is taken out first.
     - "mackay": the mean-field form softmax(κ_c μ_c), κ_c = (1 + πσ_c²/8)^(−½) (Lu, Ie & Sha 2020, "mean-field 0"). It
@@ -263,7 +267,7 @@ class Categorical:
         if mean.shape[-1] <= _FEW:
             return torch.hypot(_shifted(mean, root).std(0) / math.sqrt(SHIFTS), mean.new_tensor(SIGMOID_ERROR))
         scale = math.sqrt(SCRAMBLES)
-        return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean(1).std(0) / scale,), *mean.shape)[0]
+        return by_rows(lambda rows: (_scrambled(mean[rows], root[rows]).std(0) / scale,), *mean.shape)[0]
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Refused: a label is no mixture of Gaussians."""
@@ -318,13 +322,14 @@ def _at_nodes(mean: Tensor, root: Tensor) -> Tensor:
 
 
 def _log_shifted(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
-    """log E[softmax(f)_k] of one class k a row, of three or four, an answer for each shift of the nodes (SHIFTS, N)."""
+    """log E[softmax(f)_k] of one class k a row, an answer for each randomisation of the nodes, shape (R, N)."""
     outputs = mean.shape[-1]
     others = torch.tensor([[j for j in range(outputs) if j != k] for k in range(outputs)], device=mean.device)[classes]
     differences = mean.gather(-1, others) - mean.gather(-1, classes[:, None])
     own = root.gather(-2, classes[:, None, None].expand(-1, 1, root.shape[-1]))
     contrasts = root.gather(-2, others[..., None].expand(-1, -1, root.shape[-1])) - own
-    return log_means(differences, contrasts @ contrasts.mT)
+    integrate = log_means if outputs <= _FEW else log_means_of_many
+    return integrate(differences, contrasts @ contrasts.mT)
 
 
 def _shifted(mean: Tensor, root: Tensor) -> Tensor:
@@ -341,6 +346,26 @@ def _shifted(mean: Tensor, root: Tensor) -> Tensor:
     return p.scatter(-1, largest, 1.0 - p.scatter(-1, largest, 0.0).sum(-1, keepdim=True))
 
 
+def _scrambled(mean: Tensor, root: Tensor) -> Tensor:
+    """E[softmax(f)] of many classes, an answer for each scrambling of the nodes, shape (SCRAMBLES, N, C).
+
+    A class that the nodes see too little of is integrated by itself; the others share what it leaves of 1.
+    """
+    at_nodes = _at_nodes(mean, root)
+    p, squares = at_nodes.mean(1), at_nodes.detach().square().mean((0, 1))
+    # (Σ p)²/Σ p², as of so many nodes with equal values
+    seen = NODES * SCRAMBLES * p.detach().mean(0).square() / torch.where(squares > 0, squares, 1.0)
+    rows, classes = torch.nonzero(seen < _SEEN).unbind(-1)
+    if not len(rows) or mean.shape[-1] > _MANY:
+        return p
+    own = _log_shifted(mean[rows], root[rows], classes).exp()
+    alone = torch.zeros_like(seen, dtype=torch.bool).index_put((rows, classes), torch.ones_like(rows, dtype=torch.bool))
+    singly = torch.zeros_like(p).index_put((torch.arange(SCRAMBLES, device=p.device)[:, None], rows, classes), own)
+    rest = torch.where(alone, 0.0, p)
+    left = (1.0 - singly.sum(-1, keepdim=True)) / rest.sum(-1, keepdim=True)
+    return torch.where(alone, singly, left * rest)
+
+
 def _rule(integral: str, table: dict[str, Any]) -> Any:
     if integral not in table:
         raise OptionError.unknown("integral", integral, _MOMENTS)
@@ -352,10 +377,8 @@ def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
     if mean.shape[-1] == 2:
         return Bernoulli().predictive(*_difference(mean, root), "quadrature")
     found = Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), *mean.shape))
-    if mean.shape[-1] > _FEW:
-        return found
     # The nodes tell how the variance divides; its sum follows from the mean.
-    p, sums = _shifted(mean, root).mean(0), found.aleatoric + found.epistemic
+    p, sums = _probabilities(mean, root), found.aleatoric + found.epistemic
     share = torch.where(sums > 0, found.epistemic / torch.where(sums > 0, sums, 1.0), 0.0)
     total = p * _others(p)
     return Moments(p, (1.0 - share) * total, share * total)
@@ -365,9 +388,14 @@ def _quadrature_mean(mean: Tensor, cov: Tensor) -> Tensor:
     mean, root = _centred(mean, cov)
     if mean.shape[-1] == 2:
         return Bernoulli().predictive_mean(*_difference(mean, root), "quadrature")
+    return _probabilities(mean, root)
+
+
+def _probabilities(mean: Tensor, root: Tensor) -> Tensor:
+    """E[softmax(f)] of three classes or more, shape (N, C)."""
     if mean.shape[-1] <= _FEW:
         return _shifted(mean, root).mean(0)
-    return by_rows(lambda rows: (_at_nodes(mean[rows], root[rows]).mean((0, 1)),), *mean.shape)[0]
+    return by_rows(lambda rows: (_scrambled(mean[rows], root[rows]).mean(0),), *mean.shape)[0]
 
 
 def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
