@@ -138,7 +138,7 @@ def test_many_classes_are_as_the_error_says_rare_ones_too(sd: float) -> None:
         kept = truth > 1e-9
         scores.append(((p - truth) / stated)[kept])
         assert ((p / truth - 1.0).abs() < 0.5)[truth > 1e-6].all()
-    assert 0.6 < torch.cat(scores).square().mean().sqrt() < 1.4
+    assert 0.6 < torch.cat(scores).square().mean().sqrt() < 1.5
 
 
 def test_gradients_follow_stein() -> None:

@@ -23,7 +23,7 @@ from bayescope.storage import stored
 _FEW = 4
 # A class of more is integrated by itself where fewer of the 2,048 nodes than this tell of it, unless there are so many
 # classes that this would take far longer than the rest.
-_SEEN, _MANY = 32.0, 32
+_SEEN, _MANY = 100.0, 32
 # The label that torch's losses leave out where nothing else is said.
 UNLABELLED = -100
 

@@ -62,7 +62,7 @@ _POINT = 1e-8
 # For one of many classes: points in each scrambling, how far above the edge of σ a draw of d lies at most, the slope
 # that is left there, and from where on a truncated Gaussian is an exponential.
 _POINTS = 32
-_EDGE, _SLOPE, _FAR = 9.0, 0.1, 30.0
+_EDGE, _SLOPE, _FAR, _LEVEL = 9.0, 0.1, 30.0, 1e-6
 _BLOCK_NUMBERS = 2**17
 _TINY = 1e-300
 
@@ -187,8 +187,10 @@ def _drawn(gap: Tensor, sd: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     It is N(λ sd, 1) above where gap + sd x = −_EDGE. The tilt λ leaves it a slope of at most `_SLOPE` at that edge.
     """
     width = sd.clamp_min(_TINY**0.5)
-    shift = sd * (-gap / width.square() - _SLOPE).clamp(0.0, 1.0)
-    low = (-gap - _EDGE) / width - shift
+    slope = -gap / width.square()
+    shift = sd * (slope - _SLOPE).clamp(0.0, 1.0)
+    # Beyond the edge the integrand falls by 1 less the Gaussian's slope: where that is 1, it has no end there.
+    low = (-gap - _EDGE / (1.0 - slope.clamp(0.0, 1.0)).clamp_min(_LEVEL)) / width - shift
     log_share = torch.special.log_ndtr(-low)
     near = -torch.special.ndtri((uniform.log() + log_share).exp().clamp_min(_TINY))
     far = low - uniform.log() / low.clamp_min(1.0)  # an exponential, beyond where Φ⁻¹ can be told
