@@ -94,29 +94,39 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
     here, low, high = _range(density, tuned)
     current: F | None = None
     before: tuple[float, float] | None = None
+    ends = (-math.inf, math.inf)  # the evidence rises at the first and falls at the second
     precisions: list[float] = []
     slope = math.nan
-    error = SLOPE_ERROR / int(tuned.sum())
+    error = SLOPE_ERROR / math.sqrt(int(tuned.sum()))
     wanted = max(TOLERANCE, error * tolerance)
-    distance = max(tolerance, ROUGH / error)
+    distance = claimed = max(tolerance, ROUGH / error)
     for _ in range(MAX_FITS):
         prior = density.prior.with_precision(tuned, math.exp(here))
         current = fit(density.with_prior(prior), current, distance)
-        if precisions[-1:] != [math.exp(here)]:
+        again, rough = precisions[-1:] == [math.exp(here)], slope
+        if not again:
             precisions.append(math.exp(here))
         found = torch.tensor(_slope(current, density.prior_mean, tuned, math.exp(here)), dtype=torch.float64)
         slope, mackay = density.table.agreed(found)[0].tolist()
+        if again and abs(slope - rough) > 2.0 * error * claimed:
+            # The fit was further from its optimum than it says, as where it creeps: from here on each is made in full,
+            # and what earlier slopes told is forgotten.
+            error, before, ends = math.inf, None, (-math.inf, math.inf)
         held = here == (high if slope > 0 else low)
         if distance <= tolerance and (held or abs(slope) <= wanted):
             if held:
                 _warn_of_bound(math.exp(here), slope)
             return Tuned(current, precisions)
-        uncertain = held or abs(slope) <= error * distance  # then the fit must tell more before α moves on
+        claimed = distance
+        uncertain = distance > tolerance and (held or abs(slope) <= error * distance)  # more must be known first
         share = ROUGH * min(abs(slope), 1.0) / error
         distance = max(tolerance, min(share, ROUGH * distance) if uncertain else share)
         if uncertain:
             continue
+        ends = (max(ends[0], here), ends[1]) if slope > 0 else (ends[0], min(ends[1], here))
         there = _proposal(here, slope, mackay, before)
+        if not ends[0] < there < ends[1]:
+            there = 0.5 * (ends[0] + ends[1])
         before = (here, slope)
         here = min(high, max(low, there))
     raise ConvergenceError(
