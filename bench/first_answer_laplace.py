@@ -107,7 +107,7 @@ def _differences(structure: str, names: list[str]) -> dict[str, float]:
                 warnings.simplefilter("always")
                 q = bs.laplace(network, (x, y), likelihood="categorical", **STRUCTURES[structure])
             warned += bool(caught)
-            own, found = network(x_test).softmax(1).detach().double(), q.predict(x_test).probs
+            own, found = network(x_test).detach().double().softmax(1), q.predict(x_test).probs
             losses.append(float(bs.metrics.nll(found, y_test)) - float(bs.metrics.nll(own, y_test)))
             right = [float((p.argmax(1) == y_test).double().mean()) for p in (own, found)]
             accuracies.append(right[0] - right[1])
