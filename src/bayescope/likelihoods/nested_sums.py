@@ -129,8 +129,7 @@ def _log_terms(
     for j, place in enumerate(places):
         sd, load = _pivot(cov, j)
         gap = log_sum - centres[j]
-        with torch.no_grad():  # where the nodes are is no part of the integral's derivative
-            x, log_weight = nodes_at(gap, sd, place)
+        x, log_weight = nodes_at(gap, sd, place)  # in the graph: derivatives are then those of the sum itself
         log_factor = logsigmoid(gap + sd * x)
         log_terms = log_terms + (log_weight + log_factor)
         log_sum = log_sum - log_factor
