@@ -10,6 +10,7 @@ from torch import nn
 import bayescope as bs
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
+from bayescope.module_copies import module_copy
 
 
 @pytest.mark.parametrize(
@@ -139,7 +140,7 @@ def test_a_copy_has_no_gradients_and_what_is_given_for_a_part():
     layer = nn.utils.skip_init(nn.Linear, 2, 1)
     layer.weight.grad = torch.zeros(1, 2)
     other = nn.Identity()
-    copied = checks.module_copy(nn.Sequential(layer, nn.Tanh()), {id(layer): other})
+    copied = module_copy(nn.Sequential(layer, nn.Tanh()), {id(layer): other})
     assert copied[0] is other
-    assert checks.module_copy(layer).weight.grad is None
+    assert module_copy(layer).weight.grad is None
     assert layer.weight.grad is not None

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 import bayescope as bs
-from bayescope import checks
 from bayescope.errors import InputError
+from bayescope.module_copies import module_copy
 from bayescope.network.forward import eager
 
 
@@ -145,7 +145,7 @@ def test_a_copy_calls_its_own_layers(name: str) -> None:
     random = torch.get_rng_state()
     with eager():
         want = gradients(module(x), module)
-        for copied in (first := checks.module_copy(module), checks.module_copy(first)):  # a copy can be copied
+        for copied in (first := module_copy(module), module_copy(first)):  # a copy can be copied
             f = copied(x)
             torch.testing.assert_close(f, module(x))
             torch.testing.assert_close(gradients(f, copied), want)
@@ -163,7 +163,7 @@ class Frozen(nn.Linear):
 def test_what_a_function_holds_beside_the_module_is_not_copied() -> None:
     module, seen = body(), []
     module[0].register_forward_hook(lambda _module, _inputs, output: seen.append(output.sum() + module[2].bias.sum()))
-    checks.module_copy(module)(numbers(5, 3))
+    module_copy(module)(numbers(5, 3))
     assert len(seen) == 1
 
 
@@ -171,9 +171,9 @@ def test_a_frozen_part_may_be_shared_and_one_to_train_may_not() -> None:
     with torch.random.fork_rng(devices=[]):
         module = nn.Sequential(Frozen(3, 4), nn.Linear(4, 2))
     with pytest.raises(InputError, match=r"'Frozen' has '0.weight' from elsewhere"):
-        checks.module_copy(module)
+        module_copy(module)
     module[0].requires_grad_(False)
-    copied = checks.module_copy(module)
+    copied = module_copy(module)
     assert copied[0] is module[0]
     assert copied[1].weight is not module[1].weight
 
@@ -200,16 +200,16 @@ REFUSED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_copy_that_would_use_the_weights_of_the_module_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=rf"reaches its weights as self.*{name}.*from elsewhere"):
-        checks.module_copy(REFUSED[name]())
+        module_copy(REFUSED[name]())
 
 
 def test_lazy_layers_and_kept_results_are_told() -> None:
     with pytest.raises(InputError, match=r"'0.weight' of a lazy layer that has not seen any rows yet. Call the model"):
-        checks.module_copy(nn.Sequential(nn.LazyLinear(3)))
+        module_copy(nn.Sequential(nn.LazyLinear(3)))
     module = body()
     module.last = module(numbers(1, 3))
     with pytest.raises(InputError, match="Keep no results of a forward pass"):
-        checks.module_copy(module)
+        module_copy(module)
 
 
 class Plain(nn.Module):

@@ -12,6 +12,7 @@ from bayescope import checks
 from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.dropout.insertion import NAME, WeightLayer, calling_order, calls_dropout, insert, own_dropout
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.module_copies import module_copy
 from bayescope.network.weights import Weights
 from bayescope.network.wrappers import unwrapped
 
@@ -49,7 +50,7 @@ class Stochastic:
             InputError: if there is neither dropout nor a rate, or the rate is none.
             UnsupportedError: if there are both.
         """
-        module = checks.module_copy(unwrapped(model))
+        module = module_copy(unwrapped(model))
         found, weights = own_dropout(module), _all_weights(module)
         if rate is None:
             if not isinstance(before, str) or before != "all":

@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
+from bayescope.module_copies import module_copy
 from bayescope.network.inputs import count_rows, map_tensors
 from bayescope.network.model import NetworkModel
 from bayescope.network.pairs import map_arrays
@@ -132,7 +133,7 @@ def _shared(module: nn.Module) -> nn.Module:
     """A member as it begins on every process: with rank 0's weights."""
     if present().count == 1:
         return module
-    copied = checks.module_copy(module)
+    copied = module_copy(module)
     share_weights(copied)
     return copied
 
@@ -223,7 +224,7 @@ def _all_at_once(
     )
     if best is not None:
         best.restore_best()
-    found = [checks.module_copy(module).eval() for module in modules]
+    found = [module_copy(module).eval() for module in modules]
     stack.write_to(found)
     functions = [NetworkModel(module, training.weights, training.rows.outputs) for module in found]
     outcomes = [_outcome_of(outcome, best, member) for member in range(len(modules))]

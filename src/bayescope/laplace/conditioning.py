@@ -11,12 +11,12 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from bayescope import checks
 from bayescope.errors import InputError, ProcessError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
+from bayescope.module_copies import module_copy
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.posterior import GaussianPosterior
@@ -93,7 +93,7 @@ class _Climb:
 
     def __init__(self, options: LaplaceOptions, function: NetworkModel, prior: Prior, data: Any) -> None:
         self._options, self._prior, self._data, self._weights = options, prior, data, function.weights
-        self._module = checks.module_copy(function.module)
+        self._module = module_copy(function.module)
         self._batches = Batches(data, self._module, batch_size=options.batch_size)
         self._processes = present()
 
@@ -131,7 +131,7 @@ class _Climb:
 
     def fit(self, theta: Tensor) -> LaplaceFit:
         """Laplace's approximation at θ, as the module rounds it."""
-        return self._options.fit(checks.module_copy(self._placed(theta)), self._data, self._prior)
+        return self._options.fit(module_copy(self._placed(theta)), self._data, self._prior)
 
     def log_joint(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Σ log p(y∣f)/T + log p(θ) and its gradient, as the module rounds θ."""

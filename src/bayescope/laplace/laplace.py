@@ -24,6 +24,7 @@ from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import fits_of, tune_prior
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
+from bayescope.module_copies import module_copy
 from bayescope.network.forward import reading
 from bayescope.network.wrappers import require_same_weights, unwrapped
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
@@ -216,7 +217,7 @@ def _copied(model: Any) -> nn.Module:
             "networks, give a plain list of modules."
         )
     with reading(model):
-        return checks.module_copy(model)
+        return module_copy(model)
 
 
 def conditionable(fit: LaplaceFit, options: LaplaceOptions) -> LaplaceFit:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
+from bayescope.module_copies import module_copy
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, gaussian_kl, linear
 from bayescope.storage.modules import stored_layer
 
@@ -61,7 +62,7 @@ def deterministic(module: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
     """
     made = {id(layer): layer.deterministic() for layer in _layers(module)}
     sds = {id(parameter): sd for layer in _layers(module) for parameter, sd in _paired(made[id(layer)], layer)}
-    replaced = checks.module_copy(module, made)
+    replaced = module_copy(module, made)
     return replaced, {name: sds[id(p)] for name, p in replaced.named_parameters() if id(p) in sds}
 
 

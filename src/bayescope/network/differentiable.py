@@ -10,8 +10,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescope import checks
 from bayescope.models import among, among_pairs
+from bayescope.module_copies import module_copy
 from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import reading
 from bayescope.network.inputs import as_batch, call, count_rows, explained, map_tensors, placed, require_rows
@@ -49,7 +49,7 @@ class DifferentiableNetwork:
     @property
     def source(self) -> nn.Module:
         """A copy of the module that is the user's to change."""
-        return checks.module_copy(self.module)
+        return module_copy(self.module)
 
     @property
     def space(self) -> Hashable:

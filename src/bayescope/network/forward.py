@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayescope import checks
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.layers.variational import is_variational
+from bayescope.module_copies import initialised
 from bayescope.network.guard import untouched
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.notes import Computing, Notes
@@ -45,7 +45,7 @@ def reading(module: nn.Module) -> Iterator[None]:
             "model: expected a module whose calls to torch can be seen, got TorchScript. "
             "Give the Python module that it was made from, with its state_dict."
         )
-    checks.initialised(module)
+    initialised(module)
     with eager(), torch.inference_mode(False), untouched(module):
         yield
 

@@ -11,8 +11,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescope import checks
 from bayescope.errors import InputError
+from bayescope.module_copies import module_copy
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
 from bayescope.network.forward import owned, reading
@@ -81,7 +81,7 @@ class NetworkModel:
     @cached_property
     def source(self) -> nn.Module:
         """A copy of the module that is the user's to change."""
-        return checks.module_copy(self.module)
+        return module_copy(self.module)
 
     @property
     def differentiable(self) -> DifferentiableNetwork:
@@ -102,7 +102,7 @@ class NetworkModel:
         """The model whose module has other weights, shape (P,); itself where they are its own."""
         if self._is_own(theta):
             return self
-        copied = checks.module_copy(self.module)
+        copied = module_copy(self.module)
         moved = copy.deepcopy(replace(self, recordings=None), {id(self.module): copied})
         values = self.weights.unflat(theta.detach(), self.module)
         with torch.no_grad():

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.module_copies import module_copy
 from bayescope.network.weights import Weights
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
@@ -155,7 +156,7 @@ def stacked(training: Training, prior: Prior | None, chains: int) -> tuple[Stack
         prior: what they begin at draws from instead; ``None`` for the model's own.
         chains: how many.
     """
-    modules = [checks.module_copy(training.module) for _ in range(chains)]
+    modules = [module_copy(training.module) for _ in range(chains)]
     for module in modules:
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name in training.weights.names)

@@ -16,6 +16,7 @@ from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.laplace import own_copy
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.log_density import LogDensity
+from bayescope.module_copies import module_copy
 from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
@@ -118,7 +119,7 @@ def nuts(
     module, source = own_copy(model), processes.common_generator(source)
     _require_all_rows(data)
     share_weights(module)
-    exact = checks.module_copy(module).to(torch.float64)
+    exact = module_copy(module).to(torch.float64)
     with alone(), reading(exact):  # each process has all rows
         rows = Minibatches(data, exact, chosen_likelihood, ROWS, torch.Generator())
         chosen = chosen_weights(exact, weights, rows.few[0])

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor, nn
 
-from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
+from bayescope.module_copies import module_copy
 from bayescope.storage.codec import (
     MalformedError,
     Node,
@@ -258,7 +258,7 @@ def _read_custom(reader: Reader, content: Any) -> nn.Module:
 
 def _copied(model: nn.Module) -> nn.Module:
     try:
-        return checks.module_copy(model)
+        return module_copy(model)
     except InputError as error:  # the caller's module is to blame, not the file
         raise ModelError(str(error)) from error
 

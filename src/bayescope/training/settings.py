@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from bayescope import checks
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.likelihoods import Likelihood, resolve
+from bayescope.module_copies import module_copy
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call
 from bayescope.network.model import NetworkModel
@@ -85,7 +86,7 @@ class Settings:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
         model = unwrapped(model)
-        module = model if inplace else checks.module_copy(model)
+        module = model if inplace else module_copy(model)
         share_weights(module)
         with random_states(module, present().common_generator(self.generator)) as order:
             rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
@@ -171,7 +172,7 @@ class Training:
 
     def function(self) -> NetworkModel:
         """The trained module as a model that nobody else holds."""
-        module = checks.module_copy(self.module) if self.inplace else self.module
+        module = module_copy(self.module) if self.inplace else self.module
         return NetworkModel(module, self.weights, self.rows.outputs)
 
 

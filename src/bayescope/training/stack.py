@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
-from bayescope import checks
 from bayescope.errors import BayescopeError
+from bayescope.module_copies import module_copy
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.substitution import Substituted
 from bayescope.network.weights import Weights
@@ -41,7 +41,7 @@ class Stack(nn.Module):
 
     def __init__(self, modules: Sequence[nn.Module], *, vectorized: bool, evaluated: bool = False) -> None:
         super().__init__()
-        form = checks.module_copy(modules[0]).train(not evaluated)
+        form = module_copy(modules[0]).train(not evaluated)
         self._form = [form]  # in a list, so that its parameters are none of the stack's
         self._vectorized, self._evaluated = vectorized, evaluated
         self._batched = vectorized  # until a call is met that cannot be
@@ -165,7 +165,7 @@ def obstacle(modules: Sequence[nn.Module], inputs: Any, *, evaluated: bool = Fal
     if len({_shapes(module) for module in modules}) > 1:
         return "their parameters or buffers differ in shape"
     stack = Stack(modules, vectorized=True, evaluated=evaluated)
-    alone = [checks.module_copy(module).train(not evaluated) for module in modules]
+    alone = [module_copy(module).train(not evaluated) for module in modules]
     try:
         with torch.enable_grad(), warnings.catch_warnings():
             warnings.filterwarnings("error", message="There is a performance drop", category=UserWarning)
