@@ -44,6 +44,7 @@ from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.priors import Prior
 from bayescope.processes import warn_once
+from bayescope.progress import Report, progress_bar
 
 # The slope at a step's end is at least −OVERSHOOT times the slope at its start. On a quadratic this is Armijo's
 # condition with the constant 0.1, and it keeps its meaning where differences of the bound drown in rounding.
@@ -212,12 +213,14 @@ def variational_of(
     solve = partial(_maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
     notes = {"covariance": "full" if family == "full" else "diagonal (mean field)"}
     trace: dict[str, list[float]] = {}
-    if tuned is None:
-        fit = solve(density, None, tolerance)
-    else:
-        tuning = tune_precision(solve, density, tuned, tolerance)
-        fit, trace["prior_precision"] = tuning.fit, tuning.precisions
-        notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the evidence lower bound"
+    with progress_bar("variational inference:") as report:
+        solve = partial(solve, report=report)
+        if tuned is None:
+            fit = solve(density, None, tolerance)
+        else:
+            tuning = tune_precision(solve, density, tuned, tolerance)
+            fit, trace["prior_precision"] = tuning.fit, tuning.precisions
+            notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the evidence lower bound"
     trace["elbo"] = list(fit.trace)
     record = Record(kind.method, elbo_terms=fit.terms, notes=notes, trace=trace)
     options = partial(variational, family=family, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
@@ -234,6 +237,7 @@ def _maximise(
     nodes: int,
     tolerance: float,
     max_iterations: int,
+    report: Report,
 ) -> Fit:
     """Climbs from another prior's solution, or from the prior's mean, until the natural gradient is short enough."""
     evaluate = partial(_evaluate, density, family, nodes)
@@ -248,6 +252,7 @@ def _maximise(
     for _ in range(max_iterations):
         step = _natural(fit)
         length = math.sqrt(max(step.slope, 0.0))
+        report(len(trace), None, f"{length:.2g} sds to go, {wanted:.2g} wanted")
         if length <= wanted:
             return replace(fit, trace=tuple(trace))
         history = [*history[-MEMORY:], (fit, step)]
