@@ -54,7 +54,9 @@ def coefficient_lines(table: pd.DataFrame) -> list[str]:
     """The table for a summary: the coefficients furthest from 0 in standard deviations, then the intercepts."""
     inputs = table[table["name"] != "intercept"]
     distance = (inputs["mean"] / inputs["sd"]).abs() if inputs["sd"].notna().all() else inputs["mean"].abs()
-    first = distance.sort_values(ascending=False, kind="stable").index[:SHOWN]
+    # Columns that are the same but for rounding, such as one of 0 and 1 and its square, keep their order.
+    rounded = distance.map(lambda x: float(f"{x:.6g}"))
+    first = rounded.sort_values(ascending=False, kind="stable").index[:SHOWN]
     shown = pd.concat([inputs.loc[first], table[table["name"] == "intercept"].head(SHOWN)])
     which = f", the {SHOWN} of {len(inputs)} furthest from 0 in sds" if len(inputs) > SHOWN else ""
     heading = f"  coefficients{which}, with 95 % intervals; per: the change of the column that each is for"
