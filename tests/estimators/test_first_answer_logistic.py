@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -65,3 +66,23 @@ def test_many_rows_take_laplace(seed: int) -> None:
     default, laplace = (BayesianLogisticRegression(**options).fit(X, y) for options in ({}, {"posterior": "laplace"}))
     assert default.posterior_.record.method == "laplace"
     np.testing.assert_array_equal(default.predict_proba(X), laplace.predict_proba(X))
+
+
+def test_tiny_separable_tables_are_answered_without_a_warning() -> None:
+    """Where expectation propagation's evidence has no maximum, the bound has one."""
+    scored, methods = [], set()
+    for rows, columns, seed in itertools.product((4, 12, 40), (1, 2), range(2)):
+        rng = np.random.default_rng([rows, columns, seed])
+        X = rng.standard_normal((rows + 1_000, columns)) * 10.0 ** rng.integers(-3, 4, columns)
+        f = X / X.std(0) @ rng.standard_normal(columns)
+        X[0], f[0] = -X[1], -f[1]  # both classes are there
+        y = (f > 0).astype(int)
+        default = BayesianLogisticRegression().fit(X[:rows], y[:rows])
+        point = BayesianLogisticRegression(posterior="map", prior_precision=default.prior_precision_)
+        point.fit(X[:rows], y[:rows])
+        assert default.score(X[:rows], y[:rows]) == 1.0
+        scored.append([scores(model, X[rows:], y[rows:])[0] for model in (default, point)])
+        methods.add(default.posterior_.record.method)
+    nll, point_nll = np.mean(scored, 0)
+    assert nll <= point_nll + 0.01
+    assert methods == {"ep", "variational"}

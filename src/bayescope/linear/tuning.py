@@ -91,7 +91,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
         ConvergenceWarning: if the maximum is at an end of the range, where the fit is then made.
     """
     _check(density, tuned)
-    here, low, high = _range(density, tuned)
+    here, low, high = search_range(density, tuned)
     current: F | None = None
     before: tuple[float, float] | None = None
     ends = (-math.inf, math.inf)  # the evidence rises at the first and falls at the second
@@ -162,7 +162,7 @@ def _slope(fit: FittedGaussian, centre: Tensor, tuned: Tensor, precision: float)
     return (determined - distance) / count, step
 
 
-def _range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, float]:
+def search_range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, float]:
     """log α at the start, and at the ends: `BOUNDS` times the curvature's largest eigenvalue at the prior's mean."""
     curvature = density.curvature(density.prior_mean)
     largest = float(density.table.agreed(torch.linalg.eigvalsh(curvature[tuned][:, tuned])[-1])[0])
