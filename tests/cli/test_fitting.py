@@ -168,13 +168,19 @@ class TestNetworks:
 
     GIVEN = ("--target", "state", "--drop", "id,cost", "--model", "mlp", "--set", "hidden=(4,)", "--set", "epochs=30")
 
-    def test_an_interrupted_fit_is_carried_on_to_the_same_model(self, table, tmp_path, monkeypatch):
+    @pytest.mark.parametrize(
+        ("after", "left"),
+        [(10, {"-search-1"}), (30, {"-search-1", "-search-2"}), (55, {"-search-1", "-search-2", ""})],
+        ids=["in the first search", "in the second search", "in the last training"],
+    )
+    def test_an_interrupted_fit_is_carried_on_to_the_same_model(self, table, tmp_path, monkeypatch, after, left):
         whole, cut = tmp_path / "whole.bayes", tmp_path / "cut.bayes"
         assert run("fit", table, *self.GIVEN, "--test-size", "0", "--out", whole).exit_code == 0
-        self._interrupt(monkeypatch, after=10)
+        self._interrupt(monkeypatch, after=after)
         result = run("fit", table, *self.GIVEN, "--test-size", "0", "--out", cut)
         assert result.exit_code == 130, result.output
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.bayes.checkpoint", "whole.bayes"]
+        kept = {f"cut.bayes{part}.checkpoint" for part in left}
+        assert {path.name for path in tmp_path.iterdir()} == {"whole.bayes", *kept}
         monkeypatch.undo()
         assert refused(run("fit", table, *self.GIVEN, "--test-size", "0", "--out", cut), "Carry it on with --resume")
         result = run("fit", table, *self.GIVEN, "--test-size", "0", "--resume", "--out", cut)

@@ -15,8 +15,9 @@ from bayescope.estimators.mlp_posteriors import POSTERIORS
 ENDING = ".checkpoint"
 # Of the fit to the rows that are not held out.
 FIRST = ".held-out"
-# Of a network's training before its posterior's own, as its estimator names it.
-BEFORE = "-prior"
+# Of an estimator's trainings before the last one, as it names them: of a network before its posterior's own, and of
+# the two starts of a search for hyperparameters.
+NETWORK, SEARCHES = "-prior", ("-search-1", "-search-2")
 
 
 @final
@@ -84,7 +85,8 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         """Those that are there."""
         places = [place for place in (self.first, self.last) if place is not None]
-        every = [*places, *(place.with_stem(f"{place.stem}{BEFORE}") for place in places)]
+        endings = [f"{network}{search}" for network in ("", NETWORK) for search in ("", *SEARCHES)]
+        every = (place.with_stem(f"{place.stem}{ending}") for place in places for ending in endings)
         return [place for place in every if place.exists()]
 
 
