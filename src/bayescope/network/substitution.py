@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
@@ -14,6 +15,8 @@ from torch.utils._pytree import tree_map
 from bayescope.recomputation import OwnWeights
 
 Rewrites = Mapping[Callable[..., Any], Callable[..., Any]]
+# Held while layers hold other tensors: another thread that reads the same layers waits until they have their own back.
+LAYERS = threading.RLock()
 
 
 @final
@@ -41,18 +44,22 @@ class Substituted(TorchFunctionMode):
         rewrites: Rewrites = MappingProxyType({}),
     ) -> None:
         super().__init__()
-        self._module, self._held = module, ExitStack()
+        self._module, self._held, self._depth = module, ExitStack(), 0
         self._values = {id(parameter): value for parameter, value in zip(parameters, values, strict=True)}
         self._met = self._values | {id(value): value for value in values}
         self._rewrites, self._own = rewrites, OwnWeights()
 
     def __enter__(self) -> Self:
-        self._held.enter_context(held_by_layers(self._module, self._values))
+        if not self._depth:  # a rewrite enters it again
+            self._held.enter_context(held_by_layers(self._module, self._values))
+        self._depth += 1
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        self._held.pop_all().__exit__(*error)
         super().__exit__(*error)
+        self._depth -= 1
+        if not self._depth:
+            self._held.close()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = tuple(map(self._replaced, args))
@@ -76,20 +83,21 @@ class Substituted(TorchFunctionMode):
 
 @contextmanager
 def held_by_layers(module: nn.Module, values: Mapping[int, Any]) -> Iterator[None]:
-    """Has the layers of a network hold tensors in the place of parameters.
+    """Has the layers of a network hold tensors in the place of parameters, for one thread at a time.
 
     Args:
         module: the network.
         values: by the id of a parameter; what is no tensor leaves it in its place.
     """
     tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
-    before: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (layer._parameters, dict(layer._parameters)) for layer in module.modules()
-    ]
-    try:
-        for held, found in before:
-            held.update({name: tensors[id(p)] for name, p in found.items() if id(p) in tensors})
-        yield
-    finally:
-        for held, found in before:
-            held.update(found)
+    with LAYERS:
+        before: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            (layer._parameters, dict(layer._parameters)) for layer in module.modules()
+        ]
+        try:
+            for held, found in before:
+                held.update({name: tensors[id(p)] for name, p in found.items() if id(p) in tensors})
+            yield
+        finally:
+            for held, found in before:
+                held.update(found)
