@@ -90,7 +90,7 @@ def judged(rows: networks.Rows) -> list[Judged]:
 def judge(rows: networks.Rows, hidden: tuple[int, ...], activation: str) -> Judged:
     """One architecture."""
     start = networks.mlp(1, *hidden, 1, activation=ACTIVATIONS.get(activation, nn.Identity))
-    q = networks.posterior(start, rows.train, Gaussian(NOISE_SD**2), PRIOR_PRECISION, epochs=12)
+    q = networks.posterior(start, rows.train, Gaussian(NOISE_SD**2), PRIOR_PRECISION)
     training = -float(networks.at_mode(q).predict(rows.x).log_prob(rows.y).mean())
     return Judged(hidden, activation, float(q.log_evidence()), training, networks.test_loss(q, rows))
 

@@ -74,7 +74,7 @@ class Outcome:
             ConvergenceWarning: with what may be left to gain.
         """
         if self.converged is False and self.ended == "all epochs":
-            left = "" if self.left is None else f": its last half gained {self.left:.3g} nats"
+            left = "" if self.left is None else f": about {self.left:.3g} nats may be left to gain"
             warn_once(
                 "This posterior's predictions may be worse than the network allows: the training has not converged "
                 f"after {self.epochs:,} epochs{left}. Give epochs= for a longer one, standardise the inputs, or go on "
