@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bayescope.errors import InputError
 
 
-def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None) -> nn.Module:
+def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None, *, sparse: bool = False) -> nn.Module:
     """Returns a copy of a module that shares no weights with it, without gradients.
 
     ``copy.deepcopy`` does not copy functions: a lambda, a hook or a compiled ``forward`` that holds the module would go
@@ -28,6 +28,8 @@ def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None) -
     Args:
         model: the module.
         instead: by the id of a part, what stands in its place in the copy.
+        sparse: whether embeddings with sparse gradients keep them. The gradients of the copy are dense otherwise, since
+            most optimisers take no sparse ones.
 
     Raises:
         InputError: if it cannot be copied: its layers are nested too deeply, it has parameters without a shape, it
@@ -50,9 +52,9 @@ def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None) -
         ) from error
     for parameter in copied.parameters():
         parameter.grad = None
-    for part in copied.modules():
+    for part in () if sparse else copied.modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
-            part.sparse = False  # most optimisers take no sparse gradients
+            part.sparse = False
     return copied
 
 

@@ -53,6 +53,7 @@ class OptimizerChoice:
     Attributes:
         batch_size: the rows of a minibatch, or ``None`` for all.
         automatic: whether the caller names no optimiser, step size or minibatches.
+        custom: whether the caller's function makes the optimiser, which may want sparse gradients.
         rising: whether larger step sizes than the first may be tried.
         values: whether the value of the whole objective is needed at each step, as for a line search. Of a function it
             is known once its optimiser has been made.
@@ -65,11 +66,13 @@ class OptimizerChoice:
     batch_size: int | None
     values: bool
     automatic: bool
+    custom: bool
     rising: bool
     _make: Callable[[list[nn.Parameter]], Any]
 
     def __init__(self, optimizer: Any, lr: float | None, batch_size: int | None) -> None:
         self.automatic = optimizer is None and lr is None and batch_size is None
+        self.custom = callable(optimizer)
         self.rising = lr is None and not callable(optimizer)
         if lr is not None:
             checks.positive("lr", lr)
@@ -99,7 +102,7 @@ class OptimizerChoice:
             batch_size: the most rows of a minibatch; ``None`` for 128.
         """
         choice = cls(make, None, batch_size)
-        choice.values = False
+        choice.values = choice.custom = False
         return choice
 
     def make(self, parameters: list[nn.Parameter]) -> Optimizer:

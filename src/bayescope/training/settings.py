@@ -86,7 +86,7 @@ class Settings:
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
         model = unwrapped(model)
-        module = model if inplace else module_copy(model)
+        module = model if inplace else module_copy(model, sparse=self.choice.custom)
         share_weights(module)
         with random_states(module, present().common_generator(self.generator)) as order:
             rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
