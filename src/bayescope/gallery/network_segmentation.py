@@ -23,7 +23,7 @@ from bayescope.posterior import GaussianPosterior
 SIDE = 24
 IMAGES = 10
 CHANNELS = 6
-PRIOR_PRECISION = 10.0
+PRIOR_PRECISION = 3.0
 PIXEL_NOISE = 0.05
 STAINS = ("#C8553D", "#2A7F9E")  # what the two channels look like
 

@@ -66,13 +66,11 @@ def posterior(
     prior_precision: float,
     *,
     structure: str = "full",
-    epochs: int | None = None,
 ) -> GaussianPosterior:
     """Laplace at the mode that full-batch training leads to."""
     mode = fit_map(
-        start, data, likelihood=likelihood, prior_precision=prior_precision, optimizer="lbfgs", epochs=epochs,
-        progress=False,
-    )  # fmt: skip
+        start, data, likelihood=likelihood, prior_precision=prior_precision, optimizer="lbfgs", progress=False
+    )
     q = laplace(mode.model, data, likelihood=likelihood, prior_precision=prior_precision, structure=structure)
     return cast(GaussianPosterior, q)
 
