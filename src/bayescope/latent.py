@@ -163,7 +163,7 @@ class GaussianLatent:
         values, vectors = torch.linalg.eigh(self.cov.detach())
         # eigh of a positive semidefinite matrix returns zeros as ±1e-17: their roots are zero to working precision.
         root = eigenroot(values.clamp(min=0.0), vectors, self.cov)
-        return self.mean + (root @ noise[..., None])[..., 0]
+        return self.mean + torch.einsum("nij,snj->sni", root, noise)  # a matmul would copy the roots for each draw
 
 
 @final

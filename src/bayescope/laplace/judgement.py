@@ -20,8 +20,9 @@ from bayescope.errors import ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.laplace.distance import Distance
 from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.latent import DrawsLatent
+from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
 from bayescope.likelihoods import Categorical
+from bayescope.likelihoods.targets import read_targets
 from bayescope.likelihoods.weighted import Weighted
 from bayescope.network.inputs import take_rows
 from bayescope.posterior import GaussianPosterior, Posterior, Record
@@ -42,6 +43,8 @@ MARGIN, SPENT = 0.0015, 0.5
 # Of 3 to `DRAWN` classes the predictive is integrated by so many draws, which are 20 times quicker than its default and
 # err by about a tenth of `MARGIN`; of more classes by the variances alone.
 DRAWN, DRAWS, DRAWN_NUMBERS = 64, 256, 2**18
+# Rows with more positions are compared at so many of them; so many rows at least are read.
+PLACES, LEAST = 32, 8
 # The largest steps of the logarithm of the prior precision, and how many steps there are at most.
 STRIDE, STEPS = math.log(1e3), 24
 # The evidence is sought over so many decades below the largest prior precision that it can have, to so much of a log.
@@ -89,11 +92,7 @@ def compared(q: Posterior, fit: LaplaceFit) -> Comparison | None:
         return None
     with processes.agreed():
         for inputs, y in _blocks(fit):
-            f, _ = in_rows(fit.function.forward(inputs, fit.mode), 0)
-            integral, samples = _integral(q, fit, f.shape[-1])
-            p = q.predict(inputs, generator=0, integral=integral, samples=samples)
-            losses = [torch.as_tensor(each.log_prob(y)) for each in (p, replace(p, latent=DrawsLatent(f[None])))]
-            found = (losses[0].numel(), *(-float(each.sum()) for each in losses))
+            found = _losses(q, fit, inputs, y)
             sums = [total + more for total, more in zip(sums, found, strict=True)]
     count, posterior, network = processes.sum_numbers(*sums)
     return Comparison(int(count), posterior / count, network / count) if count else None
@@ -221,10 +220,19 @@ def _predicting(fit: LaplaceFit) -> GaussianPosterior:
 
 
 def _blocks(fit: LaplaceFit) -> Iterator[tuple[Any, Tensor]]:
-    """The sample of training rows, as many at once as the fit read, or as have `DRAWN_NUMBERS` draws of f."""
-    most = max(1, DRAWN_NUMBERS // (DRAWS * fit.function.outputs))
+    """The sample of training rows, as many at once as the fit read, or as have `DRAWN_NUMBERS` draws of f.
+
+    Of rows with T positions a T-th of the sample is read, or of more than `PLACES` positions as small a part; of more
+    than `DRAWN` classes fewer, unless their variances cost little. At least `LEAST` rows are read.
+    """
     for inputs, y in fit.sample.batches:
-        for rows in row_blocks(len(y), 1, min(most, fit.curvature.at_once or most)):
+        positions = 1 if fit.likelihood.name != "categorical" else min(PLACES, y[0].numel())
+        most = max(1, DRAWN_NUMBERS // (DRAWS * fit.function.outputs * positions))
+        share, outputs = positions, fit.function.outputs
+        if outputs > DRAWN and not fit.function.is_last_layer(inputs, fit.mode):
+            share *= outputs // DRAWN
+        count = min(len(y), max(LEAST, len(y) // share))
+        for rows in row_blocks(count, 1, min(most, fit.curvature.at_once or most)):
             yield take_rows(inputs, rows), y[rows]
 
 
@@ -233,8 +241,42 @@ def _outcomes(fit: LaplaceFit) -> int:
     return 1 if fit.likelihood.discrete else fit.function.outputs
 
 
-def _integral(q: Posterior, fit: LaplaceFit, outputs: int) -> tuple[str | None, int | None]:
-    """The integral over f, and its draws: the default one except for several classes, for which it is slow."""
-    if not isinstance(q, GaussianPosterior) or not isinstance(fit.likelihood, Categorical) or outputs <= 2:
-        return None, None
-    return ("monte_carlo", DRAWS) if outputs <= DRAWN else ("mackay", None)
+def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor) -> tuple[float, float, float]:
+    """The number of observations in some rows, and the sums of their losses under the posterior and the network."""
+    outputs = fit.function.forward(inputs, fit.mode)
+    f, shape = in_rows(outputs, 0)
+    targets = read_targets(fit.likelihood, y, outputs.shape).to(f.device)
+    if isinstance(q, GaussianPosterior) and isinstance(fit.likelihood, Categorical) and f.shape[-1] > 2:
+        places = _places(math.prod(shape[1:])).to(f.device)
+        f, targets = (each.unflatten(0, (len(outputs), -1))[:, places].flatten(0, 1) for each in (f, targets))
+        log_prob = _of_classes(q, fit, inputs, f, targets, places if len(shape) > 1 else None)
+    else:
+        log_prob = q.predict(inputs, generator=0).latent.log_prob(fit.likelihood, targets)
+    network = DrawsLatent(f[None]).log_prob(fit.likelihood, targets)
+    return log_prob.numel(), -float(log_prob.sum()), -float(network.sum())
+
+
+def _places(positions: int) -> Tensor:
+    """The positions of dense outputs at which rows are compared: all of them, or `PLACES` that are drawn."""
+    return torch.randperm(positions, generator=torch.Generator().manual_seed(0))[:PLACES].sort().values
+
+
+def _of_classes(
+    q: GaussianPosterior, fit: LaplaceFit, inputs: Any, f: Tensor, y: Tensor, places: Tensor | None
+) -> Tensor:
+    """log p(y∣x) of several classes at some positions, shape (M,), by integrals that take little time and memory.
+
+    Of at most `DRAWN` classes there are draws; of more, no covariance is computed.
+    """
+    function, classes = fit.function, f.shape[-1]
+    if classes > DRAWN:
+        if places is not None or function.is_last_layer(inputs, q.location):
+            variance = function.variance(inputs, q.location, q.precision, places=places).flatten(0, -2)
+        else:  # the cotangents of all classes at once would be C² numbers
+            blocks = torch.arange(classes, device=f.device).split(max(1, 4 * DRAWN_NUMBERS // classes))
+            each = (some.expand(len(f), -1) for some in blocks)
+            variance = torch.cat([function.variance(inputs, q.location, q.precision, some) for some in each], 1)
+        return MarginalLatent(f, variance, "mackay").log_prob(fit.likelihood, y)
+    cov = function.covariance(inputs, q.location, q.precision, places=places).flatten(0, -3)
+    latent = GaussianLatent(f, cov, "monte_carlo").with_draws(DRAWS, torch.Generator().manual_seed(0))
+    return latent.log_prob(fit.likelihood, y)

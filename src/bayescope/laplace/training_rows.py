@@ -23,7 +23,7 @@ class TrainingRows:
     """Some of the rows that a network was trained on; of several processes each holds those that it read.
 
     Attributes:
-        batches: pairs (inputs, targets), the rows of one shape together.
+        batches: pairs (inputs, targets), the rows of one shape together, in the order of their hashes.
     """
 
     batches: tuple[tuple[Any, Tensor], ...] = ()
@@ -88,7 +88,10 @@ class RowSample:
             alike.setdefault(shapes, []).append(part)
         for parts in alike.values():
             columns = [torch.cat(same) for same in zip(*(tensors(part.inputs) for part in parts), strict=True)]
-            yield _filled(parts[0].inputs, iter(columns)), torch.cat([part.targets for part in parts])
+            order = torch.cat([part.hashes for part in parts]).argsort(stable=True)  # whatever order they came in
+            columns = [column[order.to(column.device)] for column in columns]
+            targets = torch.cat([part.targets for part in parts])
+            yield _filled(parts[0].inputs, iter(columns)), targets[order.to(targets.device)]
 
 
 def _filled(inputs: Any, columns: Iterator[Tensor]) -> Any:

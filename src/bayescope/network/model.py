@@ -149,15 +149,32 @@ class NetworkModel:
             return self._checked(f, x, 1)
         return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
-    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
-        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
-        with torch.no_grad():
-            return self._traced(x, theta).latent_covariance(x, precision, classes, self._recordings(theta))
+    def covariance(
+        self,
+        x: Any,
+        theta: Tensor,
+        precision: Precision,
+        classes: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
+        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,).
 
-    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+        At the T positions whose flat indices are in ``places``, the shape is (N, T, C, C).
+        """
+        with torch.no_grad():
+            return self._traced(x, theta).latent_covariance(x, precision, classes, self._recordings(theta), places)
+
+    def variance(
+        self,
+        x: Any,
+        theta: Tensor,
+        precision: Precision,
+        classes: Tensor | None = None,
+        places: Tensor | None = None,
+    ) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
         with torch.no_grad():
-            return self._traced(x, theta).latent_variance(x, precision, classes, self._recordings(theta))
+            return self._traced(x, theta).latent_variance(x, precision, classes, self._recordings(theta), places)
 
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""

@@ -137,6 +137,7 @@ class Network:
         precision: Precision,
         classes: Tensor | None = None,
         recordings: Sequence[Recording] | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """J A⁻¹ Jᵀ for each row and position, shape (N, *positions, C, C), float64.
 
@@ -152,12 +153,14 @@ class Network:
             classes: which outputs, int64 of shape (N, *positions, K), each row and position its own: then K stands for
                 C above, and only K cotangents a row travel through the network. ``None`` for all of them.
             recordings: those of these inputs, where they are there already.
+            places: the flat indices of the T positions that are asked about, for all classes and an answer of shape
+                (N, T, C, C); ``None`` for all positions.
 
         Raises:
             InputError: if there are no rows, or A is over another number of weights.
         """
         self._check(precision)
-        return self.answers(inputs, Question(precision.covariance_of, by_pair), classes, recordings)
+        return self.answers(inputs, Question(precision.covariance_of, by_pair), classes, recordings, places)
 
     def latent_variance(
         self,
@@ -165,10 +168,11 @@ class Network:
         precision: Precision,
         classes: Tensor | None = None,
         recordings: Sequence[Recording] | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """The diagonal of `latent_covariance` without the rest of it, shape (N, *positions, C): for many classes."""
         self._check(precision)
-        return self.answers(inputs, Question(precision.variance_of, by_cotangent), classes, recordings)
+        return self.answers(inputs, Question(precision.variance_of, by_cotangent), classes, recordings, places)
 
     def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
         """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P).
@@ -212,6 +216,7 @@ class Network:
         question: Question,
         classes: Tensor | None = None,
         recordings: Sequence[Recording] | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
         """What is asked of the tapes of J, for each row and position, shape (N, *positions, ...): rows in pieces."""
         found = []
@@ -219,7 +224,7 @@ class Network:
             some = (
                 self.record(placed(take_rows(inputs, rows), self.module)) if recordings is None else recordings[piece]
             )
-            found.append(answer(some, question, _some(classes, rows)))
+            found.append(answer(some, question, _some(classes, rows), places))
         return torch.cat(found)
 
     @property

@@ -53,13 +53,17 @@ def chunk_size(outputs: torch.Size) -> int:
     return max(1, min(outputs[:-1].numel(), COTANGENTS // max(1, outputs[-1])))
 
 
-def answer(recording: Recording, question: Question, classes: Tensor | None = None) -> Tensor:
+def answer(
+    recording: Recording, question: Question, classes: Tensor | None = None, places: Tensor | None = None
+) -> Tensor:
     """The answers for all rows and positions of a recording, shape (N, *positions, ...).
 
     Args:
         recording: of some rows.
         question: what is asked.
         classes: which outputs of a position are asked for, int64 of shape (N, *positions, K); ``None`` for all of them.
+        places: the flat indices of the T positions that are asked about, for answers of shape (N, T, ...) to all their
+            outputs; ``None`` for all positions.
     """
     shape = recording.outputs.shape[1:]
 
@@ -67,7 +71,13 @@ def answer(recording: Recording, question: Question, classes: Tensor | None = No
         with torch.autocast(recording.outputs.device.type, enabled=False):
             return question.ask(tape)
 
+    if places is not None and not recording.is_head:
+        chunks = [question.apart(ask(recording.tape(seeds)), some) for seeds, some in _at_places(recording, places)]
+        return torch.cat(chunks, 1)
     if recording.is_head:
+        if places is not None:
+            rows = torch.arange(recording.rows, device=places.device)[:, None] * shape[:-1].numel() + places
+            return _by_pieces(recording.class_tape(None), ask, rows.flatten()).unflatten(0, rows.shape)
         return _by_pieces(recording.class_tape(classes), ask).unflatten(0, recording.outputs.shape[:-1])
     if len(shape) == 1:
         seeds = _identity(recording) if classes is None else _units(recording, classes)
@@ -100,9 +110,10 @@ def _by_chunks(recording: Recording, seeds: Tensor, ask: Callable[[JoinedTape], 
     return torch.cat([torch.cat(row, 2) for row in rows], 1)
 
 
-def _by_pieces(joined: JoinedTape, ask: Callable[[JoinedTape], Tensor]) -> Tensor:
+def _by_pieces(joined: JoinedTape, ask: Callable[[JoinedTape], Tensor], chosen: Tensor | None = None) -> Tensor:
     """The answers of a last layer's tape, whose rows are all positions of all rows, some at a time."""
     (tape,) = cast(tuple[ClassTape, ...], joined.parts)
+    tape = tape if chosen is None else tape.take(chosen)
     numbers = HEAD_COPIES * tape.outputs * min(tape.outputs, 2) + tape.shape[2]
     blocks = row_blocks(tape.rows, numbers * tape.activations.element_size())
     return torch.cat([ask(JoinedTape((tape.take(rows),), joined.indices, joined.dim)) for rows in blocks])
@@ -141,6 +152,16 @@ def _chunks(recording: Recording, classes: Tensor | None) -> Iterator[tuple[Tens
         seeds = recording.outputs.new_zeros(some, width, recording.rows, positions * outputs)
         first = outputs * torch.arange(start, start + some, device=chosen.device)[:, None, None]
         yield seeds.scatter_(3, (first + chosen)[..., None], 1.0).reshape(-1, recording.rows, *shape), some
+
+
+def _at_places(recording: Recording, places: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """The cotangents (b C, 1, *positions, C) that pick out each output of b of the chosen positions, and b."""
+    shape = recording.outputs.shape[1:]
+    eye = torch.eye(shape[-1], dtype=recording.outputs.dtype, device=recording.outputs.device)
+    for some in places.split(1):
+        seeds = recording.outputs.new_zeros(len(some), shape[-1], shape[:-1].numel(), shape[-1])
+        seeds[torch.arange(len(some)), :, some] = eye
+        yield seeds.reshape(-1, 1, *shape), len(some)
 
 
 def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
