@@ -69,7 +69,7 @@ class ClassTape:
         """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
         return row_blocks(self.rows, 8 * self.outputs * self.dim)
 
-    def take(self, rows: slice) -> ClassTape:
+    def take(self, rows: slice | Tensor) -> ClassTape:
         """The tape of some of the rows."""
         classes = None if self.classes is None else self.classes[rows]
         return replace(self, activations=self.activations[rows], classes=classes)
