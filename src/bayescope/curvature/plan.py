@@ -284,6 +284,10 @@ def plan_network(
     )  # fmt: skip
 
 
+# So many cotangents of a row are read at once where a posterior's predictions are compared with the network's.
+COMPARED = 64
+
+
 @final
 @dataclass(frozen=True)
 class _Reading:
@@ -315,6 +319,10 @@ class _Reading:
         copied = sum(tensor.nbytes for tensor in (*network.module.parameters(), *network.module.buffers()))
         summed = footprint.sums(structure, self.sizes, self.rank, factors)
         chunk, at_once, reading = self._read(structure, factors, self.budget - copied - summed)
+        # Laplace compares its predictions with the network's: it holds the tape of a row, and the same in the basis of
+        # the factors.
+        compared = min(footprint.classes, COMPARED)
+        comparing = 0 if network.head else 2 * replace(footprint, rows=1).reading(compared, structure, 0)
         return _Costs(
             chunk,
             at_once,
@@ -322,7 +330,7 @@ class _Reading:
             summed,
             reading,
             footprint.curvature(structure, self.sizes, self.rank, factors),
-            max(chunk.slope(), footprint.posterior(structure, factors)),
+            max(chunk.slope(), footprint.posterior(structure, factors), comparing),
             copied,
             footprint.finishing(structure, self.sizes, factors),
         )
