@@ -12,7 +12,7 @@ from torch import Tensor
 from bayescope.likelihoods import Categorical
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior, Record
-from bayescope.posterior.missing import MOST_DIRECTIONS, InputRows, Missing, standard_nodes
+from bayescope.posterior.missing import MOST_DIRECTIONS, InputRows, Missing, Spread, standard_nodes
 from bayescope.precision import DensePrecision
 
 COLUMNS, OUTPUTS = 4, 3
@@ -49,7 +49,8 @@ def rows(*, linear: bool = True, diagonal: bool = False) -> tuple[InputRows, np.
     at = np.flatnonzero(lacking.any(1))
     told = np.diag(spread()) if diagonal else spread()
     names = tuple("abcd")
-    missing = Missing(at, lacking[at], names, numbers[at], np.arange(COLUMNS), told, lambda x: x, linear)
+    changes = Spread(np.arange(COLUMNS), told, linear)
+    missing = Missing(at, lacking[at], names, numbers[at], lambda x: x, changes)
     return InputRows(numbers, missing), lacking
 
 

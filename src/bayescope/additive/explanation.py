@@ -128,6 +128,8 @@ def explain(
 ) -> Explanation:
     """The contribution of each term to the prediction of each row, by the linearised posterior.
 
+    A missing value contributes the effect of a gap; what the value may be is part of the prediction's variance alone.
+
     Args:
         additive: a fitted model.
         rows: N encoded ones.

@@ -166,9 +166,8 @@ def _tell(count: Count, out: Path, seconds: float, settings: PredictSettings) ->
     notes = told_unseen(count.unseen)
     if count.imputed:
         notes.append(
-            f"{count.imputed:,} values in {count.imputed_rows:,} rows are missing or were never seen: the training "
-            "mean stands in, and the epistemic variance has what the training rows say of them; the column 'imputed' "
-            "counts them"
+            f"{count.imputed:,} values in {count.imputed_rows:,} rows are missing or were never seen: what the "
+            "training rows have there is part of the epistemic variance; the column 'imputed' counts them"
         )
     facts = {
         "predictions": str(out),

@@ -16,6 +16,7 @@ from bayescope.additive.additive import Additive, Options, fit_additive
 from bayescope.additive.effects import Effect, Surface, effect, surface
 from bayescope.additive.explanation import Explanation, explain
 from bayescope.additive.fit import Schedule
+from bayescope.additive.gaps import with_gaps
 from bayescope.additive.grids import Grid
 from bayescope.additive.importance import Importance, importance
 from bayescope.additive.observed import Data
@@ -31,6 +32,7 @@ from bayescope.estimators.table_targets import TableTargets
 from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.tables import Column, TableEncoding
 from bayescope.threads import threads_for
@@ -97,7 +99,7 @@ class AdditiveEstimator(PosteriorHolder):
             samples: how many draws, where there are any.
             generator: for the draws; ``random_state`` by default.
         """
-        rows = self._encoded(self._known(X), offset)
+        rows = self._rows(X, offset)
         source = generator_from(self.random_state) if generator is None else generator
         return self.posterior_.predict(rows, integral=integral, method=method, samples=samples, generator=source)
 
@@ -214,9 +216,14 @@ class AdditiveEstimator(PosteriorHolder):
         encoded = self.additive_.encoding.encode(columns)
         return Rows.of(encoded, _padded(offsets, self.additive_.model.outputs))
 
+    def _rows(self, X: Any, offset: Any) -> InputRows:
+        """A table as the model takes it, and what the data say of values that rows lack."""
+        columns = self._known(X)
+        return with_gaps(self.additive_, self._encoded(columns, offset))
+
     def _read(self, X: Any, offset: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
         """Predicts rows in blocks that bound the memory, and joins what is read from each."""
-        rows = self._encoded(self._known(X), offset)
+        rows = self._rows(X, offset)
         posterior, model = self.posterior_, self.additive_.model
         size = max(1, BLOCK_NUMBERS // (model.dim * model.outputs))
         with threads_for(model.dim * min(size, len(rows))):

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 from bayescope.errors import InputError
 from bayescope.estimators.features import feature_map, feature_names
 from bayescope.estimators.frames import FrameReader
-from bayescope.posterior.missing import InputRows, Missing
+from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.storage import stored
 from bayescope.tables.preprocessing import Preprocessing, Table
 
@@ -120,12 +120,9 @@ class InputMap:
         if lacking is None or spread is None:
             return InputRows(values)
         rows = np.flatnonzero(lacking.any(1))
-        bends = not linear or self.transformer is not None
-        missing = Missing(
-            rows, lacking[rows], self.preprocessing.columns, numbers[rows], self.preprocessing.owners, spread,
-            self.mapped, not bends,
-        )  # fmt: skip
-        return InputRows(values, missing)
+        changes = Spread(self.preprocessing.owners, spread, linear and self.transformer is None)
+        columns = self.preprocessing.columns
+        return InputRows(values, Missing(rows, lacking[rows], columns, numbers[rows], self.mapped, changes))
 
     @property
     def units(self) -> np.ndarray:

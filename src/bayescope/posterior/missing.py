@@ -34,21 +34,17 @@ class Missing:
         lacking: whether a row lacks the value of a column, bool of shape (n, K).
         columns: the names of the K columns.
         numbers: the rows before `mapped`, with stand-ins for the missing values, shape (n, E).
-        owners: the column that each number is made of, shape (E,).
-        spread: the mean of (x − s)(x − s)ᵀ over the training rows, s being the stand-ins, shape (E, E); its diagonal,
-            shape (E,), where there are very many numbers.
-        mapped: makes the model's inputs of numbers.
-        linear: whether the model's f is linear in the numbers.
+        mapped: makes the model's inputs of numbers, shape (M, E).
+        changes: what is added to the numbers of a row that lacks some values, bool of shape (K,), at each of M equally
+            weighted nodes, shape (M, E).
     """
 
     rows: np.ndarray
     lacking: np.ndarray
     columns: tuple[str, ...]
     numbers: np.ndarray
-    owners: np.ndarray
-    spread: np.ndarray
-    mapped: Callable[[np.ndarray], np.ndarray]
-    linear: bool
+    mapped: Callable[[np.ndarray], Any]
+    changes: Callable[[np.ndarray], np.ndarray]
 
     def taken(self, start: int, stop: int) -> Missing | None:
         """Those of the rows from start to stop, counted from there; ``None`` where no row lacks a value."""
@@ -62,15 +58,15 @@ class Missing:
         counts = {name: int(count) for name, count in zip(self.columns, self.lacking.sum(0), strict=True) if count}
         told = ", ".join(f"{name} ({count})" for name, count in counts.items())
         return (
-            f"{sum(counts.values()):,} values in {len(self.rows):,} rows, by column {told}: the training mean stands "
-            "in, and its variance is part of the epistemic one"
+            f"{sum(counts.values()):,} values in {len(self.rows):,} rows, by column {told}: what the training rows "
+            "have there is part of the epistemic variance"
         )
 
-    def nodes(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def nodes(self) -> Iterator[tuple[np.ndarray, Any, np.ndarray]]:
         """Rows in blocks, each row at equally weighted nodes of what it lacks.
 
         Yields:
-            The block's places among `rows`, shape (b,), the model's inputs at all its nodes, shape (M, D), and for each
+            The block's places among `rows`, shape (b,), the model's inputs at all its nodes, M rows, and for each
             node the row's place in the block, shape (M,).
         """
         patterns, pattern_of = np.unique(self.lacking, axis=0, return_inverse=True)
@@ -78,38 +74,52 @@ class Missing:
         inputs: list[np.ndarray] = []
         room = NODE_NUMBERS
         for pattern, lacking in enumerate(patterns):
-            offsets = self._offsets(lacking)
-            size = max(1, NODE_NUMBERS // offsets.size)
+            changes = self.changes(lacking)
+            size = max(1, NODE_NUMBERS // changes.size)
             rows = np.flatnonzero(pattern_of.ravel() == pattern)
             for start in range(0, len(rows), size):
                 some = rows[start : start + size]
-                if len(some) * offsets.size > room and places:
+                if len(some) * changes.size > room and places:
                     yield self._block(places, inputs)
                     places, inputs, room = [], [], NODE_NUMBERS
                 places.append(some)
-                inputs.append(self.numbers[some][:, None] + offsets)
-                room -= len(some) * offsets.size
+                inputs.append(self.numbers[some][:, None] + changes)
+                room -= len(some) * changes.size
         yield self._block(places, inputs)
 
-    def _block(self, places: list[np.ndarray], inputs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _block(self, places: list[np.ndarray], inputs: list[np.ndarray]) -> tuple[np.ndarray, Any, np.ndarray]:
         counts = np.concatenate([np.full(len(part), part.shape[1]) for part in inputs])
         joined = np.concatenate([part.reshape(-1, part.shape[2]) for part in inputs])
         return np.concatenate(places), self.mapped(joined), np.repeat(np.arange(len(counts)), counts)
 
-    def _offsets(self, lacking: np.ndarray) -> np.ndarray:
-        """What is added to the stand-ins at each node, shape (K, E): of mean 0 and of the second moment `spread`."""
+
+@final
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Changes of numbers that have the mean 0 and the second moments of training rows about the stand-ins.
+
+    Attributes:
+        owners: the column that each number is made of, shape (E,).
+        moments: the mean of (x − s)(x − s)ᵀ over the training rows, s being the stand-ins, shape (E, E); its diagonal,
+            shape (E,), where there are very many numbers.
+        linear: whether the model's f is linear in the numbers.
+    """
+
+    owners: np.ndarray
+    moments: np.ndarray
+    linear: bool
+
+    def __call__(self, lacking: np.ndarray) -> np.ndarray:
+        """The changes of a row that lacks the values of some columns, shape (M, E)."""
         at = np.flatnonzero(lacking[self.owners])
-        spread = self.spread[np.ix_(at, at)] if self.spread.ndim == 2 else np.diag(self.spread[at])
-        values, vectors = np.linalg.eigh(spread)
+        moments = self.moments[np.ix_(at, at)] if self.moments.ndim == 2 else np.diag(self.moments[at])
+        values, vectors = np.linalg.eigh(moments)
         # Rounding leaves zeros as ±1e-17 of the largest eigenvalue.
         real = values > len(at) * np.finfo(np.float64).eps * values[-1]
-        root = vectors[:, real] * np.sqrt(values[real])
-        offsets = np.zeros((1, len(self.owners)))
-        if root.shape[1]:
-            nodes = standard_nodes(root.shape[1], self.linear)
-            offsets = np.zeros((len(nodes), len(self.owners)))
-            offsets[:, at] = nodes @ root.T
-        return offsets
+        nodes = standard_nodes(int(real.sum()), self.linear) if real.any() else np.zeros((1, 0))
+        changes = np.zeros((len(nodes), len(self.owners)))
+        changes[:, at] = nodes @ (vectors[:, real] * np.sqrt(values[real])).T
+        return changes
 
 
 def standard_nodes(directions: int, linear: bool) -> np.ndarray:

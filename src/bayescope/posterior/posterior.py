@@ -263,7 +263,7 @@ class Posterior(ABC):
         notes = {"posterior": self.record.method, "latent": answer.note}
         if rows.missing is not None:
             notes["missing values"] = rows.missing.note()
-        imputed = None if self.reader is None else rows.imputed
+        imputed = rows.imputed if self.reader is not None or rows is x else None
         arrays = not has_tensors(rows.values)
         if top is None:
             return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, imputed=imputed)

@@ -97,9 +97,10 @@ class Preprocessing:
         names: of the D outputs, in order of the columns: "age", "age missing", "colour=red", …
         order: the outputs' places among numbers, codes, indicators and labels, as they are computed, shape (D,).
         spread: the mean of (x − s)(x − s)ᵀ over the training rows that have a value, x being the outputs and s their
-            stand-ins, shape (D, D), or its diagonal, shape (D,), for more than `MOST_SPREAD` outputs. In a column that
-            had n gaps it is divided by n: the weight of its indicator is then what n such deviations tell, and the
-            noise has them already. ``None`` in files of bayescope 1.
+            stand-ins, shape (D, D), or its diagonal, shape (D,), for more than `MOST_SPREAD` outputs. In a column whose
+            values were missing in n rows, a share s of all, it is multiplied by 1 − s + 1/n: the noise that was learnt
+            holds the share s of it, and the indicator's weight is the mean of n deviations. ``None`` in files of
+            bayescope 1.
     """
 
     columns: tuple[str, ...]
@@ -274,8 +275,8 @@ class Preprocessing:
                 absent = some[:, marked] == 1.0
                 share = float(each @ absent)
                 apart[absent, number] = apart[:, marked] = 0.0
-                if share < 1.0:
-                    apart[:, number] /= np.sqrt((1.0 - share) * max(1.0, share * total))
+                if share < 1.0:  # sums over all rows become means over those with a value
+                    apart[:, number] *= np.sqrt((1.0 - share + 1.0 / max(1.0, share * total)) / (1.0 - share))
         with np.errstate(over="ignore", invalid="ignore"):
             weighted = each[:, None] * apart
             spread = weighted.T @ apart if apart.shape[1] <= MOST_SPREAD else (weighted * apart).sum(0)
