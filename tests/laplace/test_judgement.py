@@ -15,16 +15,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from bayescope.ensembles import ensemble
 from bayescope.errors import ConvergenceWarning
 from bayescope.laplace import judgement, training_rows
-from bayescope.laplace.judgement import MARGIN, compared
+from bayescope.laplace.judgement import MARGIN, SPENT, WORSE, compared
 from bayescope.laplace.laplace import laplace
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.training_rows import TrainingRows
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.batches import Batches
+from bayescope.network.model import NetworkModel
+from bayescope.network.priors import network_prior
+from bayescope.network.recording import Recording
 from bayescope.network.weights import Weights
+from bayescope.posterior import DrawsPosterior
+from bayescope.training.fit_map import fit_map
 from tests.laplace.problems import flat, mlp, normal, nothing_written, seeded, set_flat
 
 TABLES: dict[str, Callable[[int], tuple[np.ndarray, np.ndarray]]] = {
@@ -127,11 +133,16 @@ def test_where_the_guard_is_idle_the_evidence_is_largest(
     monkeypatch.setattr(judgement, "MARGIN", float("inf"))
     x, options = normal(60, 2, seed=1), {"temperature": temperature, "structure": "full"}
     y = torch.sin(2.0 * x[:, :1]) + 0.5 * normal(60, 1, seed=2)
-    q = laplace(mlp(1), (x, y), likelihood=likelihood, **options)
+    module = seeded(lambda: nn.Linear(2, 1))
+    for _ in range(20):  # Newton's steps to the mode under the prior precision and the noise that are found there
+        q = laplace(module, (x, y), likelihood=likelihood, **options)
+        fit = q.fit
+        set_flat(module, fit.mode + fit.precision().solve(fit.joint_gradient()))  # type: ignore[union-attr]
+    assert fit.distance.squared < 1e-6  # type: ignore[union-attr]
     start = Gaussian(1.0) if likelihood.learnable else likelihood
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        numbers = laplace(mlp(1), (x, y), likelihood=start, prior_precision=1.0, **options)
+        numbers = laplace(module, (x, y), likelihood=start, prior_precision=1.0, **options)
         best = tune_prior(numbers, groups="scalar", noise=likelihood.learnable)
     assert float(q.log_evidence()) == pytest.approx(float(best.log_evidence()), abs=2e-3 * 17)
     assert float(q.log_evidence()) <= float(best.log_evidence()) + 1e-6
@@ -153,11 +164,176 @@ def test_modes_and_draws_have_the_default_too() -> None:
         assert -q.predict(x).log_prob(y).mean() < own + 0.05
 
 
+def averages(q: Any, point: Any, x: Tensor, y: Tensor) -> float:
+    """How much larger the log loss of a posterior is than that of the network, in nats a row."""
+    return float((point.predict(x).log_prob(y) - q.predict(x).log_prob(y)).mean())
+
+
+@pytest.mark.parametrize("prior_precision", [0.1, 1.0, {"0": 1.0, "2": 0.5, "4": 0.3}])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_posterior_of_fit_map_brings_the_prior_that_it_was_trained_with(seed: int, prior_precision: Any) -> None:
+    x, y = (torch.from_numpy(part) for part in make_moons(60, noise=0.3, random_state=seed))
+    x_test, y_test = (torch.from_numpy(part) for part in make_moons(400, noise=0.3, random_state=seed + 50))
+    module = seeded(
+        lambda: nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 2)), seed
+    )
+    point = fit_map(module, (x, y), likelihood="categorical", prior_precision=prior_precision, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        q = laplace(point, (x, y), likelihood="categorical")
+    assert "the prior that the network was trained with" in q.summary()
+    given = network_prior(prior_precision, q.fit.function.weights).diagonal(q.fit.function.dim)  # type: ignore[union-attr]
+    ratio = q.fit.prior.diagonal(q.fit.function.dim) / given  # type: ignore[union-attr]
+    assert torch.allclose(ratio, ratio[0].expand_as(ratio))  # the guard raises all of it by one factor
+    assert ratio[0] >= 1.0 - 1e-12
+    found = compared(q, q.fit)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.excess <= WORSE + 1e-12
+    assert ratio[0] < 1.0 + 1e-12 or found.excess >= SPENT * WORSE
+    plain = laplace(point.model, (x, y), likelihood="categorical")
+    assert "by the evidence" in plain.summary() or "of the evidence" in plain.summary()
+    assert averages(q, point, x_test, y_test) <= WORSE
+    if prior_precision == 0.1:  # a network that has overfitted gains by a wider posterior
+        assert averages(q, point, x_test, y_test) < averages(plain, point, x_test, y_test) - 0.01
+
+
+def test_a_prior_under_which_the_weights_are_no_mode_is_not_taken() -> None:
+    module, (x, y), _ = trained("wine", 0, STEPS[1])
+    point = fit_map(module, (x, y), likelihood="categorical", epochs=1, lr=1e-6, optimizer="adam", progress=False)
+    q = laplace(point, (x, y), likelihood="categorical")
+    assert "trained with" not in q.summary()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_the_members_of_an_ensemble_bring_their_prior(alike: bool) -> None:
+    x, y = (torch.from_numpy(part) for part in make_moons(60, noise=0.3, random_state=0))
+    widths = iter((5, 5) if alike else (5, 7))
+
+    def make() -> nn.Module:
+        width = next(widths)
+        return nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 2)).double()
+
+    members = ensemble(make, (x, y), likelihood="categorical", members=2, prior_precision=0.7, progress=False)
+    q = laplace(members, (x, y), likelihood="categorical")
+    assert len(q.components) == 2  # type: ignore[attr-defined]
+    for k, component in enumerate(q.components):  # type: ignore[attr-defined]
+        assert "the prior that the network was trained with" in component.summary()
+        assert float(component.fit.prior.precision.min()) >= 0.7 - 1e-12
+        own = members.flat[k] if alike else members.components[k].location  # type: ignore[union-attr]
+        assert torch.allclose(component.location, own)
+
+
+def regression(seed: int, rows: int, steps: int, lr: float) -> Trained:
+    """A network of 100 units after so many steps of Adam on a smooth function with noise of variance 0.25."""
+    x = normal(rows + 4000, 3, seed=seed)
+    y = torch.sin(2.0 * x[:, :1]) + x[:, 1:2] * x[:, 2:] + 0.5 * normal(rows + 4000, 1, seed=seed + 100)
+    module = seeded(lambda: nn.Sequential(nn.Linear(3, 100), nn.ReLU(), nn.Linear(100, 1)), seed, scale=0.3)
+    optimiser = torch.optim.Adam(module.parameters(), lr=lr)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        F.mse_loss(module(x[:rows]), y[:rows]).backward()
+        optimiser.step()
+    return Trained(module, (x[:rows], y[:rows]), (x[rows:], y[rows:]))
+
+
+@pytest.mark.parametrize("structure", ["kfac", "diagonal"])
+@pytest.mark.parametrize(("steps", "lr"), [(100, 0.003), (60, 0.01), (600, 0.01)])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_regression_is_no_worse_than_the_network_with_its_own_noise(
+    seed: int, steps: int, lr: float, structure: str
+) -> None:
+    module, (x, y), (x_test, y_test) = regression(seed, 300, steps, lr)
+    with torch.no_grad():
+        own = Gaussian(float(F.mse_loss(module(x), y)))
+        at_network = own.log_prob(module(x_test), y_test)
+    q = laplace(module, (x, y), likelihood=Gaussian("evidence"), structure=structure)
+    worse = at_network - q.predict(x_test).log_prob(y_test)
+    assert worse.mean() <= 0.005 + 2.0 * worse.std() / len(worse) ** 0.5
+
+
 def test_weights_at_their_prior_mean_keep_a_precision() -> None:
     module = mlp(2)
     set_flat(module, 0.0 * flat(module))
     q = laplace(module, (normal(12, 2, seed=1), torch.arange(12) % 2), likelihood="categorical")
     assert torch.isfinite(q.precision.diagonal()).all()  # type: ignore[attr-defined]
+
+
+# --- what the comparison with the network takes ---
+
+
+def dense(outputs: int) -> nn.Module:
+    """Outputs at each of several positions, whose random weights lie below the last layer."""
+    return seeded(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs)))
+
+
+def labelled(positions: int, outputs: int) -> tuple[Tensor, Tensor]:
+    x, y = normal(12, positions, 3, seed=0), torch.randint(outputs, (12, positions), generator=torch.Generator())
+    return (x[:, 0], y[:, 0]) if positions == 1 else (x, y)
+
+
+@pytest.mark.parametrize("positions", [1, 7])
+@pytest.mark.parametrize("outputs", [3, 100])
+def test_the_comparison_reads_few_derivatives(outputs: int, positions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = labelled(positions, outputs)
+    options: dict[str, Any] = {"likelihood": "categorical", "weights": "0.bias", "structure": "full"}
+    q = laplace(dense(outputs), data, prior_precision=9.0, **options)
+    read, largest, tape = [0], [0], Recording.tape
+
+    def counted(self: Recording, seeds: Tensor) -> Any:
+        read[0] += self.rows * len(seeds)
+        largest[0] = max(largest[0], len(seeds))
+        return tape(self, seeds)
+
+    for name, value in {"COTANGENTS": 30, "LEAST": 4, "PLACES": 5}.items():
+        monkeypatch.setattr(judgement, name, value)
+    monkeypatch.setattr("bayescope.network.positions.COTANGENTS", 16)
+    monkeypatch.setattr("bayescope.network.positions.VARIANCE_BYTES", 0)
+    monkeypatch.setattr(Recording, "tape", counted)
+    found = compared(q, q.fit)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.observations >= 4
+    assert read[0] <= max(30, 4 * outputs)
+    assert largest[0] <= 16
+
+
+def test_draws_of_dense_outputs_are_compared_by_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, data = dense(20), labelled(7, 20)
+    q = laplace(module, data, likelihood="categorical", weights="0.bias", structure="full", prior_precision=9.0)
+    draws = DrawsPosterior(q.sample(64, generator=0)[None], q.record, q.function, q.likelihood)
+    largest, forward = [0], NetworkModel.forward
+
+    def measured(self: NetworkModel, x: Any, theta: Tensor) -> Tensor:
+        f = forward(self, x, theta)
+        largest[0] = max(largest[0], f.numel())
+        return f
+
+    for name, value in {"DRAWS": 4, "DRAWN_NUMBERS": 200, "PLACES": 1}.items():
+        monkeypatch.setattr(judgement, name, value)
+    monkeypatch.setattr(NetworkModel, "forward", measured)
+    assert compared(draws, q.fit) is not None  # type: ignore[arg-type]
+    assert largest[0] <= 2 * 4 * 200
+
+
+def test_rows_at_some_positions_are_compared_as_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chosen positions are a sample of all: with as many as there are, both losses are those of predictions."""
+    x = normal(20, 6, 3, seed=0)
+    y = torch.randint(3, (20, 6), generator=torch.Generator().manual_seed(0))
+    module = dense(3)
+    options: dict[str, Any] = {"likelihood": "categorical", "weights": "0.*", "structure": "full"}
+    q = laplace(module, (x, y), prior_precision=1.0, **options)
+    monkeypatch.setattr(judgement, "LEAST", 20)
+    every = compared(q, q.fit)  # type: ignore[arg-type]
+    assert every is not None
+    assert every.observations == 120
+    assert every.posterior == pytest.approx(-float(q.predict(x).log_prob(y).mean()), abs=2e-3)
+    assert every.network == pytest.approx(
+        float(F.cross_entropy(module(x).detach().flatten(0, 1), y.flatten())), rel=1e-6
+    )
+    monkeypatch.setattr(judgement, "PLACES", 2)
+    some = compared(q, q.fit)  # type: ignore[arg-type]
+    assert some is not None
+    assert some.observations == 40
+    assert some.excess == pytest.approx(every.excess, abs=0.05)
 
 
 # --- the sample of training rows --------------------------------------------------------------------------------------

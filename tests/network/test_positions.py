@@ -74,6 +74,13 @@ def test_each_position_by_itself(name: str, weights: str, most: int, monkeypatch
         (network.jacobian_product(inputs, v), torch.einsum("...p,rp->r...", j, v)),
     ]:
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+    rows = want.flatten(1, -3)
+    places = torch.randperm(rows.shape[1], generator=generator(1))[: 1 + rows.shape[1] // 3]  # in any order
+    for got, expected in [
+        (network.latent_covariance(inputs, precision, places=places), rows[:, places]),
+        (network.latent_variance(inputs, precision, places=places), rows[:, places].diagonal(dim1=-2, dim2=-1)),
+    ]:
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +141,24 @@ def test_outputs_in_chunks_have_the_covariance_of_all(
     wanted = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
     each = network.record(x).cotangent_bytes
     monkeypatch.setattr(positions, "COTANGENT_BYTES", 2 * chunk * each)
+    monkeypatch.setattr(positions, "COTANGENTS", chunk)
+    monkeypatch.setattr(positions, "VARIANCE_BYTES", 0)
     monkeypatch.setattr("bayescope.network.network.PIECE_BYTES", 2**40)
     found = [ask(x, precision, classes) for ask in (network.latent_covariance, network.latent_variance)]
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_variances_of_very_many_outputs_hold_few_cotangents(dense: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "COTANGENTS", 8)
+    monkeypatch.setattr(positions, "VARIANCE_BYTES", 0)
+    outputs = 1500
+    module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, outputs)))
+    x = numbers(2, 6, 3) if dense else numbers(2, 3)
+    network = Network.trace(module, x, "0.*")
+    precision = DiagonalPrecision(torch.ones(network.dim, dtype=torch.float64))
+    places = torch.tensor([4, 1]) if dense else None
+    with Largest() as written:
+        network.latent_variance(x, precision, places=places)
+    assert written.numel < outputs**2 / 8  # the cotangents of all outputs at once are C² numbers for each position

@@ -18,6 +18,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
+from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.training.fit_map import describe
 from bayescope.training.settings import Settings
@@ -124,7 +125,7 @@ def ensemble(
     )
     found = trained(common, modules, seeds, side_by_side)
     notes = _notes(found, seeds, bootstrap=bootstrap) if epochs != 0 else _as_given(found)
-    return _posterior(found, notes, settings(0, None).likelihood)
+    return _posterior(found, notes, settings(0, None).likelihood, None if epochs == 0 else found.prior)
 
 
 def _refuse_training(given: Mapping[str, Any]) -> None:
@@ -172,7 +173,9 @@ def _made(make_model: Any, seeds: Sequence[int]) -> list[nn.Module]:
     return modules
 
 
-def _posterior(found: Trained, notes: Mapping[str, str], likelihood: Likelihood) -> DrawsPosterior | MixturePosterior:
+def _posterior(
+    found: Trained, notes: Mapping[str, str], likelihood: Likelihood, prior: Prior | None
+) -> DrawsPosterior | MixturePosterior:
     functions = found.functions
     outputs = [function.outputs for function in functions]
     if len(set(outputs)) > 1:
@@ -182,11 +185,12 @@ def _posterior(found: Trained, notes: Mapping[str, str], likelihood: Likelihood)
         notes=notes,
         trace=found.trace,
         instead="Laplace's approximation of each member, bs.laplace, has what a Gaussian has.",
+        prior=prior,
     )
     if all(present().gather(_alike(functions, found.few))):
         draws = torch.stack([function.flat for function in functions])[None]
         return DrawsPosterior(draws, record, functions[0], likelihood)
-    points = [PointPosterior(function.flat, Record("map"), function, likelihood) for function in functions]
+    points = [PointPosterior(function.flat, Record("map", prior=prior), function, likelihood) for function in functions]
     log_weights = torch.full_like(points[0].location[:1], -math.log(len(points))).expand(len(points)).clone()
     return MixturePosterior(log_weights, points, record, functions[0], likelihood)
 

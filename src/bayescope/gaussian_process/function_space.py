@@ -134,7 +134,7 @@ def function_space(
     if word == EVIDENCE:
         return tune_prior(fit.posterior(), noise=noise)
     if word == AUTO:
-        found, note = automatic(fit, noise=noise)
+        found, note = automatic(fit, noise=noise, origin=model)
         return with_notes(found.posterior(), {"tuned": note})
     q = fit.posterior() if left_over is None else _bounded(fit, left_over)
     warn_if_worse(q, fit, TRAIN)

@@ -17,8 +17,9 @@ from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.conditioning import Conditioning
 from bayescope.laplace.distance import TRAIN
+from bayescope.laplace.evidence import has_noise
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
+from bayescope.laplace.judgement import AUTO, at_fitted_noise, automatic, warn_if_worse
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.sampling import sample_posterior
@@ -26,8 +27,9 @@ from bayescope.laplace.tuning import fits_of, tune_prior
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network.forward import reading
+from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import require_same_weights, unwrapped
-from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.processes import present
 
 EVIDENCE = "evidence"
@@ -37,7 +39,7 @@ SAMPLES = "samples"
 
 @outside_inference_mode
 def laplace(
-    model: nn.Module | Sequence[nn.Module],
+    model: nn.Module | Posterior | Sequence[nn.Module | Posterior],
     data: Any,
     *,
     likelihood: str | Likelihood,
@@ -72,8 +74,9 @@ def laplace(
     `fit_curvature` says; all of them get the same posterior.
 
     Args:
-        model: a trained module with outputs f of shape (N, C) or (N, …, C); or a list of such, trained apart, whose
-            Laplace approximations are mixed.
+        model: a trained module with outputs f of shape (N, C) or (N, …, C); the posterior of `fit_map`, which knows
+            the prior that its module was trained with; or a list of such, or the posterior of `ensemble`, trained
+            apart, whose Laplace approximations are mixed.
         data: the training data: a DataLoader, a Dataset, or (X, y).
         likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is held, except with the prior
             precision "evidence", where it is only the start of learning: pass ``noise=False`` to hold one that is
@@ -83,12 +86,14 @@ def laplace(
         structure: "full", "block", "diagonal", "kfac", "ekfac", "low_rank"; or "samples": draws by
             sample-then-optimise, which builds no matrix at all.
         prior_precision: a positive number, one per weight (P,), a dict by parameter, module or glob, a `Prior`, "auto"
-            or "evidence". "auto" takes the one number for all weights that has the largest evidence, and raises it
-            until the log loss of training rows is at most 0.0015 nats above the network's own: the predictions are
-            then hardly ever worse than the network's, and for a network that has overfitted they are better. With
-            held-out rows `tune_prior(method="validation")` can gain more. "evidence" has no such guard: `tune_prior`
-            learns one number per layer, and the noise. The unit is one over the weights' squared; a number is the
-            optimiser's weight decay times N, for a loss that is a mean over the rows.
+            or "evidence". "auto" takes the prior that the posterior in `model` was trained with, where its weights are
+            a mode under it, and raises it until the log loss of training rows is at most 0.05 nats above the network's
+            own. Of a module it takes the one number for all weights that has the largest evidence, and raises it until
+            that difference is at most 0.0015: the predictions are then hardly ever worse than the network's, and for a
+            network that has overfitted they are better, though by less than the best prior precision would make them.
+            `tune_prior(method="validation")` finds that one on held-out rows. "evidence" has no such guard:
+            `tune_prior` learns one number per layer, and the noise. The unit is one over the weights' squared; a number
+            is the optimiser's weight decay times N, for a loss that is a mean over the rows.
         temperature: T, by which the log likelihood is divided. 1 is Bayes; below it, the posterior is colder.
         groups: of the structure "block": "layer", "tensor", or a list of lists of parameter names or globs.
         rank: the number of eigenvalues of "low_rank".
@@ -119,7 +124,7 @@ def laplace(
             where the weights are far from a mode for this prior, else by more than 0.5.
     """
     with present().called("laplace", locals()):
-        several, models = isinstance(model, Sequence), list(model) if isinstance(model, Sequence) else [model]
+        several, models = _networks(model)
         word = prior_precision if isinstance(prior_precision, str) else None
         check_structure(structure, (*STRUCTURES, SAMPLES))
         check_output_factor(output_factor, structure)
@@ -136,11 +141,13 @@ def laplace(
             noise = learns_noise(options.likelihood, word, allowed=checks.flag("noise", noise))
             options = replace(options, likelihood=starting_likelihood(options.likelihood, learnt=noise))
     if structure == SAMPLES:
-        return sample_posterior(options, own_copy(models[0]), data, prior_precision, samples=samples, generator=source)
+        return sample_posterior(
+            options, own_copy(models[0]), data, prior_precision, samples=samples, generator=source, origin=models[0]
+        )
     start = prior_precision if word is None else 1.0
     fits = [conditionable(options.fit(own_copy(each), data, start, generator=source), options) for each in models]
     if word == AUTO:
-        return _automatic(fits, mixture if several else None, noise=noise)
+        return _automatic(fits, models, mixture if several else None, noise=noise)
     q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
     if word == EVIDENCE:
         return tune_prior(q, method=EVIDENCE, noise=noise)
@@ -149,12 +156,13 @@ def laplace(
     return q
 
 
-def _automatic(fits: list[LaplaceFit], mixture: str | None, *, noise: bool) -> Posterior:
+def _automatic(fits: list[LaplaceFit], models: Sequence[Any], mixture: str | None, *, noise: bool) -> Posterior:
     """The posterior under prior_precision="auto": of one mode, or of several with their weights."""
     if mixture is not None and noise:  # the modes share one noise variance: that of the largest evidence of all
         start = mixture_of([fit.posterior() for fit in fits], mixture)
-        fits, noise = list(fits_of(tune_prior(start, groups="scalar"))), False
-    found = [automatic(fit, noise=noise) for fit in fits]
+        tuned = fits_of(tune_prior(start, groups="scalar"))
+        fits, noise = (at_fitted_noise(tuned) if has_noise(tuned[0]) else list(tuned)), False
+    found = [automatic(fit, noise=noise, origin=each) for fit, each in zip(fits, models, strict=True)]
     posteriors = [with_notes(fit.posterior(), {"tuned": note}) for fit, note in found]
     return posteriors[0] if mixture is None else mixture_of(posteriors, mixture)
 
@@ -207,10 +215,23 @@ def own_copy(model: Any) -> nn.Module:
     return copied
 
 
+def _networks(model: Any) -> tuple[bool, list[Any]]:
+    """Whether there are several modes, and the module or the posterior of each."""
+    if isinstance(model, MixturePosterior):
+        return True, list(model.components)
+    if isinstance(model, DrawsPosterior) and model.record.prior and isinstance(model.function, NetworkModel):
+        return True, [PointPosterior(theta, model.record, model.function.at(theta)) for theta in model.flat]
+    return (True, list(model)) if isinstance(model, Sequence) else (False, [model])
+
+
 def _copied(model: Any) -> nn.Module:
+    if isinstance(model, PointPosterior | GaussianPosterior) and model.reader is None:
+        model = model.model
     if not isinstance(model, nn.Module):
-        hint = " Pass its .model." if isinstance(model, Posterior) else ""
-        raise InputTypeError(f"model: expected a torch.nn.Module or a list of them, got {type(model).__name__}.{hint}")
+        raise InputTypeError(
+            "model: expected a torch.nn.Module, a posterior of `fit_map`, or a list of them, got "
+            f"{type(model).__name__}."
+        )
     if isinstance(model, nn.ModuleList | nn.ModuleDict):
         raise InputTypeError(
             f"model: expected a module that can be called, got a {type(model).__name__}, which cannot. For several "

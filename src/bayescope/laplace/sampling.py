@@ -46,6 +46,7 @@ def sample_posterior(
     *,
     samples: int | None = None,
     generator: torch.Generator | int | None = None,
+    origin: Any = None,
 ) -> DrawsPosterior:
     """Draws θ* + z, z ~ N(0, A⁻¹), of Laplace's posterior under the full GGN, A = Σ JᵀΛJ/T + P₀.
 
@@ -67,6 +68,7 @@ def sample_posterior(
         samples: how many draws, 64 by default: an even number. S/2 systems are solved, and a variance from S draws has
             the relative standard error √(4/S).
         generator: draws ε and η.
+        origin: what the network was taken from: of a posterior "auto" takes the prior.
 
     Returns:
         The draws, first all θ* + z and then all θ* − z. Their functions are those of the linearised network,
@@ -86,7 +88,7 @@ def sample_posterior(
     source = checks.generator(generator)
     with present().agreed():
         planned = _plan(options, module, data, count)
-    fit, preconditioner, name, tuned = _preconditioned(options, planned, module, data, prior_precision, count)
+    fit, preconditioner, name, tuned = _preconditioned(options, planned, module, data, prior_precision, count, origin)
     system = _System(options, fit, data, planned)
     noise = system.noise(count, source)
     slope = fit.joint_gradient()
@@ -166,7 +168,13 @@ class _System:
 
 
 def _preconditioned(
-    options: LaplaceOptions, planned: Plan, module: nn.Module, data: Any, prior_precision: Any, count: int
+    options: LaplaceOptions,
+    planned: Plan,
+    module: nn.Module,
+    data: Any,
+    prior_precision: Any,
+    count: int,
+    origin: Any,
 ) -> tuple[LaplaceFit, Precision, str, dict[str, str]]:
     """The fit that gives the gradient, a precision close to A, the name of its structure, and notes on the prior."""
     plain = replace(options, tolerance=None)
@@ -175,7 +183,7 @@ def _preconditioned(
         in_structure = replace(plain, structure=structure)
         if prior_precision != AUTO:
             return in_structure.fit(module, data, prior_precision), {}
-        fit, note = automatic(in_structure.fit(module, data), noise=False)
+        fit, note = automatic(in_structure.fit(module, data), noise=False, origin=origin)
         return fit, {"tuned": note}
 
     if planned.curvature_bytes <= BLOCKS * FLOAT64 * count * planned.weights:

@@ -21,6 +21,8 @@ from bayescope.tape.tape import row_blocks
 COTANGENTS = 64
 # The cotangents of all layers that are there together: outputs of a row are asked for in chunks where they take more.
 COTANGENT_BYTES = 2**30
+# Variances of very many outputs are asked for as many at a time as take so much, and at least `COTANGENTS` of them.
+VARIANCE_BYTES = 64 * 2**20
 # At a last layer: the answers, and what they are made of, at so many copies of an output each.
 HEAD_COPIES = 4
 
@@ -71,39 +73,48 @@ def answer(
         with torch.autocast(recording.outputs.device.type, enabled=False):
             return question.ask(tape)
 
-    if places is not None and not recording.is_head:
-        chunks = [question.apart(ask(recording.tape(seeds)), some) for seeds, some in _at_places(recording, places)]
-        return torch.cat(chunks, 1)
     if recording.is_head:
         if places is not None:
             rows = torch.arange(recording.rows, device=places.device)[:, None] * shape[:-1].numel() + places
             return _by_pieces(recording.class_tape(None), ask, rows.flatten()).unflatten(0, rows.shape)
         return _by_pieces(recording.class_tape(classes), ask).unflatten(0, recording.outputs.shape[:-1])
+    paired = question.apart is by_pair
     if len(shape) == 1:
-        seeds = _identity(recording) if classes is None else _units(recording, classes)
-        return _by_chunks(recording, seeds, ask, paired=question.apart is by_pair)
-    answers = [] if classes is not None else [ask(tape) for tape in _rows_apart(recording)]
+        return _by_chunks(recording, classes, ask, paired=paired)
+    answers = [] if classes is not None or places is not None else [ask(tape) for tape in _rows_apart(recording)]
     if answers:
         return torch.cat(answers).unflatten(0, (recording.rows, *shape[:-1]))
-    chunks = [question.apart(ask(recording.tape(seeds)), some) for seeds, some in _chunks(recording, classes)]
-    return torch.cat(chunks, 1).unflatten(1, shape[:-1])
+    chosen = torch.arange(shape[:-1].numel()) if places is None else places
+    width = shape[-1] if classes is None else classes.shape[-1]
+    chunks = []
+    for some in chosen.split(chunk_size(torch.Size((*shape[:-1], width)))):
+        found = torch.cat([ask(recording.tape(seeds)) for seeds in _seeds(recording, classes, some, paired)], 1)
+        chunks.append(question.apart(found, len(some)))
+    return torch.cat(chunks, 1) if places is not None else torch.cat(chunks, 1).unflatten(1, shape[:-1])
 
 
-def _by_chunks(recording: Recording, seeds: Tensor, ask: Callable[[JoinedTape], Tensor], *, paired: bool) -> Tensor:
+def _by_chunks(
+    recording: Recording, classes: Tensor | None, ask: Callable[[JoinedTape], Tensor], *, paired: bool
+) -> Tensor:
     """The answers for all cotangents of a row, as many at a time as memory allows, and at least one.
 
     Pairs of cotangents in two chunks are asked for by a tape of both: with m chunks each cotangent travels through the
     network about m times.
     """
-    at_once = max(1, COTANGENT_BYTES // recording.cotangent_bytes)
-    if len(seeds) <= at_once:
-        return ask(recording.tape(seeds))
-    if not paired:
-        return torch.cat([ask(recording.tape(some)) for some in seeds.split(at_once)], 1)
-    parts = seeds.split(max(1, at_once // 2))
+    width = recording.outputs.shape[1] if classes is None else classes.shape[1]
+    one = recording.cotangent_bytes + recording.outputs[:1].nbytes
+    at_once = max(1, COTANGENT_BYTES // one) if paired else max(COTANGENTS, VARIANCE_BYTES // one)
+    outputs = torch.arange(width, device=recording.outputs.device)
+
+    def tape(some: Tensor) -> JoinedTape:
+        return recording.tape(_identity(recording, some) if classes is None else _units(recording, classes[:, some]))
+
+    if width <= at_once or not paired:
+        return torch.cat([ask(tape(some)) for some in outputs.split(at_once)], 1)
+    parts = outputs.split(max(1, at_once // 2))
     rows = [[torch.empty(0)] * len(parts) for _ in parts]
     for i, j in combinations_with_replacement(range(len(parts)), 2):
-        both = ask(recording.tape(parts[i] if i == j else torch.cat([parts[i], parts[j]])))
+        both = ask(tape(parts[i] if i == j else torch.cat([parts[i], parts[j]])))
         size = len(parts[i])
         rows[i][j] = both[:, :size, -len(parts[j]) :]
         rows[j][i] = rows[i][j].mT
@@ -119,12 +130,11 @@ def _by_pieces(joined: JoinedTape, ask: Callable[[JoinedTape], Tensor], chosen: 
     return torch.cat([ask(JoinedTape((tape.take(rows),), joined.indices, joined.dim)) for rows in blocks])
 
 
-def _identity(recording: Recording) -> Tensor:
-    """The cotangents that pick out each output, shape (C, 1, *1, C): at all positions at once."""
+def _identity(recording: Recording, some: Tensor) -> Tensor:
+    """The cotangents that pick out each of some outputs, shape (K, 1, *1, C): at all positions at once."""
     f = recording.outputs
-    outputs = f.shape[-1]
-    eye = torch.eye(outputs, dtype=f.dtype, device=f.device)
-    return eye.reshape(outputs, *[1] * (f.ndim - 1), outputs)
+    seeds = f.new_zeros(len(some), f.shape[-1]).scatter_(1, some[:, None], 1.0)
+    return seeds.reshape(len(some), *[1] * (f.ndim - 1), f.shape[-1])
 
 
 def _units(recording: Recording, classes: Tensor) -> Tensor:
@@ -133,35 +143,25 @@ def _units(recording: Recording, classes: Tensor) -> Tensor:
     return seeds.scatter_(2, classes.mT[..., None], 1.0)
 
 
-def _chunks(recording: Recording, classes: Tensor | None) -> Iterator[tuple[Tensor, int]]:
-    """The cotangents that pick out each output of b positions, and b.
+def _seeds(recording: Recording, classes: Tensor | None, places: Tensor, paired: bool) -> Iterator[Tensor]:
+    """The cotangents that pick out the outputs of b positions, by position and output.
 
-    They are of shape (b C, 1, *positions, C); of K chosen outputs a position, (b K, N, *positions, C).
+    They are of shape (b C, 1, *positions, C), of which at most `COTANGENTS` at a time unless they are `paired`; of K
+    chosen outputs a position, (b K, N, *positions, C).
     """
-    shape = recording.outputs.shape[1:]
-    positions, outputs, width = shape[:-1].numel(), shape[-1], shape[-1] if classes is None else classes.shape[-1]
-    size = chunk_size(torch.Size((*shape[:-1], width)))
-    for start in range(0, positions, size):
-        some = min(size, positions - start)
-        if classes is None:
-            seeds = recording.outputs.new_zeros(some * outputs, positions * outputs)
-            seeds.diagonal(start * outputs).fill_(1.0)
-            yield seeds.reshape(-1, 1, *shape), some
-            continue
-        chosen = classes.flatten(1, -2)[:, start : start + some].movedim(0, -1)  # (b, K, N)
-        seeds = recording.outputs.new_zeros(some, width, recording.rows, positions * outputs)
-        first = outputs * torch.arange(start, start + some, device=chosen.device)[:, None, None]
-        yield seeds.scatter_(3, (first + chosen)[..., None], 1.0).reshape(-1, recording.rows, *shape), some
-
-
-def _at_places(recording: Recording, places: Tensor) -> Iterator[tuple[Tensor, int]]:
-    """The cotangents (b C, 1, *positions, C) that pick out each output of b of the chosen positions, and b."""
-    shape = recording.outputs.shape[1:]
-    eye = torch.eye(shape[-1], dtype=recording.outputs.dtype, device=recording.outputs.device)
-    for some in places.split(1):
-        seeds = recording.outputs.new_zeros(len(some), shape[-1], shape[:-1].numel(), shape[-1])
-        seeds[torch.arange(len(some)), :, some] = eye
-        yield seeds.reshape(-1, 1, *shape), len(some)
+    shape, like = recording.outputs.shape[1:], recording.outputs
+    positions, outputs = shape[:-1].numel(), shape[-1]
+    places = places.to(like.device)
+    if classes is not None:
+        chosen = classes.flatten(1, -2)[:, places].movedim(0, -1)  # (b, K, N)
+        seeds = like.new_zeros(*chosen.shape, positions * outputs)
+        yield seeds.scatter_(3, (places[:, None, None] * outputs + chosen)[..., None], 1.0).reshape(
+            -1, like.shape[0], *shape
+        )
+        return
+    index = (places[:, None] * outputs + torch.arange(outputs, device=like.device)).flatten()
+    for some in index.split(len(index) if paired else COTANGENTS):
+        yield like.new_zeros(len(some), positions * outputs).scatter_(1, some[:, None], 1.0).reshape(-1, 1, *shape)
 
 
 def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
@@ -175,7 +175,8 @@ def _rows_apart(recording: Recording) -> Iterator[JoinedTape]:
     few = shape[1:].numel() <= COTANGENTS
     if few or not _keeps_positions(recording):
         return
-    joined = recording.tape(_identity(recording).expand(-1, 1, *shape[1:]))
+    every = torch.arange(shape[-1], device=recording.outputs.device)
+    joined = recording.tape(_identity(recording, every).expand(-1, 1, *shape[1:]))
     tapes = _factors(joined, shape[1:-1].numel())
     numbers = sum(tape.positions * (shape[-1] * tape.shape[0] * tape.shape[1] + tape.dim) for tape in tapes)
     for rows in row_blocks(recording.rows, numbers * recording.outputs.element_size()):

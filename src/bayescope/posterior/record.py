@@ -9,6 +9,7 @@ from typing import Any, final
 from torch import Tensor
 
 from bayescope.errors import UndefinedQuantityError
+from bayescope.priors import Prior
 from bayescope.storage import stored
 
 
@@ -25,6 +26,7 @@ class Record:
         notes: lines for the summary: the prior, the units of the inputs, what an option resolved to.
         trace: numbers per iteration, such as the objective; of several members also lists of them.
         instead: what to do for a quantity that the approximation does not define, as a sentence of its refusal.
+        prior: p(θ) that a network was trained with, where its weights are the mode; else ``None``.
     """
 
     method: str
@@ -33,6 +35,7 @@ class Record:
     notes: Mapping[str, str] = field(default_factory=dict)
     trace: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     instead: str = ""
+    prior: Prior | None = None
 
     def log_evidence(self) -> Tensor:
         """The log evidence.

@@ -122,7 +122,7 @@ def fit_map(
         "prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary(),
         "loss": outcome.loss(), "at rest": outcome.rest(advice),
     }  # fmt: skip
-    record = Record("map", notes=notes, trace=outcome.trace)
+    record = Record("map", notes=notes, trace=outcome.trace, prior=prior)
     return PointPosterior(function.flat, record, function, settings.likelihood)
 
 
