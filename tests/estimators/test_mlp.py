@@ -54,6 +54,15 @@ def quadrants(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.nd
     return points + 0.03 * source.normal(size=(rows, 2)), points.prod(1) > 0.0
 
 
+def moons(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two half-moons that reach into each other."""
+    below = source.random(rows) < 0.5
+    angle = source.uniform(0.0, np.pi, rows)
+    upper = np.column_stack([np.cos(angle), np.sin(angle)])
+    points = np.where(below[:, None], np.array([1.0, 0.5]) - upper, upper)
+    return points + 0.2 * source.normal(size=(rows, 2)), below
+
+
 def spirals(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Two arms, one and a half turns each."""
     second = source.random(rows) < 0.5
@@ -85,6 +94,34 @@ def test_labels_that_no_line_divides_are_learnt(draw: Any, rows: int, seed: int,
     unit = 10.0 ** source.integers(-3, 4, 2)
     model = BayesianMLPClassifier(random_state=seed).fit(X * unit + 7.0 * unit, y)
     assert model.score(unseen * unit + 7.0 * unit, truth) >= least
+
+
+# Further options that keep a fit short; the accuracy stays that of the defaults.
+BRIEFLY: dict[str, dict[str, Any]] = {
+    "ensemble": {"members": 2},
+    "sgmcmc": {"draws": 50, "posterior_options": {"burn_in": 4, "thin": 1}},
+    "swag": {"draws": 50},
+    "nuts": {"hidden": (8,), "draws": 40, "posterior_options": {"tune": 60, "chains": 1, "max_depth": 6}},
+}
+
+
+@pytest.mark.parametrize(
+    ("draw", "names"),
+    [
+        (circles, ["map", "variational", "ensemble"]),
+        (quadrants, ["mc_dropout", "swag", "nuts"]),
+        (moons, ["variational", "sgmcmc"]),
+    ],
+    ids=["circles", "quadrants", "moons"],
+)
+def test_no_posterior_is_far_less_accurate_than_the_default(draw: Any, names: list[str]):
+    """From new weights, several of them end at the same prediction for all rows."""
+    source = np.random.default_rng(5)
+    (X, y), (unseen, truth) = draw(source, 160), draw(source, 1000)
+    least = BayesianMLPClassifier(random_state=5).fit(X, y).score(unseen, truth) - 0.05
+    for name in names:
+        model = BayesianMLPClassifier(posterior=name, random_state=5, **BRIEFLY.get(name, {}))
+        assert quietly(model, X, y).score(unseen, truth) >= least, name
 
 
 def test_labels_that_nothing_tells_of_are_not_learnt():

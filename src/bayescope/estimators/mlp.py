@@ -38,8 +38,10 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
     network that predicts the last fifth best is trained on with all rows, under its precisions: the evidence alone
     would sometimes prefer a network that predicts the same for all rows. Of a table with more rows 2,500 are taken for
     this. Then the posterior is found by the function of the library that has its name, with those precisions:
-    "laplace", "last_layer" and "function_space" expand at the trained network, "swag" and "sgmcmc" go on from it, and
-    "map", "variational", "mc_dropout", "ensemble" and "nuts" begin anew.
+    "laplace", "last_layer" and "function_space" expand at the trained network, and "map", "variational", "mc_dropout",
+    "swag", "sgmcmc" and "nuts" go on from it. "ensemble" trains further networks beside it, each of which has first
+    learnt under low precisions. "variational" gives KL(q∥p) the weight 0.1: the maximum of the evidence lower bound
+    itself, ``posterior_options={"kl_weight": 1.0}``, is too nearly linear a network on hundreds of rows.
 
     Where the labels have no noise, so that nearly every training row is classified correctly (digits), "laplace" is
     underconfident: the evidence does not notice. Take "last_layer" or "ensemble", or a temperature below 1.
@@ -65,8 +67,8 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
             probabilities are then those of the reweighted data, not of the data as they are. Rows with several labels
             take none.
         epochs: how often each training by Adam reads the rows; ``None`` chooses by their number, at least 30, or 5 for
-            a table on disk. A network that "laplace" expands at is trained by L-BFGS instead, on all rows at once,
-            where there are at most 4,000 and neither epochs nor lr nor batch_size is given.
+            a table on disk. "map" and a network that "laplace" expands at are trained by L-BFGS instead, on all rows
+            at once, if there are at most 4,000 and neither epochs nor lr nor batch_size is given.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
         batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".
@@ -224,8 +226,10 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
     from high ones. The network that predicts the last fifth best is trained on with all rows, under its precisions. Of
     a table with more rows 2,500 are taken for this. Then the posterior is found by the function of the library that has
     its name, with those precisions and that noise: "laplace", "last_layer" and "function_space" expand at the trained
-    network, "swag" and "sgmcmc" go on from it, and "map", "variational", "mc_dropout", "ensemble" and "nuts" begin
-    anew.
+    network, and "map", "variational", "mc_dropout", "swag", "sgmcmc" and "nuts" go on from it. "ensemble" trains
+    further networks beside it, each of which has first learnt under low precisions. "variational" gives KL(q∥p) the
+    weight 0.1: the maximum of the evidence lower bound itself, ``posterior_options={"kl_weight": 1.0}``, is too nearly
+    linear a network on hundreds of rows.
 
     y is standardised inside; all answers are in its own unit. It may have several columns, shape (N, D), which share
     the hidden layers and have independent noise. Rows of equal X and y are one row with their summed weight, in an
@@ -247,8 +251,8 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         categorical: columns of numbers that are labels, by name or position. Text, truth values and what a frame calls
             categorical are labels anyway.
         epochs: how often each training by Adam reads the rows; ``None`` chooses by their number, at least 30, or 5 for
-            a table on disk. A network that "laplace" expands at is trained by L-BFGS instead, on all rows at once,
-            where there are at most 4,000 and neither epochs nor lr nor batch_size is given.
+            a table on disk. "map" and a network that "laplace" expands at are trained by L-BFGS instead, on all rows
+            at once, if there are at most 4,000 and neither epochs nor lr nor batch_size is given.
         lr: the first step size of Adam; ``None`` for 0.02. It falls to 0.
         batch_size: the most rows of a minibatch; ``None`` for 32, 128 in tables of over 4,000 rows, and 512 on disk.
         members: of the posterior "ensemble".

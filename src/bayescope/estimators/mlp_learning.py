@@ -146,6 +146,35 @@ class Lesson:
     checkpoint: Path | None
     progress: bool
 
+    def another(self, seed: int) -> nn.Sequential:
+        """Another network to begin with, by its seed: where the prior is to be learnt, one that has learnt under `LOW`.
+
+        A network with the first weights of all may stay at one prediction for all rows, as the precisions that suit a
+        network that has learnt can make this one a mode as well.
+        """
+        module = self.architecture.network(seed)
+        if self.precision is not None:
+            return module
+        inputs, targets = self.coarse(seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return fit_map(
+                module, (inputs, targets), likelihood=_of_rows(self.likelihood, targets),
+                prior_precision=dict.fromkeys(self.architecture.fan_in(), LOW), optimizer="lbfgs",
+                epochs=min(LEARN_EPOCHS, self.schedule.searched), generator=seed, progress=self.progress,
+            ).model  # fmt: skip
+
+    def coarse(self, seed: int) -> list[Tensor]:
+        """Some rows, standardised numbers to 2⁻³⁰ (1e-9); whole numbers stay.
+
+        Hundreds of steps down a surface with many valleys make another network of numbers that differ in their last
+        digits, as they do between units.
+        """
+        return [
+            (numbers * 2.0**30).round() / 2.0**30 if numbers.is_floating_point() else numbers
+            for numbers in self.some(MOST_SOUGHT, seed)
+        ]
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -207,9 +236,8 @@ def _sought(lesson: Lesson, module: nn.Sequential, seed: int) -> GaussianPosteri
     judged by its predictions of a fifth of the rows. Another start, from the number of each layer's inputs, finds the
     smooth functions that suit noisy targets.
     """
-    # Without their last digits, and in an order of their own: hundreds of steps down a surface with many valleys would
-    # otherwise make another network of the same rows in another unit or another order.
-    inputs, targets = (_coarse(numbers) for numbers in lesson.some(MOST_SOUGHT, seed))
+    inputs, targets = lesson.coarse(seed)
+    # In an order of their own: see `Lesson.coarse`.
     keys = [*inputs.T, *targets.to(torch.float64).reshape(len(targets), -1).T]
     canonical = torch.from_numpy(np.lexsort([key.numpy() for key in keys[::-1]]))
     shuffled = canonical[torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))]
@@ -253,11 +281,6 @@ def _trained(lesson: Lesson, module: nn.Sequential, precisions: Mapping[str, flo
     fit: Any = q.fit
     precisions = _by_layer(q, lesson.architecture.fan_in())
     return Learnt(q.model, precisions, _noises(lesson, fit.likelihood, q.model), notes, q.trace)
-
-
-def _coarse(numbers: Tensor) -> Tensor:
-    """Standardised numbers to 2⁻³⁰ (1e-9); those that are whole stay."""
-    return (numbers * 2.0**30).round() / 2.0**30 if numbers.is_floating_point() else numbers
 
 
 def _of_rows(likelihood: Likelihood, targets: Tensor) -> Likelihood:

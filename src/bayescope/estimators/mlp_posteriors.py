@@ -35,6 +35,10 @@ _OWN = (
 )  # fmt: skip
 # Draws of the weights that a prediction averages over.
 DRAWS = 200
+# The weight of KL(q∥p) for independent weights. At the bound's own maximum, weight 1, a network of thousands of weights
+# is nearly linear on some hundred rows. Test accuracy at 300 rows, weight 1 and 0.1: moons 0.91 and 0.97, exclusive or
+# 0.93 and 0.94, spirals 0.60 and 0.99.
+KL_WEIGHT = 0.1
 
 
 @final
@@ -43,8 +47,9 @@ class Setting:
     """What a posterior is found from.
 
     Attributes:
-        network: trained, with outputs in the targets' unit; belongs to nobody else.
-        make: a new network, by its seed.
+        network: with outputs in the targets' unit; belongs to nobody else. It is trained if the posterior needs it
+            trained, or if something of the prior or the noise was learnt.
+        make: another network to begin with, by its seed.
         data: inputs and targets, or a loader of such.
         likelihood: p(y∣f).
         precisions: of the prior, by layer.
@@ -80,47 +85,37 @@ class Kind:
 
     Attributes:
         infer: the function of the library.
-        model: what it is given: a network, or a list of them.
         options: those that it is called with, unless the caller says otherwise.
+        model: what it is given: the network, or a list of several.
         trains: whether it trains a network, and can go on from a checkpoint.
+        from_trained: whether it begins at a trained network even if no hyperparameter has to be learnt.
         sampled: whether predictions draw weights, as many as are asked for.
         drawn: whether it is made of draws, as many as are asked for.
         streams: whether it is found from rows that are read in batches.
     """
 
     infer: Callable[..., Posterior]
-    model: Callable[[Setting], Any]
     options: Callable[[Setting], dict[str, Any]]
+    model: Callable[[Setting], Any] = lambda setting: setting.network
     trains: bool = True
+    from_trained: bool = False
     sampled: bool = False
     drawn: bool = False
     streams: bool = True
 
     @property
-    def continues(self) -> bool:
-        """Whether it begins at the trained network."""
-        return self.model is _trained
-
-    @property
     def expands(self) -> bool:
         """Whether it is an expansion at the trained network, which stays as it is."""
-        return self.continues and not self.trains
+        return self.from_trained and not self.trains
 
     def supported(self) -> list[str]:
         """The names of the options that a caller may give."""
         return [name for name in inspect.signature(self.infer).parameters if name not in _OWN]
 
 
-def _trained(setting: Setting) -> nn.Sequential:
-    return setting.network
-
-
-def _new(setting: Setting) -> nn.Sequential:
-    return setting.make(setting.seed)
-
-
 def _several(setting: Setting) -> list[nn.Sequential]:
-    return [setting.make(setting.seed + member) for member in range(checks.count("members", setting.members))]
+    others = range(1, checks.count("members", setting.members))
+    return [setting.network, *(setting.make(setting.seed + member) for member in others)]
 
 
 def _nothing(setting: Setting) -> dict[str, Any]:  # noqa: ARG001
@@ -134,6 +129,14 @@ def _last_layer(setting: Setting) -> dict[str, Any]:
 
 def _schedule(setting: Setting) -> dict[str, Any]:
     return setting.schedule.options
+
+
+def _last(setting: Setting) -> dict[str, Any]:
+    return setting.schedule.last
+
+
+def _variational(setting: Setting) -> dict[str, Any]:
+    return {**setting.schedule.options, "kl_weight": KL_WEIGHT}
 
 
 def _dropout(setting: Setting) -> dict[str, Any]:
@@ -154,16 +157,16 @@ def _nuts(setting: Setting) -> dict[str, Any]:
 
 
 POSTERIORS: dict[str, Kind] = {
-    "map": Kind(fit_map, _new, _schedule),
-    "laplace": Kind(laplace, _trained, _nothing, trains=False),
-    "last_layer": Kind(laplace, _trained, _last_layer, trains=False),
-    "function_space": Kind(function_space, _trained, _nothing, trains=False, streams=False),
-    "variational": Kind(variational, _new, _schedule, sampled=True),
-    "mc_dropout": Kind(mc_dropout, _new, _dropout, sampled=True),
-    "ensemble": Kind(ensemble, _several, _schedule),
-    "swag": Kind(swag, _trained, _swag, sampled=True),
-    "sgmcmc": Kind(sgmcmc, _trained, _sgmcmc, drawn=True, streams=False),
-    "nuts": Kind(nuts, _new, _nuts, trains=False, drawn=True, streams=False),
+    "map": Kind(fit_map, _last),
+    "laplace": Kind(laplace, _nothing, trains=False, from_trained=True),
+    "last_layer": Kind(laplace, _last_layer, trains=False, from_trained=True),
+    "function_space": Kind(function_space, _nothing, trains=False, from_trained=True, streams=False),
+    "variational": Kind(variational, _variational, sampled=True),
+    "mc_dropout": Kind(mc_dropout, _dropout, sampled=True),
+    "ensemble": Kind(ensemble, _schedule, _several),
+    "swag": Kind(swag, _swag, from_trained=True, sampled=True),
+    "sgmcmc": Kind(sgmcmc, _sgmcmc, from_trained=True, drawn=True, streams=False),
+    "nuts": Kind(nuts, _nuts, trains=False, drawn=True, streams=False),
 }
 
 

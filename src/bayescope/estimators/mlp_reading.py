@@ -189,7 +189,7 @@ class MLPEstimator(PosteriorHolder):
             prior_path, checks.flag("progress", self.progress),
         )  # fmt: skip
         with material.threads(max(architecture.features, *architecture.hidden, architecture.outputs)):
-            learnt = learn(lesson, seed, train=kind.continues)
+            learnt = learn(lesson, seed, train=kind.from_trained)
             setting = self._setting(material, targets, lesson, learnt, checks.seed_from(source), path)
             posterior = infer(kind, setting, given)
         notes = {
@@ -203,7 +203,7 @@ class MLPEstimator(PosteriorHolder):
     ) -> Setting:  # fmt: skip
         """What was learnt, in the targets' own unit."""
         plain, units = targets.likelihood, targets.units
-        make: Callable[[int], nn.Sequential] = lesson.architecture.network
+        make: Callable[[int], nn.Sequential] = lesson.another
         network, noise = learnt.module, 1.0
         if units is not None and learnt.noise_variances is not None:
             scales = torch.from_numpy(units.scale)
