@@ -141,6 +141,25 @@ def test_many_classes_are_as_the_error_says_rare_ones_too(sd: float) -> None:
     assert 0.6 < torch.cat(scores).square().mean().sqrt() < 1.5
 
 
+@pytest.mark.parametrize("sd", [0.3, 3.0, 30.0])
+def test_errors_of_very_many_classes_are_no_larger_than_stated_and_the_label_is_right(sd: float) -> None:
+    """Rare ones of more than 32 classes are integrated singly for their log probability alone."""
+    generator = torch.Generator().manual_seed(1)
+    mean = 1.5 * max(1.0, sd) * torch.randn(3, 40, dtype=torch.float64, generator=generator)
+    width = sd * (0.3 + torch.rand(3, 40, dtype=torch.float64, generator=generator))
+    truth = torch.stack([_independent(*row) for row in zip(mean, width, strict=True)])
+    cov = torch.diag_embed(width.square())
+    p, stated = (
+        getattr(Categorical(), name)(mean, cov, "quadrature") for name in ("predictive_mean", "integration_error")
+    )
+    assert (((p - truth) / stated).abs() < 6.0).all()
+    places = torch.arange(0, 40, 3)  # of each row
+    rows, labels = torch.arange(3).repeat_interleave(len(places)), places.repeat(3)
+    log_prob = Categorical().predictive_log_prob(mean[rows], cov[rows], labels, "quadrature")
+    wanted = truth[rows, labels]
+    assert ((log_prob - wanted.log()).abs() < 0.6)[wanted > 1e-9].all()
+
+
 def test_gradients_follow_stein() -> None:
     """∂E/∂mean against central differences, and ∂E/∂cov = ½ ∂²E/∂mean²."""
     mean, cov = _problem(3, 3, 2.0)

@@ -21,7 +21,7 @@ from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterio
 from bayescope.predictive import Predictive
 from bayescope.storage import save
 
-# Below this a probability of three classes and more is integrated on nodes of its own.
+# Below this a probability of three classes and more may be too small for a float, or rare among very many classes.
 TAIL = 1e-8
 # Numbers that predicting one block of rows may hold at a time.
 BLOCK_NUMBERS = 2**22
@@ -138,16 +138,15 @@ def probabilities(predictive: Predictive) -> np.ndarray:
 
 
 def log_probabilities(predictive: Predictive, classes: int) -> np.ndarray:
-    """log p(y = k∣x, data), shape (N, K), without underflow.
-
-    For three classes and more it is the logarithm of the probabilities, but for those below 1e-8, which are integrated
-    anew where their own mass lies.
-    """
-    tails = np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in range(classes)], axis=1)
+    """log p(y = k∣x, data), shape (N, K), without underflow: those of `Predictive.log_prob`."""
     if classes == 2:
-        return tails
+        return np.stack([predictive.log_prob(np.full(len(predictive), k)) for k in range(2)], axis=1)
     probs = probabilities(predictive)
-    return np.where(probs < TAIL, tails, np.log(np.maximum(probs, TAIL)))
+    logs = np.log(np.maximum(probs, TAIL))
+    for k in np.flatnonzero((probs < TAIL).any(0)):
+        tails = predictive.log_prob(np.full(len(predictive), k))
+        logs[:, k] = np.where(probs[:, k] < TAIL, tails, logs[:, k])
+    return logs
 
 
 def defined(quantity: Callable[[], Tensor]) -> float:

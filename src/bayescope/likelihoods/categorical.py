@@ -14,16 +14,16 @@ from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods.bernoulli import Bernoulli
 from bayescope.likelihoods.information import divergence, information_of_dirichlet
 from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
-from bayescope.likelihoods.nested_sums import SHIFTS, SIGMOID_ERROR, log_means, log_means_of_many
-from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, log_expected, nodes, principal_root
+from bayescope.likelihoods.nested_sums import BIAS, log_means, log_means_of_many
+from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, nodes, principal_root
 from bayescope.likelihoods.targets import LabelError
 from bayescope.storage import stored
 
 # Up to so many classes are integrated by nested sums.
 _FEW = 4
-# A class of more is integrated by itself where fewer of the 2,048 nodes than this tell of it, unless there are so many
-# classes that this would take far longer than the rest.
-_SEEN, _MANY = 100.0, 32
+# A class of more is integrated by itself where fewer of the 2,048 nodes than this tell of it. Of more than `_MANY`
+# classes that is left to the one whose log probability is asked for: it would take far longer than all the rest.
+_SEEN, _MANY = 200.0, 32
 # The label that torch's losses leave out where nothing else is said.
 UNLABELLED = -100
 
@@ -37,10 +37,10 @@ class Categorical:
     The outcome columns are the K = C indicators of the classes. Integrals over f ~ N(mean, cov):
 
     - "quadrature": for C = 2 the one-dimensional integral over f₁ − f₀, right to 1e-10; for C of 3 and 4 nested sums,
-      right to 1e-5 (`nested_sums`); for more classes randomised quasi-Monte Carlo on 16 × 128 fixed nodes,
-      and of up to 32 classes those that few nodes see are integrated singly.
-      `integration_error` reports the standard error. The distribution of f along (1, …, 1), which softmax does not
-      see, is taken out first.
+      right to 1e-5 (`nested_sums`); for more classes randomised quasi-Monte Carlo on 16 × 128 fixed nodes, where
+      classes that few nodes see are integrated singly: up to 32 classes all of these, beyond that the label whose log
+      probability is asked for. `integration_error` reports the standard error. The distribution of f along (1, …, 1),
+      which softmax does not see, is taken out first.
     - "mackay": the mean-field form softmax(κ_c μ_c), κ_c = (1 + πσ_c²/8)^(−½) (Lu, Ie & Sha 2020, "mean-field 0"). It
       depends on where the origin of f lies. By Stein's identity E[p_c(1 − p_c)] = ∂E[p_c]/∂μ_c, so the aleatoric part
       is κ_c p̄_c(1 − p̄_c).
@@ -214,7 +214,9 @@ class Categorical:
         return _rule(integral, _MEANS)(mean.to(torch.float64), cov.to(torch.float64))
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
-        """log E[p_y] per row, shape (N,); for "quadrature" the nodes follow the label into the tails.
+        """log E[p_y] per row, shape (N,), right in the tails by "quadrature".
+
+        It is the logarithm of `predictive_mean`, also below what a float holds, but for rare classes of more than 32.
 
         Raises:
             OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
@@ -226,10 +228,8 @@ class Categorical:
         places = self._places(y)
         if mean.shape[-1] == 2:
             found = Bernoulli().predictive_log_prob(*_difference(mean, root), places[:, None], "quadrature")
-        elif mean.shape[-1] <= _FEW:
-            found = torch.logsumexp(_log_shifted(mean, root, places), 0) - math.log(SHIFTS)
         else:
-            found = log_expected(Categorical(), mean, root, places)
+            found = _log_mean(_log_answers(mean, root, places)).gather(-1, places[:, None])[:, 0]
         return self._told(found, y, 0)
 
     def distributions(self, columns: Tensor, outputs: int) -> Tensor:
@@ -254,7 +254,8 @@ class Categorical:
         """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
 
         It is the standard deviation of the means of independent scramblings or shifts of the nodes, over the root of
-        how many there are; for C = 2 it is 0, the integral being one-dimensional.
+        how many there are; for C = 2 it is 0, the integral being one-dimensional. Of more than 32 classes those that
+        few nodes see have at least the share of two nodes as their error.
 
         Raises:
             UnsupportedError: for "mackay" and "laplace_bridge".
@@ -262,12 +263,17 @@ class Categorical:
         refuse_unknown_error(integral)
         _rule(integral, _MOMENTS)
         mean, root = _centred(mean.to(torch.float64), cov.to(torch.float64))
-        if mean.shape[-1] == 2:
+        outputs = mean.shape[-1]
+        if outputs == 2:
             return torch.zeros_like(mean)
-        if mean.shape[-1] <= _FEW:
-            return torch.hypot(_shifted(mean, root).std(0) / math.sqrt(SHIFTS), mean.new_tensor(SIGMOID_ERROR))
-        scale = math.sqrt(SCRAMBLES)
-        return by_rows(lambda rows: (_scrambled(mean[rows], root[rows]).std(0) / scale,), *mean.shape)[0]
+        answers = _log_answers(mean, root).exp()
+        error = answers.std(0) / math.sqrt(len(answers))
+        if outputs <= _FEW:
+            return torch.hypot(error, error.new_tensor(BIAS))
+        if outputs <= _MANY:
+            return error
+        rare = by_rows(lambda rows: (_effective_nodes(_at_nodes(mean[rows], root[rows])) < _SEEN,), *mean.shape)[0]
+        return torch.where(rare, error.clamp_min(2.0 / (NODES * SCRAMBLES)), error)
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Refused: a label is no mixture of Gaussians."""
@@ -321,7 +327,38 @@ def _at_nodes(mean: Tensor, root: Tensor) -> Tensor:
     return torch.softmax(mean + shift, -1).unflatten(0, (SCRAMBLES, NODES))
 
 
-def _log_shifted(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
+def _log_answers(mean: Tensor, root: Tensor, classes: Tensor | None = None) -> Tensor:
+    """log E[softmax(f)] of three classes or more, an answer for each randomisation of the nodes, shape (R, N, C).
+
+    Args:
+        mean: of f, shape (N, C).
+        root: of its covariance, shape (N, C, K).
+        classes: the class of each row that is to be right in the tail however many classes there are, shape (N,).
+    """
+    rows, outputs = mean.shape
+    if outputs > _FEW:
+        chosen = torch.zeros_like(mean, dtype=torch.bool)
+        if classes is not None:
+            chosen = chosen.scatter(-1, classes[:, None], True)
+        found = by_rows(lambda at: (_scrambled(mean[at], root[at], chosen[at]).transpose(0, 1),), *mean.shape)[0]
+        return found.transpose(0, 1)
+    # Each class has an integral of its own, so that small probabilities are right to their own size. One that is likely
+    # is what the others leave of 1.
+    likely = (mean * torch.rsqrt(1.0 + root.square().sum(-1))).detach().argmax(-1, keepdim=True)
+    others = torch.ones_like(mean, dtype=torch.bool).scatter(-1, likely, False)
+    row, wanted = torch.nonzero(others).unbind(-1)
+    each = _log_single(mean[row], root[row], wanted).unflatten(-1, (rows, outputs - 1))
+    found = each.new_empty(len(each), rows, outputs)
+    rest = torch.log1p(-torch.logsumexp(each, -1).exp())
+    return found.masked_scatter(others, each).masked_scatter(~others, rest)
+
+
+def _log_mean(answers: Tensor) -> Tensor:
+    """The logarithm of the mean over randomisations, shape (N, C)."""
+    return torch.logsumexp(answers, 0) - math.log(len(answers))
+
+
+def _log_single(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
     """log E[softmax(f)_k] of one class k a row, an answer for each randomisation of the nodes, shape (R, N)."""
     outputs = mean.shape[-1]
     others = torch.tensor([[j for j in range(outputs) if j != k] for k in range(outputs)], device=mean.device)[classes]
@@ -332,38 +369,25 @@ def _log_shifted(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
     return integrate(differences, contrasts @ contrasts.mT)
 
 
-def _shifted(mean: Tensor, root: Tensor) -> Tensor:
-    """E[softmax(f)] of three or four classes, an answer for each shift of the nodes, shape (SHIFTS, N, C).
-
-    Each class has an integral of its own, so that small probabilities are right to their own size; the largest is what
-    the others leave of 1.
-    """
-    rows, outputs = mean.shape
-    classes = torch.arange(outputs, device=mean.device).repeat(rows)
-    each = _log_shifted(mean.repeat_interleave(outputs, 0), root.repeat_interleave(outputs, 0), classes)
-    p = each.exp().reshape(SHIFTS, rows, outputs)
-    largest = p.detach().mean(0).argmax(-1)[None, :, None].expand(SHIFTS, -1, 1)
-    return p.scatter(-1, largest, 1.0 - p.scatter(-1, largest, 0.0).sum(-1, keepdim=True))
+def _effective_nodes(at_nodes: Tensor) -> Tensor:
+    """(Σ p)²/Σ p² over the nodes, as of so many with equal values, shape (N, C)."""
+    mean, squares = at_nodes.detach().mean((0, 1)), at_nodes.detach().square().mean((0, 1))
+    return NODES * SCRAMBLES * mean.square() / torch.where(squares > 0, squares, 1.0)
 
 
-def _scrambled(mean: Tensor, root: Tensor) -> Tensor:
-    """E[softmax(f)] of many classes, an answer for each scrambling of the nodes, shape (SCRAMBLES, N, C).
+def _scrambled(mean: Tensor, root: Tensor, chosen: Tensor) -> Tensor:
+    """log E[softmax(f)] of many classes, an answer for each scrambling of the nodes, shape (SCRAMBLES, n, C).
 
-    A class that the nodes see too little of is integrated by itself; the others share what it leaves of 1.
+    A class that the nodes see too little of is integrated by itself, where there are not too many or it is among the
+    chosen, bool (n, C). The probabilities of a scrambling are divided by their sum.
     """
     at_nodes = _at_nodes(mean, root)
-    p, squares = at_nodes.mean(1), at_nodes.detach().square().mean((0, 1))
-    # (Σ p)²/Σ p², as of so many nodes with equal values
-    seen = NODES * SCRAMBLES * p.detach().mean(0).square() / torch.where(squares > 0, squares, 1.0)
-    rows, classes = torch.nonzero(seen < _SEEN).unbind(-1)
-    if not len(rows) or mean.shape[-1] > _MANY:
-        return p
-    own = _log_shifted(mean[rows], root[rows], classes).exp()
-    alone = torch.zeros_like(seen, dtype=torch.bool).index_put((rows, classes), torch.ones_like(rows, dtype=torch.bool))
-    singly = torch.zeros_like(p).index_put((torch.arange(SCRAMBLES, device=p.device)[:, None], rows, classes), own)
-    rest = torch.where(alone, 0.0, p)
-    left = (1.0 - singly.sum(-1, keepdim=True)) / rest.sum(-1, keepdim=True)
-    return torch.where(alone, singly, left * rest)
+    alone = (_effective_nodes(at_nodes) < _SEEN) & (chosen if mean.shape[-1] > _MANY else True)
+    logs = at_nodes.mean(1).masked_fill(alone, 1.0).clamp_min(torch.finfo(mean.dtype).tiny).log()
+    if not alone.any():
+        return logs
+    rows, classes = torch.nonzero(alone).unbind(-1)
+    return torch.log_softmax(logs.masked_scatter(alone, _log_single(mean[rows], root[rows], classes)), -1)
 
 
 def _rule(integral: str, table: dict[str, Any]) -> Any:
@@ -378,7 +402,7 @@ def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
         return Bernoulli().predictive(*_difference(mean, root), "quadrature")
     found = Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), *mean.shape))
     # The nodes tell how the variance divides; its sum follows from the mean.
-    p, sums = _probabilities(mean, root), found.aleatoric + found.epistemic
+    p, sums = _log_mean(_log_answers(mean, root)).exp(), found.aleatoric + found.epistemic
     share = torch.where(sums > 0, found.epistemic / torch.where(sums > 0, sums, 1.0), 0.0)
     total = p * _others(p)
     return Moments(p, (1.0 - share) * total, share * total)
@@ -388,14 +412,7 @@ def _quadrature_mean(mean: Tensor, cov: Tensor) -> Tensor:
     mean, root = _centred(mean, cov)
     if mean.shape[-1] == 2:
         return Bernoulli().predictive_mean(*_difference(mean, root), "quadrature")
-    return _probabilities(mean, root)
-
-
-def _probabilities(mean: Tensor, root: Tensor) -> Tensor:
-    """E[softmax(f)] of three classes or more, shape (N, C)."""
-    if mean.shape[-1] <= _FEW:
-        return _shifted(mean, root).mean(0)
-    return by_rows(lambda rows: (_scrambled(mean[rows], root[rows]).mean(0),), *mean.shape)[0]
+    return _log_mean(_log_answers(mean, root)).exp()
 
 
 def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
