@@ -227,22 +227,24 @@ class LinearDensity:
     def gram(self, x: Tensor, lam: Tensor) -> Tensor:
         """Σ_n J_nᵀ Λ_n J_n, shape (P, P), for rows x of shape (n, D) and Λ of shape (n, C, C), whatever their weights.
 
-        It is a product of the augmented inputs for each pair of outputs, in the flat order.
+        One product for each output, of the inputs with the inputs times a row of Λ, in the flat order.
         """
-        outputs, features = self.model.outputs, self.model.features
+        outputs, features, bias = self.model.outputs, self.model.features, self.model.bias
+        if outputs == 1 and bool((lam >= 0).all()):
+            return _weighted_product(x, lam[:, 0, 0])[: features + bias, : features + bias]
         split = outputs * features
         total = x.new_empty(self.dim, self.dim)
         blocks = total[:split, :split].unflatten(0, (outputs, -1)).unflatten(-1, (outputs, -1))
-        mixed = total[:split, split:].unflatten(0, (outputs, -1))
         for c in range(outputs):
-            for k in range(c + 1):
-                product = _weighted_product(x, lam[:, c, k])
-                blocks[c, :, k] = blocks[k, :, c] = product[:features, :features]
-                if self.model.bias:
-                    mixed[c, :, k] = mixed[k, :, c] = product[:features, features]
-                    total[split + c, split + k] = total[split + k, split + c] = product[features, features]
-        if self.model.bias:
+            weighted = (lam[:, c, : c + 1, None] * x[:, None]).flatten(1)
+            product = (x.mT @ weighted).unflatten(1, (c + 1, features))
+            blocks[c, :, : c + 1] = product
+            blocks[: c + 1, :, c] = product.permute(1, 2, 0)
+        if bias:
+            sums = (x.mT @ lam.flatten(1)).unflatten(1, (outputs, outputs))
+            total[:split, split:] = sums.transpose(0, 1).flatten(0, 1)
             total[split:, :split] = total[:split, split:].mT
+            total[split:, split:] = lam.sum(0)
         return total
 
 
@@ -298,17 +300,11 @@ class Spread:
 
 
 def _weighted_product(x: Tensor, weights: Tensor) -> Tensor:
-    """Σ w (x, 1)(x, 1)ᵀ, shape (D + 1, D + 1).
+    """Σ w (x, 1)(x, 1)ᵀ for weights w of 0 or more, shape (D + 1, D + 1).
 
     NumPy sends a matrix times its own transpose to the symmetric product, half the work.
     """
     rows, columns = x.shape
-    if bool((weights < 0).any()):
-        product = x.new_empty(columns + 1, columns + 1)
-        product[:columns, :columns] = x.mT @ (x * weights[:, None])
-        product[:columns, columns] = product[columns, :columns] = weights @ x
-        product[columns, columns] = weights.sum()
-        return product
     factor = weights.sqrt()
     scaled = x.new_empty(rows, columns + 1)
     torch.mul(x, factor[:, None], out=scaled[:, :columns])

@@ -86,9 +86,10 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
 
         s = −½ tr(A⁻¹ dH/d log α)
 
-    is O(P/N). It is found by a central difference of log∣A∣ along the shift, and the search goes on from MacKay's α
-    to the root of d log Z/d log α = ½ (γ − α‖w‖²) + s: the result is the maximum of log Z itself. On a large table s
-    comes from a fixed sample of the rows and stays, which leaves ∣d log Z/d log α∣ below 1e-4.
+    is O(P/N). It is found by a central difference of log∣A∣ along the shift, and the search goes on from about
+    MacKay's α to the root of d log Z/d log α = ½ (γ − α‖w‖²) + s: the result is the maximum of log Z itself. On a large
+    table MacKay's α is found exactly, and s comes from a fixed sample of the rows and stays, which leaves
+    ∣d log Z/d log α∣ below 1e-4.
 
     The search is confined to `BOUNDS` times the largest eigenvalue of the curvature at θ = 0 (that of S, the intercept
     integrated out). It goes uphill to the nearest maximum; for data that a plane separates there can be another.
@@ -113,8 +114,9 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
         return weight_prior(density.model, climb.step(theta, reading), intercept_prior_precision)
 
     some = some.with_prior(weight_prior(density.model, math.exp(start), intercept_prior_precision))
-    mode = _rest(find_mode(some, retune=retune, tolerance=SAMPLE_TOLERANCE if large else None), climb, retune)
+    mode = find_mode(some, retune=retune, tolerance=SAMPLE_TOLERANCE)
     if large:
+        mode = _rest(mode, climb, retune)
         climb.slope = _shift_slope(mode)
         full = density.with_prior(mode.density.prior)
         mode = _rest(find_mode(full, mode.theta, retune=retune), climb, retune)
@@ -174,7 +176,7 @@ def _stationary(slope: _TotalSlope, start: float, bounds: tuple[float, float]) -
             return far, slope.mode(far)
         near, far = far, min(high, max(low, far + uphill * length))
         length *= 2.0
-    root = far if slope(far) == 0.0 else float(brentq(slope, near, far, xtol=1e-10, rtol=1e-12))
+    root = far if slope(far) == 0.0 else float(brentq(slope, near, far, xtol=1e-9, rtol=1e-12))
     return root, slope.mode(root)
 
 

@@ -26,10 +26,11 @@ from bayescope.processes import warn_once
 # At the solution D − α E‖θ − m₀‖² is at most this times D.
 TOLERANCE = 1e-7
 MAX_FITS = 80
-# A fit that is ε sds from its optimum has a relative slope that is off by SLOPE_ERROR ε/D; fits are made to where that
-# is the share ROUGH of the slope.
+# A fit that is ε sds from its optimum has a relative slope that is off by at most SLOPE_ERROR ε/√D; fits are made to
+# where that is the share ROUGH of the slope. The last one's slope is below the share LAST of it.
 SLOPE_ERROR = 3.0
-ROUGH = 0.1
+ROUGH = 0.3
+LAST = 1 / 3
 # The longest step in log α: far from the solution neither a secant nor MacKay's step means much.
 LONGEST = 5.0
 
@@ -69,8 +70,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
 
     Where a secant is of no use the step is MacKay's (1992), α ← γ / ‖m − m₀‖² with γ = D − α Σ Var_q, whose fixed
     point is the same. Far from the solution the fits need not be exact: where q is ε of its sds from its optimum, the
-    relative slope (γ − α‖m − m₀‖²)/D is off by about `SLOPE_ERROR` ε/D, as q is nowhere wider than the prior and what
-    is left to go points anywhere.
+    relative slope (γ − α‖m − m₀‖²)/D is off by at most about `SLOPE_ERROR` ε/√D, as q is nowhere wider than the prior.
 
     Args:
         fit: the posterior of a density, started from the solution under another prior, or from ``None``, to within a
@@ -98,7 +98,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
     precisions: list[float] = []
     slope = math.nan
     error = SLOPE_ERROR / math.sqrt(int(tuned.sum()))
-    wanted = max(TOLERANCE, error * tolerance)
+    wanted = max(TOLERANCE, LAST * error * tolerance)
     distance = claimed = max(tolerance, ROUGH / error)
     for _ in range(MAX_FITS):
         prior = density.prior.with_precision(tuned, math.exp(here))

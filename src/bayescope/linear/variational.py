@@ -54,7 +54,7 @@ SLACK = 1e-9
 MAX_SHORTER = 40
 # Above so many weights, what may be left to go for each, in its own standard deviations.
 MANY = 200
-SHARE = 0.03
+SHARE = 0.05
 # The longest natural gradient that a result may have, with a warning: its bound is within 1e-6 of the maximum.
 USABLE = 1e-3
 # An extrapolated step combines so many of the last ones. It is taken if it ascends at least at this share of the plain
@@ -108,6 +108,7 @@ class Fit:
         target: T projected on the family, shape (P, P): ∂L/∂A⁻¹ = ½ (A − T).
         newton: T itself, shape (P, P): the expected negative Hessian of the log joint.
         trace: the bound at every step that led here.
+        history: the last points on the way, from which a climb under another prior extrapolates.
     """
 
     density: LinearDensity
@@ -119,6 +120,7 @@ class Fit:
     target: Tensor
     newton: Tensor
     trace: tuple[float, ...] = ()
+    history: tuple[Fit, ...] = ()
 
     @property
     def elbo(self) -> float:
@@ -130,20 +132,39 @@ class Fit:
         """∂L/∂A = ½ A⁻¹(T − A) A⁻¹, shape (P, P)."""
         return 0.5 * self.covariance @ (self.target - self.precision.to_dense()) @ self.covariance
 
-    def slope(self, mean: Tensor, precision: Tensor) -> float:
+    @cached_property
+    def natural(self) -> Step:
+        """To T in A, Newton's in m; with a full covariance its slope is the natural gradient's squared length."""
+        try:
+            mean = DensePrecision(self.newton).solve(self.gradient)
+        except NotPositiveDefiniteError:  # far from the solution, a sum over few nodes need not be concave
+            mean = self.precision.solve(self.gradient)
+        (mean,) = self.density.table.agreed(mean)
+        return Step(mean, self.target - self.precision.to_dense())
+
+    def slope(self, step: Step) -> float:
         """dL for a change dm and a symmetric change dA: ∂L/∂m·dm + tr[∂L/∂A dA]."""
-        (slope,) = self.density.table.agreed(self.gradient @ mean + (self._uphill * precision).sum())
+        (slope,) = self.density.table.agreed(self.gradient @ step.mean + (self._uphill * step.precision).sum())
         return float(slope)
+
+    def under(self, density: LinearDensity, family: Family) -> Fit:
+        """The same q for the same rows under another prior, which needs no pass over the rows."""
+        prior, newton = density.prior_precision, self.newton - self.density.prior_precision.to_dense()
+        pull = self.density.prior_precision.multiply(self.mean - self.density.prior_mean)
+        terms = {**self.terms, "expected log prior": _expected_log_prior(density, self.mean, self.covariance)}
+        gradient = self.gradient + pull - prior.multiply(self.mean - density.prior_mean)
+        newton += prior.to_dense()
+        moved = replace(self, density=density, terms=terms, gradient=gradient, newton=newton, history=())
+        return replace(moved, target=family.project(newton))
 
 
 @final
 @dataclass(frozen=True)
 class Step:
-    """A direction: a change of m, of A, and the slope of the bound along it."""
+    """A direction: a change of m and of A."""
 
     mean: Tensor
     precision: Tensor
-    slope: float
 
 
 def variational(
@@ -242,21 +263,21 @@ def _maximise(
     """Climbs from another prior's solution, or from the prior's mean, until the natural gradient is short enough."""
     evaluate = partial(_evaluate, density, family, nodes)
     wanted = max(tolerance, least)
+    history: list[Fit] = []
     if start is None:
         narrow = density.curvature(density.prior_mean) + density.prior_precision.to_dense()
         fit = evaluate(density.prior_mean, family.structure(family.project(narrow)))
     else:
-        fit = evaluate(start.mean, start.precision)
-    history: list[tuple[Fit, Step]] = []
+        *history, fit = (point.under(density, family) for point in (*start.history, start))
     trace, length = [fit.elbo], math.inf
     for _ in range(max_iterations):
-        step = _natural(fit)
-        length = math.sqrt(max(step.slope, 0.0))
+        slope = fit.slope(fit.natural)
+        length = math.sqrt(max(slope, 0.0))
         report(len(trace), None, f"{length:.2g} sds to go, {wanted:.2g} wanted")
         if length <= wanted:
-            return replace(fit, trace=tuple(trace))
-        history = [*history[-MEMORY:], (fit, step)]
-        fit = _climb(fit, step, _extrapolated(history), family, evaluate)
+            return replace(fit, trace=tuple(trace), history=tuple(history[-MEMORY:]))
+        history = [*history[-MEMORY:], fit]
+        fit = _climb(fit, _extrapolated(history), family, evaluate)
         trace.append(fit.elbo)
     message = (
         f"variational: expected a natural gradient of at most {wanted:g} sd, got {length:.3g} after "
@@ -286,7 +307,7 @@ def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, 
     newton = curvature + prior.to_dense()
     terms = {
         "expected log likelihood": log_likelihood,
-        "expected log prior": density.prior.log_prob(mean) - 0.5 * (prior.to_dense() * covariance).sum(),
+        "expected log prior": _expected_log_prior(density, mean, covariance),
         "entropy": 0.5 * (density.dim * (1.0 + math.log(2 * math.pi)) - precision.logdet()),
     }
     gradient, *values = density.table.agreed(slope - prior.multiply(mean - density.prior_mean), *terms.values())
@@ -294,32 +315,26 @@ def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, 
     return Fit(density, mean, precision, covariance, terms, gradient, family.project(newton), newton)
 
 
-def _natural(fit: Fit) -> Step:
-    """To T in A, Newton's in m; with a full covariance its slope is the natural gradient's squared length."""
-    try:
-        mean = DensePrecision(fit.newton).solve(fit.gradient)
-    except NotPositiveDefiniteError:  # far from the solution, a sum over few nodes need not be concave
-        mean = fit.precision.solve(fit.gradient)
-    (mean,) = fit.density.table.agreed(mean)
-    precision = fit.target - fit.precision.to_dense()
-    return Step(mean, precision, fit.slope(mean, precision))
+def _expected_log_prior(density: LinearDensity, mean: Tensor, covariance: Tensor) -> Tensor:
+    """E[log p(θ)] for θ ~ N(mean, covariance)."""
+    return density.prior.log_prob(mean) - 0.5 * (density.prior_precision.to_dense() * covariance).sum()
 
 
-def _extrapolated(history: list[tuple[Fit, Step]]) -> Step | None:
+def _extrapolated(history: list[Fit]) -> Step | None:
     """Anderson's (1965) combination of the last steps, where it ascends well; else ``None``.
 
     With s the points and r their steps, s + r − Σ_j γ_j (Δs_j + Δr_j), with γ the least-squares fit of r by the Δr_j:
     the affine combination of the points whose own step is expected to be the shortest, and that step. Lengths are
     measured in the units of the weights' standard deviations.
     """
-    fit, step = history[-1]
+    fit, step = history[-1], history[-1].natural
     if len(history) == 1:
         return None
     scale = fit.newton.diagonal()
     metric = 1.0 / (scale * scale[:, None])
     pairs = list(pairwise(history))
-    means = torch.stack([after.mean - before.mean for (_, before), (_, after) in pairs])
-    precisions = torch.stack([after.precision - before.precision for (_, before), (_, after) in pairs])
+    means = torch.stack([after.natural.mean - before.natural.mean for before, after in pairs])
+    precisions = torch.stack([after.natural.precision - before.natural.precision for before, after in pairs])
     weighed, flat = means * scale, (precisions * metric).flatten(1)
     gram = weighed @ means.mT + flat @ precisions.flatten(1).mT
     along = weighed @ step.mean + flat @ step.precision.flatten()
@@ -329,23 +344,21 @@ def _extrapolated(history: list[tuple[Fit, Step]]) -> Step | None:
     gamma = torch.linalg.pinv(gram / size / size[:, None], rtol=DEPENDENT, hermitian=True) @ (along / size) / size
     (gamma,) = fit.density.table.agreed(gamma)
     mean, precision = step.mean - gamma @ means, step.precision - torch.tensordot(gamma, precisions, 1)
-    for share, ((before, _), (after, _)) in zip(gamma, pairs, strict=True):
+    for share, (before, after) in zip(gamma, pairs, strict=True):
         mean = mean - share * (after.mean - before.mean)
         precision = precision - share * (after.precision.to_dense() - before.precision.to_dense())
-    slope = fit.slope(mean, precision)
-    return Step(mean, precision, slope) if slope > ASCENT * step.slope else None
+    found = Step(mean, precision)
+    return found if fit.slope(found) > ASCENT * fit.slope(step) else None
 
 
-def _climb(
-    fit: Fit, step: Step, extrapolated: Step | None, family: Family, evaluate: Callable[[Tensor, Precision], Fit]
-) -> Fit:
-    """The extrapolated step where it or a half of it raises the bound, else the first of ever shorter plain steps."""
+def _climb(fit: Fit, extrapolated: Step | None, family: Family, evaluate: Callable[[Tensor, Precision], Fit]) -> Fit:
+    """The extrapolated step where it or a half of it raises the bound, else the first of ever shorter natural steps."""
     found = None if extrapolated is None else _raised(fit, extrapolated, family, evaluate, SHORTER)
-    found = _raised(fit, step, family, evaluate, MAX_SHORTER) if found is None else found
+    found = _raised(fit, fit.natural, family, evaluate, MAX_SHORTER) if found is None else found
     if found is None:
         raise ConvergenceError(
-            f"variational: no step raises the bound from {fit.elbo:.6g} (slope {step.slope:.3g}). Rescale the inputs "
-            "or raise the prior precision."
+            f"variational: no step raises the bound from {fit.elbo:.6g} (slope {fit.slope(fit.natural):.3g}). Rescale "
+            "the inputs or raise the prior precision."
         )
     return found
 
@@ -354,7 +367,7 @@ def _raised(
     fit: Fit, step: Step, family: Family, evaluate: Callable[[Tensor, Precision], Fit], halvings: int
 ) -> Fit | None:
     """The first of ever shorter steps that raises the bound; where rounding hides that, it must not overshoot."""
-    slack, length, current = SLACK * (1.0 + abs(fit.elbo)), 1.0, fit.precision.to_dense()
+    slope, slack, length, current = fit.slope(step), SLACK * (1.0 + abs(fit.elbo)), 1.0, fit.precision.to_dense()
     for _ in range(halvings):
         try:
             trial = evaluate(fit.mean + length * step.mean, family.structure(current + length * step.precision))
@@ -363,7 +376,7 @@ def _raised(
             continue
         if trial.elbo > fit.elbo + slack:
             return trial
-        if trial.elbo >= fit.elbo - slack and trial.slope(step.mean, step.precision) >= -OVERSHOOT * step.slope:
+        if trial.elbo >= fit.elbo - slack and trial.slope(step) >= -OVERSHOOT * slope:
             return trial
         length *= 0.5
     return None
