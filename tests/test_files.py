@@ -66,6 +66,25 @@ def test_files_of_the_same_name_are_replaced(tmp_path):
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"table.txt": "new", "other.txt": "kept"}
 
 
+def test_a_file_that_is_replaced_passes_on_its_permissions_and_a_link_stays_one(tmp_path):
+    place, link = tmp_path / "real" / "table.txt", tmp_path / "link.txt"
+    place.parent.mkdir()
+    place.write_text("old")
+    place.chmod(0o600)
+    link.symlink_to(place)
+    with staged(tmp_path) as stage:
+        (stage / link.name).write_text("new")
+    assert link.is_symlink()
+    assert place.read_text() == "new"
+    assert place.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "one.txt")
+    with pytest.raises(InputError, match="a device or a pipe of that name"):
+        usable_folder("--out", tmp_path, ["one.txt"])
+
+
 def test_a_folder_is_checked_without_being_made(tmp_path):
     assert usable_folder("out", tmp_path / "new") == tmp_path / "new"
     assert list(tmp_path.iterdir()) == []

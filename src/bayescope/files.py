@@ -53,9 +53,10 @@ def usable_folder(name: str, path: str | Path, files: Iterable[str] = ()) -> Pat
 def staged(folder: str | Path) -> Iterator[Path]:
     """A folder to write into, whose files move to their place when the block ends, and vanish when it fails.
 
-    The staging folder lies inside the target, on one file system with it, so that each move is an atomic rename;
-    files of the same name are replaced. Where a move fails, those before it are taken back. Folders made for a block
-    that fails are taken away again, and so are staging folders that a killed process left there.
+    The staging folder lies inside the target, on one file system with it, so that each move is an atomic rename. Files
+    of the same name are replaced and pass on their permissions; a symbolic link is followed. Where a move fails, those
+    before it are taken back. Folders made for a block that fails are taken away again, and so are staging folders that
+    a killed process left there.
 
     Args:
         folder: where the files are to lie; it is made if it is missing.
@@ -111,26 +112,29 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _move_all(stage: Path, target: Path) -> None:
     """Renames every file of the stage to its place; if one fails, all places hold what they held before."""
-    places = {file: target / file.name for file in sorted(stage.iterdir())}
+    # A symbolic link stays one: the file that it leads to is replaced.
+    places = {file: (target / file.name).resolve() for file in sorted(stage.iterdir())}
     _refuse_folders("folder", places.values())
     before = Path(tempfile.mkdtemp(dir=stage))
-    for place in places.values():
-        if place.exists() or place.is_symlink():
-            shutil.copy2(place, before / place.name, follow_symlinks=False)
+    for file, place in places.items():
+        if place.exists():
+            shutil.copy2(place, before / file.name)
     begun: list[Path] = []
     try:
         for file, place in places.items():
-            begun.append(place)
+            begun.append(file)
+            if place.exists():
+                shutil.copymode(place, file)
             file.replace(place)
     except BaseException:
-        for place in begun:
+        for file in begun:
             with suppress(OSError):
-                _put_back(before / place.name, place)
+                _put_back(before / file.name, places[file])
         raise
 
 
 def _put_back(copy: Path, place: Path) -> None:
-    if copy.exists() or copy.is_symlink():
+    if copy.exists():
         copy.replace(place)
     else:
         place.unlink(missing_ok=True)
@@ -138,9 +142,10 @@ def _put_back(copy: Path, place: Path) -> None:
 
 def _refuse_folders(name: str, places: Iterable[Path]) -> None:
     for place in places:
-        if place.is_dir():
+        if place.exists() and not place.is_file():
+            found = "a folder" if place.is_dir() else "a device or a pipe"
             raise InputError(
-                f"{name}: expected to write the file {place}, got a folder of that name. Move it, or name another "
+                f"{name}: expected to write the file {place}, got {found} of that name. Move it, or name another "
                 "folder."
             )
 

@@ -29,6 +29,23 @@ def own(model, frame):
     return prediction_table(estimator.predict_distribution(features), classes=classes)
 
 
+@pytest.mark.parametrize("how", ["folder", "glob", "file", "link"])
+@pytest.mark.parametrize("command", ["predict", "fit"])
+def test_no_output_replaces_what_is_read(classes, table, tmp_path, how, command):
+    """An input that is a folder or a glob is each of its files."""
+    part = tmp_path / "parts" / "a.csv"
+    part.parent.mkdir()
+    part.write_bytes(table.read_bytes())
+    read = {"folder": part.parent, "glob": part.parent / "*.csv", "file": part, "link": part}[how]
+    out = part
+    if how == "link":
+        out = tmp_path / "link.csv"
+        out.symlink_to(part)
+    words = ["predict", classes, read] if command == "predict" else ["fit", read, "--target", "state"]
+    assert refused(run(*words, "--out", out), "expected another file, got the one that is read")
+    assert part.read_bytes() == table.read_bytes()
+
+
 @pytest.mark.parametrize("name", ["classes", "numbers"])
 def test_predictions_are_those_of_python(request, name, table, tmp_path):
     model = request.getfixturevalue(name)

@@ -74,6 +74,65 @@ def test_blocks_hold_the_records_of_the_csv_module(tmp_path_factory, cells, rows
     assert pd.concat([block.copied(["a", "b"]) for block in blocks]).to_numpy().tolist() == cells
 
 
+CELLS = [
+    "",
+    '""',
+    '" "',
+    "1",
+    "NA",
+    "a",
+    '"a,b"',
+    '"x\ny"',
+    '"\n"',
+    "\xa0",
+    "\x0c",
+    '"\x0c"',
+    "\x0b",
+    "\u2028",
+    "\ufeff",
+    '"q""q"',
+    " ",
+]
+
+
+@settings(max_examples=200)
+@given(data=st.data(), columns=st.integers(1, 3), chunk=st.sampled_from([1, 2, 3, 100]))
+def test_as_many_rows_come_out_as_the_csv_module_reads(tmp_path_factory, data, columns, chunk):
+    """Also of one column, whose empty cells are lines of quotes alone, and with spaces that are not blanks."""
+    cells = st.lists(st.sampled_from(CELLS), min_size=columns, max_size=columns)
+    lines = [",".join(row) for row in data.draw(st.lists(cells, max_size=12))]
+    text = "\n".join([",".join("abc"[:columns]), *lines]) + "\n"
+    blank = sum(not line.strip(" ") for line in lines)
+    records = [record for record in csv.reader(io.StringIO(text), skipinitialspace=True) if record not in ([], [""])]
+    quoted = sum(line == '""' for line in lines)  # the reader gives [""] for these and for lines of spaces
+    blocks = [
+        block.copied(list("abc"[:columns])) for block in open_source(written_anew(tmp_path_factory, text)).blocks(chunk)
+    ]
+    assert sum(map(len, blocks)) == len(records) - 1 + quoted
+    assert all(len(block) == chunk for block in blocks[:-1])
+    if columns == 1:
+        assert sum(map(len, blocks)) == len(lines) - blank
+    else:
+        assert [row for block in blocks for row in block.to_numpy().tolist()] == records[1:]
+
+
+def written_anew(tmp_path_factory, text):
+    return written(tmp_path_factory.mktemp("text") / "table.csv", text)
+
+
+def test_many_columns_are_read_in_a_time_linear_in_their_number(tmp_path, monkeypatch):
+    """Each block is parsed once, however many columns it has."""
+    parsed = []
+    reader = pd.read_csv
+    monkeypatch.setattr(pd, "read_csv", lambda *a, **k: parsed.append(1) or reader(*a, **k))
+    names = [f"x{place}" for place in range(300)]
+    path = written(tmp_path / "t.csv", "\n".join(",".join(row) for row in [names, ["1"] * 299 + ["a"], ["2"] * 300]))
+    source = open_source(path)
+    kinds = source.kinds(names)
+    assert len(parsed) == 1
+    assert [name for name, kind in kinds.items() if kind == "labels"] == ["x299"]
+
+
 def test_lines_are_those_of_the_file(tmp_path):
     path = written(tmp_path / "t.csv", 'a,b\n\n1,"x\ny"\n2,z\n\n\n3,"q"\n')
     for rows in (1, 2, 9):

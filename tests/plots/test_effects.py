@@ -239,3 +239,24 @@ def test_no_global_state_is_touched():
     before = dict(mpl.rcParams)
     effect_curve(effect(fitted(), "age"))
     assert dict(mpl.rcParams) == before
+
+
+DOLLARS = "100% $_ or 20% $"
+
+
+def test_names_are_drawn_as_they_are_also_with_dollar_signs_and_backslashes(tmp_path):
+    names = [DOLLARS, r"$\frac$", "^$_$"]
+    model = fitted()
+    shown = [replace(effect(model, "dose"), feature=name) for name in names]
+    labels = [plain(np.arange(3.0), grid=names, categorical=True)]
+    bars_of = importance(model)
+    figures = [
+        effect_curves(shown, unit=DOLLARS),
+        effect_curves(labels, unit=DOLLARS),
+        importance_bars(replace(bars_of, names=[DOLLARS] * len(bars_of.names)), unit=DOLLARS),
+    ]
+    for figure in figures:
+        style.save(figure, tmp_path / "p.png")
+        drawn = [text for text in figure.findobj(mpl.text.Text) if "$" in text.get_text()]
+        assert drawn
+        assert not any(text.get_parse_math() for text in drawn)

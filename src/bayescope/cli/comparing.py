@@ -13,11 +13,11 @@ from bayescope.cli.comparable import check_comparable
 from bayescope.cli.opening import open_source
 from bayescope.cli.show import show
 from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.cli.writing import check_files
 from bayescope.comparison import Comparison, compare
 from bayescope.comparison.comparison import FILES
 from bayescope.errors import BayescopeWarning, InputError, MissingDependencyError
 from bayescope.estimators import BayesianLogisticRegression
-from bayescope.files import usable_folder
 from bayescope.report import write_comparison
 
 REPORT = "report.html"
@@ -52,7 +52,7 @@ def compare_table(path: Path, out: Path | None, settings: CompareSettings) -> No
             written.
     """
     if out is not None:
-        usable_folder("--out", out, (*FILES, REPORT))
+        check_files(out, (*FILES, REPORT), path)
     template = BayesianLogisticRegression(
         link=settings.link,
         prior_precision=_prior_precision(settings.prior_precision),

@@ -18,8 +18,9 @@ from bayescope.additive.effects import Effect, Surface
 from bayescope.cli.answer import answer
 from bayescope.cli.header import hint, split_names
 from bayescope.cli.loading import load_model
+from bayescope.cli.writing import check_files
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.files import staged, usable_folder
+from bayescope.files import staged
 from bayescope.plots import style
 from bayescope.progress import progress_bar
 
@@ -57,7 +58,7 @@ def draw_effects(model: Path, out: Path, settings: EffectSettings) -> None:
         UnsupportedError: if the model is none whose effects add up.
         InputError: if there is no such feature, or the folder cannot be written to.
     """
-    usable_folder("--out", out, FILES)
+    check_files(out, FILES, model)
     checks.fraction("--level", settings.level)
     estimator, table = load_model(model)
     if not hasattr(estimator, "effects"):

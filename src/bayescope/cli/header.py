@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 
@@ -42,7 +43,7 @@ def check_header(name: str, header: Sequence[str], separator: str | None = None)
             f"{name}: expected a name for every column, got none for column {', '.join(unnamed[:SHOWN])}. "
             "Name it, or drop it if it is a row index (pandas: to_csv(index=False))."
         )
-    twice = sorted({title for title in header if header.count(title) > 1})
+    twice = sorted(title for title, times in Counter(header).items() if times > 1)
     if twice:
         raise InputError(f"{name}: expected each column name once, got {listed(twice)} more than once. Rename or drop.")
 

@@ -7,7 +7,7 @@ import io
 import re
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -22,6 +22,8 @@ from bayescope.errors import InputError
 
 # A whole number as it reads after a detour through floating point.
 DETOUR = re.compile(r"(-?\d+)\.0+")
+# The kinds of NumPy's types that hold numbers. They are asked for first, since a table may have very many columns.
+NUMBERS = "iuf"
 
 
 @final
@@ -63,8 +65,9 @@ class TextSource:
         """Columns whose cells are all numbers or missing are numeric, all others hold labels."""
         numeric = list(names)
         for block in self._text_blocks(ROWS):
-            numeric = [name for name in numeric if name in block.numeric(numeric)]
-        return {name: "numeric" if name in numeric else "labels" for name in names}
+            numeric = block.numeric(numeric)
+        found = set(numeric)
+        return {name: "numeric" if name in found else "labels" for name in names}
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[TextBlock]:
         """The rows in order; all but the last block have as many as asked for."""
@@ -122,10 +125,10 @@ class Records:
 
     def _first(self) -> list[str]:
         lines, _ = self._cut(1)
-        header = next(filter(_filled, csv.reader(lines, delimiter=self._separator, skipinitialspace=True)), None)
-        if header is None:
+        first = next(_records(lines, self._separator), None)
+        if first is None:
             raise InputError(f"{self._name}: expected a header and rows, got an empty file. Give a table with data.")
-        return header
+        return first[0]
 
     def _cut(self, rows: int) -> tuple[list[str], int]:
         """The lines of the next records, and how many records these are."""
@@ -137,7 +140,7 @@ class Records:
                 break
             lines += more
             quoted = any('"' in line for line in more)
-            records += sum(not self._blank(line) for line in more)
+            records += sum(not _blank(line, self._separator) for line in more)
         if quoted:
             lines, records = self._whole(lines, rows)
         self._check_characters(lines)
@@ -163,15 +166,13 @@ class Records:
                 taken.append(line)
                 yield line
 
-        records, begin = 0, 1
+        records = 0
         try:
-            for record in csv.reader(told(), delimiter=self._separator, skipinitialspace=True):
-                if _filled(record):
-                    records += 1
-                    if self.header and len(record) != len(self.header):
-                        self._refuse_width(begin, len(record), end=len(taken))
-                begin = len(taken) + 1
-                if records >= rows and len(taken) >= len(lines):
+            for record, begin, end in _records(told(), self._separator):
+                records += 1
+                if self.header and len(record) != len(self.header):
+                    self._refuse_width(begin, len(record), end=end)
+                if records >= rows and end >= len(lines):
                     break
         except csv.Error as error:
             raise InputError(
@@ -184,7 +185,7 @@ class Records:
         expected = len(self.header) - 1
         for place, line in enumerate(lines, 1):
             found = line.count(self._separator)
-            if found != expected and not self._blank(line):
+            if found != expected and not _blank(line, self._separator):
                 self._refuse_width(place, found + 1)
 
     def _refuse_width(self, place: int, found: int, *, end: int | None = None) -> NoReturn:
@@ -214,9 +215,6 @@ class Records:
                     f"{self._name}: line {line}: expected text in UTF-8, got the byte {byte:#x}, which is none. "
                     "Save the table as UTF-8 text."
                 ) from None
-
-    def _blank(self, line: str) -> bool:
-        return not line.strip(" \n" if self._separator == "\t" else " \t\n")
 
 
 @final
@@ -260,26 +258,28 @@ class TextBlock:
         """Columns as text, cell by cell as they stand."""
         return self._parsed(list(names), dtype=str, keep_default_na=False, na_values=[])
 
-    def numeric(self, names: Sequence[str]) -> set[str]:
+    def numeric(self, names: Sequence[str]) -> list[str]:
         """Those of the columns whose cells are all numbers or missing."""
         frame = self._parsed(list(names))
-        return {name for name in names if not _no_number(frame[name]).any()}
+        types = dict(frame.dtypes)
+        return [name for name in names if types[name].kind in NUMBERS or not _no_number(frame[name]).any()]
 
     def place(self, row: int) -> str:
         """The line that a record ends in."""
-        reader = csv.reader(self.lines, delimiter=self.separator, skipinitialspace=True)
-        places = (reader.line_num for record in reader if _filled(record))
-        return f"line {self.first - 1 + next(islice(places, row, None))}"
+        _, _, end = next(islice(_records(self.lines, self.separator), row, None))
+        return f"line {self.first - 1 + end}"
 
     def _parsed(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
         if not names:
             return pd.DataFrame(index=range(self.rows))
         given = {"na_values": list(self.missing), **options}
+        # The blank line keeps pandas from taking a byte order mark in the first cell for that of a file.
+        text = io.StringIO("".join(["\n", *self.lines]))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)
                 return pd.read_csv(
-                    io.StringIO("".join(self.lines)), sep=self.separator, header=None, names=list(self.header),
+                    text, sep=self.separator, header=None, names=list(self.header),
                     usecols=list(names), index_col=False, skipinitialspace=True, low_memory=False, **given,
                 )  # fmt: skip
         except pd.errors.ParserError as error:
@@ -319,23 +319,44 @@ def labels(column: pd.Series) -> np.ndarray:
     return kept[codes]  # the code of what is missing is −1: the last place, which holds None
 
 
-def _filled(record: Sequence[str]) -> bool:
-    """Whether a record is no blank line."""
-    return len(record) > 1 or bool(record and record[0].strip())
+def _records(lines: Iterable[str], separator: str) -> Iterator[tuple[list[str], int, int]]:
+    """The records of some lines but for blank lines, each with the numbers of its first and last line, from 1."""
+    line = ""
+
+    def passed() -> Iterator[str]:
+        nonlocal line
+        for each in lines:
+            line = each
+            yield each
+
+    reader = csv.reader(passed(), delimiter=separator, skipinitialspace=True)
+    end = 0
+    for record in reader:
+        begin, end = end + 1, reader.line_num
+        # A cell of "" is a value, missing or not, where a line of spaces is none: the reader gives the same for both.
+        if end > begin or not _blank(line, separator):
+            yield record, begin, end
+
+
+def _blank(line: str, separator: str) -> bool:
+    """Whether a line holds nothing but spaces, and tabs where these separate nothing: pandas reads no row there."""
+    return not line.strip(" \n" if separator == "\t" else " \t\n")
 
 
 def _no_number(column: pd.Series) -> np.ndarray:
     """Whether a cell is there and is no number: truth values are none."""
+    if column.dtype.kind in NUMBERS:
+        return np.zeros(len(column), dtype=bool)
     present = column.notna().to_numpy()
     if pd.api.types.infer_dtype(column, skipna=True) == "boolean":
         return present
-    if pd.api.types.is_numeric_dtype(column):
-        return np.zeros(len(column), dtype=bool)
     return present & np.isnan(_floats(column, errors="coerce"))
 
 
 def _floats(column: pd.Series, **options: Any) -> np.ndarray:
     """`pd.to_numeric` as float64, which fails where pandas has read whole numbers beyond the largest float."""
+    if column.dtype.kind in NUMBERS:
+        return column.to_numpy(dtype=np.float64)
     try:
         return np.asarray(pd.to_numeric(column, **options), dtype=np.float64)
     except OverflowError:

@@ -126,7 +126,12 @@ def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> 
         _check_feature(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
     return TrainingTable(
         source=source.name,
-        features=pd.DataFrame({name: pd.Series(columns[name], dtype=columns[name].dtype) for name in names}),
+        features=pd.DataFrame(
+            {  # pandas would make text of objects
+                name: columns[name] if kinds[name] == "numeric" else pd.Series(columns[name], dtype=object)
+                for name in names
+            }
+        ),
         kinds={name: kinds[name] for name in names},
         target=target,
         weights=weights,

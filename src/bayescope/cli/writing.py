@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol, final
@@ -12,9 +12,11 @@ from typing import IO, Any, Protocol, final
 import pandas as pd
 
 from bayescope import checks
+from bayescope.cli.dataset import several
 from bayescope.cli.opening import COMPRESSED, STANDARD, separator_of
 from bayescope.errors import InputError
 from bayescope.files import staged, usable_folder
+from bayescope.tables.sources import files_of
 
 
 class Sink(Protocol):
@@ -25,20 +27,28 @@ class Sink(Protocol):
         ...
 
 
-def check_file(out: Path, *inputs: Path) -> None:
-    """Refuses a file that cannot be written, or is one of those that are read.
+def check_files(folder: Path, names: Sequence[str], *inputs: Path) -> None:
+    """Refuses files that cannot be written, or that are among those that are read.
 
     Args:
-        out: the file.
-        inputs: what is read.
+        folder: where they are to lie.
+        names: of the files.
+        inputs: what is read: files, directories, globs, or "-".
 
     Raises:
-        InputError: if it is one of the inputs or a folder, or lies in none that can be written to.
+        InputError: if one is read or is a folder, or the folder cannot be written to.
     """
-    usable_folder("--out", out.absolute().parent, [out.name])
-    for given in inputs:
-        if out.exists() and given.exists() and out.samefile(given):
-            raise InputError(f"--out: expected another file, got the one that is read, {given}. Name a new one.")
+    usable_folder("--out", folder, names)
+    there = [place for name in names if (place := folder / name).exists()]
+    for given in inputs if there else ():
+        for read in files_of(given) if several(given) else [given]:
+            if read.exists() and any(place.samefile(read) for place in there):
+                raise InputError(f"--out: expected another file, got the one that is read, {read}. Name a new one.")
+
+
+def check_file(out: Path, *inputs: Path) -> None:
+    """`check_files` of one file."""
+    check_files(out.absolute().parent, [out.name], *inputs)
 
 
 def check_out(out: Path, *inputs: Path) -> None:

@@ -78,7 +78,7 @@ def draw(name: str) -> Figure:
     Raises:
         OptionError: if there is no such picture; the message lists those that there are.
     """
-    with house():
+    with house(mathematics=True):
         return PICTURES[checks.choice("picture", name, PICTURES)].draw()
 
 
@@ -107,7 +107,7 @@ def draw_all(
     for done, name in enumerate(names):
         if progress is not None:
             progress(done, len(names), name)
-        with staged(folder) as stage, house(), one_thread():
+        with staged(folder) as stage, house(mathematics=True), one_thread():
             PICTURES[name].draw().savefig(stage / f"{name}.png")
     with staged(folder) as stage:
         (stage / INDEX).write_text(_index(folder), encoding="utf-8")

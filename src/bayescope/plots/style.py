@@ -109,9 +109,14 @@ def probability_scale() -> LinearSegmentedColormap:
 
 
 @contextmanager
-def house() -> Iterator[None]:
-    """Within the block matplotlib draws in the house style; its settings are put back at the end."""
-    with mpl.rc_context(_RC):  # type: ignore[arg-type]
+def house(*, mathematics: bool = False) -> Iterator[None]:
+    """Within the block matplotlib draws in the house style; its settings are put back at the end.
+
+    Args:
+        mathematics: whether text between dollar signs is typeset. The names of columns and classes are shown as they
+            are: "$" is a currency there, and what follows it no TeX.
+    """
+    with mpl.rc_context({**_RC, "text.parse_math": mathematics}):
         yield
 
 

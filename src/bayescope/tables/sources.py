@@ -57,7 +57,7 @@ def dataset_of(source: Any, *, truths: bool = True) -> Any:
             f"source: expected a path, a glob, a list of these or a pyarrow.dataset.Dataset, got {got}."
         )
     paths = [Path(one).expanduser() for one in each]
-    files = list(dict.fromkeys(path for one in paths for path in _files(one)))
+    files = list(dict.fromkeys(path for one in paths for path in files_of(one)))
     form = _format(files)
     base = _base(paths)
     options: dict[str, Any] = {} if base is None else {"partitioning": "hive", "partition_base_dir": base}
@@ -81,7 +81,7 @@ def broken(table: str, error: Exception) -> InputError:
     )
 
 
-def _files(path: Path) -> Iterator[Path]:
+def files_of(path: Path) -> Iterator[Path]:
     """The files that one path stands for, sorted; of a directory those whose suffix tells a table."""
     if path.is_file():
         yield path
