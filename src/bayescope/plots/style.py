@@ -116,7 +116,8 @@ def house(*, mathematics: bool = False) -> Iterator[None]:
         mathematics: whether text between dollar signs is typeset. The names of columns and classes are shown as they
             are: "$" is a currency there, and what follows it no TeX.
     """
-    with mpl.rc_context({**_RC, "text.parse_math": mathematics}):
+    settings: Any = {**_RC, "text.parse_math": mathematics}
+    with mpl.rc_context(settings):
         yield
 
 
