@@ -92,6 +92,7 @@ def predict(
     abstain: options.Abstain = None,
     keep: options.Keep = None,
     chunk_rows: options.ChunkRows = 65_536,
+    formulas: options.Formulas = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict every row of TABLE, with how sure the model is.
@@ -102,7 +103,7 @@ def predict(
     with exits():
         from bayescope.cli.predicting import PredictSettings, predict_table
 
-        predict_table(model, table, out, PredictSettings(level, abstain, keep or (), chunk_rows, as_json))
+        predict_table(model, table, out, PredictSettings(level, abstain, keep or (), chunk_rows, as_json, formulas))
 
 
 @app.command()
@@ -164,13 +165,14 @@ def effects(
     out: options.EffectsFolder,
     feature: options.Feature = None,
     level: options.BandLevel = 0.95,
+    formulas: options.Formulas = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Draw what an additive model learnt of each feature, each effect with its band."""
     with exits():
         from bayescope.cli.drawing_effects import EffectSettings, draw_effects
 
-        draw_effects(model, out, EffectSettings(feature or (), level, as_json))
+        draw_effects(model, out, EffectSettings(feature or (), level, as_json, formulas))
 
 
 @app.command()

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -114,4 +115,17 @@ def _tell(message: str) -> None:
 
 
 def _say(message: str) -> None:
-    typer.echo(f"bayescope: {' '.join(message.split())}", err=True)
+    typer.echo(f"bayescope: {printable(' '.join(message.split()))}", err=True)
+
+
+def printable(text: str) -> str:
+    r"""Text with an escape such as ``\x1b`` in the place of each character that steers a terminal or cannot be encoded.
+
+    Files and tables name columns, labels and models as they like: a terminal must not take these names for commands.
+    """
+    return "".join(letter.encode("unicode_escape").decode() if commands(letter) else letter for letter in text)
+
+
+def commands(letter: str) -> bool:
+    """Whether a character is no letter to look at: a control or format character, or a lone surrogate."""
+    return letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")

@@ -42,6 +42,15 @@ Missing = Annotated[
 Seed = Annotated[int, typer.Option(callback=_seed, help="Of everything random.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
 
+Formulas = Annotated[
+    bool,
+    typer.Option(
+        "--formulas",
+        help="Leave names and labels that begin with =, +, - or @ as they are. Spreadsheets take them for formulas, so "
+        "that text files have an apostrophe before them.",
+    ),
+]
+
 # --- fit --------------------------------------------------------------------------------------------------------------
 
 ModelFile = Annotated[

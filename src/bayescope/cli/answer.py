@@ -13,6 +13,8 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from bayescope_command.exits import commands, printable
+
 PIPED_WIDTH = 160  # a pipe has no width of its own; the whole table fits
 
 
@@ -36,12 +38,18 @@ def answer(facts: Mapping[str, Any], *shown: RenderableType | str, as_json: bool
         aside: whether the lines go to the error stream.
     """
     if as_json:
-        typer.echo(json.dumps(_plain(facts), ensure_ascii=False, indent=2))
+        text = json.dumps(_plain(facts), ensure_ascii=False, indent=2)
+        typer.echo("".join(json.dumps(letter)[1:-1] if commands(letter) else letter for letter in text))
         return
     console = stdout(aside=aside)
     for each in shown:
-        line = Text(_wrapped(each, console)) if isinstance(each, str) else each
+        line = shown_as_is(_wrapped(each, console)) if isinstance(each, str) else each
         console.print(line, soft_wrap=not console.is_terminal)
+
+
+def shown_as_is(text: str, style: str = "") -> Text:
+    """Text that may come from a file: its brackets are no markup, and its control characters are shown, not obeyed."""
+    return Text(printable(text), style=style)
 
 
 def _wrapped(line: str, console: Console) -> str:

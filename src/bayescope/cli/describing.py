@@ -7,10 +7,9 @@ from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from bayescope import storage
-from bayescope.cli.answer import answer
+from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.loading import check_model_file
@@ -44,7 +43,7 @@ def describe(path: Path, *, as_json: bool) -> None:
 
 def _lines(facts: dict[str, Any], table: FittedTable | None) -> list[RenderableType]:
     lines: list[RenderableType] = [
-        Text(f"{facts['model']}: {facts['kind']}", style="bold"),
+        shown_as_is(f"{facts['model']}: {facts['kind']}", "bold"),
         f"  {facts['bytes'] / 1e3:.0f} kB, saved by bayescope {facts['bayescope_version']}, file format "
         f"{facts['format_version']}; " + ", ".join(f"{name} {version}" for name, version in facts["packages"].items()),
     ]
@@ -66,5 +65,5 @@ def _columns(table: FittedTable) -> Table:
     for name, kind in table.kinds.items():
         labels = table.labels.get(name)
         told = "numbers" if kind == "numeric" else f"labels: {listed(labels or [])}"
-        shown.add_row(Text(f"  {name}"), Text(told))  # as they are: brackets in names are no markup
+        shown.add_row(shown_as_is(f"  {name}"), shown_as_is(told))
     return shown

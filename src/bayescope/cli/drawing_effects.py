@@ -15,10 +15,10 @@ from rich.text import Text
 
 from bayescope import checks, plots
 from bayescope.additive.effects import Effect, Surface
-from bayescope.cli.answer import answer
+from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.header import hint, split_names
 from bayescope.cli.loading import load_model
-from bayescope.cli.writing import check_files
+from bayescope.cli.writing import check_files, write_text
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.files import staged
 from bayescope.plots import style
@@ -39,11 +39,13 @@ class EffectSettings:
         features: whose effects; all by default, those that matter most first.
         level: the probability of the bands.
         as_json: whether to answer in JSON.
+        formulas: whether names that spreadsheets take for formulas stay as they are.
     """
 
     features: Sequence[str]
     level: float
     as_json: bool
+    formulas: bool = False
 
 
 def draw_effects(model: Path, out: Path, settings: EffectSettings) -> None:
@@ -76,13 +78,14 @@ def draw_effects(model: Path, out: Path, settings: EffectSettings) -> None:
         pairs = [pair for pair in estimator.pairs_ if set(pair) & set(names)]
         surfaces = [estimator.surface(*pair, level=settings.level) for pair in pairs]
     with staged(out) as stage:
-        pd.concat(map(_effect_rows, effects)).to_csv(stage / "effects.csv", index=False)
-        importance.as_frame().to_csv(stage / "importance.csv", index=False)
+        tables = {"effects": pd.concat(map(_effect_rows, effects)), "importance": importance.as_frame()}
+        if surfaces:
+            tables["pairs"] = pd.concat(map(_surface_rows, surfaces))
+        for name, table_rows in tables.items():
+            write_text(table_rows, stage / f"{name}.csv", formulas=settings.formulas)
         style.save(plots.importance(importance), stage / "importance.png")
         for name, figure in _pictures(effects, surfaces):
             style.save(figure, stage / f"{name}.png")
-        if surfaces:
-            pd.concat(map(_surface_rows, surfaces)).to_csv(stage / "pairs.csv", index=False)
         files = sorted(file.name for file in stage.iterdir())
     facts = {
         "folder": str(out),
@@ -163,7 +166,7 @@ def _lines(facts: dict[str, Any]) -> list[RenderableType]:
     for heading in [*(["of"] if several else []), "mean effect", f"{100 * facts['level']:g} % interval"]:
         table.add_column(Text(heading, style="dim"), justify="right", no_wrap=True)
     for term in facts["importance"][:SHOWN_TERMS]:
-        cells = [str(term["term"]), *([str(term["output"])] if several else [])]
+        cells = [shown_as_is(str(term[name])) for name in ("term", *(["output"] if several else []))]
         table.add_row(*cells, f"{term['mean']:.3g}", f"{term['low']:.3g} to {term['high']:.3g}")
     more = len(facts["importance"]) - SHOWN_TERMS
     return [

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bayescope.cli.answer import answer
+from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.checkpoints import Checkpoints
 from bayescope.cli.fit_settings import FitSettings
 from bayescope.cli.fitted_table import FittedTable
@@ -114,7 +114,7 @@ def lines_of_fit(facts: Facts) -> list[RenderableType]:
     because = f" (since {facts['task_because']}; --task decides otherwise)" if facts["task_because"] else ""
     columns = f"{facts['features']} features: {facts['numeric']} of numbers, {facts['labels']} of labels"
     lines: list[RenderableType] = [
-        Text(f"{facts['estimator']} of {facts['target']}", style="bold"),
+        shown_as_is(f"{facts['estimator']} of {facts['target']}", "bold"),
         f"  {what}{because}",
         f"  {facts['rows']} rows, {columns}",
     ]
@@ -128,7 +128,7 @@ def lines_of_fit(facts: Facts) -> list[RenderableType]:
         lines.append(f"  evidence lower bound {facts['elbo']:.2f}")
     if "terms" in facts:
         lines.append(f"  what matters most: {', '.join(facts['terms'][:TERMS])}")
-    lines += [Text(f"  note: {note}", style="yellow") for note in facts["notes"]]
+    lines += [shown_as_is(f"  note: {note}", "yellow") for note in facts["notes"]]
     return [*lines, f"wrote {facts['model']} ({facts['bytes'] / 1e3:.0f} kB, {facts['seconds']:.1f} s)", *_next(facts)]
 
 

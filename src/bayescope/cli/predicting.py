@@ -40,6 +40,7 @@ class PredictSettings:
         keep: columns to copy.
         chunk_rows: rows that are read at a time.
         as_json: whether to answer in JSON.
+        formulas: whether text that spreadsheets take for formulas stays as it is.
     """
 
     level: float
@@ -47,6 +48,7 @@ class PredictSettings:
     keep: Sequence[str]
     chunk_rows: int
     as_json: bool
+    formulas: bool = False
 
 
 @final
@@ -109,7 +111,7 @@ def predict_table(model: Path, path: Path, out: Path, settings: PredictSettings)
     table.check(source)
     keep = _kept(settings.keep, source)
     begun, count = time.perf_counter(), Count()
-    with sink(out) as written, progress_bar("predicting") as report:
+    with sink(out, formulas=settings.formulas) as written, progress_bar("predicting") as report:
         for block in source.blocks(chunk, list(dict.fromkeys([*table.kinds, *keep]))):
             for rows in _predicted(estimator, table, block, keep, settings, count):
                 written.write(rows)

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from bayescope.cli.answer import PIPED_WIDTH
+from bayescope.cli.answer import PIPED_WIDTH, shown_as_is
 from bayescope.comparison.columns import Column, best_cells, columns, written
 from bayescope.comparison.comparison import Comparison
 from bayescope.plots import style
@@ -28,7 +28,7 @@ def show(comparison: Comparison, console: Console) -> None:
         comparison: to be shown.
         console: to print to.
     """
-    console.print(Text(comparison.title, style="bold"))
+    console.print(shown_as_is(comparison.title, "bold"))
     every = columns(comparison.reference)
     whole = _table(comparison, every)
     if Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), whole).maximum <= console.width:
@@ -36,7 +36,7 @@ def show(comparison: Comparison, console: Console) -> None:
     else:
         console.print(_table(comparison, every[:FIRST_PART]), _table(comparison, every[FIRST_PART:]))
     for note in comparison.footnotes:
-        console.print(Text(note, style="dim"), soft_wrap=not console.is_terminal)
+        console.print(shown_as_is(note, "dim"), soft_wrap=not console.is_terminal)
 
 
 def _table(comparison: Comparison, shown: Sequence[Column]) -> Table:

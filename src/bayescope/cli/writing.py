@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Protocol, final
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from bayescope import checks
 from bayescope.cli.dataset import several
@@ -17,6 +21,9 @@ from bayescope.cli.opening import COMPRESSED, STANDARD, separator_of
 from bayescope.errors import InputError
 from bayescope.files import staged, usable_folder
 from bayescope.tables.sources import files_of
+
+# What a spreadsheet takes for a formula: text that begins like one, is no number, and not + or - alone.
+FORMULA = re.compile(r"(?![+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$)[=+\-@\t\r].", re.DOTALL)
 
 
 class Sink(Protocol):
@@ -70,18 +77,50 @@ def check_out(out: Path, *inputs: Path) -> None:
         checks.optional_package("pyarrow.parquet", extra="parquet")
 
 
+def write_text(
+    rows: pd.DataFrame, file: IO[str] | Path, separator: str = ",", *, formulas: bool, header: bool = True
+) -> None:
+    """Writes rows as delimited text, the numbers so that reading them gives the same number again.
+
+    Args:
+        rows: to write.
+        file: where to.
+        separator: between cells.
+        formulas: whether text that begins with one of =, +, -, @ stays as it is. Spreadsheets take it for a formula,
+            which may call programs and addresses, so that it is otherwise written behind an apostrophe.
+        header: whether to write the names of the columns.
+    """
+    text = {
+        name: column if formulas else column.map(_no_formula)
+        for name, column in rows.items()
+        if not is_numeric_dtype(column)
+    }
+    rows = pd.DataFrame({name: text.get(name, column) for name, column in rows.items()})
+    if not formulas:
+        rows = rows.rename(columns=_no_formula)
+    # The csv module quotes a carriage return only from Python 3.13 on, and readers take a bare one for the line's end.
+    returns = any("\r" in str(cell) for cell in chain(rows.columns, *text.values()))
+    quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
+    rows.to_csv(file, sep=separator, index=False, header=header, lineterminator="\n", quoting=quoting)  # type: ignore[call-overload]
+
+
+def _no_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell
+
+
 @contextmanager
-def sink(out: Path) -> Iterator[Sink]:
+def sink(out: Path, *, formulas: bool = False) -> Iterator[Sink]:
     """A place for rows: "-" is written to as they come, a file is there when the block ends, and not where it fails.
 
     Args:
         out: "-", or a file that ends in .csv, .tsv, .csv.gz, .tsv.gz or .parquet.
+        formulas: as for `write_text`.
 
     Raises:
         InputError: if the file cannot be written.
     """
     if str(out) == STANDARD:
-        yield Text(sys.stdout, ",")
+        yield Text(sys.stdout, ",", formulas=formulas)
         sys.stdout.flush()
         return
     separator = separator_of(out)
@@ -92,7 +131,7 @@ def sink(out: Path) -> Iterator[Sink]:
                 yield parquet
         else:
             with _opened(place) as file:
-                yield Text(file, separator)
+                yield Text(file, separator, formulas=formulas)
 
 
 @final
@@ -102,14 +141,15 @@ class Text:
     Args:
         file: to write to.
         separator: between cells.
+        formulas: as for `write_text`.
     """
 
-    def __init__(self, file: IO[str], separator: str) -> None:
-        self._file, self._separator, self._begun = file, separator, False
+    def __init__(self, file: IO[str], separator: str, *, formulas: bool) -> None:
+        self._file, self._separator, self._formulas, self._begun = file, separator, formulas, False
 
     def write(self, rows: pd.DataFrame) -> None:
-        """Adds rows; numbers are written so that reading them gives the same number again."""
-        rows.to_csv(self._file, sep=self._separator, index=False, header=not self._begun, lineterminator="\n")
+        """Adds rows."""
+        write_text(rows, self._file, self._separator, formulas=self._formulas, header=not self._begun)
         self._begun = True
 
 
