@@ -103,9 +103,20 @@ def contrasted(additive: Additive, values: Tensor, axis: int) -> Tensor:
 def intercept(additive: Additive, rows: int) -> tuple[Tensor, Jacobians]:
     """shift + scale · b, shape (C,), and its Jacobian for so many rows."""
     model = additive.model
-    value = model.shift + model.scale * additive.posterior.location[-model.outputs :]
     jacobian = contrasted(additive, torch.diag(model.scale), 0)
-    return contrasted(additive, value, 0), {len(model.terms): jacobian.expand(rows, -1, -1)}
+    return intercept_at(additive, additive.posterior.location), {len(model.terms): jacobian.expand(rows, -1, -1)}
+
+
+def intercept_at(additive: Additive, theta: Tensor) -> Tensor:
+    """shift + scale · b, shape (..., C), for weights of shape (..., P)."""
+    model = additive.model
+    return contrasted(additive, model.shift + model.scale * theta[..., -model.outputs :], -1)
+
+
+def at_draws(additive: Additive, block: Contributions, term: int, moves: Tensor) -> Tensor:
+    """The contributions of one of a block's terms, shape (n, C, S), at weights moved by (P, S) from the mode."""
+    moved = sum(jacobian @ moves[additive.model.indices[by]] for by, jacobian in block.jacobians[term].items())
+    return block.means[:, term, :, None] + moved
 
 
 def together(parts: Sequence[Jacobians]) -> Jacobians:

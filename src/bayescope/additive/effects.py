@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import Jacobians, covariance, position_of, read, together, variance
+from bayescope.additive.contributions import Jacobians, at_draws, covariance, position_of, read, together, variance
 from bayescope.additive.grids import Axis, Grid, has_no_value, rows_over, shares
 from bayescope.errors import InputError
 
@@ -219,6 +219,15 @@ def effect_covariance(
         start = stop
     joint, outputs = covariance(additive, together(placed))[0].numpy(), additive.model.outputs
     return joint if outputs == 1 else joint.reshape(total // outputs, outputs, total // outputs, outputs)
+
+
+def effect_draws(additive: Additive, feature: int, theta: Tensor) -> tuple[np.ndarray, Tensor]:
+    """The values of a feature that `effect` has by default, shape (n,), and its effects at S draws, shape (S, n, C)."""
+    axis = Axis.of(additive, feature, None, POINTS)
+    moves, term = (theta - additive.posterior.location).mT, position_of(additive, (axis.feature,))
+    found = [at_draws(additive, block, 0, moves) for block in read(additive, rows_over(additive, [axis]), [term])]
+    none = moves.new_empty(0, additive.model.outputs, moves.shape[1])
+    return axis.values, torch.cat([none, *found]).movedim(-1, 0)
 
 
 def width_of(level: float) -> float:

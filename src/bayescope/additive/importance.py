@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import Contributions, read, read_pair
+from bayescope.additive.contributions import Contributions, at_draws, read, read_pair
 from bayescope.additive.effects import UNIT, shown
 
 DRAWS = 1000
@@ -91,8 +91,7 @@ def importance(
     moves = torch.cat([torch.zeros_like(location)[None], moves]).mT
     total = torch.zeros(len(model.terms), model.outputs, moves.shape[1], dtype=torch.float64)
     for term, weights, block in _contributions(additive):
-        moved = sum(jacobian @ moves[model.indices[by]] for by, jacobian in block.jacobians[0].items())
-        total[term] += torch.tensordot(weights, (block.means[:, 0, :, None] + moved).abs(), 1)
+        total[term] += torch.tensordot(weights, at_draws(additive, block, 0, moves).abs(), 1)
     point, over = (part := total.movedim(-1, 0) / additive.seen.features[0].weights.sum())[0], part[1:]
     ends = torch.quantile(over, torch.tensor([tail, 1.0 - tail], dtype=torch.float64), dim=0)
     sd = over.std(0, correction=0)

@@ -13,7 +13,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.additive.additive import Additive, Options, fit_additive
-from bayescope.additive.effects import Effect, Surface, effect, surface
+from bayescope.additive.contributions import intercept_at
+from bayescope.additive.effects import Effect, Surface, effect, effect_draws, surface
 from bayescope.additive.explanation import Explanation, explain
 from bayescope.additive.fit import Schedule
 from bayescope.additive.gaps import with_gaps
@@ -32,6 +33,7 @@ from bayescope.estimators.table_targets import TableTargets
 from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
+from bayescope.posterior.arviz_groups import NamedDraws
 from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.tables import Column, TableEncoding
@@ -158,6 +160,19 @@ class AdditiveEstimator(PosteriorHolder):
         """How much each term moves the linear predictor over the rows that were fitted, with its uncertainty."""
         check_is_fitted(self)
         return self._named_outputs(importance(self.additive_, level=level))
+
+    def _model_rows(self, X: Any) -> Rows:
+        return self._encoded(self._known(X), None)
+
+    def _named_draws(self, theta: torch.Tensor) -> NamedDraws:
+        outputs = ["output"] if self._output_names else []
+        named = {"intercept": (outputs, _one(intercept_at(self.additive_, theta), outputs))}
+        coords: dict[str, Sequence[Any]] = {"output": list(self._output_names)} if outputs else {}
+        for feature, name in enumerate(self.additive_.encoding.names):
+            grid, effects = effect_draws(self.additive_, feature, theta.flatten(0, 1))
+            coords[f"{name}_value"] = grid.tolist()
+            named[name] = [f"{name}_value", *outputs], _one(effects.unflatten(0, theta.shape[:2]), outputs)
+        return NamedDraws(named, coords)
 
     @property
     def prior_precision_(self) -> dict[str, Precisions]:
@@ -318,6 +333,11 @@ class AdditiveEstimator(PosteriorHolder):
 def _told(groups: str, layers: Sequence[str], values: Sequence[float]) -> Precisions:
     alike = groups == "net" and len(set(values)) == 1
     return values[0] if alike else dict(zip(layers, values, strict=True))
+
+
+def _one(values: torch.Tensor, outputs: Sequence[str]) -> np.ndarray:
+    """As an array, without the last dimension where there is one output."""
+    return values.numpy() if outputs else values[..., 0].numpy()
 
 
 def _precision(value: Any) -> float | str:

@@ -14,7 +14,7 @@ from bayescope import checks
 from bayescope.estimators.inputs import InputMap
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
-from bayescope.posterior.arviz_groups import Groups, inference_data
+from bayescope.posterior.arviz_groups import NamedDraws
 
 # A summary shows so many coefficients, those furthest from 0 in standard deviations.
 SHOWN = 10
@@ -64,34 +64,25 @@ def coefficient_lines(table: pd.DataFrame) -> list[str]:
     return [heading, *(f"    {line}" for line in text)]
 
 
-def named_inference_data(groups: Groups, posterior: Posterior, inputs: InputMap, classes: Sequence[str]) -> Any:
-    """ArviZ's data with the flat weights of ``groups`` as the variables "weights" and "intercept".
+def coefficient_draws(theta: Tensor, posterior: Posterior, inputs: InputMap, classes: Sequence[str]) -> NamedDraws:
+    """Drawn flat weights, shape (chains, draws, P), as "weights" and "intercept".
 
     Args:
-        groups: as `Posterior.groups` returns them.
+        theta: the draws.
         posterior: of a linear model's weights.
         inputs: the map from tables to the model's inputs.
         classes: the names of the outputs, where there are several.
-
-    Raises:
-        MissingDependencyError: if ArviZ is not installed.
     """
     model = posterior.function
     assert isinstance(model, LinearModel)
-    theta = torch.from_numpy(groups["posterior"]["theta"])
     told = _at_zero(theta, model, inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
     told = told if classes else told[..., 0, :]
-    named = {"weights": told[..., : model.features]}
-    if model.bias:
-        named["intercept"] = told[..., -1]
     outputs = ["class"] if classes else []
-    dims = {"weights": [*outputs, "feature"], "intercept": outputs, "y": ["row"]}
-    coords: dict[str, list[Any]] = {"feature": list(inputs.names)}
-    if classes:
-        coords["class"] = list(classes)
-    if "observed_data" in groups:
-        coords["row"] = list(range(len(groups["observed_data"]["y"])))
-    return inference_data(groups | {"posterior": named}, dims=dims, coords=coords)
+    named = {"weights": ([*outputs, "feature"], told[..., : model.features])}
+    if model.bias:
+        named["intercept"] = (outputs, told[..., -1])
+    coords: dict[str, Sequence[Any]] = {"feature": list(inputs.names)}
+    return NamedDraws(named, coords | ({"class": list(classes)} if classes else {}))
 
 
 def _at_zero(theta: Tensor, model: LinearModel, centre: np.ndarray | None) -> Tensor:

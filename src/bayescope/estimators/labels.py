@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, column_or_1d
+from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.estimators.reading import detached
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 
 
@@ -122,6 +122,20 @@ def one_class(y: Any, rows: int) -> np.ndarray:
     return np.asarray(flat)
 
 
+def class_codes(y: Any, rows: int, classes: np.ndarray) -> np.ndarray:
+    """The code of each row's label, shape (N,).
+
+    Raises:
+        InputError: if there is not one for each row, or one is none of the classes.
+    """
+    labels = one_class(y, rows)
+    codes = pd.Index(classes).get_indexer(labels)
+    if (codes < 0).any():
+        stranger = labels[int(np.argmin(codes))]
+        raise InputError(f"y: expected labels among the fitted classes {classes.tolist()}, got {stranger!r}.")
+    return np.asarray(codes)
+
+
 def _check_classes(labels: np.ndarray) -> None:
     """scikit-learn's check, which fails at labels that have no order.
 
@@ -202,7 +216,7 @@ def _refuse_constant(codes: np.ndarray, names: np.ndarray) -> None:
 
 def _array(y: Any, rows: int) -> np.ndarray:
     """Targets as an array of one or two dimensions, a row for each row of the table."""
-    y = detached(y)
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
     dense = y.toarray() if hasattr(y, "toarray") else y
     array: np.ndarray = check_array(dense, ensure_2d=False, dtype=None, ensure_all_finite=False, input_name="y")
     if array.shape[0] != rows:

@@ -177,9 +177,6 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
     def _class_names(self) -> tuple[str, ...]:
         return ()
 
-    def _targets(self, y: Any, rows: int) -> np.ndarray:
-        return one_number(y, rows)
-
     def _refuse_few(self, rows: int) -> None:
         if isinstance(self.noise_variance, str):
             refuse_one_row(rows)

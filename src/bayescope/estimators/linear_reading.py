@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from bayescope import checks
-from bayescope.estimators.coefficients import coefficient_lines, coefficient_table, named_inference_data
+from bayescope.estimators.coefficients import coefficient_draws, coefficient_lines, coefficient_table
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.reading import BLOCK_NUMBERS, P, PosteriorHolder, generator_from
 from bayescope.posterior import DrawsPosterior
+from bayescope.posterior.arviz_groups import NamedDraws
 from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.tables.dataset import opened
@@ -92,40 +94,13 @@ class LinearEstimator(PosteriorHolder):
             return told
         return "\n".join([told, *coefficient_lines(self.coefficients())])
 
-    def to_arviz(
-        self, *, data: tuple[Any, Any] | None = None, draws: int = 1000, generator: torch.Generator | int | None = None
-    ) -> Any:
-        """Draws of the named coefficients as ArviZ's ``InferenceData``, from its version 1 on a ``DataTree``.
-
-        The group ``posterior`` has ``weights`` along "feature" and ``intercept``, of several classes each along "class"
-        first; ``sample_stats`` has what a sampler reports.
-
-        Args:
-            data: (X, y), a table and its targets; with it each row's log likelihood stands in ``log_likelihood``, y
-                drawn at each draw of the weights in ``posterior_predictive``, and y itself in ``observed_data``, all
-                along "row". Labels are the codes 0…K−1 of ``classes_``.
-            draws: how many, for posteriors that are not draws themselves.
-            generator: a ``torch.Generator`` or an int; ``random_state`` by default.
-
-        Raises:
-            MissingDependencyError: if ArviZ is not installed.
-            InputError: if the data cannot be used.
-        """
-        check_is_fitted(self)
-        source = generator_from(self.random_state) if generator is None else generator
-        if data is not None:
-            data = data[0], self._targets(data[1], len(data[0]))
-        groups = self.posterior_.groups(data, draws, source)
-        return named_inference_data(groups, self.posterior_, self._inputs, self._class_names)
+    def _named_draws(self, theta: Tensor) -> NamedDraws:
+        return coefficient_draws(theta, self.posterior_, self._inputs, self._class_names)
 
     @property
     @abstractmethod
     def _class_names(self) -> tuple[str, ...]:
         """Of the outputs of f, where there are several."""
-
-    @abstractmethod
-    def _targets(self, y: Any, rows: int) -> np.ndarray:
-        """The targets of so many rows as the likelihood takes them."""
 
     def _origin(self) -> Origin:
         """What the model's inputs are measured from: the default prior of an intercept is about f at their means."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, final
 
 import numpy as np
-import pandas as pd
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -288,19 +287,6 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
     @property
     def _class_names(self) -> tuple[str, ...]:
         return tuple(map(str, self.classes_.tolist())) if len(self.classes_) > 2 else ()
-
-    def _targets(self, y: Any, rows: int) -> np.ndarray:
-        """The code of each label.
-
-        Raises:
-            InputError: if a label is none of ``classes_``.
-        """
-        labels = one_class(y, rows)
-        codes = pd.Index(self.classes_).get_indexer(labels)
-        if (codes < 0).any():
-            stranger = labels[int(np.argmin(codes))]
-            raise InputError(f"y: expected labels among the fitted classes {self.classes_.tolist()}, got {stranger!r}.")
-        return codes
 
     def _likelihood(self, classes: int) -> tuple[Likelihood, int]:
         """p(y∣f) and how many outputs f has."""

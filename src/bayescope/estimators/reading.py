@@ -17,7 +17,9 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputTypeError, UndefinedQuantityError
+from bayescope.estimators.labels import class_codes, numbers
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
+from bayescope.posterior.arviz_groups import NamedDraws, inference_data
 from bayescope.predictive import Predictive
 from bayescope.storage import save
 
@@ -39,6 +41,7 @@ class PosteriorHolder(BaseEstimator):  # type: ignore[misc]
     """What every fitted estimator tells of its posterior, and how it is saved."""
 
     posterior_: Posterior
+    random_state: Any
 
     def save(self, path: str | Path, *, metadata: Mapping[str, Any] | None = None) -> Path:
         """Writes the fitted estimator into one file, from which `bayescope.load` has it again: answers to the last bit.
@@ -65,6 +68,55 @@ class PosteriorHolder(BaseEstimator):  # type: ignore[misc]
         """How the posterior was made, with the prior and its units."""
         check_is_fitted(self)
         return self.posterior_.summary()
+
+    def to_arviz(
+        self, *, data: tuple[Any, Any] | None = None, draws: int = 1000, generator: torch.Generator | int | None = None
+    ) -> Any:
+        """Draws as ArviZ's ``InferenceData``, from its version 1 on a ``DataTree``.
+
+        The group ``posterior`` has, for a linear model, ``weights`` along "feature" and ``intercept``, of several
+        classes each along "class" first; for an additive one ``intercept`` and the effect of each feature, by its name,
+        along the values of `effects`; for a network all ``weights`` in one row, which have no meaning one by one.
+        ``sample_stats`` has what a sampler reports.
+
+        Args:
+            data: (X, y), a table and its targets; with it each row's log likelihood stands in ``log_likelihood``, y
+                drawn at each draw of the weights in ``posterior_predictive``, and y itself in ``observed_data``, all
+                along "row". Labels are the codes 0…K−1 of ``classes_``. f is the one of `predict_distribution`: where
+                that linearises a model, it is linear in the weights.
+            draws: how many, for posteriors that are not draws themselves.
+            generator: a ``torch.Generator`` or an int; ``random_state`` by default.
+
+        Raises:
+            MissingDependencyError: if ArviZ is not installed.
+            InputError: if the data cannot be used.
+            UndefinedQuantityError: if the posterior draws functions and no weights.
+        """
+        check_is_fitted(self)
+        source = generator_from(self.random_state) if generator is None else generator
+        if data is not None:
+            data = self._model_rows(data[0]), self._targets(data[1], len(data[0]))
+        groups = self.posterior_.groups(data, draws, source)
+        named = self._named_draws(torch.from_numpy(groups["posterior"]["theta"]))
+        dims = {name: list(along) for name, (along, _) in named.variables.items()}
+        coords = dict(named.coords)
+        if "observed_data" in groups:
+            dims["y"], coords["row"] = ["row"], list(range(len(groups["observed_data"]["y"])))
+        variables = {name: values for name, (_, values) in named.variables.items()}
+        return inference_data(groups | {"posterior": variables}, dims=dims, coords=coords)
+
+    def _model_rows(self, X: Any) -> Any:
+        """A table as the posterior takes it."""
+        return X
+
+    def _targets(self, y: Any, rows: int) -> np.ndarray:
+        """The targets of so many rows as the likelihood takes them."""
+        classes = None if getattr(self, "_multilabel", False) else getattr(self, "classes_", None)
+        return numbers(y, rows) if classes is None else class_codes(y, rows, classes)
+
+    def _named_draws(self, theta: Tensor) -> NamedDraws:
+        """Drawn weights (chains, draws, P) by the names that mean something."""
+        return NamedDraws({"weights": (["weight"], theta.numpy())}, {})
 
     @property
     def log_evidence_(self) -> float:
@@ -114,11 +166,6 @@ def generator_from(random_state: Any) -> torch.Generator:
             f"random_state: expected an int, a numpy.random.RandomState or None, got {random_state!r}."
         ) from None
     return checks.generator(int(source.randint(2**31 - 1)))
-
-
-def detached(value: Any) -> Any:
-    """A tensor as an array, without its graph; anything else as it is."""
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
 
 
 def as_tensor(table: np.ndarray) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,13 @@ from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 
 Groups = dict[str, dict[str, np.ndarray]]
+
+
+class NamedDraws(NamedTuple):
+    """Variables by name, each with the names of its dimensions after those of chains and draws; and coordinates."""
+
+    variables: Mapping[str, tuple[Sequence[str], np.ndarray]]
+    coords: Mapping[str, Sequence[Any]]
 
 
 def row_groups(

@@ -150,9 +150,11 @@ class GaussianPosterior(Posterior):
         return Answer(joined, f"{note}, {rest}", shape, TopLatent(joined, columns, classes, together.chosen))
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        linearized = self.method == "linearized"
-        read, x = LinearizedModel(function, self.location) if linearized else function, function.inputs(x)
+        read, x = self._at_draws(function), function.inputs(x)
         return torch.cat([read.forward(x, some) for some in self._drawn(n, generator)])
+
+    def _at_draws(self, function: Model) -> Model:
+        return LinearizedModel(function, self.location) if self.method == "linearized" else function
 
     def _as_prior(self) -> Prior:
         return Prior(self.precision, self.location)

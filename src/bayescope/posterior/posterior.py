@@ -467,7 +467,11 @@ class Posterior(ABC):
         if self.function is None or self.likelihood is None:
             raise UndefinedQuantityError("to_arviz: the posterior of a log density has no rows. Pass no data.")
         x = self.function.inputs(self._rows(data[0]).values)
-        return groups | row_groups(theta, x, data[1], self.function, self.likelihood, source)
+        return groups | row_groups(theta, x, data[1], self._at_draws(self.function), self.likelihood, source)
+
+    def _at_draws(self, function: Model) -> Model:
+        """The model as drawn weights are read by default."""
+        return function
 
 
 def has_tensors(x: Any) -> bool:
