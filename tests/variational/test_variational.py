@@ -8,15 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope.errors import ConvergenceWarning
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.laplace.laplace import laplace
 from bayescope.layers import LinearVariational, kl
 from bayescope.likelihoods import Gaussian
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
-from bayescope.training import fit_map
+from bayescope.training import convergence, fit_map
 from bayescope.variational import variational
-from tests.training.toys import classes, line, perceptron
+from tests.training.toys import classes, line, perceptron, seeded
 from tests.variational.toys import GAUSSIAN, network, regression, seeded_draws
 
 DENSE = Prior(DensePrecision(torch.tensor([[3.0, 1.0, 0.5], [1.0, 2.0, 0.2], [0.5, 0.2, 4.0]])), [0.5, 0.0, -1.0])
@@ -219,3 +220,15 @@ def test_condition_on_more_data() -> None:
     )  # fmt: skip
     more = field.condition((problem.x[20:], problem.y[20:]))
     assert bool((more.precision.diagonal() > field.precision.diagonal()).all())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_bound_that_prunes_the_network_warns(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fifty units of which forty rows pay for few: the network without a Gaussian predicts far better."""
+    monkeypatch.setattr(convergence, "FEWEST_CYCLES", 2)
+    monkeypatch.setattr(convergence, "GAIN", 1e3)  # ended there, in 300 steps
+    data = classes(40, seed=seed)
+    options: dict[str, Any] = {"likelihood": "bernoulli", "lr": 0.03, "generator": 0, "progress": False}
+    with pytest.warns(ConvergenceWarning, match="likely worse than the plain network's.*bs.laplace"):
+        variational(perceptron(hidden=50), data, **options)
+    variational(seeded(0, (nn.Linear, (2, 1))).double(), data, **options)  # warnings are errors

@@ -66,6 +66,7 @@ def train(
         watch = Validation.of(network.module, held_out, objective, patience)
     trained: nn.Module = network.module if noise is None else noise
     outcome = replace(training, module=trained).run(objective, watch, {"fit": "mc_dropout"})
+    outcome.warn()
     network.settle()
     behind = list(rates) or [f"{name}.weight" for name in network.learnt]
     return outcome, {

@@ -86,7 +86,7 @@ def ensemble(
         what was found until then.
 
     Warns:
-        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
+        ConvergenceWarning: if the training has not converged after its last epoch, as `fit_map` says.
 
     Raises:
         ConvergenceError: if a loss stops being a finite number.
@@ -124,6 +124,7 @@ def ensemble(
         settings, data, weights, prior_precision, epochs, optimizer, schedule, validation, patience, path, bootstrap
     )
     found = trained(common, modules, seeds, side_by_side)
+    any(outcome.warn() for outcome in found.outcomes)  # of the first that has not converged
     notes = _notes(found, seeds, bootstrap=bootstrap) if epochs != 0 else _as_given(found)
     return _posterior(found, notes, settings(0, None).likelihood, None if epochs == 0 else found.prior)
 

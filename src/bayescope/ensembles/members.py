@@ -237,7 +237,7 @@ def _outcome_of(outcome: Outcome, best: ValidationOfEach | None, member: int) ->
     kept = last if best is None or not best.kept[member] else min(int(best.kept[member]), last)
     ended = "no better validation" if best is not None and bool(best.ended[member]) else outcome.ended
     trace = {"loss": [losses[member] for losses in outcome.trace.get("losses", [])[:last]]}
-    return Outcome(trace, last, kept, ended)
+    return dataclasses.replace(outcome, trace=trace, epochs=last, kept=kept, ended=ended)
 
 
 def _joined(traces: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:

@@ -88,10 +88,12 @@ def fit_map(
         A posterior with all mass on those weights. ``.model`` is the trained network; ``.trace`` has lists of "loss",
         "nll" and "penalty", and of "validation_nll" where there is a validation, all sums over rows. After Ctrl-C it
         is what was found until then, and the summary says so. The summary has the last loss, and whether it has come
-        to rest: its means over the last tenth of the epochs and the tenth before agree to 0.1 %.
+        to rest.
 
     Warns:
-        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
+        ConvergenceWarning: if the training has not converged after its last epoch: ``epochs=None`` at the end of its
+            budget, or eight or more whose last quarter has a mean loss below the second quarter's by more than
+            0.25 nats and 0.005 nats a row, and by more than three standard errors.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.
@@ -114,6 +116,7 @@ def fit_map(
         if validation is not None:
             watch = Validation.of(training.module, training.held_out(validation), objective, patience)
         outcome = training.run(objective, watch, {"fit": "map"})
+        outcome.warn()
         function = training.function()
     advice = "Train for more epochs" + (
         "." if settings.choice.values else ", or a small network with optimizer='lbfgs'."

@@ -33,9 +33,9 @@ from bayescope.training.watch import Watch
 # Shorter runs show no bar, and nobody reads one faster than this.
 PATIENCE_SECONDS = 2.0
 REFRESH_SECONDS = 0.1
-# The loss is at rest where its means over the last tenth of the epochs and the tenth before differ by no more than this
-# share of it.
-REST = 1e-3
+# A training of a given number of epochs, `TOLD` at least, is at rest where its second half has lowered the loss, a mean
+# over a quarter of the epochs, by at most so many nats and nats a row, or by so many standard errors.
+REST, REST_A_ROW, ERRORS, TOLD = 0.25, 5e-3, 3.0, 8
 # Why a training ended, where it did before its last epoch.
 STOPPED, CONVERGED = "no better validation", "convergence"
 
@@ -50,6 +50,7 @@ class Outcome:
         epochs: how many were completed, those before a checkpoint included.
         kept: after which epoch the weights are those that are returned.
         ended: why it ended: "all epochs", "no better validation", "convergence" or "an interrupt".
+        rows: N.
         left: how many nats were left to gain at the end; ``None`` where nobody knows.
         converged: whether that is little; ``None`` where the caller counted the epochs.
     """
@@ -58,6 +59,7 @@ class Outcome:
     epochs: int
     kept: int
     ended: str
+    rows: int = 0
     left: float | None = None
     converged: bool | None = None
 
@@ -67,20 +69,31 @@ class Outcome:
         why = "" if self.ended == "all epochs" else f", ended by {self.ended}"
         return f"{self.epochs} epochs{why}{kept}"
 
-    def warn(self) -> None:
-        """Warns of a training that ended before it converged, where it was to train until then.
+    def warn(self, advice: str = "Leave epochs= out to train until it converges, or give more of them.") -> bool:
+        """Warns of a training that came to its last epoch before it converged.
+
+        Args:
+            advice: what to do if the caller counted the epochs.
+
+        Returns:
+            Whether it did.
 
         Warns:
             ConvergenceWarning: with what may be left to gain.
         """
-        if self.converged is False and self.ended == "all epochs":
-            left = "" if self.left is None else f": about {self.left:.3g} nats may be left to gain"
-            warn_once(
-                "This posterior's predictions may be worse than the network allows: the training has not converged "
-                f"after {self.epochs:,} epochs{left}. Give epochs= for a longer one, standardise the inputs, or go on "
-                "from its .model.",
-                ConvergenceWarning,
-            )
+        if self.ended != "all epochs" or self.kept < self.epochs or self._at_rest() is not False:
+            return False
+        told = "" if self.left is None else f": about {self.left:.3g} nats may be left to gain"
+        if self.converged is None:
+            told = f": {self._change()}"
+        else:
+            advice = "Give epochs= for a longer one, standardise the inputs, or go on from its .model."
+        warn_once(
+            "This posterior's predictions may be worse than the network allows: the training has not converged "
+            f"after {self.epochs:,} epochs{told}. {advice}",
+            ConvergenceWarning,
+        )
+        return True
 
     def loss(self) -> str:
         """The loss of the weights that are returned, and the two terms of a log joint."""
@@ -91,19 +104,31 @@ class Outcome:
 
     def rest(self, advice: str) -> str:
         """Whether the loss has come to rest at the weights that are returned, with what to do if not."""
-        if self.left is not None:
-            left = f"about {self.left:.2g} nats are left to gain"
-            return f"yes, {left}" if self.converged else f"no, {left}. {advice}"
-        losses = self.trace.get("loss", [])[: self.kept]
-        span = max(1, len(losses) // 10)
-        if len(losses) < 2 * span:
-            return f"unknown after {len(losses)} epoch{'s' * (len(losses) != 1)}. {advice}"
-        before, after = statistics.fmean(losses[-2 * span : -span]), statistics.fmean(losses[-span:])
-        share = abs(before - after) / max(1.0, abs(after))
-        over = "in the last epoch" if span == 1 else f"over the last {span} epochs"
-        if share <= REST:
-            return f"yes, the loss changed by {100 * share:.2g} % {over}"
-        return f"no, the loss {'fell' if after < before else 'rose'} by {100 * share:.2g} % {over}. {advice}"
+        rest = self._at_rest()
+        if rest is None:
+            return f"unknown after {self.kept} epoch{'s' * (self.kept != 1)}. {advice}"
+        told = self._change() if self.left is None else f"about {self.left:.2g} nats are left to gain"
+        return f"yes, {told}" if rest else f"no, {told}. {advice}"
+
+    def _at_rest(self) -> bool | None:
+        """Whether little is left to gain; ``None`` after a few epochs, of which nobody can tell."""
+        if self.converged is not None or self.kept < TOLD:
+            return self.converged
+        change, error = self._second_half()
+        return -change <= max(REST + REST_A_ROW * self.rows, ERRORS * error)
+
+    def _change(self) -> str:
+        change, error = self._second_half()
+        return (
+            f"the second half {'lowered' if change < 0 else 'raised'} the loss by {abs(change):.2g} ± {error:.1g} nats"
+        )
+
+    def _second_half(self) -> tuple[float, float]:
+        """By how much the mean loss of the last quarter is above that of the second one, and the standard error."""
+        losses, span = self.trace["loss"][: self.kept], self.kept // 4
+        before, after = losses[-3 * span : -2 * span], losses[-span:]
+        error = math.sqrt((statistics.pvariance(before) + statistics.pvariance(after)) / span)
+        return statistics.fmean(after) - statistics.fmean(before), error
 
 
 @final
@@ -183,7 +208,8 @@ class Loop:
         for parameter in self._module.parameters():
             parameter.grad = None
         pace = self._pace
-        return Outcome(self._trace, self._epoch, self._kept, self._ended or "all epochs", pace.left, pace.converged)
+        ended = self._ended or "all epochs"
+        return Outcome(self._trace, self._epoch, self._kept, ended, left=pace.left, converged=pace.converged)
 
     def _one_epoch(self, bar: _Bar, interrupts: Interrupts) -> None:
         self._module.train()

@@ -187,8 +187,8 @@ class _Elementwise:
     def add_gradient(self) -> None:
         with torch.no_grad():
             for parameter, precision, offset in self._terms:
-                if parameter.grad is None:  # not in use: the prior alone pulls it
-                    parameter.grad = torch.zeros_like(parameter)
+                # The prior alone pulls a parameter that no row uses, and rows of a table whose gradient is sparse.
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
                 parameter.grad.addcmul_(parameter, precision)
                 if offset is not None:
                     parameter.grad.sub_(offset)
@@ -205,7 +205,7 @@ class _Structured:
         pull = self._weights.unflat(-self._prior.gradient(theta) / self._rows)
         for name, parameter in self._weights.parameters(self._module).items():
             term = pull[name].to(parameter)
-            parameter.grad = term if parameter.grad is None else parameter.grad.add_(term)
+            parameter.grad = term if parameter.grad is None else parameter.grad.to_dense().add_(term)
 
 
 def _pull(prior: Prior, weights: Weights, module: nn.Module, rows: int) -> _Elementwise | _Structured:

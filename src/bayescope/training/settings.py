@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -90,7 +90,7 @@ class Settings:
         share_weights(module)
         with random_states(module, present().common_generator(self.generator)) as order:
             rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
-            if self.epochs is None and self.schedule is None and self.choice.automatic and _suits_lbfgs(module, rows):
+            if self.epochs is None and self.schedule is None and self.choice.automatic and suits_lbfgs(module, rows):
                 self.choice = OptimizerChoice("lbfgs", None, None)
                 rows = Minibatches(data, module, self.likelihood, None, order)
             yield Training(self, module, chosen_weights(module, weights, rows.few[0]), rows, order, inplace)
@@ -137,13 +137,12 @@ class Training:
         optimizer = settings.choice.make(objective.parameters)
         path = path_of_all(settings.checkpoint)
         known = {} if path is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
-        outcome = Loop(
+        found = Loop(
             self.module, objective, rows or self.rows, optimizer, values=settings.choice.values,
             pace=self._pace(optimizer, objective), watch=watch,
             checkpoint=Checkpoint(path, known), progress=settings.progress,
         ).run()  # fmt: skip
-        outcome.warn()
-        return outcome
+        return replace(found, rows=self.rows.rows)
 
     def _pace(self, optimizer: Optimizer, objective: Objective) -> Pace:
         settings, rows = self.settings, self.rows
@@ -176,7 +175,7 @@ class Training:
         return NetworkModel(module, self.weights, self.rows.outputs)
 
 
-def _suits_lbfgs(module: nn.Module, rows: Minibatches) -> bool:
+def suits_lbfgs(module: nn.Module, rows: Minibatches) -> bool:
     """Whether L-BFGS ends such a training soonest: few products a pass, and the same loss at each pass.
 
     Layers with buffers, such as batch norm, see other minibatches in training than in prediction; dropout draws.

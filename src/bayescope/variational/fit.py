@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,18 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
+from bayescope.errors import ConvergenceWarning, warn
 from bayescope.inference_mode import outside_inference_mode
+from bayescope.laplace.judgement import WORSE, Comparison
 from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.weighted import Weighted
 from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.processes import present
+from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
 from bayescope.training.optimizers import OptimizerChoice
-from bayescope.training.settings import Settings, Training
+from bayescope.training.settings import Settings, Training, suits_lbfgs
 from bayescope.training.watch import NoWatch, Watch
 from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, affordable, bound
 from bayescope.variational.families import Family
@@ -102,7 +107,10 @@ def fit(
         )  # fmt: skip
         outcome = _trained(options, held, training, family, start, objective) if options.epochs != 0 else NOT_TRAINED
         one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
-        return _posterior(start, family, objective, outcome, [] if one else precisions)
+        q = _posterior(start, family, objective, outcome, [] if one else precisions)
+        if outcome.converged is not None and sds is None:
+            _warn_if_worse(q, training, data, 1.0 if isinstance(prior_precision, str) else prior_precision)
+        return q
 
 
 def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], list[float]]:
@@ -129,7 +137,9 @@ def _trained(
     if held.validation is not None:
         rows = training.held_out(held.validation)
         watch = predictive_validation(training.module, training.weights, family, rows, objective, held.patience)
-    return replace(training, module=whole).run(objective, watch, options.facts())
+    outcome = replace(training, module=whole).run(objective, watch, options.facts())
+    outcome.warn()
+    return outcome
 
 
 def _posterior(
@@ -204,6 +214,46 @@ class Conditioning:
         )  # fmt: skip
 
 
+def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_precision: Any) -> None:
+    """Warns if q predicts training rows worse than the most probable network, where L-BFGS finds that in a moment.
+
+    A Gaussian of independent weights switches off units that cost more in KL(q∥p) than they explain, and the bound has
+    nothing better: of ten small tables it predicted new rows worse than the network on each that it was warned of.
+
+    Args:
+        q: the posterior.
+        training: the rows.
+        data: the same, as they were given.
+        prior_precision: of the network; where it is learnt, that which the learning started from.
+
+    Warns:
+        ConvergenceWarning: with both log losses.
+    """
+    likelihood, rows = q.likelihood, training.rows
+    if present().count > 1 or isinstance(likelihood, Weighted) or not suits_lbfgs(training.module, rows):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it is a baseline, mode or not
+        best = fit_map(
+            q.model, data, likelihood=likelihood, prior_precision=prior_precision, weights=training.weights,
+            generator=0, progress=False,
+        )  # fmt: skip
+    inputs, targets = rows.whole()
+    losses = [
+        -float(each.predict(inputs, generator=0).latent.log_prob(likelihood, targets.flatten(0, 1)).mean())
+        for each in (q, best)
+    ]
+    found = Comparison(rows.rows, *losses)
+    if found.excess > WORSE:
+        warn(
+            f"Predictions of this posterior are likely worse than the plain network's. Expected about the log loss of "
+            f"the most probable network under the same prior, found {found}: the bound pays for weights more than they "
+            "explain. Take bs.sgmcmc or bs.laplace at bs.fit_map's network, or a narrower network. A network that has "
+            "overfitted may gain all the same: held-out rows would show it.",
+            ConvergenceWarning,
+        )
+
+
 def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, str]:
     """Lines for the summary."""
     options, training = start.options, start.training
@@ -217,7 +267,7 @@ def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, st
         notes["kl weight"] = f"{options.kl_weight:g}; the evidence lower bound has the weight 1"
     if options.epochs != 0:
         notes["training"] = outcome.summary()
-        notes["at rest"] = _rest(outcome)
+        notes["at rest"] = outcome.rest("Leave epochs= out, or give more, with schedule='cosine'.")
     return notes
 
 
@@ -227,25 +277,6 @@ def _collapse(kl: float, weights: int, rows: int) -> str:
         return ""
     return (
         f"{kl / weights:.2g} nats a weight, {kl / rows:.2g} a row: the data tell almost nothing under this prior. "
-        "Where predictions are poor take prior_precision='evidence', a prior fitted to the network's scale, or fewer "
+        "Where predictions are poor take bs.sgmcmc or bs.laplace, a prior fitted to the network's scale, or fewer "
         "random weights"
     )
-
-
-def _rest(outcome: Outcome) -> str:
-    """Whether the loss has come to rest, in view of the noise of its draws.
-
-    The means over the last tenth of the epochs and the tenth before are compared with the standard error of their
-    difference; where it tells nothing, as after a few epochs, the outcome's own words stand.
-    """
-    if outcome.converged is not None:
-        return outcome.rest("Give epochs=, with schedule='cosine'.")
-    losses = torch.tensor(outcome.trace.get("loss", [])[: outcome.kept], dtype=torch.float64)
-    span = len(losses) // 10
-    if span > 1:
-        before, after = losses[-2 * span : -span], losses[-span:]
-        error = float(((before.var() + after.var()) / span).sqrt())
-        apart = float(after.mean() - before.mean())
-        if abs(apart) <= 2.0 * error:
-            return f"yes, the loss changed by {apart:.2g} ± {error:.2g} nats over the last {span} epochs"
-    return outcome.rest("Train for more epochs, with schedule='cosine'.")

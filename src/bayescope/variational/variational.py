@@ -101,7 +101,7 @@ def variational(
         its standard error. ``.condition`` holds what is not random as it is.
 
     Warns:
-        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
+        ConvergenceWarning: if the training has not converged after its last epoch, as `fit_map` says.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.
