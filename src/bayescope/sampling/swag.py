@@ -217,7 +217,7 @@ def swag(
         KeyboardInterrupt: if Ctrl-C comes before the second snapshot; after it, what was found until then is returned.
 
     Warns:
-        ConvergenceWarning: if each step reads all rows, or the training has not converged, as `fit_map` says.
+        ConvergenceWarning: if each step reads all rows.
     """
     with present().called("swag", locals()):
         collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
@@ -241,7 +241,6 @@ def swag(
         settings.choice = _heard(settings.choice, walk)
         wrapped = dataclasses.replace(training, module=trajectory)
         outcome = wrapped.run(walk, NoWatch(), {"fit": "swag", "rank": rank, "snapshots": str(collection)})
-        outcome.warn("Give more epochs, or a model that is trained, such as bs.fit_map's, with burn_in=0.")
         if outcome.ended == "an interrupt" and trajectory.count < FEWEST:
             raise KeyboardInterrupt(f"interrupted before snapshot {FEWEST}")
         covariance = trajectory.covariance()
@@ -258,6 +257,7 @@ def swag(
     notes = {
         "prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary(),
         "loss": outcome.loss(),
+        "at rest": outcome.rest("Give more epochs, or a model that is trained, such as bs.fit_map's, with burn_in=0."),
         "snapshots": f"{trajectory.count}, {collection}; {found} of their covariance",
         **({"batch norm": "the statistics of the average weights, for all draws"} if normalised else {}),
     }  # fmt: skip

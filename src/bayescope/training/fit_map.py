@@ -93,7 +93,7 @@ def fit_map(
     Warns:
         ConvergenceWarning: if the training has not converged after its last epoch: ``epochs=None`` at the end of its
             budget, or eight or more whose last quarter has a mean loss below the second quarter's by more than
-            0.25 nats and 0.005 nats a row, and by more than three standard errors.
+            1 nat and 0.03 nats a row, and by more than three standard errors.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.

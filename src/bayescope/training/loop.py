@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 2.0
 REFRESH_SECONDS = 0.1
 # A training of a given number of epochs, `TOLD` at least, is at rest where its second half has lowered the loss, a mean
 # over a quarter of the epochs, by at most so many nats and nats a row, or by so many standard errors.
-REST, REST_A_ROW, ERRORS, TOLD = 0.25, 5e-3, 3.0, 8
+REST, REST_A_ROW, ERRORS, TOLD = 1.0, 3e-2, 3.0, 8
 # Why a training ended, where it did before its last epoch.
 STOPPED, CONVERGED = "no better validation", "convergence"
 
@@ -69,11 +69,8 @@ class Outcome:
         why = "" if self.ended == "all epochs" else f", ended by {self.ended}"
         return f"{self.epochs} epochs{why}{kept}"
 
-    def warn(self, advice: str = "Leave epochs= out to train until it converges, or give more of them.") -> bool:
+    def warn(self) -> bool:
         """Warns of a training that came to its last epoch before it converged.
-
-        Args:
-            advice: what to do if the caller counted the epochs.
 
         Returns:
             Whether it did.
@@ -84,10 +81,9 @@ class Outcome:
         if self.ended != "all epochs" or self.kept < self.epochs or self._at_rest() is not False:
             return False
         told = "" if self.left is None else f": about {self.left:.3g} nats may be left to gain"
+        advice = "Give epochs= for a longer one, standardise the inputs, or go on from its .model."
         if self.converged is None:
-            told = f": {self._change()}"
-        else:
-            advice = "Give epochs= for a longer one, standardise the inputs, or go on from its .model."
+            told, advice = f": {self._change()}", "Leave epochs= out to train until it converges, or give more of them."
         warn_once(
             "This posterior's predictions may be worse than the network allows: the training has not converged "
             f"after {self.epochs:,} epochs{told}. {advice}",
@@ -105,7 +101,7 @@ class Outcome:
     def rest(self, advice: str) -> str:
         """Whether the loss has come to rest at the weights that are returned, with what to do if not."""
         rest = self._at_rest()
-        if rest is None:
+        if rest is None or (self.left is None and self.kept < TOLD):
             return f"unknown after {self.kept} epoch{'s' * (self.kept != 1)}. {advice}"
         told = self._change() if self.left is None else f"about {self.left:.2g} nats are left to gain"
         return f"yes, {told}" if rest else f"no, {told}. {advice}"

@@ -218,7 +218,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
     """Warns if q predicts training rows worse than the most probable network, where L-BFGS finds that in a moment.
 
     A Gaussian of independent weights switches off units that cost more in KL(q∥p) than they explain, and the bound has
-    nothing better: of ten small tables it predicted new rows worse than the network on each that it was warned of.
+    nothing better. Of eleven small tables it warned of all, and predicted new rows worse than the network on ten.
 
     Args:
         q: the posterior.
@@ -230,6 +230,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
         ConvergenceWarning: with both log losses.
     """
     likelihood, rows = q.likelihood, training.rows
+    assert likelihood is not None
     if present().count > 1 or isinstance(likelihood, Weighted) or not suits_lbfgs(training.module, rows):
         return
     with warnings.catch_warnings():
