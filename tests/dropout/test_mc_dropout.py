@@ -159,7 +159,6 @@ def test_linear_regression_with_dropout_is_the_closed_form(mean: float) -> None:
     assert (q.mean - minimum(precision * (1 - r))).abs().max() > 5 * off
 
 
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_the_noise_is_learnt_with_the_weights_and_then_from_the_passes() -> None:
     x, y = line(400)
     held_out = line(200, seed=1)
@@ -233,7 +232,6 @@ def test_the_best_validation_is_kept() -> None:
     assert float(-Gaussian(0.1).log_prob(f, held_out[1]).sum()) == pytest.approx(q.trace["validation_nll"][best])
 
 
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_learnt_rates_fall_with_data_and_rise_without() -> None:
     """The entropy of the masks is one term however many rows there are (Gal, Hron and Kendall 2017, section 4.1)."""
     rates = {}

@@ -67,7 +67,6 @@ TRAININGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("side_by_side", [True, False])
 @pytest.mark.parametrize("name", TRAININGS)
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_each_member_is_what_fit_map_gives_for_its_seed(name: str, *, side_by_side: bool) -> None:
     options = {"likelihood": "gaussian", "epochs": 8, "progress": False, **TRAININGS[name]}
     q = ensemble(small, line(), members=3, side_by_side=side_by_side, generator=4, **options)

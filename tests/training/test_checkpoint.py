@@ -93,7 +93,6 @@ def test_a_shuffling_loader_goes_on_in_its_order(tmp_path: Path) -> None:
     same(resumed, whole)
 
 
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_more_epochs_go_on_from_where_a_run_ended(tmp_path: Path) -> None:
     data = line(40)
     whole = fit_map(noisy_network(), data, likelihood="gaussian", epochs=9, batch_size=8, generator=2)

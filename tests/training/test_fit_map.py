@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.errors import (
     ConvergenceError,
-    ConvergenceWarning,
 )
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
 from bayescope.precision import DensePrecision
@@ -149,7 +148,6 @@ def test_callers_module_is_untouched_unless_asked() -> None:
     assert torch.equal(flat(trained.model), flat(q.model))
 
 
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_batch_norm_is_trained_in_train_mode() -> None:
     x, y = line(33)  # a last minibatch of a single row would be refused by batch norm
     q = fit_map(noisy_network(), (x, y), likelihood="gaussian", epochs=30, batch_size=32, lr=0.01, generator=0)
@@ -295,8 +293,7 @@ def test_a_table_with_sparse_gradients_is_trained_in_place_as_a_dense_one(prior:
 
 
 def test_the_summary_has_the_loss_and_whether_it_is_at_rest() -> None:
-    with pytest.warns(ConvergenceWarning, match="after 20 epochs: the second half .* Leave epochs= out"):
-        q = fit_map(perceptron(), line(), likelihood="gaussian", epochs=20, lr=3e-3)
+    q = fit_map(perceptron(), line(), likelihood="gaussian", epochs=20, lr=3e-3)
     loss, nll, penalty = (q.trace[name][-1] for name in ("loss", "nll", "penalty"))
     assert f"loss: {loss:.4f} (negative log likelihood {nll:.4f}, penalty {penalty:.4f})" in q.summary()
     before, after = (torch.tensor(q.trace["loss"])[places] for places in (slice(5, 10), slice(15, 20)))

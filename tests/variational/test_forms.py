@@ -62,7 +62,6 @@ class Adapted(nn.Module):
         return out
 
 
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_adapters_with_several_inputs_in_single_precision() -> None:
     x, y = line(40)
     inputs = {"x": x, "scale": torch.ones(40, 1)}
@@ -168,7 +167,6 @@ def test_only_a_line_search_asks_for_values(make: Any, asked: int, monkeypatch: 
     assert (len(calls) >= asked) if asked else not calls
 
 
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_a_full_covariance_does_not_run_away() -> None:
     """321 weights, from Laplace's sds: the noise of the triangle's entries once made its inverse explode."""
     x, y = line(30, 1)

@@ -197,7 +197,6 @@ def test_variational_layers_answer_as_they_stand() -> None:
     assert whole.mean.shape == (17,)
 
 
-@pytest.mark.filterwarnings("ignore:.*has not converged after")
 def test_condition_on_more_data() -> None:
     """In two parts, a linear regression comes to the posterior of all rows."""
     problem = regression(40)

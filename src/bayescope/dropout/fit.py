@@ -71,7 +71,7 @@ def train(
     behind = list(rates) or [f"{name}.weight" for name in network.learnt]
     return outcome, {
         "prior": describe(prior), "weights behind dropout": shortened(behind) or "none that are seen to be",
-        "training": outcome.summary(), "loss": outcome.loss(),
+        "training": outcome.summary(), "loss": outcome.loss(), "at rest": outcome.rest("Train for more epochs."),
     }  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def mc_dropout(
         has lists of "loss", "nll" and "penalty", and of what is learnt. ``.likelihood`` has the noise.
 
     Warns:
-        ConvergenceWarning: if the training has not converged after its last epoch, as `fit_map` says.
+        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.

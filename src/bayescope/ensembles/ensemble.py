@@ -86,7 +86,7 @@ def ensemble(
         what was found until then.
 
     Warns:
-        ConvergenceWarning: if the training has not converged after its last epoch, as `fit_map` says.
+        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
 
     Raises:
         ConvergenceError: if a loss stops being a finite number.

@@ -88,12 +88,11 @@ def fit_map(
         A posterior with all mass on those weights. ``.model`` is the trained network; ``.trace`` has lists of "loss",
         "nll" and "penalty", and of "validation_nll" where there is a validation, all sums over rows. After Ctrl-C it
         is what was found until then, and the summary says so. The summary has the last loss, and whether it has come
-        to rest.
+        to rest: of eight epochs or more, whether the mean of the last quarter is below that of the second one by at
+        most 1 nat and 0.03 nats a row, or three standard errors.
 
     Warns:
-        ConvergenceWarning: if the training has not converged after its last epoch: ``epochs=None`` at the end of its
-            budget, or eight or more whose last quarter has a mean loss below the second quarter's by more than
-            1 nat and 0.03 nats a row, and by more than three standard errors.
+        ConvergenceWarning: if ``epochs=None`` has not converged at the end of its budget.
 
     Raises:
         ConvergenceError: if the loss stops being a finite number.

@@ -70,7 +70,7 @@ class Outcome:
         return f"{self.epochs} epochs{why}{kept}"
 
     def warn(self) -> bool:
-        """Warns of a training that came to its last epoch before it converged.
+        """Warns of a training that ended before it converged, where it was to train until then.
 
         Returns:
             Whether it did.
@@ -78,15 +78,13 @@ class Outcome:
         Warns:
             ConvergenceWarning: with what may be left to gain.
         """
-        if self.ended != "all epochs" or self.kept < self.epochs or self._at_rest() is not False:
+        if self.converged is not False or self.ended != "all epochs":
             return False
-        told = "" if self.left is None else f": about {self.left:.3g} nats may be left to gain"
-        advice = "Give epochs= for a longer one, standardise the inputs, or go on from its .model."
-        if self.converged is None:
-            told, advice = f": {self._change()}", "Leave epochs= out to train until it converges, or give more of them."
+        left = "" if self.left is None else f": about {self.left:.3g} nats may be left to gain"
         warn_once(
             "This posterior's predictions may be worse than the network allows: the training has not converged "
-            f"after {self.epochs:,} epochs{told}. {advice}",
+            f"after {self.epochs:,} epochs{left}. Give epochs= for a longer one, standardise the inputs, or go on "
+            "from its .model.",
             ConvergenceWarning,
         )
         return True
