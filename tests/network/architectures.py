@@ -317,6 +317,8 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.Linear(6, 2)), X),
     "pruned": (lambda: layers(pruned), X),
     "weight norm": (lambda: layers(parametrizations.weight_norm), X),
+    "weight norm of all": (lambda: layers(lambda m: parametrizations.weight_norm(m, dim=None)), X),
+    "weight norm by columns": (lambda: layers(lambda m: parametrizations.weight_norm(m, dim=1)), X),
     "weight norm by a hook": (lambda: layers(weight_norm), X),
     "spectral norm": (lambda: layers(parametrizations.spectral_norm), X),
     "spectral norm by a hook": (lambda: layers(spectral_norm), X),

@@ -82,7 +82,7 @@ def joined(s, n):
 
 def computed(s, n):
     u = s.normal(n, 3, 7)
-    return ComputedTape(n, 3, 7, lambda rows: u[rows].clone())
+    return ComputedTape(n, 3, 7, lambda rows: u[rows].clone().split([4, 1, 2], -1))
 
 
 def zero(s, n, *, one_hot=False):

@@ -16,7 +16,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call
 from bayescope.network.pullback import pull_back
-from bayescope.network.rewrites import REWRITES
+from bayescope.network.rewrites import OF_WEIGHTS, REWRITES
 from bayescope.network.substitution import Rewrites, Substituted
 from bayescope.network.weights import Weights
 
@@ -129,12 +129,6 @@ def _second_derivatives() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """g v/‖v‖, the norm over all dimensions but one, which has g's length; over all of them for −1."""
-    others = [axis for axis in range(v.ndim) if axis != dim]
-    return v * (g / torch.linalg.vector_norm(v, dim=others, keepdim=True))
-
-
 # Torch's second derivatives of fused layers (norms, recurrent layers) are wrong or absent for several vectors at once;
 # those of the arithmetic that they stand for are right.
-_REWRITES: Rewrites = REWRITES | {torch._weight_norm: _weight_norm}
+_REWRITES: Rewrites = REWRITES | OF_WEIGHTS

@@ -100,19 +100,16 @@ class DerivedPart:
         """U of the derived weights, pulled back for as many rows at a time as are asked for."""
         found = {name: each for name, each in reading.derived.items() if name in self.shapes}
         if {name: each.shape for name, each in found.items()} != self.shapes:  # sequences of another length, for one
-            compute = self._by_row(reading)
+            compute: Callable[[slice], Sequence[Tensor]] = reading.rowwise_of(self.names)
         else:
             compute = self._pulled_back(reading, found)
         return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), compute)
 
-    def _by_row(self, reading: Reading) -> Callable[[slice], Tensor]:
-        return lambda rows: reading.rowwise(self.names, rows).to(reading.like)
-
-    def _pulled_back(self, reading: Reading, found: Mapping[str, Derived]) -> Callable[[slice], Tensor]:
+    def _pulled_back(self, reading: Reading, found: Mapping[str, Derived]) -> Callable[[slice], list[Tensor]]:
         sizes = {**self.sizes, **{name: shape.numel() for name, shape in self.shapes.items()}}
         read = [_Columns.of(part, sizes, reading) for part in self.parts]
 
-        def compute(rows: slice) -> Tensor:
+        def compute(rows: slice) -> list[Tensor]:
             u: dict[str, Tensor] = {}
             with torch.autocast(reading.like.device.type, enabled=False):  # it is for the network's own products
                 for columns in read:
@@ -121,10 +118,8 @@ class DerivedPart:
                 for name, each in found.items():
                     _add(u, each.pulled_back(u.pop(name)))
             count = len(range(*rows.indices(reading.rows))) * reading.outputs
-            values = [
-                u[n].to(reading.like) if n in u else reading.like.new_zeros(count, s) for n, s in self.sizes.items()
-            ]
-            return torch.cat(values, 1).reshape(-1, reading.outputs, sum(self.sizes.values()))
+            values = (u[n] if n in u else reading.like.new_zeros(count, size) for n, size in self.sizes.items())
+            return [value.to(reading.like).reshape(-1, reading.outputs, value.shape[1]) for value in values]
 
         return compute
 

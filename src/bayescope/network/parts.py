@@ -59,6 +59,10 @@ class Reading:
         """The uses that belong to some keys."""
         return [use for key in keys for use in self.uses.get(key, ())]
 
+    def rowwise_of(self, names: Sequence[str]) -> Callable[[slice], tuple[Tensor]]:
+        """The exact reading of some parameters, as a `ComputedTape` takes it."""
+        return lambda rows: (self.rowwise(names, rows).to(self.like),)
+
     def zeros(self, shape: tuple[int, int, int], *, one_hot: bool = False) -> ZeroTape:
         """The tape of weights that f does not depend on, (G, O, D) of them."""
         return ZeroTape(self.rows, self.outputs, shape, self.like, one_hot)
@@ -231,11 +235,7 @@ class RowPart:
 
     def tape(self, reading: Reading) -> ComputedTape:
         """U from one backward pass a row, for as many rows at a time as are asked for."""
-
-        def compute(rows: slice) -> Tensor:
-            return reading.rowwise(self.names, rows).to(reading.like)
-
-        return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), compute)
+        return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), reading.rowwise_of(self.names))
 
 
 @final

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from bayescope.network.moves import moves_rows
 from bayescope.network.notes import RANDOM, Notes, flows, replaced
 from bayescope.network.pointwise import POINTWISE
-from bayescope.network.rewrites import REWRITES
+from bayescope.network.rewrites import OF_WEIGHTS, REWRITES
 from bayescope.network.rules import RULES, computed, unknown
 
 
@@ -50,8 +50,8 @@ class Recorder(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         if random and self._notes.takes_weights_alone(args, kwargs):
-            rule = computed if self._notes.is_followed(args, kwargs) else unknown
-            return rule(self._notes, func, args, kwargs)
+            followed = func in OF_WEIGHTS or self._notes.is_followed(args, kwargs)
+            return (computed if followed else unknown)(self._notes, OF_WEIGHTS.get(func, func), args, kwargs)
         if random:
             return RULES.get(func, unknown)(self._notes, func, args, kwargs)
         if found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -26,13 +26,14 @@ class ComputedTape:
         rows: N, the number of inputs read.
         outputs: K, the number of cotangents per input.
         dim: P, the number of weights.
-        compute: U of a range of rows, shape (n, K, P); with the right dtype and shape also of no rows.
+        compute: U of a range of rows, shape (n, K, P), in ranges of its columns, which are not copied into one tensor
+            where sums over rows are all that is asked for; with the right dtype and shape also of no rows.
     """
 
     rows: int
     outputs: int
     dim: int
-    compute: Callable[[slice], Tensor]
+    compute: Callable[[slice], Sequence[Tensor]]
 
     def blocks(self) -> Iterator[slice]:
         """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
@@ -40,11 +41,13 @@ class ComputedTape:
 
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
-        return self.compute(rows)
+        columns = self.compute(rows)
+        return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1)
 
     def squares(self) -> Tensor:
         """Σ_nk u_nkp², shape (P,)."""
-        return reduce(add, (u.square().sum((0, 1)) for _, u in self._jacobians()))
+        blocks = list(self.blocks()) or [slice(0, 0)]
+        return reduce(add, (torch.cat([u.square().sum((0, 1)) for u in self.compute(rows)]) for rows in blocks))
 
     def gram(self, scale: Tensor) -> Tensor:
         """Σ_p u_nkp scale_p u_nlp, shape (N, K, K)."""
@@ -68,4 +71,4 @@ class ComputedTape:
         return SelectedTape(self, indices)
 
     def _jacobians(self) -> Iterator[tuple[slice, Tensor]]:
-        return ((rows, self.compute(rows)) for rows in list(self.blocks()) or [slice(0, 0)])
+        return ((rows, self.jacobian(rows)) for rows in list(self.blocks()) or [slice(0, 0)])

@@ -78,4 +78,4 @@ class SumTape:
 
     @property
     def _computed(self) -> ComputedTape:
-        return ComputedTape(self.rows, self.outputs, self.dim, self.jacobian)
+        return ComputedTape(self.rows, self.outputs, self.dim, lambda rows: (self.jacobian(rows),))

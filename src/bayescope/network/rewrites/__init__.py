@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from bayescope.network.rewrites import attention, norms, recurrent
 
-__all__ = ["NESTED", "REWRITES"]
+__all__ = ["NESTED", "OF_WEIGHTS", "REWRITES"]
 
 # The function as a TorchFunctionMode sees it, and what to call in its place with the same arguments. The answer is the
 # same up to rounding, or NotImplemented where the arguments ask for something that keeps no row by itself.
@@ -24,7 +24,6 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.prelu: norms.prelu,
     torch.Tensor.prelu: norms.prelu,
     F.bilinear: norms.bilinear,
-    torch._weight_norm: norms.weight_norm,
     torch.lstm: recurrent.lstm,
     torch.gru: recurrent.gru,
     torch.rnn_tanh: recurrent.rnn_tanh,
@@ -34,6 +33,9 @@ REWRITES: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.rnn_tanh_cell: recurrent.rnn_tanh_cell,
     torch.rnn_relu_cell: recurrent.rnn_relu_cell,
 }
+
+# Functions of weights alone, which have the same answer, and a backward pass that takes many cotangents in less time.
+OF_WEIGHTS: dict[Callable[..., Any], Callable[..., Any]] = {torch._weight_norm: norms.weight_norm}
 
 # What has to be rewritten inside of two vmaps, over rows and over cotangents: torch's rule for the backward pass of
 # prelu (2.13) takes the rows of one for those of the other, in silence, where both are as many.

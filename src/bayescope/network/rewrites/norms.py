@@ -138,6 +138,28 @@ def _standardised(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tens
     return ((x.movedim(1, -1) - mean) * (variance + eps).rsqrt()).movedim(-1, 1).to(x.dtype)
 
 
+class _WeightNorm(torch.autograd.Function):
+    """W = g v/‖v‖ by rows, v of shape (G, D), g of (G, 1): ∂L/∂g = u·v̂ and ∂L/∂v = (g/‖v‖) (u − (u·v̂) v̂) for u = ∂L/∂W.
+
+    Torch's own backward pass writes about twice as many tensors of the size of u, and its derivative is wrong.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, v: Tensor, g: Tensor) -> Tensor:
+        ctx.save_for_backward(v, g)
+        return v * (g / torch.linalg.vector_norm(v, dim=1, keepdim=True))
+
+    @staticmethod
+    def backward(ctx: Any, u: Tensor) -> tuple[Tensor, Tensor]:
+        v, g = ctx.saved_tensors
+        norm = torch.linalg.vector_norm(v, dim=1, keepdim=True)
+        unit = v / norm
+        along = torch.linalg.vecdot(u, unit)[:, None]
+        return torch.addcmul(u, unit, along, value=-1) * (g / norm), along
+
+
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """W = g v / ‖v‖, the norm over all axes but one, or over all of them where it is −1."""
-    return v * (g / torch.norm_except_dim(v, 2, dim))
+    """W = g v/‖v‖, the norm over all axes but one, or over all of them where it is −1."""
+    moved = v[None] if dim == -1 else v.movedim(dim, 0)
+    w = _WeightNorm.apply(moved.flatten(1), g.reshape(-1, 1)).reshape(moved.shape)
+    return w[0] if dim == -1 else w.movedim(0, dim)
