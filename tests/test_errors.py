@@ -60,8 +60,8 @@ def logistic(**options: Any) -> Any:
 
 def short_variational(patch: pytest.MonkeyPatch) -> Any:
     patch.setattr(variational, "USABLE", math.inf)
-    patch.setattr(variational, "_natural", lambda fit: variational.Step(0.0 * fit.mean, 0.0 * fit.newton, 1.0))
-    return logistic(posterior="variational")
+    patch.setattr(variational, "_climb", lambda fit, *_: fit)
+    return logistic(posterior="variational", prior_precision=1.0)
 
 
 def two_peaks(x: torch.Tensor) -> torch.Tensor:
