@@ -287,3 +287,20 @@ def test_a_file_fills_a_copy_of_the_module_that_it_is_read_with(tmp_path: Path) 
     torch.testing.assert_close(p.mean, q.predict(x).mean)
     torch.testing.assert_close(p.epistemic, q.predict(x).epistemic)
     torch.testing.assert_close(module(x), want)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("table", [nn.Embedding, nn.EmbeddingBag])
+def test_copies_of_sparse_embeddings_have_the_output_and_the_gradient_of_the_module(table: Any, sparse: bool) -> None:
+    with torch.random.fork_rng(devices=[]):
+        module = nn.Sequential(table(6, 4, sparse=True), nn.Tanh(), nn.Linear(4, 2))
+    tokens = torch.tensor([[0, 5, 5], [2, 3, 0]])
+    copied = module_copy(module, sparse=sparse)
+    assert torch.equal(copied(tokens), module(tokens))
+    for each in (module, copied):
+        each(tokens).square().sum().backward()
+    assert module[0].weight.grad.is_sparse
+    assert copied[0].weight.grad.is_sparse == sparse
+    for own, other in zip(module.parameters(), copied.parameters(), strict=True):
+        torch.testing.assert_close(other.grad.to_dense(), own.grad.to_dense())
+    assert module[0].sparse

@@ -7,7 +7,7 @@ all rows. W is read as a weight is, and ∂f/∂θ = ∂f/∂W · ∂W/∂θ tak
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -72,20 +72,25 @@ class Derived:
 
 @final
 @dataclass(frozen=True, eq=False)
-class DerivedPart:
-    """Parameters that meet the data in derived weights, and perhaps as they are as well.
+class ComputedPart:
+    """Parameters that meet the data in derived weights, and perhaps as they are as well; or that are read row by row.
 
     Attributes:
         sizes: the number of weights of each parameter.
-        shapes: of the derived weights, by name.
+        shapes: of the derived weights, by name; none of parameters that are read row by row, one backward pass a row,
+            which is exact whatever the network does with them.
         parts: how these, and the parameters as they are, are read.
     """
 
     sizes: Mapping[str, int]
-    shapes: Mapping[str, torch.Size]
-    parts: tuple[Part, ...]
-    kind: str = "derived"
+    shapes: Mapping[str, torch.Size] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
     shape: None = None
+
+    @property
+    def kind(self) -> str:
+        """Whether the weights are derived."""
+        return "derived" if self.shapes else "per-row"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,12 +102,14 @@ class DerivedPart:
         return ranges(offsets, self.sizes)
 
     def tape(self, reading: Reading) -> ComputedTape:
-        """U of the derived weights, pulled back for as many rows at a time as are asked for."""
+        """U for as many rows at a time as are asked for: that of the derived weights pulled back, or row by row."""
         found = {name: each for name, each in reading.derived.items() if name in self.shapes}
-        if {name: each.shape for name, each in found.items()} != self.shapes:  # sequences of another length, for one
-            compute: Callable[[slice], Sequence[Tensor]] = reading.rowwise_of(self.names)
-        else:
-            compute = self._pulled_back(reading, found)
+
+        def by_row(rows: slice) -> list[Tensor]:
+            return [reading.rowwise(self.names, rows).to(reading.like)]
+
+        alike = {name: each.shape for name, each in found.items()} == self.shapes  # not in sequences of another length
+        compute = self._pulled_back(reading, found) if self.shapes and alike else by_row
         return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), compute)
 
     def _pulled_back(self, reading: Reading, found: Mapping[str, Derived]) -> Callable[[slice], list[Tensor]]:
@@ -184,4 +191,4 @@ def _joined(names: set[str], parts: list[Part], derived: Mapping[str, Derived], 
     if not shapes:
         return parts
     read = tuple(part for part in parts if not isinstance(part, UnusedPart))
-    return [DerivedPart({name: size for name, size in sizes.items() if name in names}, shapes, read)]
+    return [ComputedPart({name: size for name, size in sizes.items() if name in names}, shapes, read)]

@@ -9,7 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.network.parts import DensePart, MatrixPart, Part, RowPart, SumPart, UnusedPart
+from bayescope.network.derived import ComputedPart
+from bayescope.network.parts import DensePart, MatrixPart, Part, SumPart, UnusedPart
 from bayescope.network.sites import MatrixSite, Site
 from bayescope.network.views import WeightView
 
@@ -96,7 +97,8 @@ def make_parts(
             refused[name] = "its chunks overlap where they are used"
         parts += found
     parts += [DensePart({name: (sizes[name], _keys(roles, name)) for name in group}) for group in groups]
-    parts += [RowPart({name: sizes[name] for name in group}) for group in _by_owner([n for n in sizes if n in rowwise])]
+    by_row = _by_owner([name for name in sizes if name in rowwise])
+    parts += [ComputedPart({name: sizes[name] for name in group}) for group in by_row]
     unused = _uncovered({n: s for n, s in sizes.items() if n not in refused}, parts)
     parts += [UnusedPart({name: unused[name] for name in group}) for group in _by_owner(list(unused))]
     order = {name: place for place, name in enumerate(sizes)}

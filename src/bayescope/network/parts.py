@@ -16,7 +16,7 @@ from bayescope.network.forms import Form
 from bayescope.network.layout import Layout
 from bayescope.network.sites import MatrixSite, Site
 from bayescope.network.views import WeightView
-from bayescope.tape import ComputedTape, DenseTape, SelectedTape, SumTape, Tape, ZeroTape
+from bayescope.tape import DenseTape, SelectedTape, SumTape, Tape, ZeroTape
 
 if TYPE_CHECKING:
     from bayescope.network.derived import Derived
@@ -58,10 +58,6 @@ class Reading:
     def of(self, keys: Sequence[Hashable]) -> list[Use]:
         """The uses that belong to some keys."""
         return [use for key in keys for use in self.uses.get(key, ())]
-
-    def rowwise_of(self, names: Sequence[str]) -> Callable[[slice], tuple[Tensor]]:
-        """The exact reading of some parameters, as a `ComputedTape` takes it."""
-        return lambda rows: (self.rowwise(names, rows).to(self.like),)
 
     def zeros(self, shape: tuple[int, int, int], *, one_hot: bool = False) -> ZeroTape:
         """The tape of weights that f does not depend on, (G, O, D) of them."""
@@ -209,33 +205,6 @@ class SumPart:
         """The tapes of all ways, brought into one order."""
         tapes = (part.tape(reading) for part in self.parts)
         return SumTape(tuple(SelectedTape(tape, order) for tape, order in zip(tapes, self._orders, strict=True)))
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class RowPart:
-    """Parameters that are read row by row, which is exact whatever the network does with them.
-
-    Attributes:
-        sizes: the number of weights of each parameter.
-    """
-
-    sizes: Mapping[str, int]
-    kind: str = "per-row"
-    shape: None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters."""
-        return tuple(self.sizes)
-
-    def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """Each parameter row-major, one after the other."""
-        return ranges(offsets, self.sizes)
-
-    def tape(self, reading: Reading) -> ComputedTape:
-        """U from one backward pass a row, for as many rows at a time as are asked for."""
-        return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), reading.rowwise_of(self.names))
 
 
 @final
