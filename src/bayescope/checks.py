@@ -102,7 +102,8 @@ def columns(name: str, value: Any) -> None:
         InputTypeError: if it is one name or one position.
     """
     if isinstance(value, str) or not isinstance(value, Iterable):
-        raise InputTypeError(f"{name}: expected a list of columns, got {value!r}. Write [{value!r}].")
+        advice = "Name them, such as ['colour']" if isinstance(value, bool) else f"Write [{value!r}]"
+        raise InputTypeError(f"{name}: expected a list of columns, got {value!r}. {advice}.")
 
 
 def choice(name: str, value: Any, supported: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import bayescope as bs
+from bayescope import BayesianMLPClassifier, BayesianMLPRegressor, NeuralAdditiveClassifier, NeuralAdditiveRegressor
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 
@@ -62,11 +65,11 @@ def test_a_class_that_is_not_there(given: dict[Any, float], expected: str):
         logistic(class_weight={7: 2.0}).fit(X, (labels == "yes").astype(int))
 
 
-@pytest.mark.parametrize("given", [0, np.int64(1), "x0", 1.5], ids=repr)
+@pytest.mark.parametrize("given", [0, np.int64(1), "x0", 1.5, True], ids=repr)
 def test_columns_come_in_a_list(given: Any):
     X, y, labels = numbers()
     for model, target in ((BayesianLinearRegression, y), (logistic, labels)):
-        with pytest.raises(InputTypeError, match=r"categorical: expected a list of columns, got .* Write"):
+        with pytest.raises(InputTypeError, match=r"categorical: expected a list of columns, got .* (Write|Name)"):
             model(categorical=given).fit(X, target)
 
 
@@ -80,6 +83,53 @@ def test_the_target_is_named_as_of_a_table_on_disk(library: Callable[[pd.DataFra
         answer = named.predict_distribution(library(frame[["a", "b", "c"]])).mean
         apart = model.fit(library(frame[["a", "b", "c"]]), frame[target], sample_weight=frame["w"])
         np.testing.assert_allclose(answer, apart.predict_distribution(library(frame[["a", "b", "c"]])).mean, rtol=1e-12)
+
+
+NETS = {"hidden": (5,), "posterior": "map", "prior_precision": 1.0, "epochs": 2, "random_state": 0}
+
+
+@pytest.mark.parametrize(
+    ("make", "target"),
+    [
+        (lambda: NeuralAdditiveRegressor(hidden=5, random_state=0), "y"),
+        (lambda: NeuralAdditiveClassifier(hidden=5, random_state=0), "label"),
+        (lambda: BayesianMLPRegressor(**NETS, noise_variance=1.0), "y"),
+        (lambda: BayesianMLPClassifier(**NETS), "label"),
+    ],
+    ids=["additive numbers", "additive classes", "network numbers", "network classes"],
+)
+def test_all_estimators_take_the_target_by_its_name(make: Callable[[], Any], target: str):
+    X, y, labels = numbers()
+    frame = pd.DataFrame(X, columns=list("abc")).assign(y=y.astype(float), label=labels, w=np.arange(60.0))
+    frame = frame.drop(columns=["label" if target == "y" else "y"])
+    features = frame[["a", "b", "c"]]
+    named = make().fit(frame, target, sample_weight="w")
+    assert named.feature_names_in_.tolist() == ["a", "b", "c"]
+    apart = make().fit(features, frame[target], sample_weight=frame["w"])
+    np.testing.assert_array_equal(named.predict_distribution(features).mean, apart.predict_distribution(features).mean)
+    with pytest.raises(OptionError, match="y: expected one of"):
+        make().fit(frame, "z")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        BayesianLinearRegression,
+        lambda **given: NeuralAdditiveRegressor(hidden=5, random_state=0, **given),
+        lambda **given: BayesianMLPRegressor(**NETS, noise_variance=1.0, **given),
+    ],
+    ids=["linear", "additive", "network"],
+)
+def test_labels_that_name_rows_are_refused_on_disk_too(make: Callable[..., Any], tmp_path: Path):
+    source = np.random.default_rng(0)
+    frame = pd.DataFrame({"id": [f"record {k}" for k in range(60)], "x": source.standard_normal(60)})
+    frame["y"] = frame["x"] + 0.1 * source.standard_normal(60)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.assign(id=frame["id"].str.slice(0, 8)).to_parquet(tmp_path / "few.parquet")
+    with pytest.raises(InputError, match="column 'id': expected labels that recur, got 60 different ones in 60 rows"):
+        make().fit(bs.open_table(tmp_path / "t.parquet"), "y")
+    make(categorical=["id"]).fit(bs.open_table(tmp_path / "t.parquet"), "y")
+    make().fit(bs.open_table(tmp_path / "few.parquet"), "y")
 
 
 def test_a_target_that_is_no_column():

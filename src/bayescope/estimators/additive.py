@@ -18,6 +18,7 @@ from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedEr
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.additive_table import Outputs
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
+from bayescope.estimators.frames import columns_by_name
 from bayescope.estimators.labels import Labels, column_names, decided, numbers
 from bayescope.estimators.reading import MissingAttributeError, log_probabilities, probabilities, whole_or_not_at_all
 from bayescope.estimators.table_rows import TableRows
@@ -155,7 +156,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         Args:
             X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
                 one on disk (`open_table`), which is read in blocks.
-            y: N labels, or N rows of 0 and 1; of a table on disk the name of a column of labels.
+            y: N labels, or N rows of 0 and 1; or the name of a column of labels of X.
             sample_weight: how often each row counts, shape (N,) or the name of a column, times ``class_weight``.
             offset: added to f as it is, in logits, shape (N,) for one f, else (N, C); of a table on disk the name of a
                 column, for one f.
@@ -169,6 +170,7 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight, offset)
+        X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
         columns = self._columns(X, y)
         weights = row_weights(sample_weight, len(columns[0].values))
         labels = Labels.of(y, weights)
@@ -338,7 +340,7 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         Args:
             X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
                 one on disk (`open_table`), which is read in blocks.
-            y: N numbers, or N rows of D; of a table on disk the name of a column. All others are features.
+            y: N numbers, or N rows of D; or the name of a column. All others are features.
             sample_weight: how often each row counts, shape (N,) or the name of a column.
             offset: added to E(y∣f) as it is, in y's unit, of y's shape, or the name of a column.
 
@@ -351,6 +353,7 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight, offset)
+        X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
         columns = self._columns(X, y)
         rows = len(columns[0].values)
         weights, targets = row_weights(sample_weight, rows), numbers(y, rows)

@@ -108,18 +108,21 @@ class FrameReader:
         return table.blocks(self.names, categorical=[self.names[place] for place in self.categorical])
 
 
-def columns_by_name(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
-    """The features, the target and the weights, of which the last two may be columns of the features by their names.
+def columns_by_name(X: Any, **roles: Any) -> tuple[Any, ...]:
+    """The features, and the target, the weights and the offset, which may be columns of the features by their names.
+
+    Args:
+        X: a table.
+        roles: what is given as ``y``, ``sample_weight`` and ``offset``: values, or the name of a column.
 
     Raises:
         InputTypeError: if a name is given and X is no frame with names.
         OptionError: if no column has that name.
         InputError: if no column is left for the features.
     """
-    roles = {"y": y, "sample_weight": sample_weight}
     named = {role: name for role, name in roles.items() if isinstance(name, str)}
     if not named:
-        return X, y, sample_weight
+        return X, *roles.values()
     frame = frame_of("X", X)
     for role, name in named.items():
         if frame is None:
@@ -130,11 +133,11 @@ def columns_by_name(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
         if name not in frame.columns:
             raise OptionError.unknown(role, name, [str(column) for column in frame.columns])
     assert frame is not None
-    found = {role: frame[name].to_numpy() for role, name in named.items()}
     features = frame.drop(list(named.values()))
     if not features.columns:
         raise InputError(f"X: expected a column beside {', '.join(map(repr, frame.columns))}, got none.")
-    return features.to_native(), found.get("y", y), found.get("sample_weight", sample_weight)
+    values = (frame[name].to_numpy() if role in named else name for role, name in roles.items())
+    return features.to_native(), *values
 
 
 def finite_numbers(X: Any) -> np.ndarray | None:

@@ -133,7 +133,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         on_disk = opened(X)
         if on_disk is not None:
             return self._fit_table(on_disk, y, sample_weight)
-        X, y, sample_weight = columns_by_name(X, y, sample_weight)
+        X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
         self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
         rows = row_count(table)
         table, targets, row_weight = counted(table, one_number(y, rows), row_weights(sample_weight, rows))

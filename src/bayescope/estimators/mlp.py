@@ -10,6 +10,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope.estimators.distinct_rows import DistinctRows
+from bayescope.estimators.frames import columns_by_name
 from bayescope.estimators.labels import Labels, decided, numbers
 from bayescope.estimators.mlp_learning import FIRST_NOISE
 from bayescope.estimators.mlp_reading import MLPEstimator, Targets
@@ -156,7 +157,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         Args:
             X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
                 one on disk (`open_table`), which is read in blocks.
-            y: N labels, or N rows of 0 and 1; of a table on disk the name of a column of labels.
+            y: N labels, or N rows of 0 and 1; or the name of a column of labels of X.
             sample_weight: how often each row counts, shape (N,) or the name of a column.
 
         Raises:
@@ -169,6 +170,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight)
+        X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
         columns, rows = self._columns(X, y)
         weights = row_weights(sample_weight, rows)
         labels = Labels.of(y, weights)
@@ -341,7 +343,7 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         Args:
             X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
                 one on disk (`open_table`), which is read in blocks.
-            y: N numbers, or N rows of D; of a table on disk the name of a column. All others are features.
+            y: N numbers, or N rows of D; or the name of a column. All others are features.
             sample_weight: how often each row counts, shape (N,) or the name of a column.
 
         Raises:
@@ -354,6 +356,7 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         table = opened(X)
         if table is not None:
             return self._fit_table(table, y, sample_weight)
+        X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
         columns, rows = self._columns(X, y)
         weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
         self._flat = targets.ndim == 1

@@ -13,6 +13,7 @@ from bayescope.errors import InputError
 from bayescope.tables.columns import Column
 from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding, Transform, binned, refuse_far
 from bayescope.tables.scaling import Quantiles, Standard
+from bayescope.tables.suspicion import refuse_labels_of_rows
 
 # Different numbers of a column that are told one by one; a column that has more is told by a sample.
 MOST_VALUES = 1024
@@ -151,6 +152,7 @@ class LabelsSeen:
         self.name = name
         self.tally: dict[object, float] = {}
         self._declared: dict[object, None] | None = None
+        self._rows, self._inferred = 0, False
 
     def add(self, column: Column, weights: np.ndarray) -> None:
         """Labels, and how often each counts, above 0.
@@ -161,16 +163,25 @@ class LabelsSeen:
         self._declare(column.categories)
         if column.values.size:
             labels, places = _coded(column.values)
+            self._rows += len(places) - (int((places == len(labels) - 1).sum()) if labels[-1] is None else 0)
+            self._inferred |= column.inferred
             self._merge(dict(zip(labels, np.bincount(places, weights).tolist(), strict=True)))
 
     def joined(self, other: LabelsSeen) -> LabelsSeen:
         """This, with what another pass has seen of other rows."""
         self._declare(other._declared)
         self._merge(other.tally)
+        self._rows, self._inferred = self._rows + other._rows, self._inferred or other._inferred
         return self
 
     def encoding(self) -> CategoricalEncoding:
-        """How the column is encoded."""
+        """How the column is encoded.
+
+        Raises:
+            InputError: if it is text that hardly ever recurs, and the caller has not named it.
+        """
+        if self._inferred:
+            refuse_labels_of_rows(self.name, [label for label in self.tally if label is not None], self._rows)
         declared = None if self._declared is None else tuple(self._declared)
         return CategoricalEncoding.of(self.name, self.tally, declared)
 

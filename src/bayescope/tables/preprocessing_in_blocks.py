@@ -79,7 +79,7 @@ class TableSeen:
                 self._numbers[name].add(numeric[-1], weights)
             else:
                 values = values_of_kind(column, kind)
-                self._labels[name].add(Column(name, kind, values, column.categories), weights)
+                self._labels[name].add(Column(name, kind, values, column.categories, column.inferred), weights)
         if self._sampler is not None:
             self._sampler.add(np.column_stack([*numeric, weights]), rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
@@ -51,20 +51,31 @@ def refuse_names_of_rows(columns: Sequence[Column]) -> None:
         if not column.inferred:
             continue
         present = column.values[~pd.isna(column.values)]
-        found = pd.unique(present)
-        if hardly_recur(len(found), len(present)) and not _suspicion(column):
-            raise InputError(
-                f"column {column.name!r}: expected labels that recur, got {len(found)} different ones in "
-                f"{len(present)} rows, such as {', '.join(map(repr, found[:SHOWN].tolist()))}. Leave the column out, "
-                f"or keep it with categorical=[{column.name!r}]."
-            )
+        refuse_labels_of_rows(column.name, pd.unique(present).tolist(), len(present))
+
+
+def refuse_labels_of_rows(name: str, labels: Sequence[object], rows: int) -> None:
+    """Refuses the different labels of a column of text, in so many rows, that hardly ever recur.
+
+    Raises:
+        InputError: if they do not, unless most of them are numbers.
+    """
+    if hardly_recur(len(labels), rows) and not _mostly_numbers([label for label in labels if isinstance(label, str)]):
+        raise InputError(
+            f"column {name!r}: expected labels that recur, got {len(labels)} different ones in {rows} rows, such as "
+            f"{', '.join(map(repr, labels[:SHOWN]))}. Leave the column out, or keep it with categorical=[{name!r}]."
+        )
+
+
+def _mostly_numbers(labels: Collection[str]) -> bool:
+    return len(labels) >= LABELS and sum(map(_is_number, labels)) >= SHARE * len(labels)
 
 
 def _suspicion(column: Column) -> str | None:
     labels = {label for label in column.values if isinstance(label, str)}
     words = sorted(label for label in labels if not _is_number(label))
     numbers = len(labels) - len(words)
-    if len(labels) < LABELS or numbers < SHARE * len(labels):
+    if not _mostly_numbers(labels):
         return None
     example = next(label for label in column.values if isinstance(label, str) and label not in words)
     share = f"{100 * numbers // len(labels)} % of its labels are numbers, such as {example!r}"
