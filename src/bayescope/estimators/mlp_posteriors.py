@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.dropout.mc_dropout import mc_dropout
@@ -77,6 +77,11 @@ class Setting:
     progress: bool
     noise: float
 
+    def rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """A pass over the rows, with canonical targets."""
+        for inputs, targets in [self.data] if isinstance(self.data, tuple) else self.data:
+            yield inputs, targets.reshape(len(inputs), 1, *targets.shape[1:])
+
 
 @final
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Kind:
     @property
     def expands(self) -> bool:
         """Whether it is an expansion at the trained network, which stays as it is."""
-        return self.from_trained and not self.trains
+        return self.from_trained and not self.trains and not self.drawn
 
     def supported(self) -> list[str]:
         """The names of the options that a caller may give."""
@@ -166,7 +171,7 @@ POSTERIORS: dict[str, Kind] = {
     "ensemble": Kind(ensemble, _schedule, _several),
     "swag": Kind(swag, _swag, from_trained=True, sampled=True),
     "sgmcmc": Kind(sgmcmc, _sgmcmc, from_trained=True, drawn=True, streams=False),
-    "nuts": Kind(nuts, _nuts, trains=False, drawn=True, streams=False),
+    "nuts": Kind(nuts, _nuts, trains=False, from_trained=True, drawn=True, streams=False),
 }
 
 

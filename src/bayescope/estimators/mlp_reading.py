@@ -27,6 +27,7 @@ from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.estimators.target_units import Units
 from bayescope.estimators.together import same_for_all
+from bayescope.laplace.constant import warn_if_constant
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.weighted import Weighted
 from bayescope.posterior import DrawsPosterior, Posterior
@@ -36,6 +37,8 @@ from bayescope.tables import Column
 from bayescope.tables.preprocessing import Preprocessing
 from bayescope.threads import threads_for
 
+# What to do where the network predicts the same for all rows.
+TELL = "To tell which, fit once with prior_precision=0.1 and compare the scores on rows that were held out."
 # Rows that are predicted at once, and the numbers that their outputs at all draws may take.
 MOST_ROWS, BLOCK_NUMBERS = 2048, 2**22
 
@@ -192,6 +195,7 @@ class MLPEstimator(PosteriorHolder):
             learnt = learn(lesson, seed, train=kind.from_trained)
             setting = self._setting(material, targets, lesson, learnt, checks.seed_from(source), path)
             posterior = infer(kind, setting, given)
+            warn_if_constant(cast(Any, posterior).model, setting.likelihood, setting.rows, TELL)
         notes = {
             "network": str(architecture), **learnt.notes, **self.preprocessing_.notes(), **targets.notes,
             **material.notes(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature.kinds import check_structure
-from bayescope.errors import ConvergenceError, InputError, UnsupportedError
+from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
+from bayescope.laplace.constant import warn_if_constant
 from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import Evidence
 from bayescope.laplace.fit import LaplaceFit
@@ -26,6 +28,7 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.processes import alone, present
+from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint
@@ -35,6 +38,12 @@ from bayescope.training.watch import Verdict
 
 # A low rank would leave out directions that the evidence has to weigh.
 STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac")
+# What to do where the network predicts the same for all rows.
+TELL = (
+    "To tell which, train it under a low prior that stays, bs.fit_map(..., prior_precision=0.1), and compare both on "
+    "rows that were held out. If that network is better, give those rows to fit_evidence as validation=, with "
+    "starts=[0.1, 1.0]."
+)
 # The summary gives the precisions of so many groups by name.
 MOST_NAMED = 12
 
@@ -56,12 +65,12 @@ def fit_evidence(
     validation: Any = None,
     epochs: int = 100,
     every: int = 5,
-    burn_in: int = 10,
+    burn_in: int | None = None,
     steps: int = 20,
     step_size: float = 0.1,
     keep: str = "best",
     lr: float | None = None,
-    optimizer: Any = "adam",
+    optimizer: Any = None,
     schedule: Any = None,
     batch_size: int | None = None,
     checkpoint: str | Path | None = None,
@@ -71,17 +80,17 @@ def fit_evidence(
 ) -> GaussianPosterior:
     """Trains a network while it learns the prior's precisions, and the noise, from the evidence of the training data.
 
-    Epochs of `fit_map` alternate with climbs: after ``burn_in`` epochs and every ``every`` thereafter, Laplace's log
-    evidence at the present weights is raised by Adam in the logarithms of the hyperparameters, and training goes on
-    under the new ones (Immer et al. 2021b, "Scalable marginal likelihood estimation for model selection in deep
-    learning", algorithm 1). Weights are judged before each climb and after the last epoch, by the evidence under the
-    hyperparameters that they were trained with; the best are returned with those. No data are held out, unless there is
-    a ``validation``.
+    The network learns first, as `fit_map` trains it until converged, under the hyperparameters to start from. Then
+    epochs alternate with climbs: every ``every`` epochs, Laplace's log evidence at the present weights is raised by
+    Adam in the logarithms of the hyperparameters, and training goes on under the new ones (Immer et al. 2021b,
+    "Scalable marginal likelihood estimation for model selection in deep learning", algorithm 1). Weights are judged
+    before each climb and after the last epoch, by the evidence under the hyperparameters that they were trained with;
+    the best are returned with those. No data are held out, unless there is a ``validation``.
 
-    The evidence of a network that has not learnt yet is highest at infinite precisions, which switch the network off:
-    let it learn first, by a low ``prior_precision`` and a long ``burn_in``. For few rows the evidence can prefer the
-    network that is switched off also to one that has learnt. Rows of a ``validation`` do not, and several ``starts``
-    keep the best of what is found from a low precision and from a high one.
+    The evidence of a network that has not learnt yet is highest at infinite precisions, which switch the network off.
+    For few rows the evidence can prefer the network that is switched off also to one that has learnt, which ends in a
+    warning. Rows of a ``validation`` do not, and several ``starts`` keep the best of what is found from a low precision
+    and from a high one.
 
     The evidence judges weights at a mode: a few hundred rows take many epochs of small minibatches, or "lbfgs", until
     the Newton decrement in the summary is small beside the root of the number of effective parameters.
@@ -105,17 +114,19 @@ def fit_evidence(
             likelihood of the linearised predictive.
         epochs: how many times the data are read in training.
         every: the epochs between two climbs.
-        burn_in: the epochs before the first one.
+        burn_in: the epochs before the first one; with a number the network does not learn before these. ``None`` trains
+            it until converged, as `fit_map` does with ``epochs=None`` and no schedule, and climbs after one epoch more.
         steps: of each climb.
         step_size: of Adam, in the logarithms: a step changes a hyperparameter by about so many parts of itself.
         keep: the weights to return: "best", of the highest evidence that was met, or "last". The highest may be met
             on the way, while weights have not caught up with a climb; the last are closest to a mode.
         lr: as in `fit_map`, and so are those below.
-        optimizer: of the weights.
+        optimizer: of the weights; ``None`` for that of `fit_map` while the network learns first, and then "adam".
         schedule: of their step size.
         batch_size: the most rows of a minibatch.
         checkpoint: as in `fit_map`. A run that goes on to more epochs begins with the climb that the last epoch is
-            spared. Several starts have a file each, under the name with "-1", "-2" and so on.
+            spared. Several starts have a file each, under the name with "-1", "-2" and so on; what a network learns
+            first has one under the name with "-first".
         generator: seeds the order of the rows and what the network and the curvature draw.
         progress: whether a bar is drawn, for runs of over two seconds.
         inplace: whether the caller's own module is trained, and left in eval mode.
@@ -132,13 +143,14 @@ def fit_evidence(
         UnsupportedError: if two arguments do not go together.
 
     Warns:
-        ConvergenceWarning: if the weights are far from a mode under the prior that was learnt.
+        ConvergenceWarning: if the weights are far from a mode under the prior that was learnt, or if the network
+            predicts the same for every row.
     """
     with present().called("fit_evidence", locals()):
         pace = _Pace(
-            checks.count("epochs", epochs), checks.count("every", every), checks.count("burn_in", burn_in),
-            checks.count("steps", steps), float(checks.positive("step_size", step_size)),
-            checks.choice("keep", keep, ("best", "last")) == "last",
+            checks.count("epochs", epochs), checks.count("every", every),
+            1 if burn_in is None else checks.count("burn_in", burn_in), checks.count("steps", steps),
+            float(checks.positive("step_size", step_size)), checks.choice("keep", keep, ("best", "last")) == "last",
         ).checked()  # fmt: skip
         check_structure(structure, STRUCTURES)
         inplace = checks.flag("inplace", inplace)
@@ -148,7 +160,8 @@ def fit_evidence(
     for place, start in enumerate(given):
         settings = Settings(
             likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
-            checkpoint=_path_of_start(checkpoint, place, len(given)), generator=generator, progress=progress,
+            checkpoint=_with_stem(checkpoint, f"-{place + 1}" if len(given) > 1 else ""), generator=generator,
+            progress=progress,
         )  # fmt: skip
         with settings.prepared(model, data, weights, inplace=inplace) as training:
             options = LaplaceOptions(_starting(settings.likelihood, training), training.weights, curvature, structure)
@@ -156,11 +169,21 @@ def fit_evidence(
                 options, data, training, network_prior(start, training.weights), groups, pace, prior=prior, noise=noise,
                 held_out=None if validation is None else training.held_out(validation),
             )  # fmt: skip
+            if burn_in is None:
+                with warnings.catch_warnings():
+                    # That it has not converged: the epochs to come go on from there.
+                    warnings.simplefilter("ignore", ConvergenceWarning)
+                    fit_map(
+                        training.module, data, likelihood=options.likelihood, prior_precision=start, weights=weights,
+                        lr=lr, optimizer=optimizer, batch_size=batch_size, generator=training.order, progress=progress,
+                        checkpoint=_with_stem(settings.checkpoint, "-first"), inplace=True,
+                    )  # fmt: skip
             outcome = training.run(climber.objective, climber, {"fit": "evidence"})
             if best is None or climber.score > best[0].score:
                 best = climber, outcome, climber.final(own_copy(training.module) if inplace else training.module)
     assert best is not None
     climber, outcome, fit = best
+    warn_if_constant(fit.function.module, fit.likelihood, training.rows.in_order, TELL)
     if fit.distance is not None:
         fit.distance.warn(GO_ON)
     q = fit.posterior()
@@ -406,12 +429,9 @@ def _starts(starts: Sequence[Any] | None, prior_precision: Any, *, inplace: bool
     return list(starts)
 
 
-def _path_of_start(checkpoint: str | Path | None, place: int, count: int) -> Path | None:
-    """The file of one start: several have a file each."""
-    if checkpoint is None:
-        return None
-    path = Path(checkpoint)
-    return path if count == 1 else path.with_stem(f"{path.stem}-{place + 1}")
+def _with_stem(checkpoint: str | Path | None, more: str) -> Path | None:
+    """The file under a longer name."""
+    return None if checkpoint is None else Path(checkpoint).with_stem(Path(checkpoint).stem + more)
 
 
 def _first(values: Tensor) -> Tensor:
