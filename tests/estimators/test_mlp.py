@@ -131,6 +131,22 @@ def test_labels_that_nothing_tells_of_are_not_learnt():
     assert np.abs(probabilities - 0.5).mean() < 0.15
 
 
+def test_one_prediction_for_all_rows_is_said():
+    source = np.random.default_rng(3)
+    X = source.normal(size=(80, 2))
+    with pytest.warns(ConvergenceWarning, match="^The network predicts the same for every row"):
+        BayesianMLPClassifier(posterior="map", prior_precision=1e5, random_state=0).fit(X, X[:, 0] > 0.0)
+    with pytest.warns(ConvergenceWarning, match="Either the inputs say nothing about the targets"):
+        BayesianMLPRegressor(random_state=0).fit(X, source.normal(size=80))
+
+
+def test_a_weak_relation_is_no_single_prediction():
+    """Warnings are errors."""
+    source = np.random.default_rng(4)
+    X = source.normal(size=(200, 2))
+    BayesianMLPRegressor(random_state=0).fit(X, X[:, 0] + 2.0 * source.normal(size=200))
+
+
 # --- rows and weights -------------------------------------------------------------------------------------------------
 
 
@@ -324,6 +340,14 @@ def test_no_class_where_none_is_probable():
     decided = model.predict(X, abstain=0.8)
     assert (decided[~probable] == None).all()  # noqa: E711
     assert (decided[probable] == model.predict(X)[probable]).all()
+
+
+def test_the_summary_has_the_rows_that_judged():
+    X, y = table(63)
+    assert "judged by the predictions of 12 of 63 rows, held out" in BayesianMLPRegressor(**FAST).fit(X, y).summary()
+    given = BayesianMLPRegressor(prior_precision=1.0, **FAST).fit(X, y).summary()
+    assert "noise variance, by Laplace's evidence" in given
+    assert "judged" not in given
 
 
 def test_a_linear_model():

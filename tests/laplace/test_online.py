@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.errors import ConvergenceWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
 from bayescope.laplace.online import fit_evidence
 from bayescope.laplace.tuning import tune_prior
@@ -251,6 +252,88 @@ def test_passes_that_differ_are_refused_at_the_first_judgement() -> None:
     assert data.reads < 20 * 12
 
 
+def circles(rows: int, seed: int) -> tuple[Tensor, Tensor]:
+    """One circle inside of another, with the labels that no line divides."""
+    source = torch.Generator().manual_seed(seed)
+    inside = (torch.rand(rows, generator=source) < 0.5).double()
+    angle = 6.2832 * torch.rand(rows, generator=source, dtype=torch.float64)
+    points = (2.0 - inside)[:, None] * torch.stack([angle.cos(), angle.sin()], 1)
+    return points + 0.1 * torch.randn(rows, 2, generator=source, dtype=torch.float64), inside
+
+
+def accuracy(q: Any, seed: int) -> float:
+    x, y = circles(500, seed)
+    return float(((q.predict(x).probs[:, 1] > 0.5) == y.bool()).double().mean())
+
+
+@HASTY
+@pytest.mark.parametrize("seed", range(3))
+def test_a_network_learns_before_the_evidence_is_climbed(seed: int) -> None:
+    q = fit_evidence(
+        perceptron(hidden=20),
+        circles(150, seed),
+        likelihood="bernoulli",
+        prior_precision=0.3,
+        epochs=30,
+        generator=seed,
+    )
+    assert accuracy(q, 10 + seed) > 0.95
+
+
+def test_what_is_learnt_first_has_a_file_of_its_own(tmp_path: Path) -> None:
+    def run() -> Any:
+        return fit_evidence(
+            perceptron(), line(), likelihood="gaussian", epochs=10, generator=0, checkpoint=tmp_path / "run.pt"
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        first, again = run(), run()
+    assert {file.name for file in tmp_path.iterdir()} == {"run.pt", "run-first.pt"}
+    assert torch.equal(first.mean, again.mean)
+
+
+SWITCHED_OFF = 1e6  # a precision under which a network does not learn
+
+
+@HASTY
+@pytest.mark.parametrize("judged", ["evidence", "validation"])
+def test_the_best_of_several_starts_is_returned(judged: str, tmp_path: Path) -> None:
+    def run(file: Path | None = None, **more: Any) -> Any:
+        return fit_evidence(
+            perceptron(hidden=20), circles(150, 0), likelihood="bernoulli", epochs=20, burn_in=18, every=1, steps=1,
+            optimizer="lbfgs", generator=0, validation=circles(60, 1) if judged == "validation" else None,
+            checkpoint=file, **more,
+        )  # fmt: skip
+
+    each = [run(prior_precision=start) for start in (SWITCHED_OFF, 0.1)]
+    found = run(tmp_path / "run.pt", starts=[SWITCHED_OFF, 0.1])
+    scores = [max(q.trace["log_evidence"]) if judged == "evidence" else -min(q.trace["validation_nll"]) for q in each]
+    assert torch.equal(found.mean, each[int(np.argmax(scores))].mean)
+    assert {file.name for file in tmp_path.iterdir()} == {"run-1.pt", "run-2.pt"}
+    if judged == "validation":
+        assert accuracy(found, 5) > 0.95
+
+
+@HASTY
+def test_rows_of_a_validation_choose_the_weights_and_train_nothing() -> None:
+    """Labels of the validation are the wrong ones: what has learnt least is best for them."""
+    x, y = circles(150, 0)
+    options: dict[str, Any] = {"likelihood": "bernoulli", "optimizer": "lbfgs", **QUICK, "every": 1, "burn_in": 1}
+    plain = fit_evidence(perceptron(hidden=20), (x, y), **options)
+    wrong = fit_evidence(perceptron(hidden=20), (x, y), validation=(x, 1.0 - y), **options)
+    assert wrong.trace["log_evidence"] == plain.trace["log_evidence"]
+    chosen = wrong.trace["judged"][int(np.argmin(wrong.trace["validation_nll"]))]
+    assert f"after epoch {chosen} kept" in wrong.summary() or chosen == wrong.trace["judged"][-1]
+    assert not torch.equal(wrong.mean, plain.mean)
+
+
+def test_one_prediction_for_all_rows_is_said() -> None:
+    options: dict[str, Any] = {"likelihood": "bernoulli", "optimizer": "lbfgs", **QUICK}
+    with pytest.warns(ConvergenceWarning, match="^The network predicts the same for every row"):
+        fit_evidence(perceptron(), circles(100, 0), prior_precision=SWITCHED_OFF, **options)
+
+
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"structure": "low_rank"}, OptionError, "structure"),
     ({"structure": "kfac", "curvature": "hessian"}, UnsupportedError, "structure"),
@@ -261,6 +344,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"steps": 0}, InputError, "steps"),
     ({"step_size": 0.0}, InputError, "step_size"),
     ({"keep": "first"}, OptionError, "keep"),
+    ({"starts": 0.1}, InputError, "starts"),
+    ({"starts": []}, InputError, "starts"),
+    ({"starts": [0.1, 1.0], "inplace": True}, UnsupportedError, "inplace"),
     ({"noise": 1}, InputTypeError, "noise"),
     (
         {"prior_precision": Prior(DensePrecision(torch.eye(33, dtype=torch.float64)))},

@@ -215,19 +215,21 @@ def learn(lesson: Lesson, seed: int, *, train: bool) -> Learnt:
     module, names = lesson.architecture.network(seed), lesson.architecture.fan_in()
     given = dict.fromkeys(names, lesson.precision or 1.0)
     if lesson.precision is None:
-        found = _sought(lesson, module, seed)
+        found, judged = _sought(lesson, module, seed)
         fit: Any = found.fit
         if lesson.learns_noise:
             gaussian: Any = lesson.likelihood
             lesson = replace(lesson, likelihood=gaussian.with_noise_variance(fit.noise_variance))
-        return _trained(lesson, found.model, _by_layer(found, names), seed)
+        return _trained(lesson, found.model, _by_layer(found, names), seed, judged)
     if lesson.learns_noise or train:
         return _trained(lesson, module, given, seed)
     return Learnt(module, given, _noises(lesson, lesson.likelihood, module), {}, {})
 
 
-def _sought(lesson: Lesson, module: nn.Sequential, seed: int) -> GaussianPosterior:
+def _sought(lesson: Lesson, module: nn.Sequential, seed: int) -> tuple[GaussianPosterior, str]:
     """A network and hyperparameters that the evidence has proposed and rows that trained nothing have chosen.
+
+    Which rows these are is said in the words that come with it.
 
     The evidence of Laplace's approximation has a maximum at infinite precisions, where the network predicts one number
     for all rows. Before a network has learnt it is the only one, and for few rows it can be higher than the evidence of
@@ -246,7 +248,7 @@ def _sought(lesson: Lesson, module: nn.Sequential, seed: int) -> GaussianPosteri
     with warnings.catch_warnings():
         # That the search ends at a distance from a mode: the last training goes on from there.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return fit_evidence(
+        found = fit_evidence(
             module, (inputs[rest], targets[rest]), likelihood=_of_rows(lesson.likelihood, targets[rest]),
             starts=[dict.fromkeys(names, LOW), names], noise=lesson.learns_noise,
             validation=(inputs[apart], targets[apart]) if len(apart) else None, epochs=searched,
@@ -254,9 +256,13 @@ def _sought(lesson: Lesson, module: nn.Sequential, seed: int) -> GaussianPosteri
             generator=seed, progress=lesson.progress,
             checkpoint=path and path.with_stem(f"{path.stem}-search"),
         )  # fmt: skip
+    judges = f"predictions of {len(apart):,} of {len(inputs):,} rows, held out" if len(apart) else "evidence"
+    return found, f", judged by the {judges}"
 
 
-def _trained(lesson: Lesson, module: nn.Sequential, precisions: Mapping[str, float], seed: int) -> Learnt:
+def _trained(
+    lesson: Lesson, module: nn.Sequential, precisions: Mapping[str, float], seed: int, judged: str = ""
+) -> Learnt:
     """The network after a training with all rows."""
     schedule, sought = lesson.schedule, lesson.precision is None
     common: dict[str, Any] = {"likelihood": lesson.likelihood, "prior_precision": precisions, "generator": seed,
@@ -265,8 +271,7 @@ def _trained(lesson: Lesson, module: nn.Sequential, precisions: Mapping[str, flo
     if climbs:
         common["lr"] = WARM * schedule.lr
     what = " and ".join(["prior precision"] * sought + ["noise variance"] * lesson.learns_noise)
-    judged = ", judged by the predictions of rows that were held out"
-    learnt = {"learnt": f"{what}, by Laplace's evidence while training{judged if sought else ''}"} if what else {}
+    learnt = {"learnt": f"{what}, by Laplace's evidence while training{judged}"} if what else {}
     notes = {"training": str(schedule), **learnt}
     if not lesson.learns_noise and not climbs:
         point = fit_map(module, lesson.data, **common)

@@ -156,7 +156,7 @@ def fit_evidence(
         inplace = checks.flag("inplace", inplace)
         noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
         given = _starts(starts, prior_precision, inplace=inplace)
-    best: tuple[Climber, Outcome, LaplaceFit] | None = None
+    best: tuple[Climber, Outcome, LaplaceFit, Minibatches] | None = None
     for place, start in enumerate(given):
         settings = Settings(
             likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
@@ -180,10 +180,11 @@ def fit_evidence(
                     )  # fmt: skip
             outcome = training.run(climber.objective, climber, {"fit": "evidence"})
             if best is None or climber.score > best[0].score:
-                best = climber, outcome, climber.final(own_copy(training.module) if inplace else training.module)
+                module = own_copy(training.module) if inplace else training.module
+                best = climber, outcome, climber.final(module), training.rows
     assert best is not None
-    climber, outcome, fit = best
-    warn_if_constant(fit.function.module, fit.likelihood, training.rows.in_order, TELL)
+    climber, outcome, fit, rows = best
+    warn_if_constant(fit.function.module, fit.likelihood, rows.in_order, TELL)
     if fit.distance is not None:
         fit.distance.warn(GO_ON)
     q = fit.posterior()
