@@ -120,6 +120,7 @@ class Minibatches:
         self._module, self._likelihood = module, likelihood
         self._processes = present()
         self.cut: Cut | None = None
+        self._blocks = data if isinstance(data, OrderedLoader) else None
         if isinstance(data, OrderedLoader):
             data = data.minibatches
         self.batch_size: int | None = data.batch_size if isinstance(data, DataLoader) else batch_size
@@ -231,6 +232,9 @@ class Minibatches:
 
         Several processes have a part of each block; one that has no row of a block passes it over.
         """
+        if self._blocks is not None:
+            yield from ((inputs, self._canonical(targets)) for inputs, targets in self._blocks)
+            return
         if self._whole is None:
             for inputs, targets in self.epoch():
                 if self.cut is None or self.cut.count:
