@@ -18,6 +18,8 @@ from bayescope.estimators import (
     NeuralAdditiveRegressor,
 )
 
+# Networks that are hardly trained predict the same for every row, and say so.
+pytestmark = pytest.mark.filterwarnings("ignore:The network predicts:bayescope.errors.ConvergenceWarning")
 NETWORK: dict[str, Any] = {"hidden": (3,), "epochs": 2, "random_state": 0}
 ADDITIVE: dict[str, Any] = {"hidden": 2, "epochs": 7, "random_state": 0}
 CLASSIFIERS = [
