@@ -165,6 +165,9 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
             OptionError: if a name is unknown.
             UnsupportedError: if two options do not go together.
             ConvergenceError: if the loss stops being a finite number.
+
+        Warns:
+            ConvergenceWarning: if the network predicts the same for every row.
         """
         begin(self)
         table = opened(X)
@@ -351,6 +354,9 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
             OptionError: if a name is unknown.
             UnsupportedError: if two options do not go together.
             ConvergenceError: if the loss stops being a finite number.
+
+        Warns:
+            ConvergenceWarning: if the network predicts the same for every row.
         """
         begin(self)
         table = opened(X)
