@@ -14,7 +14,7 @@ import pytest
 
 import bayescope as bs
 from bayescope import BayesianMLPClassifier, BayesianMLPRegressor, NeuralAdditiveClassifier, NeuralAdditiveRegressor
-from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.errors import InputError, InputTypeError, MemoryBudgetError, OptionError
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 
 
@@ -130,6 +130,15 @@ def test_labels_that_name_rows_are_refused_on_disk_too(make: Callable[..., Any],
         make().fit(bs.open_table(tmp_path / "t.parquet"), "y")
     make(categorical=["id"]).fit(bs.open_table(tmp_path / "t.parquet"), "y")
     make().fit(bs.open_table(tmp_path / "few.parquet"), "y")
+
+
+def test_labels_that_memory_does_not_hold_are_refused_before_their_columns_are_made():
+    rows = 400_000
+    frame = pd.DataFrame(
+        {"id": np.char.add("group ", (np.arange(rows) % 150_000).astype(str)), "x": np.arange(rows) % 7.0}
+    )
+    with pytest.raises(MemoryBudgetError, match="column 'id' alone has 150,000 labels"):
+        BayesianLinearRegression().fit(frame, frame["x"])
 
 
 def test_a_target_that_is_no_column():

@@ -20,7 +20,7 @@ from bayescope.likelihoods import Gaussian
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.training import checkpoint
-from tests.training.toys import classes, flat, line, noisy_network, perceptron, seeded
+from tests.training.toys import Killed, Mortal, classes, flat, line, noisy_network, perceptron, seeded
 
 QUICK: dict[str, Any] = {"epochs": 12, "burn_in": 4, "every": 4, "steps": 5, "generator": 0}
 # Networks that are hardly trained are far from any mode, and are told so.
@@ -168,21 +168,6 @@ def test_same_generator_same_numbers_and_nothing_else_touched() -> None:
 @HASTY
 def test_a_killed_run_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SHARE", 1e9)  # saved after every epoch
-
-    class Killed(Exception):
-        pass
-
-    class Mortal(nn.Module):
-        def __init__(self, left: int) -> None:
-            super().__init__()
-            self.body, self.left = noisy_network(), left
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.left -= self.training
-            if self.left < 0:
-                raise Killed
-            out: Tensor = self.body(x)
-            return out
 
     def run(left: int, file: Path | None = None) -> Any:
         return fit_evidence(Mortal(left), line(), likelihood="gaussian", batch_size=20, checkpoint=file, **QUICK)

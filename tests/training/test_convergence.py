@@ -17,7 +17,7 @@ from bayescope.likelihoods import Gaussian
 from bayescope.training import convergence, fit_map
 from bayescope.training.convergence import MOST_CYCLES, Cycles
 from bayescope.variational.variational import variational
-from tests.training.toys import classes, flat, line, noisy_network, perceptron, seeded
+from tests.training.toys import Killed, Mortal, classes, flat, line, noisy_network, perceptron, seeded
 
 METHODS: dict[str, Callable[..., Any]] = {
     "fit_map": lambda data, **options: fit_map(perceptron(), data, **options),
@@ -97,25 +97,10 @@ def test_a_budget_that_is_too_small_warns(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stop(Exception):
-        pass
-
-    class Mortal(nn.Module):
-        def __init__(self, left: int) -> None:
-            super().__init__()
-            self.body, self.left = noisy_network(), left
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.left -= self.training
-            if self.left < 0:
-                raise Stop
-            out: Tensor = self.body(x)
-            return out
-
     common: dict[str, Any] = {"likelihood": "gaussian", "batch_size": 8, "generator": 1, "progress": False}
     monkeypatch.setattr("bayescope.training.checkpoint.SHARE", 1e9)
     whole = fit_map(Mortal(10**9), line(), **common)
-    with pytest.raises(Stop):
+    with pytest.raises(Killed):
         fit_map(Mortal(1234), line(), checkpoint=tmp_path / "run", **common)
     resumed = fit_map(Mortal(10**9), line(), checkpoint=tmp_path / "run", **common)
     assert torch.equal(resumed.mean, whole.mean)

@@ -24,6 +24,25 @@ def noisy_network(*, seed: int = 0) -> nn.Sequential:
     return seeded(seed, *layers).double()
 
 
+class Killed(Exception):
+    """What stands for a process that ends."""
+
+
+class Mortal(nn.Module):
+    """A noisy network that dies after so many forward passes of its training."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self.body, self.left = noisy_network(), left
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= self.training
+        if self.left < 0:
+            raise Killed
+        out: Tensor = self.body(x)
+        return out
+
+
 def line(rows: int = 40, features: int = 2, *, seed: int = 1) -> tuple[Tensor, Tensor]:
     """A linear regression with noise, shapes (N, D) and (N, 1)."""
     source = torch.Generator().manual_seed(seed)

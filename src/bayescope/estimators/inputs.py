@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
+import pandas as pd
+import torch
 from sklearn.base import BaseEstimator
 
-from bayescope.errors import InputError
+from bayescope.curvature.memory import free_memory, readable
+from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.estimators.features import feature_map, feature_names
 from bayescope.estimators.frames import FrameReader
 from bayescope.posterior.missing import InputRows, Missing, Spread
@@ -19,6 +22,8 @@ from bayescope.tables.preprocessing import Preprocessing, Table
 SCALE_ROWS = 10_000
 # One precision for all weights means very different things where the features' scales differ by more than this.
 WIDE_SPAN = 10.0
+# Columns of 0 and 1 are held twice while they are made; whether so few bytes fit is not asked.
+ONE_HOT_COPIES, UNCHECKED_BYTES = 2, 2**28
 
 Origin: TypeAlias = Literal["as_mapped", "means", "zero"]
 
@@ -70,6 +75,7 @@ class InputMap:
                 under a flat intercept changes nothing but the rounding; "zero", the columns as given, which
                 standardising then scales and does not move: for a model without an intercept; or "as_mapped".
         """
+        _require_room(table, encoding)
         preprocessing, mapped = Preprocessing.fit(
             table, targets, scaling="standard" if standardize else None, encoding=encoding, weights=weights
         )
@@ -197,6 +203,27 @@ class EstimatorTable:
         if self.feature_names is not None:
             known.feature_names_in_ = np.array(self.feature_names, dtype=object)
         return self.inputs.read(self.frames.table(known, table), linear=self.linear)
+
+
+def _require_room(table: Table, encoding: Any) -> None:
+    """Refuses labels whose columns of 0 and 1 memory does not hold, before they are made.
+
+    Raises:
+        MemoryBudgetError: if it does not.
+    """
+    if encoding != "one_hot" or isinstance(table, np.ndarray):
+        return
+    rows = len(table[0].values)
+    counts = {each.name: len(pd.unique(each.values)) for each in table if each.kind == "categorical"}
+    needed = ONE_HOT_COPIES * 8 * rows * (len(table) + sum(counts.values()))
+    if not counts or needed <= UNCHECKED_BYTES or needed <= (free := free_memory(torch.device("cpu"))):
+        return
+    name, most = max(counts.items(), key=lambda each: each[1])
+    raise MemoryBudgetError(
+        f"memory: expected at most {readable(free)}, but a column of 0 and 1 for each label of {rows:,} rows takes "
+        f"about {readable(needed)}; column {name!r} alone has {most:,} labels. Leave it out, put rare labels together, "
+        "or take encoding='target'."
+    )
 
 
 def _means(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
