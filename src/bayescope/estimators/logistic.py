@@ -81,10 +81,10 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
     Args:
         link: "logit" or "probit" (two classes only).
         posterior: "map" (a point), "laplace", "variational" (Gaussian, full covariance), "mean_field" (Gaussian,
-            diagonal), "ep" (expectation propagation, two classes only), "nuts" or "metropolis" (draws). "auto" takes
-            "laplace" where averaging over it adds at most 0.005 nats a row to the mode's log loss on the training rows,
-            and otherwise "ep" for two classes in memory and "variational" for more, or where the evidence of "ep" has
-            no maximum; the summary says which.
+            diagonal), "ep" (expectation propagation, two classes only), "nuts" or "metropolis" (draws). "laplace" warns
+            where averaging over it adds more than 0.007 nats a row to the mode's log loss on the training rows. By the
+            same test "auto" takes "laplace" where it would not warn, and otherwise "ep" for two classes in memory and
+            "variational" for more, or where the evidence of "ep" has no maximum; the summary says which.
         prior_precision: of the weights: a positive number, one for each feature (of the model's inputs, after
             ``features``), a `Prior` with either and mean 0, or "evidence": learnt by maximising Laplace's evidence,
             the evidence lower bound, or expectation propagation's evidence; "map", "nuts" and "metropolis" take what
