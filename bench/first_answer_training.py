@@ -139,7 +139,7 @@ def beside_long_runs(*names: str, tables: int = 10) -> dict[str, float]:
 
         for name in names:
             drawn: dict[str, Any] = {"generator": 0, "samples": 1000} if name in ("variational", "mc_dropout") else {}
-            long = {"epochs": math.ceil(6000 / math.ceil(len(train[0]) / 128)), "schedule": "cosine", "lr": 0.01}
+            long = {"epochs": math.ceil(4000 / math.ceil(len(train[0]) / 128)), "schedule": "cosine", "lr": 0.01}
             runs = methods[name](make, train, **options), methods[name](make, train, **options, **long)
             nlls = [-float(np.mean(np.asarray(q.predict(x, **drawn).log_prob(y)))) for q in runs]
             worst[name] = max(worst[name], nlls[0] - nlls[1])
@@ -153,12 +153,13 @@ POINTS: tuple[Point, ...] = (
     ),
     Point(
         SECTION, "ten-tables", "Ten small tables, 30 tanh units: most test NLL above the method's own long run.",
-        lambda quick: beside_long_runs("fit_map", "ensemble", "mc_dropout", tables=2 if quick else 10),
-        {"fit_map": "≤ 0.03", "ensemble": "≤ 0.03", "mc_dropout": "≤ 0.03"}, limit=300.0,
+        lambda quick: beside_long_runs("fit_map", "mc_dropout", tables=2 if quick else 10),
+        {"fit_map": "≤ 0.03", "mc_dropout": "≤ 0.03"}, limit=300.0,
     ),
     Point(
-        SECTION, "three-tables", "The first three of the ten tables, by `bs.variational`.",
-        lambda quick: beside_long_runs("variational", tables=1 if quick else 3), {"variational": "≤ 0.03"},
+        SECTION, "three-tables", "The first three of the ten tables, the slower methods.",
+        lambda quick: beside_long_runs("ensemble", "variational", tables=1 if quick else 3),
+        {"ensemble": "≤ 0.03", "variational": "≤ 0.03"}, limit=300.0,
     ),
     Point(
         SECTION, "full-vi-3", "A full covariance over three weights, 40 rows, defaults.", three_weights,
