@@ -13,6 +13,7 @@ from bayescope.estimators import BayesianLinearRegression
 from bayescope.laplace.laplace import laplace
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian
+from bayescope.posterior import DrawsPosterior
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from tests.laplace.problems import (
@@ -111,8 +112,10 @@ def test_what_is_no_module_that_runs_is_told_what_to_give() -> None:
     with pytest.raises(InputTypeError, match=r"got a ModuleList, which cannot. .* plain list of modules"):
         laplace(nn.ModuleList([mlp(2), mlp(2)]), data, likelihood="categorical")
     q = laplace(mlp(2), data, likelihood="categorical")
-    with pytest.raises(InputTypeError, match=r"got GaussianPosterior. Pass its \.model"):
-        laplace(q, data, likelihood="categorical")  # type: ignore[arg-type]
+    assert torch.equal(laplace(q, data, likelihood="categorical").mean, q.mean)  # of one mode the posterior will do
+    draws = DrawsPosterior(q.sample(4, generator=0)[None], q.record, q.function, q.likelihood)
+    with pytest.raises(InputTypeError, match=r"got DrawsPosterior. A posterior's \.model is its module"):
+        laplace(draws, data, likelihood="categorical")
 
 
 @UNTRAINED

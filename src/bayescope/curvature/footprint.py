@@ -46,7 +46,7 @@ IN_BLOCK = 3
 # Numbers in float64 for each output of a prediction: mean and variance, and the integral over them.
 INTEGRAL = 11
 # U of one row and parameter after another goes through so many tensors of its size in a vectorised backward pass.
-BACKWARD = 6
+BACKWARD = 5
 
 
 @final

@@ -229,8 +229,8 @@ def _copied(model: Any) -> nn.Module:
         model = model.model
     if not isinstance(model, nn.Module):
         raise InputTypeError(
-            "model: expected a torch.nn.Module, a posterior of `fit_map`, or a list of them, got "
-            f"{type(model).__name__}."
+            "model: expected a torch.nn.Module or a list of them, or the posterior of `fit_map`, got "
+            f"{type(model).__name__}. A posterior's .model is its module."
         )
     if isinstance(model, nn.ModuleList | nn.ModuleDict):
         raise InputTypeError(
