@@ -125,7 +125,18 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pyt
     monkeypatch.setattr(density, "free_memory", lambda _: 5 * 8 * 400)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 30)), rng.standard_normal(60)
-    for model, target in ((BayesianLinearRegression(), y), (BayesianLogisticRegression(prior_precision=1.0), y > 0)):
-        with pytest.raises(MemoryBudgetError, match=r"memory: expected at most 16 kB, but the matrices of 3\d × 3\d"):
+    classifiers = (
+        {"prior_precision": 1.0},
+        {},
+        {"posterior": "variational"},
+        {"posterior": "variational", "prior_precision": 1.0},
+    )
+    logistic = [(BayesianLogisticRegression(**options), y > 0) for options in classifiers]
+    for model, target in ((BayesianLinearRegression(), y), *logistic):
+        refused = pytest.raises(
+            MemoryBudgetError, match=r"memory: expected at most 16 kB, but the matrices of 3\d × 3\d"
+        )
+        with monkeypatch.context() as patch, refused:
+            patch.setattr(density.LinearDensity, "gram", None)  # what would make the first of the matrices
             model.fit(X, target)
         model.fit(X[:15], target[:15])  # the space of the rows has room
