@@ -141,6 +141,7 @@ def classification(classes: int) -> tuple[Tensor, Tensor]:
     return x, scores.argmax(1)
 
 
+@pytest.mark.filterwarnings("ignore:posterior='laplace'")  # the table is small
 @pytest.mark.parametrize("link", ["logit", "probit", "softmax"])
 @pytest.mark.parametrize("curvature", ["ggn", "hessian"])
 def test_a_linear_network_is_the_logistic_regression(link: str, curvature: str) -> None:
