@@ -22,7 +22,7 @@ COTANGENTS = 64
 # The cotangents of all layers that are there together: outputs of a row are asked for in chunks where they take more.
 COTANGENT_BYTES = 2**30
 # Variances of very many outputs are asked for as many at a time as take so much, and at least `COTANGENTS` of them.
-VARIANCE_BYTES = 64 * 2**20
+VARIANCE_BYTES = 2**20
 # At a last layer: the answers, and what they are made of, at so many copies of an output each.
 HEAD_COPIES = 4
 
@@ -87,7 +87,7 @@ def answer(
     chosen = torch.arange(shape[:-1].numel()) if places is None else places
     width = shape[-1] if classes is None else classes.shape[-1]
     chunks = []
-    for some in chosen.split(chunk_size(torch.Size((*shape[:-1], width)))):
+    for some in chosen.split(chunk_size(torch.Size((*shape[:-1], width))) if places is None else 1):
         found = torch.cat([ask(recording.tape(seeds)) for seeds in _seeds(recording, classes, some, paired)], 1)
         chunks.append(question.apart(found, len(some)))
     return torch.cat(chunks, 1) if places is not None else torch.cat(chunks, 1).unflatten(1, shape[:-1])
