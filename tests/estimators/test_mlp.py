@@ -422,3 +422,10 @@ def test_given_numbers_are_kept():
     learnt = BayesianMLPRegressor(prior_precision=2.0, **FAST).fit(X, y)
     assert learnt.prior_precision_ == 2.0
     assert learnt.noise_variance_ != pytest.approx(0.1 * y.var(), rel=1e-3)
+
+
+def test_a_constant_y_is_fitted():
+    """A layer that is switched off has inputs that reach down to denormal numbers."""
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    model = bs.BayesianMLPRegressor().fit(X, np.full(60, 3.0))
+    np.testing.assert_allclose(model.predict(X), 3.0)

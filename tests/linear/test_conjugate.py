@@ -8,6 +8,7 @@ import torch
 from sklearn.linear_model import BayesianRidge
 from torch.testing import assert_close
 
+import bayescope as bs
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate, tune_scales
@@ -205,3 +206,15 @@ def test_scales_do_not_move_with_the_origin_of_the_inputs(shift: float):
     )
     assert far.prior_precision == pytest.approx(near.prior_precision, rel=1e-6)
     assert far.noise_variance == pytest.approx(near.noise_variance, rel=1e-6)
+
+
+@pytest.mark.parametrize("shift", [1e6, 1e9, 1e12])
+def test_the_answer_does_not_depend_on_the_origin_of_y(shift: float):
+    """As far as y has digits: at 1e12 it is known to 1e-4."""
+    source = np.random.default_rng(0)
+    X = source.normal(size=(200, 3))
+    y = X @ [1.0, 2.0, 0.5] + 0.3 * source.normal(size=200)
+    near, far = (bs.BayesianLinearRegression().fit(X, y + origin) for origin in (0.0, shift))
+    digits = 10.0 * np.spacing(shift)
+    np.testing.assert_allclose(far.predict(X) - shift, near.predict(X), atol=max(digits, 1e-7))
+    np.testing.assert_allclose(far.coef_, near.coef_, atol=max(digits, 1e-7))

@@ -63,7 +63,10 @@ def conjugate(
 def conjugate_at(density: LinearDensity, likelihood: Gaussian) -> GaussianPosterior:
     """The same for a log joint with this likelihood."""
     infer = partial(conjugate, density.model, likelihood)
-    return laplace_at(find_mode(density, density.prior_mean), method="conjugate", infer=infer)
+    # The log joint is quadratic: one Newton step reaches the mode but for rounding, and a second one takes most of that
+    # away. How small the decrement can become depends on the digits of y, which may be far from 0.
+    near = find_mode(density, density.prior_mean, tolerance=math.inf)
+    return laplace_at(find_mode(density, near.theta, tolerance=math.inf), method="conjugate", infer=infer)
 
 
 @final

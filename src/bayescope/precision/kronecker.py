@@ -22,6 +22,8 @@ from bayescope.tape import Tape
 
 # The share of a factor's largest eigenvalue that a sum of products in float32 resolves.
 RESOLVED = 1e-5
+# The share of a factor's largest entry below which an entry is next to denormal numbers.
+VANISHING = 1e-280
 
 
 @stored("kronecker_factors", kept=("_output_eigen", "_input_eigen"))
@@ -271,7 +273,10 @@ def _eigen(factor: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
     refuse_not_finite(name, factor)
     if factor.ndim == 2:
         return factor, None
-    values, vectors = torch.linalg.eigh(factor)
+    # LAPACK does not converge on some matrices that reach down to numbers without all digits, below 1e-308, as the
+    # inputs of a layer do that was switched off. They are far below the rounding of the largest entry.
+    smallest = VANISHING * factor.abs().amax((-2, -1), keepdim=True)
+    values, vectors = torch.linalg.eigh(torch.where(factor.abs() < smallest, 0.0, factor))
     # A Gram matrix has no negative eigenvalue. One that is summed in float32 is known up to this share of the largest:
     # below 0 by less is 0. The other factor would blow it up beyond a small prior precision.
     rounding = RESOLVED * values[:, -1:]

@@ -218,7 +218,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
     """Warns if q predicts training rows worse than the most probable network, where L-BFGS finds that in a moment.
 
     A Gaussian of independent weights switches off units that cost more in KL(q∥p) than they explain, and the bound has
-    nothing better. Of eleven small tables it warned of all, and predicted new rows worse than the network on ten.
+    nothing better. Of ten small tables it warned of all, and predicted new rows worse than the network on nine.
 
     Args:
         q: the posterior.
