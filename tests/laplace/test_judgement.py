@@ -251,6 +251,49 @@ def test_a_regression_is_no_worse_than_the_network_with_its_own_noise(
     assert worse.mean() <= 0.005 + 2.0 * worse.std() / len(worse) ** 0.5
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_rows_without_a_label_change_nothing(seed: int, structure: str) -> None:
+    """They add neither curvature nor loss: the default is that of the labelled rows alone, however few these are."""
+    module, (x, y), _ = trained("digits", seed, STEPS[1])
+    few, options = slice(0, 20), {"weights": "last_layer", "structure": structure}
+    alone = laplace(module, (x[few], y[few]), likelihood="categorical", **options)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    y = torch.where(torch.arange(len(y)) < 20, y, -100)
+    among = laplace(module, (x[order], y[order]), likelihood=Categorical(ignored=-100), **options)
+    found, expected = (compared(q, q.fit) for q in (among, alone))  # type: ignore[arg-type]
+    assert found is not None
+    assert expected is not None
+    assert found.observations == expected.observations == 20
+    assert found.network == pytest.approx(expected.network, rel=1e-8)
+    torch.testing.assert_close(among.precision.diagonal(), alone.precision.diagonal(), rtol=0.05, atol=0)  # type: ignore[attr-defined]
+
+
+def test_rows_without_a_label_take_no_place_in_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_rows, "ROWS", 16)
+    x, y = normal(400, 3, seed=0), torch.full((400,), -100)
+    y[::20] = torch.arange(20) % 3
+    module = seeded(lambda: nn.Linear(3, 3).double())
+    fit = laplace(module, (x, y), likelihood=Categorical(ignored=-100), prior_precision=1.0, batch_size=50).fit
+    ((_, kept),) = fit.sample.batches  # type: ignore[union-attr]
+    assert len(kept) == 16
+    assert (kept >= 0).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_positions_that_are_padding_do_not_hide_those_with_labels(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 positions two have labels: both are read, where a few random ones would hardly meet them."""
+    monkeypatch.setattr(judgement, "PLACES", 4)
+    source = torch.Generator().manual_seed(seed)
+    x, y = normal(8, 40, 3, seed=seed), torch.full((8, 40), -100)
+    y[:, torch.randperm(40, generator=source)[:2]] = torch.randint(3, (8, 2), generator=source)
+    likelihood = Categorical(ignored=-100)
+    q = laplace(dense(3), (x, y), likelihood=likelihood, prior_precision=9.0, curvature="ggn", structure="diagonal")
+    found = compared(q, q.fit)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.observations == 16
+
+
 def test_weights_at_their_prior_mean_keep_a_precision() -> None:
     module = mlp(2)
     set_flat(module, 0.0 * flat(module))

@@ -12,7 +12,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.targets import read_targets
+from bayescope.likelihoods.targets import labelled, read_targets
 from bayescope.network.recording import Recording
 from bayescope.tape.tape import row_blocks
 
@@ -208,13 +208,8 @@ class Observations:
             for place, f in zip(ranges.tolist(), padded.split(DRAWN_TOGETHER), strict=True)
         ]
         drawn = torch.cat([self.y[:0], *draws])[slots]
-        return drawn if self._labelled is None else torch.where(self._labelled, drawn, self.y)
-
-    @property
-    def _labelled(self) -> Tensor | None:
-        """Which observations have a label, where the likelihood knows of some that have none."""
-        labelled = getattr(self.likelihood, "labelled", None)
-        return None if labelled is None else labelled(self.y)
+        told = labelled(self.likelihood, self.y)
+        return drawn if told is None else torch.where(told, drawn, self.y)
 
 
 def _spread(columns: Tensor, shape: tuple[int, ...], cotangents: int | None) -> Iterator[Tensor]:

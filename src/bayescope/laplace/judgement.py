@@ -22,7 +22,7 @@ from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MarginalLatent
 from bayescope.likelihoods import Categorical
-from bayescope.likelihoods.targets import read_targets
+from bayescope.likelihoods.targets import labelled, read_targets
 from bayescope.likelihoods.weighted import Weighted
 from bayescope.network.inputs import take_rows
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, Record
@@ -293,7 +293,7 @@ def _outcomes(fit: LaplaceFit) -> int:
 
 
 def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) -> tuple[float, float, float]:
-    """The number of observations in some rows, and the sums of their losses under the posterior and the network."""
+    """The number of labels in some rows, and the sums of their losses under the posterior and the network."""
     outputs = fit.function.forward(inputs, fit.mode)
     f, shape = in_rows(outputs, 0)
     targets = read_targets(fit.likelihood, y, outputs.shape).to(f.device)
@@ -303,12 +303,19 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
         latent: Latent = q.predict(inputs).latent
     else:
         assert isinstance(q, GaussianPosterior)
-        chosen = torch.randperm(math.prod(shape[1:]), generator=torch.Generator().manual_seed(0))[:places].sort().values
+        chosen = torch.randperm(math.prod(shape[1:]), generator=torch.Generator().manual_seed(0))
+        if (
+            told := labelled(fit.likelihood, targets)
+        ) is not None:  # positions that are padding in all rows say nothing
+            chosen = chosen[told.unflatten(0, (len(outputs), -1)).any(0).cpu()[chosen]]
+        chosen = chosen[:places].sort().values
         f, targets = (each.unflatten(0, (len(outputs), -1))[:, chosen].flatten(0, 1) for each in (f, targets))
         latent = _latent(q, fit, inputs, f, chosen.to(f.device) if len(shape) > 1 else None)
     log_prob = latent.log_prob(fit.likelihood, targets)
     network = DrawsLatent(f[None]).log_prob(fit.likelihood, targets)
-    return log_prob.numel(), -float(log_prob.sum()), -float(network.sum())
+    told = labelled(fit.likelihood, targets)
+    count = log_prob.numel() if told is None else int(told.sum())
+    return count, -float(log_prob.sum()), -float(network.sum())
 
 
 def _latent(q: GaussianPosterior, fit: LaplaceFit, inputs: Any, f: Tensor, places: Tensor | None) -> Latent:

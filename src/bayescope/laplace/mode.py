@@ -15,6 +15,7 @@ from bayescope.curvature.passes import DIFFERS
 from bayescope.errors import InputError
 from bayescope.laplace.training_rows import RowSample, TrainingRows
 from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods.targets import labelled
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import owned, reading
@@ -40,7 +41,7 @@ class Slope:
         gradient: its derivative in the random weights, shape (P,), float64.
         fingerprint: of the data.
         dtype: the coarsest that the network computed in.
-        sample: some of the rows that this process read, the same whatever their order.
+        sample: some of the labelled rows that this process read, the same whatever their order.
     """
 
     rows: int
@@ -147,7 +148,7 @@ class _Sums:
             torch.default_generator.manual_seed(checks.seed_from(torch.default_generator))
             for inputs, targets in batches:
                 report(rows, rows, "the gradient")
-                sample.add(fingerprint.add(inputs, targets), inputs, targets)
+                sample.add(fingerprint.add(inputs, targets), inputs, targets, labelled(likelihood, targets))
                 for some in row_blocks(len(targets), 1, at_once or len(targets)):
                     with torch.enable_grad(), explained(module, inputs):
                         f = call(module, owned(take_rows(inputs, some), copy=True))

@@ -51,20 +51,31 @@ NO_ROWS = TrainingRows()
 
 @final
 class RowSample:
-    """Keeps the rows with the smallest hashes among those that are added, `ROWS` of them or as many as `BYTES` hold."""
+    """Keeps the labelled rows with the smallest hashes that are added: `ROWS` of them or as many as `BYTES` hold."""
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
         self._limit = ROWS
 
-    def add(self, hashes: Tensor, inputs: Any, targets: Tensor) -> None:
-        """Adds the rows of a batch by their hashes, int64 of shape (N,)."""
+    def add(self, hashes: Tensor, inputs: Any, targets: Tensor, told: Tensor | None) -> None:
+        """Adds the rows of a batch by their hashes, int64 of shape (N,).
+
+        Args:
+            hashes: one for each row.
+            inputs: of the network.
+            targets: of shape (N, ...).
+            told: which of the targets are labels, of their shape; ``None`` for all.
+        """
         size = sum(tensor.nbytes for tensor in tensors(inputs)) // len(targets)
         self._limit = min(self._limit, max(1, BYTES // max(1, size)))
         self._parts.append(_Part(hashes.cpu(), inputs, targets))
         every = torch.cat([part.hashes for part in self._parts])
-        chosen = torch.zeros(len(every), dtype=torch.bool)
-        chosen[every.argsort(stable=True)[: self._limit]] = True
+        wanted = torch.ones(len(every), dtype=torch.bool)
+        if told is not None:
+            wanted[len(every) - len(targets) :] = told.flatten(1).any(1) if told.ndim > 1 else told
+        rows = wanted.nonzero()[:, 0]
+        chosen = torch.zeros_like(wanted)
+        chosen[rows[every[rows].argsort(stable=True)[: self._limit]]] = True
         self._keep(chosen)
 
     def over(self, processes: Processes) -> TrainingRows:

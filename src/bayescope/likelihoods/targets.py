@@ -102,6 +102,12 @@ def read_targets(likelihood: Likelihood, targets: Any, shape: Sequence[int], fir
     return rows
 
 
+def labelled(likelihood: Likelihood, y: Tensor) -> Tensor | None:
+    """Which of some targets tell something, of their shape; ``None`` where the likelihood knows of none that do not."""
+    told = getattr(likelihood, "labelled", None)
+    return None if told is None else told(y)
+
+
 def warn_of_probabilities(likelihood: Likelihood, f: Tensor) -> None:
     """Warns of outputs that have been through a softmax, which the categorical likelihood takes for logits.
 
