@@ -96,6 +96,45 @@ def test_an_objective_that_has_moved_is_followed() -> None:
         torch.testing.assert_close(point.detach(), centre, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_an_optimum_at_zero_is_an_end(scale: float, seed: int, dtype: torch.dtype) -> None:
+    """No rounding of the weights ends the search there: what is left to gain does, whatever the objective's unit."""
+    source = torch.Generator().manual_seed(seed)
+    point = nn.Parameter(torch.randn(5, generator=source, dtype=dtype))
+    table = torch.randn(9, 5, generator=source, dtype=dtype)
+    optimizer, evaluations = Lbfgs([point]), 0
+
+    def closure() -> Tensor:
+        nonlocal evaluations
+        evaluations, point.grad = evaluations + 1, None
+        loss = scale * (1.0 + (table @ point).square().sum() + point.square().sum())
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(12):
+        optimizer.step(closure)
+    largest = point.detach().abs().max()
+    assert largest < 1e-6
+    assert largest == 0.0 or largest > 1e-30
+    reached, evaluations = point.detach().clone(), 0
+    for _ in range(12):
+        optimizer.step(closure)
+    assert evaluations == 12
+    torch.testing.assert_close(point.detach(), reached, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_targets_of_zero_leave_weights_that_can_be_squared(seed: int) -> None:
+    x, y = wave(seed)
+    module = seeded(seed, (nn.Linear, (1, 1))).double()
+    q = fit_map(module, (x, 0.0 * y), likelihood="gaussian", optimizer="lbfgs", epochs=60, progress=False)
+    largest = q.mean.abs().max()
+    assert largest < 1e-8
+    assert largest == 0.0 or largest > 1e-60
+
+
 def test_a_loss_with_kinks_ends() -> None:
     """At a kink the gradient does not vanish; the training ends where no step gains anything."""
     module = seeded(0, (nn.Linear, (1, 8)), (nn.ReLU, ()), (nn.Linear, (8, 1))).double()

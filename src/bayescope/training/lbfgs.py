@@ -18,6 +18,11 @@ FALL, SLOPE = 1e-4, 0.9
 LEAST_SHARE = 1e-4
 # Sums over rows are exact to so many roundings of their values.
 ROUNDINGS = 8.0
+# The slope along a direction whose length the memory has set is about twice what is left to gain. With residuals r and
+# a column x of the inputs, the gradient Σ r x is rounded by eps ‖r‖ ‖x‖ (Cauchy-Schwarz), and a gradient of that size
+# gains eps² ‖r‖²/2, a share eps² of the objective: below this, in the finest precision, nothing is left. At an optimum
+# of zero weights, where no rounding ends the search, it would go on to the smallest floating-point numbers.
+LOST = torch.finfo(torch.float64).eps ** 2
 
 
 class _Point(NamedTuple):
@@ -66,8 +71,10 @@ class Lbfgs(Optimizer):
         here = self._at(_flat(self._parameters))
         first = here.value
         while self._evaluations < EVALUATIONS:
-            whole = self._evaluations == 1
-            found = self._along(self._direction(here.gradient), here)
+            whole, direction = self._evaluations == 1, self._direction(here.gradient)
+            if self._memory["steps"] and abs(float(direction @ here.gradient)) <= LOST * abs(here.value):
+                break
+            found = self._along(direction, here)
             if found is not None:
                 self._remember(found.weights - here.weights, found.gradient - here.gradient)
                 here = found
