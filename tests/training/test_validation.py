@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.errors import ConvergenceError, InputError
+from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.training import fit_map
-from tests.training.toys import line, noisy_network, perceptron, seeded
+from bayescope.training import convergence, fit_map
+from tests.training.toys import classes, line, noisy_network, perceptron, seeded
 
 
 def test_validation_keeps_the_best_weights_and_stops() -> None:
@@ -64,6 +65,22 @@ def test_validation_changes_nothing_in_the_training() -> None:
     watched = fit_map(
         noisy_network(), (x, y), likelihood="gaussian", epochs=4, batch_size=8, generator=3, validation=(x, y)
     )
+    assert plain.trace["loss"] == watched.trace["loss"]
+
+
+@pytest.mark.parametrize("held", [1, 10, 80])
+@pytest.mark.parametrize("seed", range(3))
+def test_validation_does_not_tell_when_a_training_has_converged(
+    held: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum over the validation rows has another size than that over the training rows, whatever their number."""
+    monkeypatch.setattr(convergence, "FIRST_STEPS", 10)  # many cycles, and little time
+    x, y = classes(150, seed=seed)
+    common: dict[str, Any] = {"likelihood": "bernoulli", "optimizer": "adam", "batch_size": 50, "generator": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        plain = fit_map(perceptron(), (x, y), **common)
+        watched = fit_map(perceptron(), (x, y), validation=(x[:held], y[:held]), **common)
     assert plain.trace["loss"] == watched.trace["loss"]
 
 

@@ -57,8 +57,13 @@ class Pace(Protocol):
     def converged(self) -> bool | None:
         """Whether the training ends where little is left to gain; ``None`` where nobody asked."""
 
-    def step(self, value: float) -> Move:
-        """Ends an epoch, in which the objective was ``value``."""
+    def step(self, value: float, validated: float | None = None) -> Move:
+        """Ends an epoch.
+
+        Args:
+            value: the objective, that of the training rows.
+            validated: −Σ log p(y∣f) of the validation rows, where there are any.
+        """
 
     def failed(self) -> bool:
         """Hears that the objective is not finite; whether the training goes back to the copy of the weights."""
@@ -87,7 +92,7 @@ class AtMode:
         self._still = 0
         self.left: float | None = None
 
-    def step(self, value: float) -> Move:
+    def step(self, value: float, validated: float | None = None) -> Move:
         """Ends the training at a mode."""
         self.left = self._bound()
         gained = self._optimizer.gained * self._rows
@@ -147,8 +152,8 @@ class Cycles:
         self.converged = False
         self._set()
 
-    def step(self, value: float) -> Move:
-        """Sets the step size of the next epoch; at the end of a cycle judges it."""
+    def step(self, value: float, validated: float | None = None) -> Move:
+        """Sets the step size of the next epoch; at the end of a cycle judges it by the objective."""
         if not (self._done or self._losses):
             self._best, self._error = value, FIRST_DOUBT * abs(value)
         self._losses.append(value)

@@ -227,7 +227,7 @@ class Loop:
             self._trace.setdefault(name, []).append(value)
         # Together, and last: Ctrl-C before it leaves the epoch uncounted (`_forget_unfinished`).
         self._epoch, self._kept, self._best, self._ended = done, kept, best, STOPPED if verdict.stop else ""
-        move = self._pace.step(verdict.trace.get("validation_nll", terms["loss"]))
+        move = self._pace.step(terms["loss"], verdict.trace.get("validation_nll"))
         if move == "end" and not self._ended:
             self._ended = CONVERGED
         elif move == "keep":

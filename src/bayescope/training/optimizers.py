@@ -156,10 +156,10 @@ class Schedule:
             raise InputTypeError(f"schedule: expected a torch.optim.lr_scheduler, got {type(made).__name__}.")
         self._scheduler, self._needs_value = made, isinstance(made, ReduceLROnPlateau)
 
-    def step(self, value: float) -> Move:
-        """Ends an epoch, in which the objective was ``value``."""
+    def step(self, value: float, validated: float | None = None) -> Move:
+        """Ends an epoch; a plateau is one of the validation, where there is one."""
         if self._needs_value:
-            cast(ReduceLROnPlateau, self._scheduler).step(value)
+            cast(ReduceLROnPlateau, self._scheduler).step(value if validated is None else validated)
         elif self._scheduler is not None:
             self._scheduler.step()
         return "on"
