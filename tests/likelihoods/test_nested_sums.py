@@ -74,6 +74,47 @@ def test_four_classes_integrated_each_for_itself_sum_to_one(sd: float) -> None:
     assert (error.abs() < 6 * spread + 1e-5).all()
 
 
+def _on_a_line(mean: Tensor, load: Tensor) -> Tensor:
+    """E[softmax(mean + load z)], z ~ N(0, 1), by a plain sum in z."""
+    z = torch.linspace(-9.0, 9.0, 100_001, dtype=torch.float64)
+    density = torch.exp(-0.5 * z.square()) * 18.0 / 100_000 / math.sqrt(2 * math.pi)
+    return torch.stack([density @ torch.softmax(m + z[:, None] * a, -1) for m, a in zip(mean, load, strict=True)])
+
+
+@pytest.mark.parametrize("outputs", [3, 4])
+@pytest.mark.parametrize("sd", [*SDS, 300.0])
+def test_singular_covariances_give_probabilities_with_errors_as_stated(outputs: int, sd: float) -> None:
+    """Covariances of rank 1; in the first row a class lies between two others, which are larger on either side."""
+    generator = torch.Generator().manual_seed(outputs)
+    mean = torch.randn(24, outputs, dtype=torch.float64, generator=generator)
+    mean[12:] *= 1.5 * max(1.0, sd)
+    load = sd * torch.randn(24, outputs, dtype=torch.float64, generator=generator)
+    mean[0] = torch.tensor([0.0, 0.5, 0.0, -1.0])[:outputs]
+    load[0] = sd * torch.tensor([-1.0, 0.0, 1.0, 0.3])[:outputs]
+    cov = load[:, :, None] * load[:, None, :]
+    p, stated = (
+        getattr(Categorical(), name)(mean, cov, "quadrature") for name in ("predictive_mean", "integration_error")
+    )
+    torch.testing.assert_close(p.sum(-1), torch.ones(24, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert ((p - _on_a_line(mean, load)).abs() < 4 * stated + 1e-7).all()
+    assert stated.max() < (1e-5 if outputs == 3 or sd <= 10 else 2e-3)
+
+
+@pytest.mark.parametrize("outputs", [3, 4])
+@pytest.mark.parametrize("sd", [*SDS, 300.0, 1e6])
+def test_stated_errors_are_below_1e_5_for_covariances_of_full_rank(outputs: int, sd: float) -> None:
+    """As they are in the last row, whose first output is known and whose others sum to 0."""
+    mean, cov = _problem(20, outputs, sd, seed=1)
+    mean[:10] /= 1.5 * max(1.0, sd)
+    first = torch.eye(outputs, dtype=torch.float64)[:1]
+    known = torch.zeros(1, outputs, outputs, dtype=torch.float64)
+    known[0, 1:, 1:] = sd**2 * (torch.eye(outputs - 1) - 1.0 / (outputs - 1))
+    mean, cov = torch.cat([mean, first]), torch.cat([cov, known])
+    assert Categorical().integration_error(mean, cov).max() < 1e-5
+    log_prob = Categorical().predictive_log_prob(mean, cov, torch.arange(21) % outputs, "quadrature")
+    assert not log_prob.isnan().any()
+
+
 def test_a_rare_class_of_a_wide_gaussian_has_its_probability() -> None:
     """The region where the last class is the largest lies 4.3 sds out, where 2,048 plain nodes see none of it."""
     mean = torch.tensor([[0.0, 0.0, -430.0]], dtype=torch.float64)

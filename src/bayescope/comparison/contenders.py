@@ -72,8 +72,8 @@ def _fit_posterior(name: str, template: Any, X: pd.DataFrame, y: np.ndarray, ran
 def _log_probs(estimator: Any, X: pd.DataFrame) -> np.ndarray:
     """The classes' log probabilities, exact where a probability rounds to 0 or 1.
 
-    Each is an integral of its own; for three classes and more their errors add up to some 1e-4, and scores of
-    probabilities that sum to more than 1 would be no scores.
+    Of more than 32 classes each rare one is integrated separately, and their sum can differ from 1 by the errors of the
+    integrals. A log score is proper only for probabilities that sum to 1, so they are divided by their sum.
     """
     return log_softmax(estimator.predict_log_proba(X), axis=1)
 
