@@ -312,3 +312,29 @@ def test_a_prior_that_spoils_the_predictions_warns_and_one_that_narrows_them_doe
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         laplace(net, data, likelihood="categorical", structure=structure, prior_precision=100.0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("unit", [1e-3, 0.2, 1.0, 5.0, 1e3])
+def test_the_bare_name_gaussian_says_that_its_noise_is_not_that_of_the_residuals(unit: float, seed: int) -> None:
+    """A noise variance of 1 that nobody chose is named where it is further than tenfold from the residuals'."""
+    x = normal(60, 2, seed=seed)
+    design = torch.cat([x, torch.ones(60, 1)], 1).double()
+    y = unit * (design.sum(1, keepdim=True) + normal(60, 1, seed=seed + 9).double())
+    theta = torch.linalg.lstsq(design, y).solution
+    residual = float((y - design @ theta).square().mean())
+    module = seeded(lambda: nn.Linear(2, 1).double())
+    set_flat(module, theta[:, 0])
+    for prior in ("auto", 1e-3 / unit**2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            laplace(module, (x.double(), y), likelihood="gaussian", prior_precision=prior)
+        said = [str(each.message) for each in caught if "has noise variance 1" in str(each.message)]
+        assert len(said) == (not 0.1 <= residual <= 10.0)
+        assert all(f"the residuals' is {residual:,.4g}" in each for each in said)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            laplace(module, (x.double(), y), likelihood=Gaussian(1.0), prior_precision=prior)
+            laplace(module, (x.double(), y), likelihood="gaussian", prior_precision="evidence")
+            laplace(module, (x.double(), y), likelihood=Gaussian("evidence"))
+        assert not [each for each in caught if "has noise variance 1" in str(each.message)]

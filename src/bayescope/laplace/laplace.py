@@ -13,11 +13,11 @@ from torch import nn
 from bayescope import checks
 from bayescope.curvature.kinds import STRUCTURES, check_structure
 from bayescope.curvature.output_factor import DENSE, check_output_factor
-from bayescope.errors import InputTypeError, UnsupportedError
+from bayescope.errors import BayescopeWarning, InputTypeError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.conditioning import Conditioning
 from bayescope.laplace.distance import TRAIN
-from bayescope.laplace.evidence import has_noise
+from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.judgement import AUTO, at_fitted_noise, automatic, warn_if_worse
 from bayescope.laplace.mixture import mixture_of
@@ -30,11 +30,13 @@ from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import require_same_weights, unwrapped
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
-from bayescope.processes import present
+from bayescope.processes import present, warn_once
 
 EVIDENCE = "evidence"
 # The structure that is none: draws.
 SAMPLES = "samples"
+# The mean square of the residuals is unlike a noise variance of 1 where it is further than this factor from it.
+FAR = 10.0
 
 
 @outside_inference_mode
@@ -122,6 +124,8 @@ def laplace(
     Warns:
         ConvergenceWarning: if the posterior predicts training rows worse than the network: by more than 0.05 nats a row
             where the weights are far from a mode for this prior, else by more than 0.5.
+        BayescopeWarning: if the noise variance is 1 by the bare name "gaussian", is not learnt, and the mean square of
+            the residuals is over 10 or under 0.1.
     """
     with present().called("laplace", locals()):
         several, models = _networks(model)
@@ -146,6 +150,8 @@ def laplace(
         )
     start = prior_precision if word is None else 1.0
     fits = [conditionable(options.fit(own_copy(each), data, start, generator=source), options) for each in models]
+    if likelihood == "gaussian" and word != EVIDENCE:
+        _warn_of_noise(fits)
     if word == AUTO:
         return _automatic(fits, models, mixture if several else None, noise=noise)
     q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
@@ -165,6 +171,18 @@ def _automatic(fits: list[LaplaceFit], models: Sequence[Any], mixture: str | Non
     found = [automatic(fit, noise=noise, origin=each) for fit, each in zip(fits, models, strict=True)]
     posteriors = [with_notes(fit.posterior(), {"tuned": note}) for fit, note in found]
     return posteriors[0] if mixture is None else mixture_of(posteriors, mixture)
+
+
+def _warn_of_noise(fits: Sequence[LaplaceFit]) -> None:
+    """Warns where the noise variance 1 that the bare name "gaussian" stands for is far from that of the residuals."""
+    found = sum(float(mean_square_residual(fit)) for fit in fits) / len(fits)
+    if not 1.0 / FAR <= found <= FAR:
+        warn_once(
+            f"likelihood='gaussian' has noise variance 1, the residuals' is {found:,.4g}: the predictive sd of y has a "
+            f"noise of 1 in it in place of {found**0.5:,.3g}. Give likelihood=bs.Gaussian('evidence'), which learns it "
+            "with prior_precision='auto' or 'evidence', or bs.Gaussian(noise_variance), which holds it.",
+            BayescopeWarning,
+        )
 
 
 def with_notes(q: GaussianPosterior, notes: Mapping[str, str]) -> GaussianPosterior:
