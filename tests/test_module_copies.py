@@ -304,3 +304,26 @@ def test_copies_of_sparse_embeddings_have_the_output_and_the_gradient_of_the_mod
     for own, other in zip(module.parameters(), copied.parameters(), strict=True):
         torch.testing.assert_close(other.grad.to_dense(), own.grad.to_dense())
     assert module[0].sparse
+
+
+SCRIPT = """
+class Wrapper(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.net(x)
+
+net = Wrapper()
+"""
+
+
+def test_a_global_that_has_the_name_of_an_attribute_is_none_of_the_weights() -> None:
+    """As in a script: ``net = Wrapper()``, whose forward calls ``self.net``."""
+    script: dict[str, Any] = {"nn": nn}
+    with torch.random.fork_rng(devices=[]):
+        exec(SCRIPT, script)
+    copy = module_copy(script["net"])
+    assert copy.net.weight is not script["net"].net.weight
+    torch.testing.assert_close(copy(torch.ones(1, 2)), script["net"](torch.ones(1, 2)))

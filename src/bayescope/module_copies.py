@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dis
 import functools
 import gc
 import logging
@@ -236,8 +237,9 @@ def _contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def _named(code: types.CodeType, variables: Mapping[str, Any]) -> Iterable[Any]:
-    """The global variables that code and the functions in it name: modules, tensors, and functions beside them."""
-    for name in code.co_names:
+    """The global variables that code and the functions in it read: modules, tensors, and functions beside them."""
+    # `co_names` has the names of attributes, too: a network called net would be taken for the net of self.net.
+    for name in {each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
         value = variables.get(name)
         if isinstance(value, nn.Module | Tensor) or getattr(value, "__globals__", None) is variables:
             yield value

@@ -404,3 +404,35 @@ def test_log_probabilities_of_three_classes_are_those_of_the_probabilities_and_f
     np.testing.assert_array_equal(logs.argmax(1), probs.argmax(1))
     np.testing.assert_allclose(np.exp(logs), probs, atol=1e-8)
     assert np.isfinite(model.predict_log_proba(100.0 * X)).all()
+
+
+@pytest.mark.filterwarnings("ignore:prior_precision.*the inputs tell nothing of y")
+@pytest.mark.parametrize("posterior", ["auto", "laplace", "ep", "variational", "mean_field"])
+def test_columns_that_are_all_constant_leave_the_share_of_the_classes(posterior):
+    y = np.random.default_rng(0).random(80) > 0.4
+    model = BayesianLogisticRegression(posterior=posterior).fit(np.full((80, 2), 3.0), y)
+    np.testing.assert_allclose(model.predict_proba(np.full((1, 2), 3.0))[0, 1], y.mean(), atol=0.01)
+
+
+def test_a_column_called_intercept_is_listed_with_the_columns():
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)), columns=["intercept", "x"])
+    lines = BayesianLogisticRegression().fit(X, X["x"] > 0).summary().splitlines()
+    names = [line.split()[0] for line in lines if line.split()[0] in ("intercept", "x")]
+    assert sorted(names[:2]) == ["intercept", "x"]
+    assert names[2:] == ["intercept"]
+
+
+def test_labels_of_another_byte_order_are_read_beside_the_posterior():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y = (X[:, 0] > 0).astype(">i8")
+    model = BayesianLogisticRegression().fit(X, y)
+    same = BayesianLogisticRegression().fit(X, y.astype(int))
+    one, other = (each.to_arviz(data=(X, y), generator=0)["log_likelihood"]["y"] for each in (model, same))
+    np.testing.assert_array_equal(one.to_numpy(), other.to_numpy())
+
+
+def test_tensors_given_to_the_posterior_come_back_as_tensors():
+    X = torch.randn(40, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    model = BayesianLogisticRegression().fit(X.numpy(), (X[:, 0] > 0).numpy())
+    assert isinstance(model.posterior_.predict(X).probs, torch.Tensor)
+    assert isinstance(model.posterior_.predict(X.numpy()).probs, np.ndarray)

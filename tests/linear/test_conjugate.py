@@ -218,3 +218,19 @@ def test_the_answer_does_not_depend_on_the_origin_of_y(shift: float):
     digits = 10.0 * np.spacing(shift)
     np.testing.assert_allclose(far.predict(X) - shift, near.predict(X), atol=max(digits, 1e-7))
     np.testing.assert_allclose(far.coef_, near.coef_, atol=max(digits, 1e-7))
+
+
+@pytest.mark.parametrize("unit", [1e-200, 1e-160, 1e150, 1e200])
+def test_a_y_whose_squares_vanish_or_overflow_is_refused(unit: float):
+    source = np.random.default_rng(0)
+    X = source.normal(size=(60, 2))
+    for y in (source.normal(size=60) * unit, np.full(60, unit)):
+        with pytest.raises(InputError, match="y: expected numbers between 1e-100 and 1e"):
+            bs.BayesianLinearRegression().fit(X, y)
+
+
+def test_weights_that_count_no_two_rows_are_refused():
+    source = np.random.default_rng(0)
+    X, y = source.normal(size=(50, 2)), source.normal(size=50)
+    with pytest.raises(InputError, match="Divide the weights by their mean"):
+        bs.BayesianLinearRegression().fit(X, y, sample_weight=np.full(50, 0.02))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import bayescope as bs
+from bayescope.curvature import memory
 from bayescope.errors import MemoryBudgetError
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.linear import density
@@ -121,8 +122,8 @@ def test_draws_have_the_prior_where_no_row_tells_of_a_weight() -> None:
 
 
 def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(density, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(density, "free_memory", lambda _: 5 * 8 * 400)
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 5 * 8 * 400)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 30)), rng.standard_normal(60)
     classifiers = (
@@ -134,7 +135,8 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pyt
     logistic = [(BayesianLogisticRegression(**options), y > 0) for options in classifiers]
     for model, target in ((BayesianLinearRegression(), y), *logistic):
         refused = pytest.raises(
-            MemoryBudgetError, match=r"memory: expected at most 16 kB, but the matrices of 3\d × 3\d"
+            MemoryBudgetError,
+            match=r"memory: expected at most 16 kB, but a fit of 3\d weights, with matrices of 3\d × 3\d",
         )
         with monkeypatch.context() as patch, refused:
             patch.setattr(density.LinearDensity, "gram", None)  # what would make the first of the matrices

@@ -57,7 +57,6 @@ def compare_table(path: Path, out: Path | None, settings: CompareSettings) -> No
         link=settings.link,
         prior_precision=_prior_precision(settings.prior_precision),
         features=settings.features,
-        standardize=True,
     )
     names = None if settings.posteriors is None else [name.strip() for name in settings.posteriors.split(",")]
     source = open_source(path, missing=settings.missing, again=True)

@@ -24,8 +24,6 @@ OWN = {
     "progress": "the terminal: it shows a bar, a pipe none",
     "checkpoint": "--out and --resume",
 }
-# A prior has units: inputs are in standard deviations, and its precision is learnt unless one is given.
-DEFAULTS = {"standardize": True, "prior_precision": "evidence"}
 WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -65,8 +63,7 @@ def build(options: ModelOptions, task: Task) -> Any:
     """
     kind: Any = getattr(estimators, MODELS[checks.choice("--model", options.model, MODELS)][task])
     known = inspect.signature(kind).parameters
-    chosen = {name: value for name, value in DEFAULTS.items() if name in known}
-    chosen |= {"random_state": options.seed} | ({"progress": True} if "progress" in known else {})
+    chosen: dict[str, Any] = {"random_state": options.seed} | ({"progress": True} if "progress" in known else {})
     for name in ("posterior", "prior_precision", "interactions"):
         text = getattr(options, name)
         if text is not None:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import torch
 
+from bayescope.errors import MemoryBudgetError
+
 _LIMITED = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+UNCHECKED_BYTES = 2**28
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -28,6 +31,23 @@ def free_memory(device: torch.device) -> int:
         if all(text.isdigit() for text in texts):
             free = min(free, max(0, int(texts[0]) - int(texts[1])))
     return free
+
+
+def require_memory(needed: int, purpose: str, advice: str) -> None:
+    """Refuses what memory does not hold, before it is made.
+
+    Args:
+        needed: bytes.
+        purpose: what takes them, such as "a matrix of so many numbers".
+        advice: what to do instead.
+
+    Raises:
+        MemoryBudgetError: if they are more than what is free; up to `UNCHECKED_BYTES` nobody asks.
+    """
+    if needed > UNCHECKED_BYTES and needed > (free := free_memory(torch.device("cpu"))):
+        raise MemoryBudgetError(
+            f"memory: expected at most {readable(free)}, but {purpose} takes about {readable(needed)}. {advice}"
+        )
 
 
 def readable(count: int) -> str:

@@ -52,12 +52,14 @@ def coefficient_table(posterior: Posterior, inputs: InputMap, classes: Sequence[
 
 def coefficient_lines(table: pd.DataFrame) -> list[str]:
     """The table for a summary: the coefficients furthest from 0 in standard deviations, then the intercepts."""
-    inputs = table[table["name"] != "intercept"]
+    # A column may be called "intercept", too: the intercept is the last row of its output.
+    last = ~table.get("class", pd.Series(0, table.index)).duplicated(keep="last")
+    intercepts, inputs = (table[(last & (table["name"] == "intercept")) == which] for which in (True, False))
     distance = (inputs["mean"] / inputs["sd"]).abs() if inputs["sd"].notna().all() else inputs["mean"].abs()
     # Columns that are the same but for rounding, such as one of 0 and 1 and its square, keep their order.
     rounded = distance.map(lambda x: float(f"{x:.6g}"))
     first = rounded.sort_values(ascending=False, kind="stable").index[:SHOWN]
-    shown = pd.concat([inputs.loc[first], table[table["name"] == "intercept"].head(SHOWN)])
+    shown = pd.concat([inputs.loc[first], intercepts.head(SHOWN)])
     which = f", the {SHOWN} of {len(inputs)} furthest from 0 in sds" if len(inputs) > SHOWN else ""
     heading = f"  coefficients{which}, with 95 % intervals; per: the change of the column that each is for"
     text = shown.to_string(index=False, float_format=lambda x: f"{x:.4g}").splitlines()

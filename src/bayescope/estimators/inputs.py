@@ -7,11 +7,10 @@ from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import pandas as pd
-import torch
 from sklearn.base import BaseEstimator
 
-from bayescope.curvature.memory import free_memory, readable
-from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.curvature.memory import require_memory
+from bayescope.errors import InputError
 from bayescope.estimators.features import feature_map, feature_names
 from bayescope.estimators.frames import FrameReader
 from bayescope.posterior.missing import InputRows, Missing, Spread
@@ -23,7 +22,7 @@ SCALE_ROWS = 10_000
 # One precision for all weights means very different things where the features' scales differ by more than this.
 WIDE_SPAN = 10.0
 # Columns of 0 and 1 are held twice while they are made; whether so few bytes fit is not asked.
-ONE_HOT_COPIES, UNCHECKED_BYTES = 2, 2**28
+ONE_HOT_COPIES = 2
 
 Origin: TypeAlias = Literal["as_mapped", "means", "zero"]
 
@@ -215,15 +214,14 @@ def _require_room(table: Table, encoding: Any) -> None:
         return
     rows = len(table[0].values)
     counts = {each.name: len(pd.unique(each.values)) for each in table if each.kind == "categorical"}
-    needed = ONE_HOT_COPIES * 8 * rows * (len(table) + sum(counts.values()))
-    if not counts or needed <= UNCHECKED_BYTES or needed <= (free := free_memory(torch.device("cpu"))):
-        return
-    name, most = max(counts.items(), key=lambda each: each[1])
-    raise MemoryBudgetError(
-        f"memory: expected at most {readable(free)}, but a column of 0 and 1 for each label of {rows:,} rows takes "
-        f"about {readable(needed)}; column {name!r} alone has {most:,} labels. Leave it out, put rare labels together, "
-        "or take encoding='target'."
-    )
+    if counts:
+        name = max(counts, key=counts.__getitem__)
+        require_memory(
+            ONE_HOT_COPIES * 8 * rows * (len(table) + sum(counts.values())),
+            f"a column of 0 and 1 for each label of {rows:,} rows",
+            f"Column {name!r} alone has {counts[name]:,} labels. Leave it out, put rare labels together, or take "
+            "encoding='target'.",
+        )
 
 
 def _means(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:

@@ -129,7 +129,7 @@ def class_codes(y: Any, rows: int, classes: np.ndarray) -> np.ndarray:
         InputError: if there is not one for each row, or one is none of the classes.
     """
     labels = one_class(y, rows)
-    codes = pd.Index(classes).get_indexer(labels)
+    codes = pd.Index(_native(classes)).get_indexer(_native(labels))
     if (codes < 0).any():
         stranger = labels[int(np.argmin(codes))]
         raise InputError(f"y: expected labels among the fitted classes {classes.tolist()}, got {stranger!r}.")
@@ -154,8 +154,13 @@ def _check_classes(labels: np.ndarray) -> None:
 
 def factorized(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The classes that occur, sorted, and the code of each row's, shape (N,)."""
-    codes, classes = pd.factorize(labels.astype(labels.dtype.newbyteorder("="), copy=False), sort=True)
+    codes, classes = pd.factorize(_native(labels), sort=True)
     return np.asarray(classes).astype(labels.dtype, copy=False), codes
+
+
+def _native(labels: np.ndarray) -> np.ndarray:
+    """Labels in the processor's byte order, which is the only one that pandas reads."""
+    return labels.astype(labels.dtype.newbyteorder("="), copy=False)
 
 
 def decided(probs: np.ndarray, classes: np.ndarray | None, abstain: float | None) -> np.ndarray:

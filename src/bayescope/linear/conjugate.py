@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity, require_room
-from bayescope.linear.evidence import BOUNDS
+from bayescope.linear.evidence import precision_range
 from bayescope.linear.expansion import GRID
 from bayescope.linear.laplace import compile_density, laplace_at
 from bayescope.linear.mode import find_mode
@@ -31,6 +31,10 @@ NOISE_BOUNDS = (1e-12, 1e2)
 CONSTANT_NOISE = 1e-12
 # A y whose deviations from its mean are all below so many units in the last place of the mean is a constant.
 CONSTANT_DIGITS = 16 * np.finfo(float).eps
+# Of fewer rows, or weights that count as many, no noise can be learnt.
+FEWEST_ROWS = 2
+# The sizes of y whose squares, and sums of these, neither vanish nor overflow.
+SIZES = (1e-100, 1e100)
 POLISH_STEPS = 3
 
 
@@ -115,6 +119,10 @@ def tune_scales(
         noise_variance: 1/β, if it is known; else it is learnt.
         scale: what each column of X is multiplied by, shape (D,); 1 by default.
 
+    Raises:
+        InputError: if the rows' weights count fewer than two rows and the noise is to be learnt, or squares of y vanish
+            or overflow.
+
     Warns:
         ConvergenceWarning: if the maximum is at a bound other than that of useless features: α/β at the lower of
             `BOUNDS` times the largest λ, or the noise at one of `NOISE_BOUNDS` times the mean squared deviation of y.
@@ -129,6 +137,11 @@ def tune_scales(
             f"that each prediction is this constant with a standard deviation of {noise_variance**0.5:.3g}. Give "
             "noise_variance= if y is known to be noisy.",
             BayescopeWarning,
+        )
+    if noise_variance is None and spectrum.rows < FEWEST_ROWS:
+        raise InputError(
+            f"sample_weight: expected weights that count at least {FEWEST_ROWS} rows in all, from which noise can be "
+            f"learnt, got a sum of {spectrum.rows:.3g}. Divide the weights by their mean, or give noise_variance=."
         )
     search = _Search.over(spectrum, prior_precision, noise_variance)
     (q,) = density.table.agreed(search.maximum())
@@ -191,8 +204,13 @@ class _Spectrum:
             return rooted.mT @ rooted, weighed @ centred, weighed @ deviation
 
         gram, projected, deviations = density.sum(squares, size=columns**2)
-        if not (deviations + rows * mean.square()).isfinite():
-            raise InputError("y: expected numbers whose squares have a sum, got larger ones. Divide y by a constant.")
+        size = float((deviations / rows + mean.square()).sqrt())
+        size = size or abs(float(mean))
+        if size and not SIZES[0] < size < SIZES[1]:
+            raise InputError(
+                f"y: expected numbers between {SIZES[0]:g} and {SIZES[1]:g} in size, whose squares have a sum, got "
+                f"{size:.3g} on average. Multiply y by a constant."
+            )
         gram, projected, centre = gram * factor * factor[:, None], projected * factor, centre * factor
         root = math.sqrt(rows)
         values, vectors = torch.linalg.eigh(gram)
@@ -262,8 +280,8 @@ class _Search:
         """The scales that are not known."""
         largest = float(spectrum.values.max())
         deviation = max(spectrum.squares / spectrum.rows, np.finfo(float).tiny)
-        # Columns that are all constant say nothing of α: it goes to where useless features have it.
-        ratio = [math.log(bound * (largest or spectrum.rows)) for bound in (BOUNDS if largest else BOUNDS[1:] * 2)]
+        low, high, informed = precision_range(largest, spectrum.rows)
+        ratio = [low if informed else high, high]
         beta = [-math.log(bound * deviation) for bound in reversed(NOISE_BOUNDS)]
         log_alpha = 0.0 if prior_precision is None else math.log(prior_precision)
         log_beta = 0.0 if noise_variance is None else -math.log(noise_variance)

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.curvature.memory import free_memory, readable
-from bayescope.errors import MemoryBudgetError
+from bayescope.curvature.memory import require_memory
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.slopes import log_prob_and_gradient
 from bayescope.linear.rows import Rows
@@ -25,8 +24,6 @@ SPREAD_ROWS = 64
 # Matrices of P×P numbers that are there at once: a curvature and a block's share of it, a precision, its transpose in
 # the making, and its factor.
 MATRICES = 5
-# A fit that needs no more than this is not held against what is free.
-UNCHECKED_BYTES = 2**28
 
 
 @final
@@ -254,13 +251,12 @@ def require_room(dim: int) -> None:
     Raises:
         MemoryBudgetError: if they take more than what is free.
     """
-    needed = MATRICES * 8 * dim**2
-    if needed > UNCHECKED_BYTES and needed > (free := free_memory(torch.device("cpu"))):
-        raise MemoryBudgetError(
-            f"memory: expected at most {readable(free)}, but the matrices of {dim:,} × {dim:,} numbers that a fit of "
-            f"{dim:,} weights takes need about {readable(needed)}. Leave out columns, put rare labels together, or fit "
-            "fewer rows than there are columns: such a fit needs room for its rows alone."
-        )
+    require_memory(
+        MATRICES * 8 * dim**2,
+        f"a fit of {dim:,} weights, with matrices of {dim:,} × {dim:,} numbers,",
+        "Leave out columns, put rare labels together, or fit fewer rows than there are columns: such a fit needs room "
+        "for its rows alone.",
+    )
 
 
 @final

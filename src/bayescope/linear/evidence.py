@@ -209,16 +209,26 @@ class _TotalSlope:
         return self._known[t]
 
 
+def precision_range(largest: float, rows: float) -> tuple[float, float, bool]:
+    """Where log α is searched for, and whether the columns tell anything of it.
+
+    Columns that are all constant have no curvature and tell nothing: α is then at the upper end, as of useless ones.
+
+    Args:
+        largest: the largest eigenvalue of the columns' curvature.
+        rows: the sum of the rows' weights, which stands for it where there is no curvature.
+    """
+    low, high = (math.log(bound) + math.log(largest if largest > 0.0 else rows) for bound in BOUNDS)
+    return low, high, largest > 0.0
+
+
 def _bounds(density: LinearDensity, intercept: float) -> tuple[tuple[float, float], float]:
     """The range of log α, and where the search begins: the expansion's best α at θ = 0, if it lets the weights move."""
     require_room(density.dim)
     zero = torch.zeros(density.dim, dtype=torch.float64)
     expansion = Expansion.at(zero, density.read(zero), density.model, intercept)
-    # Columns that are all constant have no curvature and say nothing of α: it goes to where useless features have it.
-    informed = float(expansion.values[-1]) > 0.0
-    largest = math.log(float(expansion.values[-1]) if informed else density.table.total)
-    low, high = (math.log(bound) + largest for bound in BOUNDS)
-    start = min(expansion.highest(low, high), largest) if informed else high
+    low, high, informed = precision_range(float(expansion.values[-1]), density.table.total)
+    start = min(expansion.highest(low, high), high - math.log(BOUNDS[1])) if informed else high
     low, high, start = _agreed(density, low, high, start)
     return (low, high), start
 

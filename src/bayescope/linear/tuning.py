@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import BOUNDS
+from bayescope.linear.evidence import precision_range
 from bayescope.precision import Precision
 from bayescope.processes import warn_once
 
@@ -166,9 +166,9 @@ def search_range(density: LinearDensity, tuned: Tensor) -> tuple[float, float, f
     """log α at the start, and at the ends: `BOUNDS` times the curvature's largest eigenvalue at the prior's mean."""
     curvature = density.curvature(density.prior_mean)
     largest = float(density.table.agreed(torch.linalg.eigvalsh(curvature[tuned][:, tuned])[-1])[0])
-    low, high = (math.log(bound * largest) for bound in BOUNDS)
+    low, high, informed = precision_range(largest, density.table.total)
     start = float(density.prior_precision.diagonal()[tuned].log().mean())
-    return min(high, max(low, start)), low, high
+    return min(high, max(low, start)) if informed else high, low, high
 
 
 def _check(density: LinearDensity, tuned: Tensor) -> None:

@@ -112,10 +112,12 @@ class Spread:
     def __call__(self, lacking: np.ndarray) -> np.ndarray:
         """The changes of a row that lacks the values of some columns, shape (M, E)."""
         at = np.flatnonzero(lacking[self.owners])
-        moments = self.moments[np.ix_(at, at)] if self.moments.ndim == 2 else np.diag(self.moments[at])
-        values, vectors = np.linalg.eigh(moments)
+        if self.moments.ndim == 1:
+            values, vectors = self.moments[at], np.eye(len(at))
+        else:
+            values, vectors = np.linalg.eigh(self.moments[np.ix_(at, at)])
         # Rounding leaves zeros as ±1e-17 of the largest eigenvalue.
-        real = values > len(at) * np.finfo(np.float64).eps * values[-1]
+        real = values > len(at) * np.finfo(np.float64).eps * values.max()
         nodes = standard_nodes(int(real.sum()), self.linear) if real.any() else np.zeros((1, 0))
         changes = np.zeros((len(nodes), len(self.owners)))
         changes[:, at] = nodes @ (vectors[:, real] * np.sqrt(values[real])).T

@@ -264,7 +264,8 @@ class Posterior(ABC):
         if rows.missing is not None:
             notes["missing values"] = rows.missing.note()
         imputed = rows.imputed if self.reader is not None or rows is x else None
-        arrays = not has_tensors(rows.values)
+        # What comes back follows what went in, also where an estimator reads it.
+        arrays = not has_tensors(rows.values if self.reader is None or rows is x else x)
         if top is None:
             return Predictive(answer.latent, self.likelihood, arrays, notes, answer.shape, imputed=imputed)
         latent = answer.top or TopLatent.of(answer.latent, top)
