@@ -41,7 +41,7 @@ def readable() -> Callable[[Callable[[], Figure]], None]:
     """Draws a page and asserts that it has the gallery's width, that its texts lie on it, and that no two overlap."""
 
     def check(draw: Callable[[], Figure]) -> None:
-        with house():
+        with house(mathematics=True):
             figure = draw()
             figure.draw_without_rendering()
         width, height = (figure.get_size_inches() * figure.dpi).tolist()

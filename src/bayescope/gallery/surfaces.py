@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from sklearn.datasets import make_moons
 
+from bayescope.errors import BayescopeWarning
 from bayescope.estimators import BayesianLogisticRegression, RadialBasis
 from bayescope.estimators.linear_posteriors import SAMPLERS
 from bayescope.gallery import canvas
@@ -72,7 +74,9 @@ def _fit(scene: Scene, posterior: str, draws: int) -> BayesianLogisticRegression
     )
     if posterior in SAMPLERS:
         model.set_params(draws=draws, tune=500, chains=2)
-    return model.fit(scene.X, scene.y)
+    with warnings.catch_warnings():  # of Laplace, whose distance from NUTS is what the picture shows
+        warnings.simplefilter("ignore", BayescopeWarning)
+        return model.fit(scene.X, scene.y)
 
 
 def _grid(scene: Scene, size: int) -> np.ndarray:

@@ -46,7 +46,10 @@ def warn_if_constant(
                 lowest, highest = min(lowest, float(targets.min())), max(highest, float(targets.max()))
         spread = max(processes.gather(highest)) - min(processes.gather(lowest))
         (counted,) = processes.sum_numbers(float(count))
-        (total,) = processes.sum([total])
+        # A process without rows does not know how many outputs there are.
+        total = torch.tensor(
+            [each for each in processes.gather(total.tolist()) if each != 0.0], dtype=torch.float64
+        ).sum(0)
         gain = 0.0
         with processes.agreed():
             for inputs, targets in rows():

@@ -304,12 +304,13 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
     else:
         assert isinstance(q, GaussianPosterior)
         chosen = torch.randperm(math.prod(shape[1:]), generator=torch.Generator().manual_seed(0))
-        if (
-            told := labelled(fit.likelihood, targets)
-        ) is not None:  # positions that are padding in all rows say nothing
+        told = labelled(fit.likelihood, targets)
+        if told is not None:  # positions that are padding in all rows say nothing
             chosen = chosen[told.unflatten(0, (len(outputs), -1)).any(0).cpu()[chosen]]
         chosen = chosen[:places].sort().values
-        f, targets = (each.unflatten(0, (len(outputs), -1))[:, chosen].flatten(0, 1) for each in (f, targets))
+        f, targets = (
+            each.unflatten(0, (len(outputs), -1))[:, chosen.to(f.device)].flatten(0, 1) for each in (f, targets)
+        )
         latent = _latent(q, fit, inputs, f, chosen.to(f.device) if len(shape) > 1 else None)
     log_prob = latent.log_prob(fit.likelihood, targets)
     network = DrawsLatent(f[None]).log_prob(fit.likelihood, targets)
