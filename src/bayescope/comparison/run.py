@@ -49,9 +49,9 @@ def compare(
     """Fits every posterior of one model to the same rows and judges each on the same others, beside a reference.
 
     Args:
-        estimator: a classifier with a ``posterior`` option, not fitted, such as
-            ``BayesianLogisticRegression(standardize=True)``. It is a template: its other options hold for every row
-            of the table, its own ``posterior`` and ``random_state`` do not matter.
+        estimator: a classifier with a ``posterior`` option, not fitted, such as ``BayesianLogisticRegression()``. It is
+            a template: its other options hold for every row of the table, its own ``posterior`` and ``random_state`` do
+            not matter.
         X: features, shape (N, D): a DataFrame, whose columns may be numbers or labels with gaps, an array or a tensor.
         y: N class labels.
         posteriors: names to compare, among them the baseline "map_temperature": MAP with its logits divided by a
