@@ -11,7 +11,7 @@ import torch
 
 import bayescope as bs
 from bayescope import errors
-from bayescope.linear import conjugate, evidence, tuning, variational
+from bayescope.linear import conjugate, evidence, variational
 
 
 def test_an_unknown_option_lists_the_supported_ones_and_the_closest():
@@ -79,7 +79,7 @@ WARNED: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
         logistic(prior_precision="evidence"),
     ),
     "a flat bound": lambda patch: (
-        patch.setattr(tuning, "BOUNDS", (0.5, 1e6)),
+        patch.setattr(evidence, "BOUNDS", (0.5, 1e6)),
         logistic(prior_precision="evidence", posterior="variational"),
     ),
     "an exact fit": lambda patch: (

@@ -137,7 +137,7 @@ def test_labels_that_memory_does_not_hold_are_refused_before_their_columns_are_m
     frame = pd.DataFrame(
         {"id": np.char.add("group ", (np.arange(rows) % 150_000).astype(str)), "x": np.arange(rows) % 7.0}
     )
-    with pytest.raises(MemoryBudgetError, match="column 'id' alone has 150,000 labels"):
+    with pytest.raises(MemoryBudgetError, match="Column 'id' alone has 150,000 labels"):
         BayesianLinearRegression().fit(frame, frame["x"])
 
 

@@ -208,7 +208,7 @@ class _Spectrum:
         size = size or abs(float(mean))
         if size and not SIZES[0] < size < SIZES[1]:
             raise InputError(
-                f"y: expected numbers between {SIZES[0]:g} and {SIZES[1]:g} in size, whose squares have a sum, got "
+                f"y: expected numbers whose squares have a sum, of a size between {SIZES[0]:g} and {SIZES[1]:g}, got "
                 f"{size:.3g} on average. Multiply y by a constant."
             )
         gram, projected, centre = gram * factor * factor[:, None], projected * factor, centre * factor
