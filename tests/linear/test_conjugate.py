@@ -225,9 +225,7 @@ def test_a_y_whose_squares_vanish_or_overflow_is_refused(unit: float):
     source = np.random.default_rng(0)
     X = source.normal(size=(60, 2))
     for y in (source.normal(size=60) * unit, np.full(60, unit)):
-        with pytest.raises(
-            InputError, match="y: expected numbers whose squares have a sum, of a size"
-        ):
+        with pytest.raises(InputError, match="y: expected numbers whose squares have a sum, of a size"):
             bs.BayesianLinearRegression().fit(X, y)
 
 
