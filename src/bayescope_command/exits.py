@@ -123,9 +123,9 @@ def printable(text: str) -> str:
 
     Files and tables name columns, labels and models as they like: a terminal must not take these names for commands.
     """
-    return "".join(letter.encode("unicode_escape").decode() if commands(letter) else letter for letter in text)
+    return "".join(letter.encode("unicode_escape").decode() if steers_terminal(letter) else letter for letter in text)
 
 
-def commands(letter: str) -> bool:
-    """Whether a character is no letter to look at: a control or format character, or a lone surrogate."""
+def steers_terminal(letter: str) -> bool:
+    """Whether a character is a control or format character, or a lone surrogate; line breaks and tabs are not."""
     return letter not in "\n\t" and unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from bayescope_command.exits import commands, printable
+from bayescope_command.exits import printable, steers_terminal
 
 PIPED_WIDTH = 160  # a pipe has no width of its own; the whole table fits
 
@@ -39,7 +39,7 @@ def answer(facts: Mapping[str, Any], *shown: RenderableType | str, as_json: bool
     """
     if as_json:
         text = json.dumps(_plain(facts), ensure_ascii=False, indent=2)
-        typer.echo("".join(json.dumps(letter)[1:-1] if commands(letter) else letter for letter in text))
+        typer.echo("".join(json.dumps(letter)[1:-1] if steers_terminal(letter) else letter for letter in text))
         return
     console = stdout(aside=aside)
     for each in shown:

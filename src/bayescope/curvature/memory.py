@@ -14,6 +14,7 @@ _LIMITED = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+# What needs no more than this is not held against what is free.
 UNCHECKED_BYTES = 2**28
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
@@ -42,7 +43,7 @@ def require_memory(needed: int, purpose: str, advice: str) -> None:
         advice: what to do instead.
 
     Raises:
-        MemoryBudgetError: if they are more than what is free; up to `UNCHECKED_BYTES` nobody asks.
+        MemoryBudgetError: if they are more than what is free, and more than `UNCHECKED_BYTES`.
     """
     if needed > UNCHECKED_BYTES and needed > (free := free_memory(torch.device("cpu"))):
         raise MemoryBudgetError(
