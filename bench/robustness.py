@@ -4,7 +4,8 @@ Networks drawn from their seeds go through every structure, and each answer is c
 an answer that is wrong, or an error that is not the library's own, is listed with its seed. Faults are put into data,
 networks, options, files and processes, and it is noted what came and whether what was there before is untouched. Random
 tables go through the estimators, and altered text through the reader of the command line; the readers of tables and of
-saved posteriors are searched by coverage. The plan of a run is compared with the growth of the process at its highest.
+saved posteriors are searched by coverage. Attacks from outside are tried and counted. The plan of a run is compared
+with the growth of the process at its highest.
 
     python -m bench.robustness [--only PART] [--networks 1000] [--tables 2000] [--first 0]
 """
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from bench import (
+    attacks,
     record,
     robustness_bytes,
     robustness_faults,
@@ -139,6 +141,22 @@ def shown_memory(found: Sequence[Record]) -> str:
     ])  # fmt: skip
 
 
+def shown_attacks(found: Record) -> str:
+    """Each attack with how often it was tried and what came."""
+    every = [each for group in found.values() for each in group]
+    tried = {what: sum(each[what] for each in every) for what in ("refused", "right", "wrong")}
+    rows = []
+    for group, some in found.items():
+        for each in some:
+            wrong = f"**{each['said'].replace('|', '/')}**" if each["wrong"] else ""
+            rows.append([group, each["attack"], each["refused"], each["right"], each["wrong"], wrong])
+    return "\n\n".join([
+        "## Attacks from outside",
+        f"{sum(tried.values()):,} attacks: " + ", ".join(f"{number:,} {what}" for what, number in tried.items()) + ".",
+        record.table(["group", "attack", "refused", "right", "wrong", "what was wrong"], rows),
+    ])  # fmt: skip
+
+
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
@@ -167,6 +185,11 @@ def tables(options: Any) -> Record:
     return robustness_tables.run(count, TEXTS * count, options.first)
 
 
+def attacked(options: Any) -> Record:
+    """Every group; fewer of each of a quick run."""
+    return attacks.run(options.quick)
+
+
 def altered(options: Any) -> list[Record] | None:
     """Each reader for two minutes, five seconds of a quick run."""
     return robustness_bytes.searched(5 if options.quick else SECONDS)
@@ -181,6 +204,7 @@ PARTS = {
     "networks": (networks, shown_networks),
     "faults": (faults, shown_faults),
     "tables": (tables, shown_tables),
+    "attacks": (attacked, shown_attacks),
     "bytes": (altered, shown_bytes),
     "memory": (memory, shown_memory),
 }
@@ -192,6 +216,7 @@ def silent(parts: Record) -> int:
     found = len(results["networks"]["bad"]) if "networks" in results else 0
     found += sum(not each["fine"] for each in results.get("faults", ()))
     found += sum(not each.get("within", False) for each in results.get("memory", ()))
+    found += sum(each["wrong"] for group in results.get("attacks", {}).values() for each in group)
     if "tables" in results:
         found += len(results["tables"]["bad"]) + len(results["tables"]["texts"]["bad"])
     return found + sum(len(each["crashes"]) for each in results.get("bytes") or ())
