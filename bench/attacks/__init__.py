@@ -7,9 +7,10 @@ line of the library's own says why not, and as wrong otherwise.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from typing import NamedTuple
 
-GROUPS = ("outputs",)
+GROUPS = tuple(sorted(group.name for group in pkgutil.iter_modules(__path__)))
 
 
 class Outcome(NamedTuple):
