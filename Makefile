@@ -40,7 +40,7 @@ test-arithmetic: .venv/.installed-dev  ## tests of what rounding can reach, unde
 	$(BASELINE) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARITHMETIC)
 	$(AVX2) $(BIN)/pytest -q -n $(WORKERS) --dist worksteal $(ARITHMETIC)
 
-# Older versions warn of each other, so that warnings are no errors here.
+# Older versions warn of each other, so that warnings are no errors here; narwhals 2.0 knows no polars 2.
 test-lowest: .venv-lowest/.installed  ## tests with each dependency at the lower bound of pyproject.toml
 	OMP_NUM_THREADS=1 $(LOWEST)/pytest -q -o filterwarnings=default -n $(WORKERS) --dist worksteal --ignore=tests/bench --ignore=tests/test_docs_site.py \
 	  --ignore=tests/test_prose.py tests
@@ -100,7 +100,7 @@ demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	@echo "Installing bayescope and the lowest versions that it allows into .venv-lowest (minutes)"
 	@$(LOWEST)/python tests/lowest.py > .venv-lowest/constraints.txt
 	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check --constraint .venv-lowest/constraints.txt \
-	  --editable '.[nuts,parquet]' hypothesis mpmath polars pytest pytest-timeout pytest-xdist
+	  --editable '.[nuts,parquet]' hypothesis mpmath 'polars<2' pytest pytest-timeout pytest-xdist
 	@touch $@
 
 # The peers come without their dependencies: these ask for torchvision, which has no build that fits a CPU-only torch and

@@ -47,7 +47,8 @@ class Frame:
             held = next((held for kind, held in _TIMES.items() if dtype == kind), "dates")
             raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {held}. {DATES}.")
         if dtype.is_numeric() and not labels:
-            return numeric_column(self._table, name, np.ascontiguousarray(series.cast(nw.Float64).to_numpy()))
+            numbers = series if dtype == nw.Float64 else series.cast(nw.Float64)  # pandas 2 copies in each cast
+            return numeric_column(self._table, name, np.ascontiguousarray(numbers.to_numpy()))
         cells = np.empty(len(series), dtype=object)
         cells[:] = series.to_list()
         typed = dtype in _LABELS
