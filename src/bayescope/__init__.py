@@ -4,6 +4,9 @@ Estimators for tables, inference for any log density, and a comparison of every 
 approximation, the answer is a `Posterior` whose `predict` gives a `Predictive`.
 """
 
+import bayescope_command.process  # noqa: F401  # from here on a signal ends `python -m bayescope` in one line
+
+# isort: split
 from importlib.metadata import version
 
 from bayescope import density, errors, layers, metrics, precision

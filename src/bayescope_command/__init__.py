@@ -4,6 +4,12 @@ It lies beside the library since importing any part of `bayescope` imports all o
 completion answer without.
 """
 
-from bayescope_command.app import app, main
+from bayescope_command.process import signals_end
 
-__all__ = ["app", "main"]
+
+def main() -> None:
+    """Runs the command line on the process's arguments, and without any shows the help."""
+    with signals_end():
+        from bayescope_command.app import run  # a tenth of a second, in which a signal can come
+
+        run()

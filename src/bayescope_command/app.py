@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -23,10 +23,11 @@ app = typer.Typer(
 )
 
 
-def main() -> None:
-    """Runs the command line on the process's arguments, and without any shows the help."""
+def run() -> NoReturn:
+    """Runs the command that the process's arguments name, and ends with its exit code."""
     with process_exits():
-        sys.exit(app(sys.argv[1:] or ["--help"], prog_name="bayescope", standalone_mode=False))
+        code = app(sys.argv[1:] or ["--help"], prog_name="bayescope", standalone_mode=False)
+    sys.exit(code)
 
 
 def _version(asked: bool) -> None:
@@ -71,12 +72,12 @@ def fit(
     Columns are numbers where all cells are, else labels; missing values are welcome. Rows without a target are left
     out. Features are standardised, which is the unit of the priors.
     """
-    with exits():
-        from bayescope.cli.fit_settings import FitSettings
-        from bayescope.cli.fitting import fit_table
-        from bayescope.cli.models import ModelOptions
-        from bayescope.cli.training_table import Roles
+    from bayescope.cli.fit_settings import FitSettings
+    from bayescope.cli.fitting import fit_table
+    from bayescope.cli.models import ModelOptions
+    from bayescope.cli.training_table import Roles
 
+    with exits():
         roles = Roles(target, drop or (), categorical or (), weight)
         chosen = ModelOptions(model, posterior, prior_precision, interactions, given or (), seed)
         settings = FitSettings(roles, task, chosen, missing or (), test_size, refit, resume, as_json, stream)
@@ -100,9 +101,9 @@ def predict(
     Of classes: predicted, p(class) of each, low and high of the predicted one's probability, epistemic_sd, entropy and
     mutual_information. Of numbers: mean, sd, low, high, epistemic_sd and aleatoric_sd.
     """
-    with exits():
-        from bayescope.cli.predicting import PredictSettings, predict_table
+    from bayescope.cli.predicting import PredictSettings, predict_table
 
+    with exits():
         predict_table(model, table, out, PredictSettings(level, abstain, keep or (), chunk_rows, as_json, formulas))
 
 
@@ -127,10 +128,10 @@ def compare(
     Prints one table: test scores (NLL, Brier, ECE, AUROC), the distance to NUTS in predictions and in marginal standard
     deviations, log evidence, PSIS-LOO and seconds. Columns are standardised on the training rows.
     """
-    with exits():
-        from bayescope.cli.comparing import CompareSettings, compare_table
-        from bayescope.cli.training_table import Roles
+    from bayescope.cli.comparing import CompareSettings, compare_table
+    from bayescope.cli.training_table import Roles
 
+    with exits():
         roles = Roles(target, drop or (), categorical or ())
         settings = CompareSettings(
             roles, missing or (), posteriors, test_size, seed, link, prior_precision, features, as_json
@@ -153,9 +154,9 @@ def report(
 
     Of the table that the model was fitted to with --no-refit, only the held-out rows are judged.
     """
-    with exits():
-        from bayescope.cli.reporting import ReportSettings, report_table
+    from bayescope.cli.reporting import ReportSettings, report_table
 
+    with exits():
         report_table(model, table, out, ReportSettings(title, reference, held_out, seed, as_json))
 
 
@@ -169,31 +170,30 @@ def effects(
     as_json: options.AsJson = False,
 ) -> None:
     """Draw what an additive model learnt of each feature, each effect with its band."""
-    with exits():
-        from bayescope.cli.drawing_effects import EffectSettings, draw_effects
+    from bayescope.cli.drawing_effects import EffectSettings, draw_effects
 
+    with exits():
         draw_effects(model, out, EffectSettings(feature or (), level, as_json, formulas))
 
 
 @app.command()
 def info(model: options.Model, as_json: options.AsJson = False) -> None:
     """Tell what a model's file says of itself: what was fitted, to what, by which version."""
-    with exits():
-        from bayescope.cli.describing import describe
+    from bayescope.cli.describing import describe
 
+    with exits():
         describe(model, as_json=as_json)
 
 
 @app.command()
 def gallery(out: options.GalleryFolder, only: options.Only = None) -> None:
     """Draw the textbook pictures of approximate inference, each from bayescope's own fits."""
+    from bayescope.files import usable_folder
+    from bayescope.gallery import draw_all
+    from bayescope.progress import progress_bar
+
     with exits():
-        from bayescope.files import usable_folder
-
         usable_folder("--out", out)
-        from bayescope.gallery import draw_all
-        from bayescope.progress import progress_bar
-
         with progress_bar("drawing") as report:
             paths = draw_all(out, only=only or None, progress=report)
         for path in paths:

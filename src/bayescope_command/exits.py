@@ -9,15 +9,23 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import typer
 
-FAILED, BAD_INPUT = 1, 2
-INTERRUPTED = "interrupted; no file is half-written."
-# A process that a signal ended has this plus the signal's number: 130 for Ctrl-C.
-SIGNALLED = 128
+from bayescope_command.process import (
+    BAD_INPUT,
+    INTERRUPTED,
+    SIGNALLED,
+    Stopped,
+    Undelivered,
+    beside,
+    check_output,
+    clean_up_first,
+    streams,
+)
+
+FAILED = 1
 
 # Seconds that a process beside another one, both started by torchrun, waits for that to say what went wrong: torchrun
 # ends all of them as soon as one has failed.
@@ -27,28 +35,16 @@ LINGER = 10.0
 UsageError: Any = typer.BadParameter.__base__
 
 
-class Stopped(SystemExit):
-    """A signal that ends the process, as an exception that cleans up on its way.
-
-    Python's own for Ctrl-C is `KeyboardInterrupt`, which trainings and samplers of the library take as the word to stop
-    early and to go on with what they have: right in a notebook, and not for a file that others rely on.
-    """
-
-
 @contextmanager
 def exits() -> Iterator[None]:
     """Turns what a command raises on purpose into one line on the error stream and an exit code.
 
     Raises:
-        typer.Exit: with 2 for an input that cannot be used, 1 for any other error of bayescope, 130 for Ctrl-C, and 141
-            where what reads the standard output has ended before its end.
+        typer.Exit: with 2 for an input that cannot be used, 1 for any other error of bayescope, 130 for Ctrl-C.
     """
+    clean_up_first()
     try:
         yield
-    except BrokenPipeError:
-        # What is still to be flushed has nowhere to go: without this Python complains of it at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(SIGNALLED + signal.SIGPIPE) from None
     except (Stopped, KeyboardInterrupt) as stop:
         raise _ended(INTERRUPTED, _code(stop)) from None
     except Exception as error:
@@ -61,30 +57,29 @@ def exits() -> Iterator[None]:
 
 @contextmanager
 def process_exits() -> Iterator[None]:
-    """Turns slips in the arguments into one line and exit code 2; Ctrl-C and a kill end the process, cleanly."""
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    except UsageError as error:
-        message = error.format_message().rstrip(".")
-        command = error.ctx.command_path if error.ctx is not None else "bayescope"
-        _tell(f"{message[:1].lower()}{message[1:]}; see '{command} --help'.")
-        _linger(message)
-        sys.exit(BAD_INPUT)
-    except (Stopped, typer.Abort) as stop:
-        _tell(INTERRUPTED)
-        sys.exit(_code(stop))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _stop(number: int, _: FrameType | None) -> None:
-    raise Stopped(SIGNALLED + number)
+    """Ends the process with one line and an exit code for slips in the arguments, signals and a lost output."""
+    with streams():
+        try:
+            check_output()
+            yield
+            check_output()
+        except UsageError as error:
+            message = error.format_message().rstrip(".")
+            command = error.ctx.command_path if error.ctx is not None else "bayescope"
+            _tell(f"{message[:1].lower()}{message[1:]}; see '{command} --help'.")
+            _linger(message)
+            sys.exit(BAD_INPUT)
+        except Undelivered as lost:
+            if lost.message:
+                _tell(lost.message)
+            sys.exit(lost.code)
+        except (Stopped, typer.Abort) as stop:
+            _tell(INTERRUPTED)
+            sys.exit(_code(stop))
 
 
 def _code(stop: BaseException) -> int:
-    return stop.code if isinstance(stop, Stopped) and isinstance(stop.code, int) else SIGNALLED + signal.SIGINT
+    return SIGNALLED + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
 
 
 def _ended(message: str, code: int) -> typer.Exit:
@@ -94,23 +89,18 @@ def _ended(message: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def _beside() -> bool:
-    """Whether torchrun started this process, and another one speaks for it."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
-
-
 def _linger(message: str) -> None:
     """Waits, beside the process that speaks, until that has spoken and torchrun ends this one; else it speaks itself.
 
     It is still there where that process has not failed, and knows nothing of what went wrong here.
     """
-    if _beside():
+    if beside():
         time.sleep(LINGER)
         _say(f"rank {os.environ['RANK']}: {message}")
 
 
 def _tell(message: str) -> None:
-    if not _beside():
+    if not beside():
         _say(message)
 
 

@@ -245,7 +245,7 @@ def test_no_arguments_show_the_help(monkeypatch, capsys):
 
 
 def test_help_loads_neither_the_library_nor_torch():
-    code = "import sys, bayescope_command; sys.exit(bool({'bayescope', 'torch', 'numpy'} & sys.modules.keys()))"
+    code = "import sys, bayescope_command.app; sys.exit(bool({'bayescope', 'torch', 'numpy'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -288,9 +288,10 @@ def test_a_fit_that_is_killed_leaves_what_was_there(tmp_path):
 WAITS = """
 import sys, time, typer
 from bayescope_command.exits import exits, process_exits
+from bayescope_command.process import signals_end
 
 try:
-    with process_exits(), exits():
+    with signals_end(), process_exits(), exits():
         print("waiting", flush=True)
         try:
             time.sleep(60)
@@ -301,7 +302,7 @@ except typer.Exit as end:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_end_what_would_go_on_after_an_interruption(number):
     with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()

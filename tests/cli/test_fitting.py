@@ -10,7 +10,7 @@ import bayescope.cli.fitting as fitting
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import Roles, read_training_table
 from bayescope.storage import read_manifest
-from bayescope_command.exits import Stopped
+from bayescope_command.process import Stopped
 from tests.cli.tables import mixed, refused, run, written
 
 
@@ -200,7 +200,7 @@ class TestNetworks:
             save(self, state)
             saved.append(1)
             if len(saved) == after:
-                raise Stopped(130)
+                raise Stopped(2)
 
         monkeypatch.setattr(Checkpoint, "due", lambda self: self._path is not None)
         monkeypatch.setattr(Checkpoint, "save", stop)
