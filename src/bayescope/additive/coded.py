@@ -120,12 +120,12 @@ class CodedData:
 
     @property
     def encoding(self) -> TableEncoding:
-        """Of the table."""
+        """How the columns of the table become numbers."""
         return TableEncoding(tuple(feature.encoding for feature in self.features))
 
     @property
     def total(self) -> float:
-        """Σ w."""
+        """The sum of the row weights, Σ w."""
         return float(self.features[0].weights.sum())
 
     def notes(self) -> dict[str, str]:
@@ -135,7 +135,6 @@ class CodedData:
 
     @cached_property
     def passes(self) -> Blockwise:
-        """Block by block."""
         return Blockwise(self.codes.blocks, self.processes)
 
     @cached_property
@@ -316,7 +315,7 @@ class _Side:
 
     @property
     def count(self) -> int:
-        """K."""
+        """How many values the side has, K."""
         return len(self.absent)
 
     def onto(self, finer: _Side) -> Tensor:

@@ -255,7 +255,7 @@ def _moments(
 
 
 def _numbers(jacobians: Jacobians) -> int:
-    """N K."""
+    """How many numbers f has, N K."""
     rows, outputs, _ = next(iter(jacobians.values())).shape
     return rows * outputs
 

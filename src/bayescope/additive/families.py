@@ -43,11 +43,11 @@ class Family(Protocol):
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """The G terms."""
+        """The G terms that are computed together."""
 
     @property
     def outputs(self) -> int:
-        """C."""
+        """The number of outputs of each term, C."""
 
     @property
     def weights(self) -> int:
@@ -211,17 +211,15 @@ class LevelEffects:
 
     @property
     def weights(self) -> int:
-        """P = K C."""
+        """The number of weights of a term, P = K C."""
         return self.levels * self.outputs
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """One."""
         return ("levels",)
 
     @property
     def layer(self) -> Tensor:
-        """All in one layer."""
         return torch.zeros(self.weights, dtype=torch.int64)
 
     def points(self, rows: Rows) -> Points:
@@ -247,7 +245,6 @@ class LevelEffects:
         return Jacobian.of([none], [shown], places[:0], places.view(self.levels, self.outputs).mT)
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
-        """Zeros."""
         return torch.zeros(len(self.terms), self.weights, dtype=torch.float64)
 
 

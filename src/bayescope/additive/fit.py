@@ -89,7 +89,7 @@ class AdditiveFit:
 
     @property
     def log_evidence(self) -> float:
-        """log Z by blocks."""
+        """The log evidence, with the curvature taken by blocks of terms."""
         return float(self.evidence.value)
 
 

@@ -59,7 +59,7 @@ class Ranking:
 
     @classmethod
     def of(cls, pairs: Sequence[Pair], scores: np.ndarray, method: str) -> Ranking:
-        """Sorts."""
+        """The pairs with their scores, the largest score first."""
         order = np.argsort(-scores, kind="stable")
         return cls(tuple(pairs[place] for place in order), scores[order], method)
 

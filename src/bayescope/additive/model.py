@@ -77,7 +77,6 @@ class AdditiveModel:
 
     @property
     def outputs(self) -> int:
-        """C."""
         return self.scale.shape[0]
 
     @property
@@ -93,7 +92,7 @@ class AdditiveModel:
 
     @property
     def source(self) -> AdditiveModel:
-        """The model itself."""
+        """The model that predictions come from: this one."""
         return self
 
     @property

@@ -83,7 +83,6 @@ class AdditiveNetwork(nn.Module):
         return effects + absent[..., None] * (_scale(self.inner_weight) * self.missing.T)
 
     def extra_repr(self) -> str:
-        """The sizes."""
         outputs, features, hidden = self.outer_weight.shape
         return f"features={features}, outputs={outputs}, hidden={hidden}"
 
@@ -159,7 +158,7 @@ def _scale(weight: Tensor) -> float:
 
 
 def _slopes(units: Tensor) -> Tensor:
-    """s (1 − s)."""
+    """The derivative of the logistic function, s (1 − s), from its value s."""
     return torch.addcmul(units, units, units, value=-1.0)
 
 

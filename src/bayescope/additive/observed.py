@@ -26,15 +26,15 @@ class Observed(Protocol):
 
     @property
     def scale(self) -> Tensor:
-        """Of the outputs."""
+        """The unit of the outputs in that of the targets, shape (C,)."""
 
     @property
     def shift(self) -> Tensor:
-        """Of the outputs."""
+        """The target where an output is 0, shape (C,)."""
 
     @property
     def log_unit(self) -> float:
-        """Of the targets."""
+        """The logarithm of y's unit in that of the targets, summed over the targets of a row."""
 
     @property
     def targets(self) -> RowValues:
@@ -46,7 +46,7 @@ class Observed(Protocol):
 
     @property
     def total(self) -> float:
-        """Σ w."""
+        """The sum of the row weights, Σ w."""
 
     @property
     def offset(self) -> RowValues | None:
@@ -90,7 +90,6 @@ class Data:
 
     @property
     def total(self) -> float:
-        """Σ w."""
         return float(self.weights.sum())
 
     @property
@@ -100,12 +99,10 @@ class Data:
 
     @property
     def passes(self) -> Passes:
-        """All at once."""
         return InMemory()
 
     @property
     def values(self) -> Rows:
-        """The rows."""
         return self.rows
 
     def design(self, family: Family) -> Design:

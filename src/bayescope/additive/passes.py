@@ -32,7 +32,7 @@ class RowValues(Protocol):
 
 
 class Passes(Protocol):
-    """How rows are read."""
+    """The blocks that rows are read in, and the sums and values over all of them."""
 
     @property
     def blocks(self) -> Sequence[slice]:
@@ -58,17 +58,15 @@ class Passes(Protocol):
 @final
 @dataclass(frozen=True)
 class InMemory:
-    """All rows at once."""
+    """All rows are in memory and read as one block."""
 
     blocks: tuple[slice, ...] = (slice(None),)
     whole: bool = True
 
     def kept(self, values: Callable[[slice], Tensor]) -> Tensor:
-        """A tensor."""
         return values(self.blocks[0])
 
     def computed(self, values: Callable[[slice], Tensor]) -> Tensor:
-        """A tensor."""
         return values(self.blocks[0])
 
     def summed(self, part: Part) -> list[Tensor]:
@@ -76,7 +74,6 @@ class InMemory:
         return list(part(self.blocks[0]))
 
     def evenly(self, values: Callable[[slice], Tensor], most: int) -> Tensor:
-        """Every so many-th row."""
         every = values(self.blocks[0])
         return every[:: -(-len(every) // most)]
 
@@ -96,7 +93,7 @@ class Blockwise:
     whole: bool = False
 
     def kept(self, values: Callable[[slice], Tensor]) -> RowFile:
-        """In a file."""
+        """The values of each row, written to a temporary file."""
         file: RowFile | None = None
         with one_thread():
             for rows in self.blocks:
@@ -107,7 +104,7 @@ class Blockwise:
         return file
 
     def computed(self, values: Callable[[slice], Tensor]) -> Computed:
-        """Nothing is kept."""
+        """The values of each row, computed again at each reading."""
         return Computed(values)
 
     def summed(self, part: Part) -> list[Tensor]:

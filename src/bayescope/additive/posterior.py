@@ -210,7 +210,7 @@ def _jacobian(fitted: AdditiveFit, rows: slice) -> Tensor:
 
 
 def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
-    """Lines for the summary."""
+    """What the summary says of the fit, by title."""
     problem, at = fitted.problem, fitted.at
     epochs = len(fitted.trace.get("log_evidence", ()))
     rest = {"rest": "", "all epochs": ", and was still rising: raise epochs"}.get(

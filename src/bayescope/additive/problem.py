@@ -106,7 +106,7 @@ class Problem:
         return self.passes.summed(part)
 
     def log_likelihood(self, f: RowValues, likelihood: Likelihood) -> Tensor:
-        """Σ_n w_n log p(y_n∣f_n)."""
+        """The log likelihood of all rows, Σ_n w_n log p(y_n∣f_n)."""
         (total,) = self.passes.summed(
             lambda rows: [self.weights[rows] @ likelihood.log_prob(f[rows], self.targets[rows])]
         )
@@ -221,7 +221,6 @@ class Linearized:
 
     @property
     def outputs(self) -> int:
-        """C."""
         return self.problem.families[0].outputs
 
     @cached_property
@@ -245,7 +244,7 @@ class Linearized:
         return [jacobian.transpose_multiply(own) for jacobian, own in pairs], total
 
     def product(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
-        """Jᵀ Λ J v."""
+        """The curvature times a vector, Jᵀ Λ J v."""
         moved, curvature = self.forward(thetas, intercept), self.curvature
         bent = self.problem.passes.computed(lambda rows: (curvature[rows] @ moved[rows][..., None])[..., 0])
         return self.transposed(bent)
@@ -289,14 +288,14 @@ class Blocks:
         return cls(tuple(factors), _cholesky(curvature[1] + (at.intercept_precision + damping) * identity))
 
     def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
-        """A⁻¹ v."""
+        """The inverse of the block matrix times a vector, A⁻¹ v."""
         solved = [
             torch.cholesky_solve(v[..., None], factor)[..., 0] for v, factor in zip(thetas, self.factors, strict=True)
         ]
         return solved, torch.cholesky_solve(intercept[:, None], self.intercept)[:, 0]
 
     def logdet(self) -> Tensor:
-        """Σ_g log∣A_g∣."""
+        """The log determinant, Σ_g log∣A_g∣ over the blocks."""
         each = [factor.diagonal(dim1=-2, dim2=-1).log().sum() for factor in (*self.factors, self.intercept)]
         return 2.0 * torch.stack(each).sum()
 

@@ -60,7 +60,7 @@ class Term:
 
     @property
     def features(self) -> tuple[int, ...]:
-        """Positions in the table."""
+        """The positions of the term's features in the table."""
         return tuple(column.feature for column in self.columns)
 
     @property
@@ -92,7 +92,7 @@ class Rows:
 
     @classmethod
     def of(cls, encoded: Encoded, offset: Tensor | None = None) -> Rows:
-        """Of an encoded table."""
+        """The rows of an encoded table."""
         return cls(torch.from_numpy(encoded.values), torch.from_numpy(encoded.levels), offset)
 
     def __len__(self) -> int:

@@ -47,12 +47,10 @@ class ValuedNets:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """Those of the nets."""
         return self.net.terms
 
     @property
     def outputs(self) -> int:
-        """C."""
         return self.net.outputs
 
     @property

@@ -85,7 +85,7 @@ def _variances(chains: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _r_hat(chains: Tensor) -> Tensor:
-    """√(v̂⁺/W) (Eq. 4)."""
+    """The potential scale reduction √(v̂⁺/W) of each coordinate (Eq. 4)."""
     within, total = _variances(chains)
     return (total / within).sqrt()
 

@@ -68,7 +68,7 @@ def kl(p: Any, q: Any) -> Tensor:
 
 
 def _integrated(p: Any, q: Any) -> Tensor:
-    """KL(p‖q) by quadrature."""
+    """The divergence KL(p‖q) by quadrature over one or two coordinates."""
     frame = _frame(p, q)
     log_p, log_q = _coordinates(p, frame), _coordinates(q, frame)
     box_p = _box(log_p, frame)

@@ -37,7 +37,7 @@ class Family(Protocol):
 
     @property
     def noise_dim(self) -> int:
-        """The length of z."""
+        """The number of standard normal draws for one u."""
 
     def initial(self) -> Tensor:
         """The φ to start from."""
@@ -49,7 +49,7 @@ class Family(Protocol):
         """−E log q, a scalar."""
 
     def location(self, phi: Tensor) -> Tensor:
-        """E u, shape (P,)."""
+        """The mean E u under these parameters, shape (P,)."""
 
     def precision(self, phi: Tensor) -> Precision:
         """The inverse of the covariance of u."""
@@ -67,16 +67,13 @@ class FullFamily:
 
     @property
     def noise_dim(self) -> int:
-        """P."""
         return self.pilot.location.shape[0]
 
     def initial(self) -> Tensor:
-        """The pilot itself."""
         dim = self.noise_dim
         return torch.zeros(2 * dim + dim * (dim - 1) // 2, dtype=torch.float64)
 
     def place(self, phi: Tensor, z: Tensor) -> Tensor:
-        """u, shape (S, P)."""
         return self.location(phi) + z @ self._triangle(phi).mT @ self.pilot.root.mT
 
     def entropy(self, phi: Tensor) -> Tensor:
@@ -86,7 +83,6 @@ class FullFamily:
         return 0.5 * dim * (1.0 + _LOG_2PI) + root + phi[dim : 2 * dim].sum()
 
     def location(self, phi: Tensor) -> Tensor:
-        """m₀ + R a."""
         return self.pilot.location + self.pilot.root @ phi[: self.noise_dim]
 
     def precision(self, phi: Tensor) -> DensePrecision:
@@ -95,7 +91,6 @@ class FullFamily:
         return DensePrecision.from_covariance(root @ root.mT)
 
     def widened(self, phi: Tensor, factor: float) -> Tensor:
-        """T times the factor."""
         dim = self.noise_dim
         return torch.cat([phi[:dim], phi[dim : 2 * dim] + math.log(factor), phi[2 * dim :] * factor])
 
@@ -115,15 +110,12 @@ class MeanFieldFamily:
 
     @property
     def noise_dim(self) -> int:
-        """P."""
         return self.pilot.location.shape[0]
 
     def initial(self) -> Tensor:
-        """The pilot's conditional sds."""
         return torch.zeros(2 * self.noise_dim, dtype=torch.float64)
 
     def place(self, phi: Tensor, z: Tensor) -> Tensor:
-        """u, shape (S, P)."""
         return self.location(phi) + z * self._sd(phi)
 
     def entropy(self, phi: Tensor) -> Tensor:
@@ -131,15 +123,12 @@ class MeanFieldFamily:
         return 0.5 * self.noise_dim * (1.0 + _LOG_2PI) + self._sd(phi).log().sum()
 
     def location(self, phi: Tensor) -> Tensor:
-        """m₀ + R a."""
         return self.pilot.location + self.pilot.root @ phi[: self.noise_dim]
 
     def precision(self, phi: Tensor) -> DiagonalPrecision:
-        """diag(1/sd²)."""
         return DiagonalPrecision(self._sd(phi).square().reciprocal())
 
     def widened(self, phi: Tensor, factor: float) -> Tensor:
-        """ρ + log factor."""
         return torch.cat([phi[: self.noise_dim], phi[self.noise_dim :] + math.log(factor)])
 
     def _sd(self, phi: Tensor) -> Tensor:
@@ -156,7 +145,6 @@ class LowRankFamily:
 
     @property
     def noise_dim(self) -> int:
-        """P + rank."""
         return self.pilot.location.shape[0] + self.rank
 
     def initial(self) -> Tensor:
@@ -169,7 +157,6 @@ class LowRankFamily:
         return torch.cat([torch.zeros(2 * dim, dtype=torch.float64), (vectors[:, -self.rank :] * factors).reshape(-1)])
 
     def place(self, phi: Tensor, z: Tensor) -> Tensor:
-        """u, shape (S, P)."""
         diagonal, factors = self._split(phi)
         dim = diagonal.shape[0]
         return self.location(phi) + self.pilot.conditional_sd * (z[:, :dim] * diagonal + z[:, dim:] @ factors.mT)
@@ -182,7 +169,6 @@ class LowRankFamily:
         return 0.5 * diagonal.shape[0] * (1.0 + _LOG_2PI) + half_logdet
 
     def location(self, phi: Tensor) -> Tensor:
-        """m₀ + R a."""
         return self.pilot.location + self.pilot.root @ phi[: self.pilot.location.shape[0]]
 
     def precision(self, phi: Tensor) -> DensePrecision:

@@ -21,7 +21,7 @@ class Proposal(Protocol):
 
     @property
     def mean(self) -> Tensor:
-        """E_q[θ], shape (P,)."""
+        """The mean E_q[θ], shape (P,)."""
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n draws, shape (n, P)."""

@@ -34,7 +34,7 @@ class Table(NamedTuple):
 
     @classmethod
     def of(cls, frame: pd.DataFrame, targets: np.ndarray) -> Table:
-        """Reads a frame."""
+        """The columns of a frame, with the targets."""
         columns = read_table(frame)
         return cls(columns, TableEncoding.fit(columns), targets)
 

@@ -65,7 +65,7 @@ class Bound:
         return float(weights @ (self.log_joint(theta) - q.log_prob(theta)))
 
     def kl(self, q: GaussianPosterior) -> float:
-        """KL(q‖posterior) on the grid."""
+        """The divergence KL(q‖posterior), summed over the grid."""
         return self.exact.kl_from(q.log_prob(self.exact.points))
 
 

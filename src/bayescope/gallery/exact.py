@@ -50,12 +50,12 @@ class Grid:
 
     @property
     def mean(self) -> Tensor:
-        """E_p[θ], shape (dim,)."""
+        """The mean E_p[θ] over the grid, shape (dim,)."""
         return self.expect(self.points)
 
     @property
     def covariance(self) -> Tensor:
-        """Cov_p[θ], shape (dim, dim)."""
+        """The covariance Cov_p[θ] over the grid, shape (dim, dim)."""
         centred = self.points - self.mean
         return (self.mass[:, None] * centred).mT @ centred
 

@@ -47,7 +47,7 @@ class Model:
 
     @cached_property
     def evidence(self) -> float:
-        """p(D) by quadrature."""
+        """The evidence p(D), by quadrature."""
         return math.exp(grid(self.log_joint, self.span, size=400_001).log_normaliser)
 
     @cached_property
@@ -57,7 +57,7 @@ class Model:
 
     @property
     def laplace_evidence(self) -> float:
-        """p(D) by Laplace."""
+        """The evidence p(D) by Laplace's approximation."""
         return math.exp(float(self.laplace.log_evidence()))
 
 

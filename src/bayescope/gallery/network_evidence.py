@@ -33,7 +33,6 @@ class Sine(nn.Module):
         self._frequency = frequency
 
     def forward(self, x: Tensor) -> Tensor:
-        """The wave at x."""
         return torch.sin(self._frequency * x)
 
 
@@ -88,7 +87,7 @@ def judged(rows: networks.Rows) -> list[Judged]:
 
 
 def judge(rows: networks.Rows, hidden: tuple[int, ...], activation: str) -> Judged:
-    """One architecture."""
+    """One architecture at its mode: its log evidence and its losses on training and test rows."""
     start = networks.mlp(1, *hidden, 1, activation=ACTIVATIONS.get(activation, nn.Identity))
     q = networks.posterior(start, rows.train, Gaussian(NOISE_SD**2), PRIOR_PRECISION)
     training = -float(networks.at_mode(q).predict(rows.x).log_prob(rows.y).mean())

@@ -36,7 +36,7 @@ Fit = Callable[[nn.Module, tuple[np.ndarray, np.ndarray], Mapping[str, Any]], Po
 
 
 def moons(rows: int = 80) -> Scene:
-    """Two interleaved half circles."""
+    """Points on two interleaved half circles, with noise."""
     X, y = make_moons(rows, noise=0.15, random_state=2)
     return Scene("two moons", X, y, None, PRIOR_PRECISION, SPAN)
 

@@ -44,7 +44,6 @@ class ChannelsLast(nn.Module):
     """(N, C, H, W) to (N, H, W, C): each pixel's outputs in the last dimension."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Moves the channels."""
         return x.permute(0, 2, 3, 1)
 
 

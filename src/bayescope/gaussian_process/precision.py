@@ -118,7 +118,6 @@ class KernelPrecision:
         return torch.cat([(self.solve(identity[:, some]) * identity[:, some]).sum(0) for some in blocks])
 
     def to_dense(self) -> Tensor:
-        """A, shape (P, P)."""
         return self.multiply(torch.eye(self.dim, dtype=torch.float64, device=self._rows.device))
 
     def state(self) -> State:

@@ -39,7 +39,7 @@ class Source(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device that the rows are on."""
 
     def blocks(self) -> Iterator[Tensor]:
         """The rows in order, blocks of shape (n, P), float64."""
@@ -59,21 +59,17 @@ class Held:
 
     @property
     def count(self) -> int:
-        """m."""
         return self.matrix.shape[0]
 
     @property
     def dim(self) -> int:
-        """P."""
         return self.matrix.shape[1]
 
     @property
     def device(self) -> torch.device:
-        """Where the matrix is."""
         return self.matrix.device
 
     def blocks(self) -> Iterator[Tensor]:
-        """All of them."""
         yield self.matrix
 
 
@@ -118,17 +114,14 @@ class Read:
 
     @property
     def count(self) -> int:
-        """m."""
         return sum(piece.count for piece in self.pieces)
 
     @property
     def dim(self) -> int:
-        """P."""
         return self.network.dim
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
         return self.network.indices[0].device
 
     def blocks(self) -> Iterator[Tensor]:
@@ -191,7 +184,6 @@ class Rows:
 
     @property
     def device(self) -> torch.device:
-        """Where the rows are."""
         return self._source.device
 
     def multiply(self, v: Tensor) -> Tensor:

@@ -154,7 +154,7 @@ class _Climb:
         return None
 
     def _shared(self, values: Tensor) -> Tensor:
-        """The first process's values."""
+        """The values of the first process, so that all processes go on with the same."""
         if self._processes.count == 1:
             return values
         values = values.clone()

@@ -137,5 +137,5 @@ def _symmetric(matrix: Tensor) -> Tensor:
 
 
 def _norms(r: Tensor, precondition: Product) -> Tensor:
-    """√(rᵀM⁻¹r) of each column."""
+    """The preconditioned norm √(rᵀM⁻¹r) of each column of residuals."""
     return (r * precondition(r)).sum(0).clamp_min(0.0).sqrt()

@@ -266,7 +266,7 @@ class LaplaceFit:
         return (prior if isinstance(prior, Prior) else self.prior).centre(self.function.dim).to(self.mode.device)
 
     def _log_prior(self, prior: Any) -> Tensor:
-        """log N(θ*; m₀, P₀⁻¹)."""
+        """The log density of a prior at the mode, log N(θ*; m₀, P₀⁻¹)."""
         weights, normaliser = self.function.weights, 0.5 * self.function.dim * math.log(2.0 * math.pi)
         if isinstance(prior, Mapping):
             values, counts = by_parameter(prior, weights).to(self.mode.device), self.mode.new_tensor(weights.counts)

@@ -54,5 +54,4 @@ class Rescaled(nn.Module):
         return made
 
     def forward(self, z: Tensor) -> Tensor:
-        """Shape (..., C)."""
         return self.shift + self.scale * z

@@ -90,7 +90,7 @@ class _Variational(nn.Module):
 
     @property
     def weight(self) -> GaussianTensor:
-        """q of the weight."""
+        """The Gaussian over the weight matrix."""
         return GaussianTensor(self.weight_mean, F.softplus(self.weight_rho))
 
     @property

@@ -195,7 +195,7 @@ class Categorical:
         return checks.choice("integral", "quadrature" if name is None else name, INTEGRALS)
 
     def needs_covariance(self, integral: str) -> bool:
-        """Not by "mackay"."""
+        """Whether an integral needs covariances of the outputs: all but "mackay" do."""
         return integral != "mackay"
 
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:

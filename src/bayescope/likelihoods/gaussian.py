@@ -61,7 +61,7 @@ class Gaussian:
 
     @property
     def elementwise(self) -> bool:
-        """True: E(y∣f) = f."""
+        """True: the mean of each output is a function of this output alone."""
         return True
 
     @property

@@ -187,7 +187,7 @@ class HeteroscedasticGaussian:
         return Moments((pair.a + c) * aleatoric, aleatoric, aleatoric.square() * spread)
 
     def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """E[m], shape (N, D)."""
+        """The mean E[m] of the outcome, shape (N, D)."""
         return self.predictive(mean, cov, integral).mean
 
     def distributions(self, columns: Tensor, outputs: int) -> Tensor:

@@ -39,17 +39,14 @@ class Weighted:
 
     @property
     def name(self) -> str:
-        """That of the likelihood."""
         return self.likelihood.name
 
     @property
     def discrete(self) -> bool:
-        """As the likelihood is."""
         return self.likelihood.discrete
 
     @property
     def elementwise(self) -> bool:
-        """As the likelihood is."""
         return self.likelihood.elementwise
 
     def with_noise_variance(self, noise_variance: Any) -> Weighted:
@@ -110,7 +107,6 @@ class Weighted:
         return self.likelihood.integral(name, outputs)
 
     def needs_covariance(self, integral: str) -> bool:
-        """As the likelihood does."""
         return self.likelihood.needs_covariance(integral)
 
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
@@ -134,11 +130,9 @@ class Weighted:
         return self.likelihood.mutual_information(mean, cov, integral)
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """That of the likelihood."""
         return self.likelihood.integration_error(mean, cov, integral)
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of the likelihood."""
         return self.likelihood.components(mean, cov)
 
     def fisher_sqrt(self, f: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class GaussianPosterior(Posterior):
 
     @property
     def covariance(self) -> Tensor:
-        """Cov_q[θ], shape (P, P)."""
+        """The covariance Cov_q[θ] as a matrix, shape (P, P)."""
         return self._moments[1].clone()
 
     @property

@@ -42,12 +42,10 @@ class PointPosterior(Posterior):
 
     @property
     def mean(self) -> Tensor:
-        """The point, shape (P,)."""
         return self.location.clone()
 
     @property
     def covariance(self) -> Tensor:
-        """Zero, shape (P, P)."""
         return self.location.new_zeros(self.location.shape[0], self.location.shape[0])
 
     @property

@@ -88,7 +88,7 @@ class BlockPrecision:
         return self._with([mine + theirs for mine, theirs in zip(self._blocks, other.blocks, strict=True)])
 
     def logdet(self) -> Tensor:
-        """Σ_i log∣A_i∣."""
+        """The sum of the log determinants of the blocks, Σ_i log∣A_i∣."""
         return reduce(add, (block.logdet() for block in self._blocks))
 
     def multiply(self, v: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class BlockPrecision:
         return self._placed([block.marginal_variance() for block in self._blocks])
 
     def to_dense(self) -> Tensor:
-        """A, shape (P, P)."""
+        """The precision A as a matrix, shape (P, P)."""
         joined = torch.block_diag(*[block.to_dense() for block in self._blocks])
         return joined[self._order][:, self._order]
 

@@ -53,7 +53,7 @@ class EigenvalueCorrectedPrecision:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(G, O, D)."""
+        """Groups, outputs and inputs of the layer, (G, O, D)."""
         return self._basis.shape
 
     @property
@@ -129,7 +129,7 @@ class EigenvalueCorrectedPrecision:
         return self._spectrum.marginal_variance()
 
     def to_dense(self) -> Tensor:
-        """A, shape (P, P)."""
+        """The precision A as a matrix, shape (P, P)."""
         dense = self._basis.to_dense()
         return (dense * self._eigenvalues.flatten()) @ dense.mT + torch.diag(self._ridge.flat())
 

@@ -176,7 +176,7 @@ class LowRankCovariance:
         return self._variances + self._factor.square().sum(1)
 
     def to_dense(self) -> Tensor:
-        """A, shape (P, P)."""
+        """The precision A as a matrix, shape (P, P)."""
         return self.multiply(torch.eye(self.dim, dtype=torch.float64, device=self._factor.device))
 
     def state(self) -> State:

@@ -184,7 +184,7 @@ class DensePrecision:
         return self._matrix
 
     def state(self) -> State:
-        """The matrix, which adds."""
+        """The matrix; states of several processes add up."""
         return State("full", self._name, {"matrix": self._matrix}, definite=not self._semidefinite)
 
     @classmethod

@@ -54,7 +54,7 @@ class DiagonalPrecision:
         return DiagonalPrecision.from_state(self.state() + other.state())
 
     def logdet(self) -> Tensor:
-        """Σ log a_i."""
+        """The log determinant Σ log aᵢ, a float64 scalar."""
         return self._positive.log().sum()
 
     def multiply(self, v: Tensor) -> Tensor:
@@ -78,19 +78,19 @@ class DiagonalPrecision:
         return tape.norms(self._positive.reciprocal()).to(torch.float64)
 
     def diagonal(self) -> Tensor:
-        """a, shape (P,)."""
+        """The entries a on the diagonal, shape (P,)."""
         return self._values.clone()
 
     def marginal_variance(self) -> Tensor:
-        """1/a, shape (P,)."""
+        """The variance 1/a of each weight, shape (P,)."""
         return self._positive.reciprocal()
 
     def to_dense(self) -> Tensor:
-        """diag(a), shape (P, P)."""
+        """The precision diag(a) as a matrix, shape (P, P)."""
         return torch.diag(self._values)
 
     def state(self) -> State:
-        """The entries, which add."""
+        """The diagonal; states of several processes add up."""
         return State("diagonal", self._name, {"values": self._values}, definite=not self._semidefinite)
 
     @classmethod

@@ -27,7 +27,7 @@ class _Task(NamedTuple):
 
     @property
     def cost(self) -> int:
-        """G D³."""
+        """The number of multiplications to leading order, G D³."""
         return self.factor.shape[0] * self.factor.shape[1] ** 3
 
     def found(self) -> list[Tensor]:

@@ -48,7 +48,7 @@ class KroneckerFactors:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(G, O, D)."""
+        """Groups, outputs and inputs of the layer, (G, O, D)."""
         return self.input.shape[0], self.output.shape[1], self.input.shape[1]
 
     @property
@@ -136,7 +136,7 @@ class KroneckerPrecision:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(G, O, D)."""
+        """Groups, outputs and inputs of the layer, (G, O, D)."""
         return self._factors.shape
 
     @property
@@ -211,7 +211,7 @@ class KroneckerPrecision:
         return self._spectrum.marginal_variance()
 
     def to_dense(self) -> Tensor:
-        """A, shape (P, P)."""
+        """The precision A as a matrix, shape (P, P)."""
         return self._factor * self._factors.product.to_dense() + torch.diag(self._ridge.flat())
 
     def state(self) -> State:

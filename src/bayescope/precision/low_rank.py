@@ -169,7 +169,7 @@ class LowRankPrecision:
         return (1 - w.vectors.square() @ (w.values / (1 + w.values))) / w.diagonal
 
     def to_dense(self) -> Tensor:
-        """A, shape (P, P)."""
+        """The precision A as a matrix, shape (P, P)."""
         return (self._vectors * self._values) @ self._vectors.mT + torch.diag(self._diagonal.expand(self.dim))
 
     def state(self) -> State:

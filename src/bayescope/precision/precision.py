@@ -34,7 +34,7 @@ class Precision(Protocol):
         """The sum with a precision of the same structure: the curvatures of two sets of data are that of both."""
 
     def logdet(self) -> Tensor:
-        """log∣A∣, a float64 scalar."""
+        """The log determinant log∣A∣, a float64 scalar."""
 
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""

@@ -83,7 +83,7 @@ class KroneckerProduct:
         return (x if right is None else x * right[:, None]).flatten()
 
     def to_dense(self) -> Tensor:
-        """B, shape (P, P)."""
+        """The product B as a matrix, shape (P, P)."""
         groups, outputs, inputs = self.shape
         left, right = (
             _filled(self.left, groups, outputs, self._device),

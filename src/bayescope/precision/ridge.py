@@ -45,7 +45,7 @@ class Ridge:
 
     @classmethod
     def zero(cls, name: str, shape: tuple[int, int, int], device: torch.device, *, separable: bool) -> Ridge:
-        """d = 0."""
+        """A ridge that adds nothing: all of d is 0."""
         return cls(name, shape, separable, torch.zeros(shape[0], 1, 1, dtype=torch.float64, device=device))
 
     def plus(self, diagonal: Tensor | float) -> Ridge:
@@ -90,7 +90,7 @@ class Ridge:
         return values if self.residual is None else values + self.residual
 
     def flat(self) -> Tensor:
-        """d, shape (P,)."""
+        """The diagonal d that is added, shape (P,)."""
         return self.given().expand(self.shape).flatten()
 
     def multiply(self, v: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def epochs(self) -> int:
-        """All of them."""
+        """The number of epochs of the whole plan."""
         return self.length * (self.cycles or 1)
 
     def reads(self, epoch: int) -> bool:
@@ -97,7 +97,7 @@ class Plan:
         return {"burn_in": self.burn_in, "thin": self.thin, "cycles": self.cycles, **draws}
 
     def summary(self) -> str:
-        """In words."""
+        """The plan in words, for the summary."""
         epochs = f"{self.thin} epoch{'s' * (self.thin != 1)} apart"
         if self.cycles is None:
             return f"{epochs}, after {self.burn_in} to burn in"
@@ -140,11 +140,11 @@ class Collector:
         return {}
 
     def state(self) -> dict[str, Any]:
-        """The draws so far."""
+        """The draws so far, for a checkpoint."""
         return {"draws": list(self._draws)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Takes the draws of a checkpoint."""
         self._draws = list(state["draws"])
 
 

@@ -127,7 +127,6 @@ class Walk:
         self._begun += 1
 
     def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
-        """As the joint does."""
         return self._joint.estimate(inputs, targets)
 
     def stepped(self, *_: Any) -> None:

@@ -69,7 +69,7 @@ class Trajectory(nn.Module):
 
     @torch.no_grad()
     def snapshot(self) -> None:
-        """Takes the present weights."""
+        """Adds the present weights to the running moments."""
         present = torch.cat([parameter.detach().flatten().to(DOUBLE) for parameter in self._trained.values()])
         average, squares, columns = (cast(Tensor, tensor) for tensor in (self.average, self.squares, self.columns))
         before = (present - average)[self._places]

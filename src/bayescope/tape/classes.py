@@ -52,7 +52,6 @@ class ClassTape:
 
     @property
     def positions(self) -> int:
-        """T = 1."""
         return 1
 
     @property
@@ -62,7 +61,6 @@ class ClassTape:
 
     @property
     def dim(self) -> int:
-        """P = C D."""
         return self.width * self.shape[2]
 
     def blocks(self) -> Iterator[slice]:
@@ -84,7 +82,6 @@ class ClassTape:
         return u.scatter_(2, index, values[:, :, None]).flatten(2)
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         return self._by_class(self._inputs().square()).flatten()
 
     def gram(self, scale: Tensor) -> Tensor:
@@ -175,7 +172,7 @@ class ClassTape:
         return torch.cat([a, a.new_ones(a.shape[0], 1)], -1) if self.bias else a
 
     def _numbers(self) -> Tensor:
-        """c, shape (N, K)."""
+        """The class of each cotangent, shape (N, K)."""
         if self.classes is not None:
             return self.classes
         return torch.arange(self.width, device=self.activations.device).expand(self.rows, -1)

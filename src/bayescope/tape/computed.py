@@ -45,7 +45,6 @@ class ComputedTape:
         return columns[0] if len(columns) == 1 else torch.cat(list(columns), -1)
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         blocks = list(self.blocks()) or [slice(0, 0)]
         return reduce(add, (torch.cat([u.square().sum((0, 1)) for u in self.compute(rows)]) for rows in blocks))
 

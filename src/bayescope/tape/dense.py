@@ -51,7 +51,6 @@ class DenseTape:
         return self.values[rows]
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         return self.values.square().sum((0, 1))
 
     def gram(self, scale: Tensor) -> Tensor:

@@ -51,7 +51,6 @@ class HeadTape:
 
     @property
     def positions(self) -> int:
-        """T = 1."""
         return 1
 
     @property
@@ -61,7 +60,6 @@ class HeadTape:
 
     @property
     def dim(self) -> int:
-        """P = C D."""
         _, outputs, inputs = self.shape
         return outputs * inputs
 

@@ -49,7 +49,6 @@ class JoinedTape:
         return self._placed([part.jacobian(rows) for part in self.parts], -1)
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         return self._placed([part.squares() for part in self.parts], 0)
 
     def gram(self, scale: Tensor) -> Tensor:

@@ -67,12 +67,10 @@ class LookupTape:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(1, O, V)."""
         return 1, self.cotangents.shape[-1], self.entries
 
     @property
     def dim(self) -> int:
-        """P = O V."""
         return self.cotangents.shape[-1] * self.entries
 
     def blocks(self) -> Iterator[slice]:
@@ -87,7 +85,6 @@ class LookupTape:
         return u.permute(1, 0, 3, 2).flatten(2)
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         tokens, g = self._distinct
         return _scattered(g.square().sum(0, keepdim=True), tokens, self.entries)[0].mT.flatten()
 

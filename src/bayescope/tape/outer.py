@@ -87,7 +87,6 @@ class OuterTape:
         return self.take(rows)._products().transpose(1, 2).flatten(2)
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         if self._by_pairs:
             parts = [tape._pair_squares() for tape in self._pieces(self._pair_width(self.outputs))]
         else:

@@ -48,7 +48,6 @@ class SelectedTape:
         return self.tape.jacobian(rows).index_select(-1, self.indices)
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         return self.tape.squares().index_select(0, self.indices)
 
     def gram(self, scale: Tensor) -> Tensor:

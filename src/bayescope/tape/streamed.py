@@ -80,7 +80,6 @@ class StreamedTape:
         return self.take(rows).jacobian(slice(None))
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         return reduce(add, (tape.squares() for tape in self._pieces()))
 
     def gram(self, scale: Tensor) -> Tensor:

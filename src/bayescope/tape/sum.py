@@ -53,7 +53,6 @@ class SumTape:
         return reduce(add, (tape.jacobian(rows) for tape in self.tapes))
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         return self._computed.squares()
 
     def gram(self, scale: Tensor) -> Tensor:

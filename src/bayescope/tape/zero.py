@@ -38,7 +38,6 @@ class ZeroTape:
 
     @property
     def positions(self) -> int:
-        """T = 0."""
         return 0
 
     def blocks(self) -> Iterator[slice]:
@@ -50,7 +49,6 @@ class ZeroTape:
         return self.like.new_zeros(()).expand(len(range(self.rows)[rows]), self.outputs, self.dim)
 
     def squares(self) -> Tensor:
-        """Σ_nk u_nkp², shape (P,)."""
         return self.like.new_zeros(self.dim)
 
     def gram(self, scale: Tensor) -> Tensor:
@@ -88,7 +86,6 @@ class ZeroTape:
         return self.like.new_zeros(self.shape[:2])
 
     def rotated(self, left: Tensor | None, right: Tensor | None) -> ZeroTape:
-        """The same zeros."""
         return self
 
     def reduced(self) -> ZeroTape:

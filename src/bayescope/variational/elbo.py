@@ -64,7 +64,7 @@ class Bound:
 
     @property
     def terms(self) -> dict[str, Tensor]:
-        """The terms, by name."""
+        """The two terms of the bound, by name."""
         return {"expected log likelihood": self.expected_log_likelihood, "kl": -self.kl}
 
     @property
@@ -141,7 +141,7 @@ class _Estimate:
 
     @property
     def count(self) -> int:
-        """n."""
+        """The number of draws so far."""
         return sum(len(values) for values, _ in self._rounds)
 
     def draw(self, most: int, ask: Callable[[], None]) -> None:
@@ -155,12 +155,12 @@ class _Estimate:
             self._rounds.append(self._draws())  # whole or not at all, whenever Ctrl-C comes
 
     def mean(self) -> Tensor:
-        """The estimate, float64."""
+        """The estimate from all draws, float64."""
         values, controls = self._drawn()
         return values.mean() - self._slope() * controls.mean()
 
     def error(self) -> float:
-        """Its standard error."""
+        """The standard error of the estimate."""
         values, controls = self._drawn()
         spread = controls - controls.mean()
         left = values - values.mean() - self._slope() * spread
@@ -250,7 +250,7 @@ class RowDraws:
         self._together = _rows_together(function, rows)
 
     def __call__(self) -> tuple[Tensor, Tensor]:
-        """ℓ, and zeros."""
+        """Draws of the log likelihood, and zeros as controls."""
         total, processes = torch.zeros(ROUND, dtype=torch.float64), present()
         # Reading begins from the same random state each time: what is drawn has to come from the generator.
         with reading(self._module), torch.no_grad(), random_states(self._module, self._generator):

@@ -41,7 +41,7 @@ class Family(Protocol):
         """tr(P₀ Σ), a float64 scalar."""
 
     def logdet(self) -> Tensor:
-        """log∣Σ∣, a float64 scalar."""
+        """The log determinant of the covariance, log∣Σ∣, a float64 scalar."""
 
     def variance(self) -> Tensor:
         """The diagonal of Σ, shape (P,), float64."""
@@ -91,7 +91,7 @@ class LogScale(nn.Module):
             self.register_buffer(f"mask_{place}", mask)
 
     def sds(self) -> dict[str, Tensor]:
-        """exp(PACE ρ), by name."""
+        """The standard deviations exp(PACE ρ), by the name of the weight."""
         return {name: self._masked(place, (PACE * self.rho[place]).exp()) for place, name in enumerate(self.names)}
 
     @torch.no_grad()
@@ -128,28 +128,22 @@ class MeanField(nn.Module):
         self._weights, self.scale = weights, scale
 
     def noise(self, n: int) -> Tensor:
-        """σ∘z."""
         sd = self._flat()
         return sd * _normal(n, len(sd), sd)
 
     def solve(self, offset: Tensor) -> Tensor:
-        """v / σ²."""
         return offset / self._flat().square()
 
     def trace(self, precision: Precision) -> Tensor:
-        """Σ_p P₀_pp σ_p²."""
         return (precision.diagonal() * self.variance()).sum()
 
     def logdet(self) -> Tensor:
-        """Σ log σ²."""
         return self.variance().log().sum()
 
     def variance(self) -> Tensor:
-        """σ²."""
         return self._flat().to(torch.float64).square()
 
     def precision(self) -> DiagonalPrecision:
-        """diag(σ⁻²)."""
         return DiagonalPrecision(self.variance().detach().reciprocal(), name=_NAME)
 
     def _flat(self) -> Tensor:
@@ -173,7 +167,6 @@ class LowRank(nn.Module):
         self.directions = nn.Parameter(directions * (FIRST_DIRECTIONS / (PACE * rank**0.5)))
 
     def noise(self, n: int) -> Tensor:
-        """s∘z₁ + L z₂."""
         sd, factor = self._parts()
         own = _normal(n, len(sd), sd)
         return sd * own + _normal(n, factor.shape[1], sd) @ factor.mT
@@ -196,7 +189,6 @@ class LowRank(nn.Module):
         return 2.0 * (sd.log().sum() + self._inner(sd, factor).diagonal().log().sum())
 
     def variance(self) -> Tensor:
-        """s² + Σ_k L_pk²."""
         sd, factor = (part.to(torch.float64) for part in self._parts())
         return sd.square() + factor.square().sum(1)
 
@@ -237,27 +229,22 @@ class Full(nn.Module):
         self._pace = PACE * min(1.0, FEW / len(sds))
 
     def noise(self, n: int) -> Tensor:
-        """T z."""
         root = self._root()
         return _normal(n, len(root), root) @ root.mT
 
     def solve(self, offset: Tensor) -> Tensor:
-        """T⁻ᵀ T⁻¹ v."""
         root = self._root()
         half = torch.linalg.solve_triangular(root, offset.mT, upper=False)
         return torch.linalg.solve_triangular(root.mT, half, upper=True).mT
 
     def trace(self, precision: Precision) -> Tensor:
-        """tr(TᵀP₀T)."""
         root = self._root().to(torch.float64)
         return (root * precision.multiply(root)).sum()
 
     def logdet(self) -> Tensor:
-        """2 Σ log T_pp."""
         return 2.0 * (self.get_buffer("start").to(torch.float64).log() + PACE * self.rho.to(torch.float64)).sum()
 
     def variance(self) -> Tensor:
-        """Σ_k T_pk²."""
         return self._root().to(torch.float64).square().sum(1)
 
     def precision(self) -> DensePrecision:

@@ -256,7 +256,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
 
 
 def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, str]:
-    """Lines for the summary."""
+    """What the summary says of the fit, by title."""
     options, training = start.options, start.training
     family = options.family if options.rank is None else f"{options.family} of rank {options.rank}"
     draws = f"{options.samples} draw{'s' * (options.samples > 1)} a step"

@@ -116,7 +116,6 @@ class StickingTheLanding:
         self._module, self._weights, self._family, self._samples = module, weights, family, samples
 
     def begin_epoch(self, prior: Prior, share: float) -> None:
-        """The prior's slope."""
         dim = self._weights.dim
         self._precision, self._centre, self._share = prior.structured(dim), prior.centre(dim), share
 

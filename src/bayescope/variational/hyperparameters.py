@@ -42,14 +42,14 @@ class Hyperparameters(nn.Module):
 
     @property
     def prior(self) -> Prior:
-        """The present p(θ)."""
+        """The prior under the hyperparameters of the moment."""
         if self._groups is None:
             return self._given
         return self._groups.prior(self.get_buffer("precisions"), self._given)
 
     @property
     def likelihood(self) -> Likelihood:
-        """The present p(y∣f)."""
+        """The likelihood under the hyperparameters of the moment."""
         if not self.learns_noise:
             return self._likelihood
         assert isinstance(self._likelihood, Gaussian)
@@ -109,7 +109,7 @@ class Hyperparameters(nn.Module):
         return learnt
 
     def notes(self, weights: Weights) -> dict[str, str]:
-        """Lines for a summary."""
+        """What the summary says of learnt hyperparameters, by title."""
         learnt = "{}, learnt from the evidence lower bound"
         if self._groups is None:
             notes = {"prior precision": prior_precision(self._given, weights)}

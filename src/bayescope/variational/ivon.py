@@ -86,7 +86,7 @@ class CurvatureScale(nn.Module):
         return self.curvature[place], self.get_buffer(f"delta_{place}"), self.get_buffer(f"centre_{place}")
 
     def sds(self) -> dict[str, Tensor]:
-        """σ, by name."""
+        """The standard deviations σ, by the name of the weight."""
         share = float(self.get_buffer("share"))
         sds = {}
         for place, name in enumerate(self.names):
@@ -176,7 +176,6 @@ class IvonGradients:
         self._scale, self._samples = scale, samples
 
     def begin_epoch(self, prior: Prior, share: float) -> None:
-        """δ and λ."""
         self._scale.move(prior, share)
 
     def accumulate(self, inputs: object, loss: Loss) -> Tensor:

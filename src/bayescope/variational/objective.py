@@ -82,12 +82,12 @@ class NegativeBound:
 
     @property
     def likelihood(self) -> Likelihood:
-        """The present one."""
+        """The likelihood under the hyperparameters of the moment."""
         return self._hyperparameters.likelihood
 
     @property
     def prior(self) -> Prior:
-        """The present one."""
+        """The prior under the hyperparameters of the moment."""
         return self._hyperparameters.prior
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
@@ -125,7 +125,7 @@ class NegativeBound:
         return log_prob.sum() / -(f.shape[0] * f.shape[1])
 
     def per_row_penalty(self) -> Tensor:
-        """w KL(q∥p)/N."""
+        """The share of the divergence that falls on one row, w KL(q∥p)/N."""
         return self._weight * self.kl().detach() / self._rows
 
     def finish_epoch(self, nll: float) -> dict[str, Any]:
