@@ -27,6 +27,11 @@ from bayescope.storage.tensors import NAMES
 DEEPEST = 40
 # Of the state of NumPy's Mersenne Twister.
 WORDS = 624
+# What objects are made of may take this many bytes, and so many for each byte of the file. An object that others share
+# counts wherever they use it, because each of them may copy it: so a small file cannot make many large objects.
+FREE_BYTES, BYTES_A_BYTE = 2**23, 32
+# What a plain value or a list counts, an object or layer, and a random state, which takes as long to make as these.
+NODE_BYTES, OBJECT_BYTES, STATE_BYTES = 4, 512, 2**16
 
 Node = Any
 
@@ -95,13 +100,18 @@ class Reader:
     Attributes:
         tensors: those of the file, by name.
         modules: the caller's, for networks whose code is not in the file.
+        size: bytes of the file, which bound what is made of it.
         objects: what has been made of the table so far.
     """
 
     tensors: Mapping[str, Tensor]
     modules: Any = None
+    size: int = 0
     objects: list[Any] = field(default_factory=list)
     _depth: int = 0
+    _met: int = 0  # bytes of all that the object in the making refers to
+    _met_by: list[int] = field(default_factory=list)  # the same for each object of the table
+    _taken: int = 0  # bytes for all objects so far
 
     def value(self, node: Node) -> Any:
         """The value of a node.
@@ -109,6 +119,7 @@ class Reader:
         Raises:
             MalformedError: if it is none that a `Writer` writes.
         """
+        self._met += NODE_BYTES
         if node is None or isinstance(node, bool | int | float | str):
             return node
         self._depth += 1
@@ -133,12 +144,39 @@ class Reader:
         if not isinstance(node, dict) or not node.keys() <= _SHARED:
             raise MalformedError("the table has what is not shared")
         self.objects.append(self.value(node))
+        self._met_by.append(self._met)
+        self._taken, self._met = self._taken + self._met, 0
+
+    def object(self, place: Any) -> Any:
+        """An object of the table by its place."""
+        if type(place) is not int or not 0 <= place < len(self.objects):
+            raise MalformedError("a reference leads nowhere")
+        self.meet(self._met_by[place])
+        return self.objects[place]
 
     def tensor(self, name: Any) -> Tensor:
         """A tensor by its name."""
         if not isinstance(name, str) or name not in self.tensors:
             raise MalformedError("a tensor is missing")
-        return self.tensors[name]
+        tensor = self.tensors[name]
+        # What is made of a tensor without entries may have its other dimensions.
+        self.meet(tensor.element_size() * math.prod(max(1, size) for size in tensor.shape))
+        return tensor
+
+    def meet(self, count: int) -> None:
+        """Counts bytes that the object in the making refers to, before anything is made of them."""
+        self._met += count
+        self.take(0)
+
+    def take(self, count: int) -> None:
+        """Counts bytes that are not in the file and are about to be taken, once for all who use them.
+
+        Raises:
+            MalformedError: if all together are more than a file of this size may take.
+        """
+        self._taken += count
+        if self._taken + self._met > FREE_BYTES + BYTES_A_BYTE * self.size:
+            raise MalformedError("it takes more memory than a file of its size does")
 
 
 def tag(name: str, *, shared: bool = False) -> Callable[[Callable[[Reader, Any], Any]], Callable[[Reader, Any], Any]]:
@@ -345,9 +383,7 @@ def in_order(tensor: Tensor, order: Any) -> Tensor:
 
 @tag("ref")
 def _read_ref(reader: Reader, content: Any) -> Any:
-    if type(content) is not int or not 0 <= content < len(reader.objects):
-        raise MalformedError("a reference leads nowhere")
-    return reader.objects[content]
+    return reader.object(content)
 
 
 def of(content: Any, kind: type) -> Any:
@@ -379,6 +415,7 @@ def _read_random_state(reader: Reader, content: Any) -> np.random.RandomState:
     whole = isinstance(key, np.ndarray) and key.dtype == np.uint32 and key.shape == (WORDS,)
     if not whole or type(position) is not int or not 0 <= position <= WORDS or type(gauss) is not float:
         raise MalformedError("a random state is none")
+    reader.take(STATE_BYTES)
     made = np.random.RandomState()
     state = {"key": key, "pos": position}
     made.set_state({"bit_generator": "MT19937", "state": state, "has_gauss": found["has_gauss"], "gauss": gauss})

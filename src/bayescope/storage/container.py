@@ -27,6 +27,8 @@ FORMAT = 1
 MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
 # A manifest has labels, names and traces: one beyond this is none of ours.
 MOST_MANIFEST = 256 * 2**20
+# Bytes that Python takes for a table and for a list of JSON; so many for each byte of a manifest, and so many beside.
+TABLE_BYTES, LIST_BYTES, BYTES_A_BYTE, FREE_BYTES = 192, 72, 16, 2**20
 # Sizes and offsets from this on are written into the fields that zip64 adds; the usual fields then hold this number.
 MOST = WIDE = 0xFFFFFFFF
 
@@ -96,16 +98,24 @@ def ending(first: Member, second: Member, digest: str) -> bytes:
     return directory + wide + end + comment
 
 
-def write(path: Path, manifest: Mapping[str, Any], tensors: Iterable[memoryview], member: Mapping[str, Any]) -> None:
-    """Writes a container.
+def text_of(manifest: Mapping[str, Any], member: Mapping[str, Any]) -> bytes:
+    """The bytes of a manifest that can be read again.
 
     Args:
-        path: the file.
         manifest: all but what is said of the tensors' bytes, which is added.
-        tensors: the bytes of the second member, piece by piece.
         member: "size", "crc32" and "sha256" of those, as `measured` has them.
+
+    Raises:
+        ValueError: if it is too large, or holds text that is no Unicode.
     """
     text = json.dumps({"format": FORMAT, **manifest, "members": {TENSORS: dict(member)}}, allow_nan=False).encode()
+    _check_text(text)
+    _check_unicode(text, manifest)
+    return text
+
+
+def write(path: Path, text: bytes, tensors: Iterable[memoryview], member: Mapping[str, Any]) -> None:
+    """Writes a container of a manifest's text and of tensors, whose bytes come piece by piece."""
     first = Member(MANIFEST, len(text), zlib.crc32(text))
     second = Member(TENSORS, member["size"], member["crc32"])
     with path.open("wb") as file:
@@ -207,12 +217,35 @@ def _manifest_bytes(file: BinaryIO, path: Path) -> tuple[bytes, Member]:
 
 def _parsed(text: bytes, path: Path) -> dict[str, Any]:
     try:
+        _check_text(text)
         manifest = json.loads(text.decode(), parse_constant=_no_constant)
+        _check_unicode(text, manifest)
     except (ValueError, RecursionError) as error:
         refuse_altered(path, f"its manifest is no JSON of ours ({type(error).__name__})")
     if not isinstance(manifest, dict):
         refuse_altered(path, "its manifest is no table")
     return manifest
+
+
+def _check_text(text: bytes) -> None:
+    """Refuses, before it is parsed, a manifest of little but empty tables, which take 25 bytes of memory for each.
+
+    Raises:
+        ValueError: if it has so many, or is too large.
+    """
+    taken = TABLE_BYTES * text.count(b"{") + LIST_BYTES * text.count(b"[")
+    if len(text) > MOST_MANIFEST or taken > FREE_BYTES + BYTES_A_BYTE * len(text):
+        raise ValueError("a manifest takes more memory than a file of its size does")
+
+
+def _check_unicode(text: bytes, manifest: Any) -> None:
+    """Refuses half of a surrogate pair, which JSON can tell of and nothing can print.
+
+    Raises:
+        UnicodeEncodeError: if there is one.
+    """
+    if rb"\ud" in text.lower():
+        json.dumps(manifest, ensure_ascii=False).encode()
 
 
 def _no_constant(name: str) -> NoReturn:

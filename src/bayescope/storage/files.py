@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,17 @@ from bayescope.errors import FileError, InputTypeError, UnsupportedError
 from bayescope.files import staged
 from bayescope.storage import arrays, modules, scikit  # noqa: F401 - they tell the codec of their types
 from bayescope.storage.codec import MalformedError, Reader, Writer
-from bayescope.storage.container import FORMAT, MANIFEST, TENSORS, Opened, measured, opened, refuse_altered, write
+from bayescope.storage.container import (
+    FORMAT,
+    MANIFEST,
+    TENSORS,
+    Opened,
+    measured,
+    opened,
+    refuse_altered,
+    text_of,
+    write,
+)
 from bayescope.storage.manifest import Manifest, checked_metadata
 from bayescope.storage.modules import ModelError, Replacements
 from bayescope.storage.registry import name_of
@@ -63,7 +74,6 @@ def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[s
             f"deeply than {sys.getrecursionlimit()} calls of Python's functions reach. Join containers that hold "
             "nothing but one another, or raise that number by sys.setrecursionlimit."
         ) from None
-    _read_back(writer, root)
     table = described(writer.tensors)
     manifest = {
         "bayescope": version("bayescope"),
@@ -76,8 +86,10 @@ def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[s
         "value": root,
     }
     content = partial(pieces, table, writer.tensors)
+    member = measured(content())
+    text = _read_back(writer, manifest, member)
     with staged(place.parent) as stage:
-        write(stage / place.name, manifest, content(), measured(content()))
+        write(stage / place.name, text, content(), member)
     return place
 
 
@@ -106,7 +118,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
         with _open(place) as file:
             found = _guarded(opened, file, place)
             tensors = _guarded(read, file, found, place)
-        reader = Reader(tensors, Replacements(model))
+        reader = Reader(tensors, Replacements(model), found.manifest_size + found.size)
         value = _guarded(_READERS[found.manifest["format"]], found.manifest, reader, place)
     reader.modules.refuse_unused()
     return value
@@ -127,17 +139,18 @@ def read_manifest(path: str | Path) -> Manifest:
     return _guarded(_told, found, place)
 
 
-def _read_back(writer: Writer, root: Any) -> None:
-    """Makes the objects of the nodes once before they are written: what would not be read again is not saved.
+def _read_back(writer: Writer, manifest: Mapping[str, Any], member: Mapping[str, Any]) -> bytes:
+    """The manifest's text, once its objects have been made again: what would not be read again is not saved.
 
     Raises:
-        UnsupportedError: if an object is not what its class says.
+        UnsupportedError: if an object is not what its class says, or takes more than a file's objects may take.
     """
-    reader = Reader(writer.tensors, Replacements())
     try:
-        _objects(reader, writer.objects, root)
-    except ModelError:  # a network whose code is the caller's
-        return
+        text = text_of(manifest, member)
+        reader = Reader(writer.tensors, Replacements(), len(text) + member["size"])
+        with suppress(ModelError):  # a network whose code is the caller's
+            _objects(reader, manifest["objects"], manifest["value"])
+        return text
     except _MALFORMED as error:
         raise UnsupportedError(
             "save: expected objects as their classes tell them, got one that could not be read again: "

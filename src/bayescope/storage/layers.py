@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +65,10 @@ GRU: input_size hidden_size num_layers bias batch_first dropout bidirectional
 
 # Recurrent layers make their layers one by one: a file is not to keep a machine busy with them.
 MOST_INSIDE = 500
+# Options that no tensor of the layer bears out, and that memory or time grows with: how large each number may be, and
+# the numbers of one option multiplied.
+GEOMETRY = ("kernel_size", "stride", "padding", "output_padding", "dilation", "output_size", "size", "scale_factor")
+MOST, MOST_TOGETHER = 2**20, 2**26
 
 
 @final
@@ -85,14 +90,26 @@ class Layer:
         """A layer whose tensors have shapes and no memory; nothing is drawn from torch's generator.
 
         Raises:
-            ValueError: if it has more layers inside than any has.
+            ValueError: if it has more layers inside than any has, or takes more memory or time than any does.
         """
         if options.get("num_layers", 0) > MOST_INSIDE:
             raise ValueError(f"{options['num_layers']} layers in one")
+        for name in GEOMETRY:
+            _check_geometry(name, options.get(name))
         if "device" in options:
             raise ValueError("a layer that takes memory of its own")
         with torch.device("meta"):
             return self.type(**options, **{name: nn.Identity() for name in self.children})
+
+
+def _check_geometry(name: str, option: Any) -> None:
+    """Refuses numbers under which a small input takes all memory, or keeps a machine busy for hours."""
+    numbers = option if isinstance(option, list | tuple) else [option]
+    sizes = [abs(number) for number in numbers if isinstance(number, int | float)]
+    if len(sizes) > 3:  # what is added on both sides of each axis
+        sizes = [before + after for before, after in zip(sizes[::2], sizes[1::2], strict=True)]
+    if not (all(size <= MOST for size in sizes) and math.prod(sizes) <= MOST_TOGETHER):
+        raise ValueError(f"a layer with a {name} of {str(option)[:40]}")
 
 
 def _options(names: tuple[str, ...], layer: nn.Module) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from bayescope.errors import InputError, InputTypeError
 from bayescope.module_copies import module_copy
 from bayescope.storage.codec import (
+    OBJECT_BYTES,
     MalformedError,
     Node,
     Reader,
@@ -27,8 +28,6 @@ from bayescope.storage.layers import LAYERS, Layer
 
 M = TypeVar("M", bound=type[nn.Module])
 
-# Layers that a walk through a network meets, those that are shared at each place.
-MOST_PLACES = 100_000
 # Hooks that a file may ask for, by the names that it has for them.
 _HOOKS: dict[str, Callable[..., Any]] = {}
 _BY_TYPE = {layer.type: (name, layer) for name, layer in LAYERS.items()}
@@ -70,27 +69,14 @@ class Replacements:
     Attributes:
         model: as it was given.
         networks: how many networks have been read.
-        places: of each layer that has been read, how many layers a walk through it meets.
     """
 
     model: nn.Module | None = None
     networks: int = 0
-    places: dict[nn.Module, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.model is not None and not isinstance(self.model, nn.Module):
             raise InputTypeError(f"model: expected a torch.nn.Module, got {type(self.model).__name__}.")
-
-    def refuse_endless(self, layer: nn.Module) -> None:
-        """Checks that a walk through a layer, whose children have been checked, comes to an end.
-
-        Raises:
-            MalformedError: if it is shared so often that there is none.
-        """
-        children = (child for child in layer._modules.values() if child is not None)
-        self.places[layer] = 1 + sum(self.places.get(child, 1) for child in children)
-        if self.places[layer] > MOST_PLACES:
-            raise MalformedError("layers inside of layers without end")
 
     def refuse_unused(self) -> None:
         """Checks that there is a network where a module was given.
@@ -156,6 +142,7 @@ def _read_layer(reader: Reader, content: Any) -> nn.Module:
     name, options, training, tensors, children, hooks = of(content, list)
     if not isinstance(name, str) or name not in LAYERS:
         raise MalformedError(f"the layer {str(name)[:40]!r} is not known; a newer bayescope may have it")
+    reader.meet(OBJECT_BYTES)
     inside = {key: reader.value(node) for key, node in of(children, dict).items()}
     made = LAYERS[name].made(reader.value(options))
     for key, child in inside.items():
@@ -170,7 +157,6 @@ def _read_layer(reader: Reader, content: Any) -> nn.Module:
             raise MalformedError("a hook is not known")
         made.register_forward_pre_hook(_HOOKS[hook], with_kwargs=True)
     made.training = of(training, bool)
-    reader.modules.refuse_endless(made)
     return made
 
 
@@ -195,7 +181,10 @@ def _is_known(module: nn.Module) -> bool:
     if type(module) not in _BY_TYPE or not _is_plain(module):
         return False
     _, layer = _BY_TYPE[type(module)]
-    made = layer.made(layer.options(module))
+    try:
+        made = layer.made(layer.options(module))
+    except ValueError:  # sizes that no file may ask for
+        return False
     same = _attributes(made) == _attributes(module)
     tensors, own = {**made._parameters, **made._buffers}, {**module._parameters, **module._buffers}
     shapes = [(name, None if each is None else each.shape) for name, each in tensors.items()]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, final, get_type_hints
 from sklearn.base import BaseEstimator
 
 from bayescope.errors import BayescopeError
-from bayescope.storage.codec import MalformedError, Node, Reader, Writer, node_of, of, tag
+from bayescope.storage.codec import OBJECT_BYTES, MalformedError, Node, Reader, Writer, node_of, of, tag
 from bayescope.storage.hints import fits
 from bayescope.storage.scikit import Estimator, estimator_name, stored_estimator
 
@@ -199,6 +199,7 @@ def _write(value: Any, writer: Writer, path: str) -> Node:
 def _read(reader: Reader, content: Any) -> Any:
     name, version, values, kept = of(content, list)
     kind = known(name)
+    reader.meet(OBJECT_BYTES)
     if type(version) is not int or not 1 <= version <= kind.version:
         raise MalformedError(f"a {kind.name} is of another version; a newer bayescope may know it")
     made = {part: reader.value(node) for part, node in of(values, dict).items()}

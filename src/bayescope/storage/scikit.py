@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from sklearn.preprocessing import (
 )
 
 from bayescope.errors import BayescopeWarning, UnsupportedError, warn
-from bayescope.storage.codec import MalformedError, Node, Reader, Writer, node_of, of, tag
+from bayescope.storage.codec import OBJECT_BYTES, MalformedError, Node, Reader, Writer, node_of, of, tag
 from bayescope.storage.hints import outside_fits
 
 TRANSFORMERS = (
@@ -48,6 +49,8 @@ TRANSFORMERS = (
 )  # fmt: skip
 # Parameters that would have a file reach beyond itself: a folder of pickles, other processes, a file to be replaced.
 _REACHING = ("memory", "n_jobs", "checkpoint")
+# Of polynomials and splines. A model has a weight for each feature, and none has so many.
+MOST_DEGREE, MOST_FEATURES = 100, 2**24
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -141,6 +144,7 @@ def _read(reader: Reader, content: Any) -> BaseEstimator:
     if not isinstance(name, str) or name not in _BY_NAME:
         raise MalformedError(f"the estimator {str(name)[:40]!r} is not known; a newer bayescope may have it")
     kind = _BY_NAME[name]
+    reader.meet(OBJECT_BYTES)
     options = {key: reader.value(node) for key, node in of(parameters, dict).items()}
     if any(options.get(key) is not None for key in _REACHING):
         raise MalformedError("a parameter leads out of the file")
@@ -153,7 +157,22 @@ def _read(reader: Reader, content: Any) -> BaseEstimator:
         if not outside_fits(value, kind.hints.get(key, Any)):
             raise MalformedError(f"the {key} of {kind.name} is none")
         vars(made)[key] = value
+    _check_features(kind, made)
     return made
+
+
+def _check_features(kind: Estimator, made: BaseEstimator) -> None:
+    """Refuses polynomials and splines of more features than anybody has: making them takes all memory, or for ever."""
+    if kind.type not in (PolynomialFeatures, SplineTransformer):
+        return
+    learnt = vars(made)
+    degrees = [learnt.get(name, 0) for name in ("degree", "_min_degree", "_max_degree")]
+    degree = max(number for each in degrees for number in (each if isinstance(each, list | tuple) else [each]))
+    columns = learnt.get("n_features_in_", 0)
+    features = max(learnt.get(name, 0) for name in ("_n_out_full", "n_output_features_", "n_features_out_"))
+    monomials = math.comb(columns + degree, degree) if kind.type is PolynomialFeatures and degree <= MOST_DEGREE else 0
+    if degree > MOST_DEGREE or max(monomials, features) > MOST_FEATURES:
+        raise MalformedError(f"a {kind.name} of degree {str(degree)[:20]} for {str(columns)[:20]} columns")
 
 
 for _kind in TRANSFORMERS:

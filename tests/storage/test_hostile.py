@@ -1,0 +1,84 @@
+"""Files that ask for more than they are: refused before anything of it is made."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from bayescope import storage
+from bayescope.errors import FileError, UnsupportedError
+from bayescope.storage.codec import Reader
+from bayescope.storage.modules import ModelError
+from tests.storage.hostile import ATTACKS, file_of
+from tests.storage.saved import seeded
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_file_that_asks_for_too_much_is_refused(name, tmp_path):
+    path = tmp_path / "file.bayes"
+    path.write_bytes(ATTACKS[name]())
+    with pytest.raises(FileError, match="got an altered one") as caught:
+        storage.load(path)
+    assert len(str(caught.value).removeprefix(str(path)).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["a manifest of empty tables", "a manifest of empty lists"])
+def test_a_manifest_of_little_but_brackets_is_not_parsed(name, tmp_path):
+    path = tmp_path / "file.bayes"
+    path.write_bytes(ATTACKS[name]())
+    with pytest.raises(FileError, match="its manifest is no JSON of ours"):
+        storage.read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(3_000_000),
+        np.zeros((1000, 1000)),
+        {"labels": np.array(["x"] * 50_000)},
+        [[float(i), [i]] for i in range(30_000)],
+        [torch.arange(3.0)] * 5000,
+        np.zeros((50_000, 0)),
+        [{"a": 1}] * 20_000,
+    ],
+    ids=["zeros", "a constant table", "equal labels", "lists in a list", "one tensor often", "no columns", "mappings"],
+)
+def test_what_is_large_or_alike_comes_back(value, tmp_path):
+    back = storage.load(storage.save(value, tmp_path / "value.bayes"))
+    assert str(back) == str(value)
+
+
+@pytest.mark.parametrize("text", [r"\ud800", r"a\udfff", r"\ud83d \ude00"])
+def test_half_of_a_character_is_refused(text, tmp_path):
+    path = tmp_path / "file.bayes"
+    halves = text.encode().decode("unicode_escape")
+    path.write_bytes(file_of([], [halves], summary=halves))
+    for read in (storage.load, storage.read_manifest):
+        with pytest.raises(FileError, match="its manifest is no JSON of ours"):
+            read(path)
+    with pytest.raises(UnsupportedError, match="could not be read again"):
+        storage.save([halves], tmp_path / "saved.bayes")
+    assert not (tmp_path / "saved.bayes").exists()
+
+
+def test_whole_characters_of_all_planes_come_back(tmp_path):
+    value = ["é\U0001f600", "\\ud800"]
+    assert storage.load(storage.save(value, tmp_path / "value.bayes")) == value
+
+
+def test_layers_that_no_file_may_ask_for_are_saved_as_ones_own(tmp_path):
+    for make in (lambda: nn.Sequential(nn.MaxPool1d(2**40)), lambda: nn.Sequential(nn.RNN(1, 1, 501))):
+        with pytest.raises(ModelError, match="architecture of Sequential"):
+            storage.load(storage.save(seeded(make), tmp_path / "net.bayes"))
+
+
+def test_what_an_object_refers_to_counts_at_each_use():
+    def taken(uses: int) -> int:
+        reader = Reader({"t": torch.zeros(1000)})
+        reader.add({"tensor": ["t", None]})
+        reader.value([{"ref": 0}] * uses)
+        return reader._taken + reader._met
+
+    assert taken(11) - taken(1) > 10 * 4000
