@@ -29,7 +29,7 @@ def describe(path: Path, *, as_json: bool) -> None:
     manifest = storage.read_manifest(path)
     facts: dict[str, Any] = {
         "model": str(path),
-        "bytes": path.stat().st_size,
+        "bytes": manifest.file_size,
         "kind": manifest.kind,
         "format_version": manifest.format_version,
         "bayescope_version": manifest.bayescope_version,

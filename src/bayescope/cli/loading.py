@@ -24,14 +24,13 @@ def load_model(path: Path) -> tuple[Any, FittedTable]:
         InputError: if nothing tells the names of its columns.
     """
     check_model_file(path)
-    metadata = storage.read_manifest(path).metadata
-    model = storage.load(path)
+    model, manifest = storage.load_with_manifest(path)
     if not hasattr(model, "predict_distribution"):
         raise UnsupportedError(
             f"{path}: expected a model of a table, got {type(model).__name__}, which reads tensors. Use it in Python: "
             "bayescope.load(path)."
         )
-    table = FittedTable.read(str(path), metadata)
+    table = FittedTable.read(str(path), manifest.metadata)
     return model, table_of(str(path), model) if table is None else table
 
 

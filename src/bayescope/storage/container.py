@@ -145,6 +145,7 @@ class Opened:
         start: where the bytes of the tensors begin.
         size: how many they are.
         sha256: of them.
+        file_size: in bytes.
     """
 
     manifest: dict[str, Any]
@@ -152,6 +153,7 @@ class Opened:
     start: int
     size: int
     sha256: str
+    file_size: int
 
 
 def opened(file: BinaryIO, path: Path) -> Opened:
@@ -179,7 +181,7 @@ def opened(file: BinaryIO, path: Path) -> Opened:
     file.seek(start + size)
     if file.read() != end:
         refuse_altered(path, "its end does not belong to its manifest")
-    return Opened(manifest, len(text), start, size, digest)
+    return Opened(manifest, len(text), start, size, digest, whole)
 
 
 def refuse_altered(path: Path, what: str) -> NoReturn:

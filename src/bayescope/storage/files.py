@@ -112,6 +112,14 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
         InputError: if the file needs a model and there is none, or another one.
         InputTypeError: if the path is none.
     """
+    return load_with_manifest(path, model=model)[0]
+
+
+def load_with_manifest(path: str | Path, *, model: nn.Module | None = None) -> tuple[Any, Manifest]:
+    """What `load` and `read_manifest` return, of one and the same file: it is opened once.
+
+    Another process may put another file in its place between two openings.
+    """
     place = _place(path)
     # Whatever device torch takes by default, and as tensors that may meet autograd again.
     with torch.device("cpu"), torch.inference_mode(False), torch.no_grad():
@@ -121,7 +129,7 @@ def load(path: str | Path, *, model: nn.Module | None = None) -> Any:
         reader = Reader(tensors, Replacements(model), found.manifest_size + found.size)
         value = _guarded(_READERS[found.manifest["format"]], found.manifest, reader, place)
     reader.modules.refuse_unused()
-    return value
+    return value, _guarded(_told, found, place)
 
 
 def read_manifest(path: str | Path) -> Manifest:
@@ -173,7 +181,7 @@ def _told(found: Opened, path: Path) -> Manifest:
     return Manifest(
         told["format"], told["bayescope"], told["kind"], told["summary"], told["metadata"], told["packages"],
         {MANIFEST: found.manifest_size, TENSORS: found.size},
-        {name: (dtype, tuple(shape)) for name, dtype, shape in told["tensors"]},
+        {name: (dtype, tuple(shape)) for name, dtype, shape in told["tensors"]}, found.file_size,
     )  # fmt: skip
 
 

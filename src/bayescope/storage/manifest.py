@@ -27,6 +27,7 @@ class Manifest:
         packages: the versions of torch, numpy and scikit-learn that it was saved with.
         sizes: bytes of each member.
         tensors: type and shape of each, by name.
+        file_size: bytes of the file.
     """
 
     format_version: int
@@ -37,6 +38,7 @@ class Manifest:
     packages: Mapping[str, str]
     sizes: Mapping[str, int]
     tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+    file_size: int
 
 
 def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+"""A model and what its file says of the table are of one file, whoever replaces the file meanwhile."""
+
+import json
+import os
+import shutil
+import threading
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import bayescope as bs
+from bayescope.cli.loading import load_model
+from bayescope.cli.python_saved import table_of
+from bayescope.storage import files
+from tests.cli.tables import run
+
+
+@pytest.fixture
+def models(tmp_path):
+    """Two models, with slopes that their tables' names tell."""
+    x = pd.DataFrame({"x": np.arange(20.0)})
+    paths = []
+    for slope in (1.0, -1.0):
+        model = bs.BayesianLinearRegression().fit(x, slope * x["x"] + np.sin(7.0 * x["x"]))
+        table = replace(table_of("", model), target="y", file=str(slope), missing=["?"] * int(1 + slope))
+        paths.append(model.save(tmp_path / f"{slope}.bayes", metadata=table.metadata()))
+    return paths
+
+
+def whole(path):
+    """Whether the model is that of the table that comes with it."""
+    model, table = load_model(path)
+    return np.sign(model.coef_[0]) == float(table.file)
+
+
+def put(model, place):
+    """Puts a model in the place of another one, in a single step."""
+    shutil.copy(model, f"{place}.next")
+    os.replace(f"{place}.next", place)
+
+
+def test_a_file_that_is_replaced_after_each_opening(models, tmp_path, monkeypatch):
+    place, others = tmp_path / "m.bayes", cycle(models[::-1])
+    opened = files._open
+
+    def then_replaced(path):
+        file = opened(path)
+        put(next(others), place)
+        return file
+
+    put(models[0], place)
+    monkeypatch.setattr(files, "_open", then_replaced)
+    assert all(whole(place) for _ in range(4))
+    told = json.loads(run("info", place, "--json").stdout)
+    assert told["metadata"]["command line"]["file"] == "1.0"
+    assert told["bytes"] == models[0].stat().st_size != place.stat().st_size
+
+
+def test_a_file_that_another_thread_replaces(models, tmp_path):
+    place, ended = tmp_path / "m.bayes", threading.Event()
+    put(models[0], place)
+
+    def swap():
+        for model in cycle(models):
+            if ended.is_set():
+                return
+            put(model, place)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        assert all(whole(place) for _ in range(60))
+    finally:
+        ended.set()
+        swapping.join()
