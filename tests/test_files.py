@@ -1,13 +1,17 @@
 """Files appear whole or not at all."""
 
+import errno
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from bayescope.errors import InputError
-from bayescope.files import UNFINISHED, staged, usable_folder
+from bayescope import files
+from bayescope.errors import BayescopeWarning, InputError
+from bayescope.files import UNFINISHED, only_writer, staged, usable_folder
 
 
 def test_files_appear_together_and_only_at_the_end(tmp_path):
@@ -159,3 +163,90 @@ def test_a_folder_in_the_place_of_a_file_is_found_beforehand(tmp_path):
     (tmp_path / "table.txt").mkdir()
     with pytest.raises(InputError, match="out: expected to write the file"):
         usable_folder("out", tmp_path, ["table.txt"])
+
+
+HOLDER = """
+import fcntl, sys, time
+with open(sys.argv[1], "w") as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_file_has_one_writer_at_a_time_and_none_is_left_of_one_that_was_killed(tmp_path):
+    out = tmp_path / "new" / "m.bayes"
+    with only_writer("--out", out):
+        (lock,) = out.parent.iterdir()
+    out.parent.mkdir()
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with (
+            pytest.raises(
+                InputError, match=r"--out: expected a file that no other process writes, got .*m\.bayes"
+            ) as error,
+            only_writer("--out", out),
+        ):
+            pass
+        assert "\n" not in str(error.value)
+        with only_writer("--out", out.with_name("other.bayes")):
+            pass
+        holder.kill()
+    with only_writer("--out", out), staged(out.parent) as stage:
+        (stage / out.name).write_text("whole")
+    assert [file.name for file in out.parent.iterdir()] == ["m.bayes"]
+
+
+def test_a_link_and_its_file_have_one_writer(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "m.bayes")
+    with (
+        only_writer("--out", tmp_path / "deep" / "m.bayes"),
+        pytest.raises(InputError, match="no other process"),
+        only_writer("--out", tmp_path / "link"),
+    ):
+        pass
+    assert list((tmp_path / "deep").iterdir()) == []
+
+
+def test_the_lock_of_a_killed_process_is_taken_away_with_the_next_output(tmp_path):
+    left, fresh = tmp_path / f"{UNFINISHED}old.lock", tmp_path / f"{UNFINISHED}new.lock"
+    left.touch()
+    fresh.touch()
+    age(left)
+    with staged(tmp_path) as stage:
+        (stage / "table.txt").write_text("whole")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [fresh.name, "table.txt"]
+
+
+def test_a_lock_whose_file_has_just_been_removed_counts_for_nothing(tmp_path, monkeypatch):
+    def removed_meanwhile(*_):
+        for file in tmp_path.iterdir():
+            file.unlink()
+
+    monkeypatch.setattr(files.fcntl, "flock", removed_meanwhile)
+    with pytest.raises(InputError, match="no other process"), only_writer("--out", tmp_path / "m.bayes"):
+        pass
+
+
+def test_where_there_are_no_locks_files_are_written_and_a_warning_says_so(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    left = tmp_path / f"{UNFINISHED}old"
+    left.mkdir()
+    age(left)
+    monkeypatch.setattr(files.fcntl, "flock", no_locks)
+    with (
+        pytest.warns(BayescopeWarning, match="a file system with locks"),
+        only_writer("--out", tmp_path / "m.bayes"),
+        staged(tmp_path) as stage,
+    ):
+        (stage / "m.bayes").write_text("whole")
+    assert sorted(file.name for file in tmp_path.iterdir()) == [left.name, "m.bayes"]
+
+
+def test_a_folder_that_refuses_locks_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="--out: expected a folder"), only_writer("--out", tmp_path / "file" / "m"):
+        pass

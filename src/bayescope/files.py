@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from bayescope.errors import InputError
+from bayescope.errors import BayescopeWarning, InputError, warn
 
 if sys.platform != "win32":
     import fcntl
 
-# The prefix of the folders in which files are written before they are renamed into place.
+# The prefix of the folders in which files are written before they are renamed into place, and of lock files.
 UNFINISHED = ".bayescope-unfinished-"
-# A folder that is younger than so many seconds may not have been locked yet by the process that made it.
+# What is younger than so many seconds may not have been locked yet by the process that made it.
 YOUNG = 60.0
 
 
@@ -66,46 +67,110 @@ def staged(folder: str | Path) -> Iterator[Path]:
             stands in the place of a file.
     """
     target = usable_folder("folder", folder)
-    made = [place for place in (target, *target.parents) if not place.exists()]
     try:
-        target.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(target)
-        unfinished = tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=target, ignore_cleanup_errors=True)
-        with unfinished as stage, _locked(Path(stage)):
-            yield Path(stage)
-            _move_all(Path(stage), target)
-    except BaseException as error:
-        with suppress(OSError):  # what somebody else put there meanwhile stays; the first error is the one to tell
-            for place in made:
-                place.rmdir()
-        if isinstance(error, OSError):
-            raise InputError(
-                f"folder: expected to save files in {target}, got: {_reason(error)}. Mend that, or name another folder."
-            ) from error
-        raise
-
-
-def _remove_abandoned(target: Path) -> None:
-    """Takes away the staging folders of processes that were killed: a lock ends with the process that holds it."""
-    if sys.platform == "win32":
-        return
-    for left in sorted(target.glob(f"{UNFINISHED}*")):
-        with suppress(OSError):  # somebody writes there, or it is gone
-            if time.time() - left.stat().st_mtime > YOUNG:
-                with _locked(left):
-                    shutil.rmtree(left)
+        with _made(target):
+            _remove_abandoned(target)
+            unfinished = tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=target, ignore_cleanup_errors=True)
+            with unfinished as stage, _locked(Path(stage)):
+                yield Path(stage)
+                _move_all(Path(stage), target)
+    except OSError as error:
+        raise InputError(
+            f"folder: expected to save files in {target}, got: {_reason(error)}. Mend that, or name another folder."
+        ) from error
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """A stretch in which no other process takes the folder for abandoned; raises OSError where another holds it."""
-    if sys.platform == "win32":  # which has no locks for folders
+def only_writer(name: str, path: str | Path) -> Iterator[None]:
+    """A stretch in which this process alone writes a file, such as a fit from its first checkpoint to its last.
+
+    A lock file beside the file says so, and is removed when the block ends. The lock is the operating system's: it ends
+    with the process, even one that is killed. Windows has none.
+
+    Args:
+        name: what the file is, for the message.
+        path: the file, which need not be there.
+
+    Raises:
+        InputError: if another process writes the file.
+
+    Warns:
+        BayescopeWarning: if the file system has no locks.
+    """
+    place = Path(path).resolve()
+    lock = place.with_name(f"{UNFINISHED}{hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]}.lock")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_made(place.parent))
+            held = stack.enter_context(_locked(lock, os.O_RDWR | os.O_CREAT))
+        except BlockingIOError:
+            raise InputError(
+                f"{name}: expected a file that no other process writes, got {path}, which one is writing. Wait until "
+                "it ends, or name another file."
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"{name}: expected a folder that can be written to, got {place.parent} ({_reason(error)}). Name "
+                "another folder."
+            ) from None
+        stack.callback(lock.unlink, missing_ok=True)
+        if not held and sys.platform != "win32":
+            warn(
+                f"{name}: expected a file system with locks, got none at {place.parent}: another process that writes "
+                f"{place.name} goes unnoticed. Write it from one process at a time.",
+                BayescopeWarning,
+            )
         yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Makes a folder and those above it, and removes at the end those of them that are empty."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.mkdir(parents=True, exist_ok=True)
         yield
+    finally:
+        with suppress(OSError):  # it holds files
+            for place in made:
+                place.rmdir()
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Removes staging folders and lock files of processes that were killed, whose locks ended with them."""
+    for left in sorted(target.glob(f"{UNFINISHED}*")):
+        with suppress(OSError):  # somebody writes there, or it is gone
+            if time.time() - left.stat().st_mtime > YOUNG:
+                with _locked(left) as held:
+                    if held:
+                        (shutil.rmtree if left.is_dir() else os.unlink)(left)
+
+
+@contextmanager
+def _locked(place: Path, flags: int = os.O_RDONLY) -> Iterator[bool]:
+    """Locks a folder or a file for the block.
+
+    Yields:
+        Whether it is locked: Windows and some network file systems have no such locks.
+
+    Raises:
+        BlockingIOError: if another process holds it, or has just removed it.
+    """
+    if sys.platform == "win32":
+        yield False
+        return
+    handle = os.open(place, flags, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            raise
+        except OSError:
+            held = False
+        if not os.fstat(handle).st_nlink:
+            raise BlockingIOError
+        yield held
     finally:
         os.close(handle)
 
