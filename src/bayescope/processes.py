@@ -214,7 +214,7 @@ class Processes:
         if self.count == 1:
             yield
             return
-        error, forms = None, {key: _form(key, value) for key, value in options.items() if key not in OWN}
+        error, forms = None, {key: form(key, value) for key, value in options.items() if key not in OWN}
         try:
             yield
         except BaseException as raised:  # noqa: BLE001 — as for `agreed`
@@ -323,7 +323,7 @@ def _require_alike(calls: Sequence[tuple[str, Mapping[str, str]]], failures: Seq
                 )
 
 
-def _form(name: str, value: Any) -> str:
+def form(name: str, value: Any) -> str:
     """A value of an option as a short text, by which those of two processes are compared."""
     if name in GIVEN:
         return "None" if value is None else "one"

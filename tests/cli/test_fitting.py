@@ -186,8 +186,48 @@ class TestNetworks:
         result = run("fit", table, *self.GIVEN, "--test-size", "0", "--resume", "--out", cut)
         assert result.exit_code == 0, result.output
         assert sorted(path.name for path in tmp_path.iterdir()) == ["cut.bayes", "whole.bayes"]
-        data = read(table, "state", "id,cost").features
-        np.testing.assert_allclose(bs.load(cut).predict_proba(data), bs.load(whole).predict_proba(data), rtol=1e-5)
+        assert cut.read_bytes() == whole.read_bytes()
+
+    def test_a_fit_with_another_option_is_not_carried_on(self, table, tmp_path, monkeypatch):
+        """Whichever training it was stopped in, and of whatever the option makes a difference to."""
+        whole, cut = tmp_path / "whole.bayes", tmp_path / "cut.bayes"
+        given = [*self.GIVEN, "--posterior", "map", "--seed", "2"]
+        assert run("fit", table, *given, "--out", whole).exit_code == 0
+        self._interrupt(monkeypatch, after=5)
+        assert run("fit", table, *given, "--out", cut).exit_code == 130
+        monkeypatch.undo()
+        left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        changed = {
+            "seed": ["--seed", "1"], "test_size": ["--test-size", "0.3"], "refit": ["--no-refit"],
+            "posterior": ["--posterior", "mc_dropout"], "prior_precision": ["--prior-precision", "2"],
+            "hidden": ["--set", "hidden=(5,)"], "lr": ["--set", "lr=0.5"], "members": ["--set", "members=3"],
+            "model": ["--model", "additive"], "drop": ["--drop", "id"], "categorical": ["--categorical", "dose"],
+            "weight": ["--weight", "age"], "missing": ["--missing", "none"], "target": ["--target", "colour"],
+            "task": ["--task", "classification"], "stream": ["--no-stream"],
+        }  # fmt: skip
+        for name, options in changed.items():
+            kept = given[:-4] if name in ("model", "posterior") else given  # additive models have no posterior
+            result = run("fit", table, *kept, "--seed", "2", *options, "--resume", "--out", cut)
+            assert refused(result, "checkpoint: expected one of a run with "), name
+            assert name in result.stderr or name in ("model", "posterior"), result.stderr
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == left
+        assert run("fit", table, *given, "--resume", "--out", cut).exit_code == 0
+        assert cut.read_bytes() == whole.read_bytes()
+
+    def test_a_second_fit_to_the_same_file_is_refused(self, table, tmp_path, monkeypatch):
+        out, told = tmp_path / "m.bayes", []
+        fit = fitting._fit
+
+        def twice(*arguments):
+            if not told:
+                told.append(None)
+                told[0] = run("fit", table, *self.GIVEN, "--seed", "5", "--out", out)
+            return fit(*arguments)
+
+        monkeypatch.setattr(fitting, "_fit", twice)
+        assert run("fit", table, *self.GIVEN, "--test-size", "0", "--out", out).exit_code == 0
+        assert refused(told[0], "--out: expected a file that no other process writes", "Wait until it ends")
+        assert [path.name for path in tmp_path.iterdir()] == ["m.bayes"]
 
     @staticmethod
     def _interrupt(monkeypatch, after):

@@ -372,6 +372,19 @@ def test_a_fit_goes_on_from_its_checkpoint(tmp_path: Path):
     np.testing.assert_array_equal(one.predict(X), other.predict(X))
     with pytest.raises(BayescopeError, match="checkpoint"):
         BayesianMLPRegressor(**options).fit(X, y + 1.0 * X[:, 0])
+    longer = BayesianMLPRegressor(**{**options, "progress": True}).fit(X, y)
+    np.testing.assert_array_equal(one.predict(X), longer.predict(X))
+    changed = {
+        "posterior": "mc_dropout", "hidden": (7,), "activation": "relu", "noise_variance": 0.5, "prior_precision": 3.0,
+        "scaling": "quantile", "encoding": "target", "categorical": [0], "lr": 0.5, "batch_size": 7, "members": 3,
+        "rate": 0.3, "posterior_options": {"patience": 2}, "random_state": 5,
+    }  # fmt: skip
+    free = {"checkpoint", "progress", "epochs", "draws"}
+    assert changed.keys() | free == one.get_params().keys()
+    for name, value in changed.items():
+        words = "random_state = 5, got 0" if name == "random_state" else ""
+        with pytest.raises(BayescopeError, match=f"checkpoint: expected one of a run with .*{words}"):
+            BayesianMLPRegressor(**{**options, name: value}).fit(X, y)
 
 
 @pytest.mark.parametrize(

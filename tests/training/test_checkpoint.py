@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import resource
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from bayescope.errors import InputError
+import bayescope as bs
+from bayescope.errors import BayescopeWarning, InputError
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import PointPosterior
 from bayescope.priors import Prior
 from bayescope.training import checkpoint as module_under_test
 from bayescope.training import fit_map
-from bayescope.training.checkpoint import Checkpoint
+from bayescope.training.checkpoint import FREE, Checkpoint
 from tests.training.toys import line, noisy_network, perceptron
 
 VALIDATION = line(20, seed=9)
@@ -111,8 +114,12 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         fit_map(perceptron(), line(41), likelihood="gaussian", epochs=2, checkpoint=file)
     with pytest.raises(InputError, match="with parameters"):
         fit_map(perceptron(hidden=3), line(40), likelihood="gaussian", epochs=2, checkpoint=file)
-    with pytest.raises(InputError, match="with epochs"):
+    with pytest.raises(InputError, match="with schedule = 'CosineAnnealingLR'"):
         fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=file, schedule="cosine")
+    cosine = tmp_path / "cosine.pt"
+    fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=cosine, schedule="cosine")
+    with pytest.raises(InputError, match="epochs = 3, got 2"):
+        fit_map(perceptron(), line(40), likelihood="gaussian", epochs=3, checkpoint=cosine, schedule="cosine")
     file.write_text("not a checkpoint")
     with pytest.raises(InputError, match="expected the file of an earlier run"):
         fit_map(perceptron(), line(40), likelihood="gaussian", epochs=2, checkpoint=file)
@@ -166,6 +173,109 @@ def test_saving_keeps_to_its_share_of_the_time(tmp_path: Path, monkeypatch: pyte
     assert not Checkpoint(None, {}).due()
 
 
+def one(**options: Any) -> Any:
+    """A short seeded run of `fit_map`."""
+    given: dict[str, Any] = {"likelihood": "gaussian", "epochs": 2, "batch_size": 8, "generator": 0, "progress": False}
+    return fit_map(options.pop("model", perceptron()), options.pop("data", line(40)), **{**given, **options})
+
+
+# Of every argument that a run may not change when it goes on another value.
+CHANGED: dict[str, Any] = {
+    "likelihood": Gaussian(0.3), "prior_precision": 2.0, "weights": ["0.*"], "lr": 0.1, "optimizer": "sgd",
+    "schedule": "cosine", "batch_size": 9, "validation": VALIDATION, "patience": 1, "generator": 1,
+    "model": perceptron(seed=5), "data": tuple(part.flip(0) for part in line(40)),
+}  # fmt: skip
+
+
+def test_every_argument_is_a_part_of_the_run_or_may_change() -> None:
+    free = FREE - CHANGED.keys()
+    assert inspect.signature(fit_map).parameters.keys() <= CHANGED.keys() | free
+    assert {"epochs", "progress", "checkpoint", "inplace"} <= free
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_run_with_another_argument_does_not_go_on(name: str, tmp_path: Path) -> None:
+    given = {"validation": VALIDATION} if name == "patience" else {}
+    one(**given, checkpoint=tmp_path / "run.pt")
+    before = (tmp_path / "run.pt").read_bytes()
+    with pytest.raises(InputError, match="checkpoint: expected one of a run with") as error:
+        one(**{**given, name: CHANGED[name]}, checkpoint=tmp_path / "run.pt")
+    assert "\n" not in str(error.value)
+    assert f"remove {tmp_path / 'run.pt'}" in str(error.value)
+    assert (tmp_path / "run.pt").read_bytes() == before
+    same(one(**given, checkpoint=tmp_path / "run.pt"), one(**given))
+
+
+@pytest.mark.parametrize(
+    ("seed", "match"),
+    [(1, "generator = 1, got 0"), (None, "generator = None, got 0"), (torch.Generator(), "state .*, got 0")],
+)
+def test_another_seed_is_refused_by_its_name(seed: Any, match: str, tmp_path: Path) -> None:
+    one(checkpoint=tmp_path / "run.pt")
+    with pytest.raises(InputError, match=match):
+        one(generator=seed, checkpoint=tmp_path / "run.pt")
+
+
+def test_a_generator_counts_by_its_state(tmp_path: Path) -> None:
+    def source(drawn: int) -> torch.Generator:
+        generator = torch.Generator().manual_seed(7)
+        torch.rand(drawn, generator=generator)
+        return generator
+
+    one(generator=source(3), checkpoint=tmp_path / "run.pt")
+    with pytest.raises(InputError, match="generator = 'in the state"):
+        one(generator=source(4), checkpoint=tmp_path / "run.pt")
+    same(one(generator=source(3), epochs=4, checkpoint=tmp_path / "run.pt"), one(generator=source(3), epochs=4))
+
+
+def test_without_a_seed_a_run_goes_on_from_any_start(tmp_path: Path) -> None:
+    first = one(generator=None, checkpoint=tmp_path / "run.pt")
+    same(one(generator=None, model=perceptron(seed=5), checkpoint=tmp_path / "run.pt"), first)
+
+
+@pytest.mark.parametrize("name", ["variational", "mc_dropout", "ensemble", "swag", "sgmcmc", "fit_evidence"])
+def test_no_function_goes_on_from_a_run_with_another_seed_or_option(name: str, tmp_path: Path) -> None:
+    def go(**options: Any) -> Any:
+        function = getattr(bs, name)
+        model = [perceptron(), perceptron(seed=1)] if name == "ensemble" else noisy_network()
+        given: dict[str, Any] = {"epochs": 6, "lr": 0.01} if name != "sgmcmc" else {"draws": 4, "burn_in": 1, "thin": 1}
+        given |= {"burn_in": 1, "every": 2} if name == "fit_evidence" else {}
+        given |= {"likelihood": "gaussian", "generator": 0, "progress": False, "checkpoint": tmp_path / "run.pt"}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BayescopeWarning)
+            return function(model, line(40), **{**given, **options})
+
+    first = go()
+    for changed in ({"generator": 1}, {"prior_precision": 2.0}, {"lr": 0.02}):
+        with pytest.raises(InputError, match=f"checkpoint: expected one of a run with {'|'.join(['prior', *changed])}"):
+            go(**changed)
+    assert torch.equal(go().mean, first.mean)
+
+
+def test_a_file_is_of_one_run_at_a_time(tmp_path: Path) -> None:
+    class Nested(nn.Module):
+        """A network in whose training another one begins, with the same file."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = perceptron()
+            self.told = ""
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.training and not self.told:
+                try:
+                    one(checkpoint=tmp_path / "run.pt")
+                except InputError as error:
+                    self.told = str(error)
+            out: Tensor = self.body(x)
+            return out
+
+    nested = Nested()
+    one(model=nested, checkpoint=tmp_path / "run.pt", inplace=True)
+    assert nested.told.startswith("checkpoint: expected a file that no other process writes")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
+
+
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
@@ -177,7 +287,7 @@ def test_saving_keeps_to_its_share_of_the_time(tmp_path: Path, monkeypatch: pyte
         ({"optimizer": torch.optim.RMSprop}, "same optimizer"),
         ({"lr": 0.1}, "lr = '0.1', got '0.001'"),
         ({"batch_size": 9}, "batch_size = 9, got 8"),
-        ({"schedule": torch.optim.lr_scheduler.ExponentialLR}, "with epochs"),
+        ({"schedule": torch.optim.lr_scheduler.ExponentialLR}, "with schedule"),
         ({"validation": VALIDATION}, "with validation"),
     ],
 )
@@ -191,7 +301,7 @@ def test_a_checkpoint_of_a_run_with_other_arguments_is_refused(
         changed = {"schedule": lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9)}
     with pytest.raises(InputError, match=match):
         fit_map(perceptron(), line(40), **{**arguments, **changed})
-    fit_map(perceptron(seed=5), line(40), generator=1, **{**arguments, "epochs": 3})  # type: ignore[arg-type]
+    fit_map(perceptron(seed=5), line(40), **{**arguments, "epochs": 3})  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_of_other_data_or_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -218,7 +328,7 @@ def test_a_checkpoint_of_other_data_or_of_another_model_is_refused(tmp_path: Pat
 def test_a_checkpoint_with_another_schedule_is_refused(tmp_path: Path) -> None:
     arguments = {"likelihood": "gaussian", "epochs": 2, "checkpoint": tmp_path / "run.pt"}
     fit_map(perceptron(), line(40), schedule="cosine", **arguments)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="the schedule StepLR, got CosineAnnealingLR"):
+    with pytest.raises(InputError, match="schedule = 'StepLR', got 'CosineAnnealingLR'"):
         fit_map(perceptron(), line(40), schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, 3), **arguments)  # type: ignore[arg-type]
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
 from sklearn.base import clone
 
+from bayescope.cli.fit_settings import FitSettings
 from bayescope.errors import InputError
 from bayescope.estimators.mlp_posteriors import POSTERIORS
+from bayescope.training.checkpoint import named, refuse_other_call
 
 ENDING = ".checkpoint"
 # Of the fit to the rows that are not held out.
@@ -45,13 +47,8 @@ class Checkpoints:
             resume: whether to go on from those that lie there.
 
         Raises:
-            InputError: if one lies there that nobody said to carry on.
+            InputError: if one lies there that nobody said to carry on, or one of another fit.
         """
-        kind = POSTERIORS.get(getattr(estimator, "posterior", ""))
-        if "checkpoint" not in inspect.signature(type(estimator)).parameters or kind is None:
-            return cls()
-        if not (kind.trains or kind.expands):
-            return cls()
         places = cls(out.with_name(f"{out.name}{FIRST}{ENDING}"), out.with_name(f"{out.name}{ENDING}"))
         left = places._files()
         if left and not resume:
@@ -59,7 +56,11 @@ class Checkpoints:
                 f"{left[0]}: expected no checkpoint, got that of an earlier fit. Carry it on with --resume, or remove "
                 "it."
             )
-        return replace(places, found=bool(left))
+        for file in left:
+            refuse_other_call(file)
+        kind = POSTERIORS.get(getattr(estimator, "posterior", ""))
+        keeps = "checkpoint" in estimator.get_params() and kind is not None and (kind.trains or kind.expands)
+        return replace(places, found=bool(left)) if keeps else cls()
 
     def remarks(self, model: str, *, resume: bool) -> list[str]:
         """What to say of a fit that was to be carried on, where there is nothing to carry on.
@@ -88,6 +89,19 @@ class Checkpoints:
         endings = [f"{network}{search}" for network in ("", NETWORK) for search in ("", *SEARCHES)]
         every = (place.with_stem(f"{place.stem}{ending}") for place in places for ending in endings)
         return [place for place in every if place.exists()]
+
+
+def named_fit(out: Path, estimator: Any, settings: FitSettings) -> AbstractContextManager[None]:
+    """A stretch whose checkpoints name the command's options, which have to be the same in a fit that goes on.
+
+    Args:
+        out: the model's file.
+        estimator: not fitted.
+        settings: the options.
+    """
+    own = {"estimator": type(estimator).__name__, "seed": settings.options.seed, "checkpoint": out}
+    other = dict.fromkeys(("roles", "options", "resume", "as_json", "random_state"))
+    return named("bayescope fit", {**estimator.get_params(), **vars(settings), **vars(settings.roles), **other, **own})
 
 
 def fitted_copy(estimator: Any, checkpoint: Path | None, *data: Any, **weights: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bayescope.cli.checkpoints import Checkpoints, fitted_copy
+from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.dataset import large, several
 from bayescope.cli.fit_answer import Outcome, finish
 from bayescope.cli.fit_settings import FitSettings
@@ -22,6 +23,7 @@ from bayescope.cli.ranks import ranks
 from bayescope.cli.training_table import TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
+from bayescope.files import only_writer
 from bayescope.processes import Processes
 
 
@@ -36,9 +38,11 @@ def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
     Raises:
         InputError: if the table, an option or the file cannot be used; before any fit, and before anything is written.
     """
-    with ranks() as processes:
+    with ranks() as processes, ExitStack() as held:
         with processes.agreed():
             check_file(out, path)
+            if processes.first:
+                held.enter_context(only_writer("--out", out))
             if str(path) == STANDARD and processes.count > 1:
                 raise InputError(
                     "TABLE: expected a file for several processes, got the standard input, which none has whole. Save "
@@ -56,8 +60,10 @@ def _fit_whole(path: Path, out: Path, settings: FitSettings, processes: Processe
         table = read_training_table(source, roles, task=settings.task)
         estimator = build(settings.options, table.target.task)
         split = held_out_rows(table.target, settings.test_size, settings.options.seed)
-        checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
-    outcome = _fitted(estimator, table, split, checkpoints, settings)
+    with named_fit(out, estimator, settings):
+        with processes.agreed():
+            checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
+        outcome = _fitted(estimator, table, split, checkpoints, settings)
     if processes.first:
         fitted = FittedTable.of(table, roles, settings.missing, outcome.rows)
         described = replace(fitted, test_size=settings.test_size, seed=settings.options.seed)

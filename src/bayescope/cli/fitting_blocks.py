@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from bayescope.cli.checkpoints import Checkpoints, fitted_copy
+from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.dataset import DatasetSource
 from bayescope.cli.fit_answer import Outcome, finish
 from bayescope.cli.fit_settings import FitSettings
@@ -55,8 +55,10 @@ def fit_blocks(path: Path, out: Path, settings: FitSettings, processes: Processe
         if roles.categorical:
             estimator.set_params(categorical=list(roles.categorical))
         every = _stride(settings.test_size, table.rows)
-        checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
-    outcome = _fitted(estimator, table, target, roles, every, checkpoints, settings, processes)
+    with named_fit(out, estimator, settings):
+        with processes.agreed():
+            checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
+        outcome = _fitted(estimator, table, target, roles, every, checkpoints, settings, processes)
     if processes.first:
         described = _described(outcome, target, roles, source.name, settings)
         shown = TrainingTable(source.name, pd.DataFrame(), described.kinds, target, without_target=len(seen.gaps))

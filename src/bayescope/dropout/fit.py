@@ -65,7 +65,7 @@ def train(
     if held_out is not None:
         watch = Validation.of(network.module, held_out, objective, patience)
     trained: nn.Module = network.module if noise is None else noise
-    outcome = replace(training, module=trained).run(objective, watch, {"fit": "mc_dropout"})
+    outcome = replace(training, module=trained).run(objective, watch)
     outcome.warn()
     network.settle()
     behind = list(rates) or [f"{name}.weight" for name in network.learnt]

@@ -23,12 +23,14 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import ImplicitPosterior, Record
 from bayescope.processes import present
+from bayescope.training.checkpoint import resumable
 from bayescope.training.settings import Settings, Training
 
 _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 
 
 @outside_inference_mode
+@resumable
 def mc_dropout(
     model: nn.Module,
     data: Any = None,

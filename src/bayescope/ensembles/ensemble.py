@@ -20,6 +20,7 @@ from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.processes import present
+from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import describe
 from bayescope.training.settings import Settings
 
@@ -27,6 +28,7 @@ MEMBERS = 5
 
 
 @outside_inference_mode
+@resumable
 def ensemble(
     make_model: Callable[[], nn.Module] | Sequence[nn.Module],
     data: Any,

@@ -200,7 +200,7 @@ def _fitted(common: CommonTraining, training: Training, prior: Prior) -> Outcome
     watch: Watch = NoWatch()
     if common.validation is not None:
         watch = Validation.of(training.module, training.held_out(common.validation), objective, common.patience)
-    return training.run(objective, watch, {"fit": "member of an ensemble"})
+    return training.run(objective, watch)
 
 
 def _all_at_once(
@@ -218,7 +218,7 @@ def _all_at_once(
     count = len(training.rows.whole()[1])
     chosen = torch.stack([resampled(count, seed) for seed in seeds]) if common.bootstrap else None
     orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
-    facts = {"fit": "ensemble", "bootstrap": list(seeds) if common.bootstrap else None}
+    facts = {"bootstrap": list(seeds) if common.bootstrap else None}
     outcome = dataclasses.replace(training, module=stack).run(
         objective, best or NoWatch(), facts, RowsOfEach(training.rows, orders, chosen)
     )

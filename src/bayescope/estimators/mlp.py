@@ -24,6 +24,7 @@ from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
+from bayescope.training.checkpoint import resumable
 
 
 @final
@@ -151,6 +152,7 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
 
     @outside_inference_mode
     @whole_or_not_at_all
+    @resumable
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPClassifier:
         """Trains the network and finds the posterior of its weights.
 
@@ -340,6 +342,7 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
 
     @outside_inference_mode
     @whole_or_not_at_all
+    @resumable
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
         """Trains the network, learns the noise, and finds the posterior of the weights.
 

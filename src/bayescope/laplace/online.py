@@ -28,6 +28,7 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.processes import alone, present
+from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
 from bayescope.training.minibatches import Minibatches
@@ -49,6 +50,7 @@ MOST_NAMED = 12
 
 
 @outside_inference_mode
+@resumable
 def fit_evidence(
     model: nn.Module,
     data: Any,
@@ -178,7 +180,7 @@ def fit_evidence(
                         lr=lr, optimizer=optimizer, batch_size=batch_size, generator=training.order, progress=progress,
                         checkpoint=_with_stem(settings.checkpoint, "-first"), inplace=True,
                     )  # fmt: skip
-            outcome = training.run(climber.objective, climber, {"fit": "evidence"})
+            outcome = training.run(climber.objective, climber)
             if best is None or climber.score > best[0].score:
                 module = own_copy(training.module) if inplace else training.module
                 best = climber, outcome, climber.final(module), training.rows

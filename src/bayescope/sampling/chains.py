@@ -91,11 +91,6 @@ class Plan:
         steps = max(present().gather(_batches(data, rows)))
         return StepSizes(lr, steps * self.length, steps * self.burn_in)
 
-    def facts(self) -> dict[str, Any]:
-        """What a run that goes on from a checkpoint has to have in common with it."""
-        draws = {} if self.cycles is None else {"draws": self.draws}
-        return {"burn_in": self.burn_in, "thin": self.thin, "cycles": self.cycles, **draws}
-
     def summary(self) -> str:
         """The plan in words, for the summary."""
         epochs = f"{self.thin} epoch{'s' * (self.thin != 1)} apart"
@@ -136,8 +131,8 @@ class Collector:
         return Verdict({})
 
     def facts(self) -> dict[str, Any]:
-        """None: those of the plan are told with the method's."""
-        return {}
+        """How many draws, where a cycle is as long as they ask for."""
+        return {} if self._plan.cycles is None else {"draws": self._plan.draws}
 
     def state(self) -> dict[str, Any]:
         """The draws so far, for a checkpoint."""

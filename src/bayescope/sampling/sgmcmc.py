@@ -22,6 +22,7 @@ from bayescope.processes import present
 from bayescope.sampling.chains import Collector, Plan, read_by, stacked
 from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions
 from bayescope.sampling.langevin import Langevin
+from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import describe
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.optimizers import OptimizerChoice
@@ -36,6 +37,7 @@ R_HAT_LIMIT = 1.1
 
 
 @outside_inference_mode
+@resumable
 def sgmcmc(
     model: nn.Module,
     data: Any,
@@ -131,10 +133,7 @@ def sgmcmc(
         stack, how = stacked(training, prior if start == "prior" else None, chains)
         objective = JointOfEach(stack, training.weights, rows.rows, settings.likelihood, prior)
         collector = Collector(stack, training.weights, plan)
-        facts = {"fit": method, "chains": chains, "start": start, **plan.facts()}
-        outcome = dataclasses.replace(training, module=stack).run(
-            objective, collector, facts, read_by(training, chains)
-        )
+        outcome = dataclasses.replace(training, module=stack).run(objective, collector, rows=read_by(training, chains))
         found = collector.draws()
         stack.write_to([training.module.eval()])  # the first chain, as it ended
         function = training.function()

@@ -23,6 +23,7 @@ from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.processes import present, warn_once
 from bayescope.sampling.trajectory import FEWEST, Trajectory
+from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import describe
 from bayescope.training.minibatches import Rows, rows_of_all
 from bayescope.training.objective import NegativeLogJoint
@@ -149,6 +150,7 @@ class Walk:
 
 
 @outside_inference_mode
+@resumable
 def swag(
     model: nn.Module,
     data: Any,
@@ -239,7 +241,7 @@ def swag(
         walk = Walk(joint, trajectory, collection)
         settings.choice = _heard(settings.choice, walk)
         wrapped = dataclasses.replace(training, module=trajectory)
-        outcome = wrapped.run(walk, NoWatch(), {"fit": "swag", "rank": rank, "snapshots": str(collection)})
+        outcome = wrapped.run(walk, NoWatch(), {"rank": rank, "snapshots": str(collection)})
         if outcome.ended == "an interrupt" and trajectory.count < FEWEST:
             raise KeyboardInterrupt(f"interrupted before snapshot {FEWEST}")
         covariance = trajectory.covariance()

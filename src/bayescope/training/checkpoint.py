@@ -2,25 +2,101 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ParamSpec, TypeVar, final
 
 import torch
 
 from bayescope.errors import InputError
-from bayescope.files import staged, usable_folder
-from bayescope.processes import Processes, present
+from bayescope.files import only_writer, staged, usable_folder
+from bayescope.processes import Processes, form, present
+from bayescope.training.facts import of_seed, of_start
 
 # The share of a run's time that writing checkpoints may take.
 SHARE = 0.05
 # Values of so many characters are quoted as a whole.
 SHORT = 80
+# Arguments that a run may go on with other values of: how long it is, and what the result does not depend on; and those
+# that other facts tell of, the data, the network and the seed.
+FREE = frozenset(
+    ("self", "model", "make_model", "data", "validation", "generator", "random_state", "epochs", "draws", "inplace",
+     "checkpoint", "progress")
+)  # fmt: skip
+SEEDS = frozenset(("generator", "random_state", "seed"))
+
+_call: ContextVar[Mapping[str, Any] | None] = ContextVar("call", default=None)
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+@contextmanager
+def named(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """A call whose arguments are written into every checkpoint inside, and have to be the same in a run that goes on.
+
+    Of calls inside each other the outermost one that has a checkpoint counts.
+
+    Args:
+        name: of the function.
+        options: its arguments by name; those in `FREE` may differ. Seeds and first weights may not, unless there is no
+            seed.
+    """
+    if _call.get() is not None or options.get("checkpoint") is None:
+        yield
+        return
+    facts = {"fit": name, "bayescope": version("bayescope"), **of_seed(options), **of_start(options)}
+    token = _call.set(facts | {key: _plain(key, value) for key, value in options.items() if key not in FREE})
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def resumable(fit: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """A function that has ``checkpoint=``, or an estimator's fit, whose calls are `named`."""
+    parameters = inspect.signature(fit).parameters
+    defaults = {name: each.default for name, each in parameters.items()}
+
+    @wraps(fit)
+    def naming(*arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        given: dict[str, Any] = {**defaults, **dict(zip(parameters, arguments, strict=False)), **options}
+        estimator = given.get("self")
+        if estimator is None:
+            name = fit.__name__
+        else:
+            name, given = type(estimator).__name__, estimator.get_params(deep=False)
+        with named(name, given):
+            return fit(*arguments, **options)
+
+    return naming
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An option as a checkpoint holds it: numbers and words as they are, all else in words."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        value = {key: each for key, each in value.items() if key not in FREE}
+    return form(name, value)
+
+
+def refuse_other_call(path: Path) -> None:
+    """Refuses the checkpoint of a run that was called otherwise than the present one is.
+
+    Raises:
+        InputError: if it is one, or none at all.
+    """
+    _content(path, {})
 
 
 def path_of_all(path: str | Path | None) -> Path | None:
@@ -69,6 +145,19 @@ class Checkpoint:
         """Whether there is to be one."""
         return self._path is not None
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A stretch in which no other run writes the file.
+
+        Raises:
+            InputError: if another one is writing it.
+        """
+        with ExitStack() as stack:
+            with self._processes.agreed():
+                if self._path is not None and self._processes.first:
+                    stack.enter_context(only_writer("checkpoint", self._path))
+            yield
+
     def load(self) -> dict[str, Any] | None:
         """The state to go on from, or ``None`` where there is none yet.
 
@@ -80,26 +169,8 @@ class Checkpoint:
         state: dict[str, Any] | None = None
         with self._processes.agreed():
             if self._processes.first:
-                state = self._found(self._path)
+                state = _content(self._path, self._run) if self._path.exists() else None
         return state if self._processes.count == 1 else _from_first(self._processes, state)
-
-    def _found(self, path: Path) -> dict[str, Any] | None:
-        if not path.exists():
-            return None
-        advice = f"Name another file, or take {path} away."
-        try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-        except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"checkpoint: expected the file of an earlier run, got {reason}. {advice}") from error
-        if not isinstance(found, dict) or found.keys() != {"run", "state"}:
-            raise InputError(f"checkpoint: expected the file of an earlier run, got something else. {advice}")
-        for name, value in self._run.items():
-            other = found["run"].get(name)
-            if other != value:
-                raise InputError(f"checkpoint: expected one of a run with {_unlike(name, value, other)}. {advice}")
-        state: dict[str, Any] = found["state"]
-        return state
 
     def due(self) -> bool:
         """Whether saving now keeps to the share of the time that it may take."""
@@ -117,9 +188,35 @@ class Checkpoint:
         with self._processes.agreed():
             if self._processes.first:
                 with staged(self._path.parent) as stage:
-                    _write({"run": self._run, "state": dict(state)}, stage / self._path.name)
+                    content = {"call": dict(_call.get() or {}), "run": self._run, "state": dict(state)}
+                    _write(content, stage / self._path.name)
         self._saved = time.monotonic()
         self._took = self._saved - begun
+
+
+def _content(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The state in a file, which has to be of this run and of the present call."""
+    advice = f"Give what that run was given, name another file, or remove {path}."
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"checkpoint: expected the file of an earlier run, got {reason}. {advice}") from error
+    if not isinstance(found, dict) or found.keys() != {"call", "run", "state"}:
+        raise InputError(f"checkpoint: expected the file of an earlier run, got something else. {advice}")
+    call = _call.get() or {}
+    told = [
+        ("call", SEEDS & call.keys(), call),
+        ("run", run, run),
+        ("call", call, call),
+    ]  # what is easiest to mend first
+    for part, names, facts in told:
+        for name in names:
+            mine, other = facts[name], found[part].get(name)
+            if mine != other:
+                raise InputError(f"checkpoint: expected one of a run with {_unlike(name, mine, other)}. {advice}")
+    state: dict[str, Any] = found["state"]
+    return state
 
 
 def _write(content: Any, path: Path) -> None:

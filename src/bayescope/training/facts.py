@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from bayescope.likelihoods import Likelihood
@@ -21,10 +23,51 @@ WRITTEN = 4
 _ON_THE_MACHINE = ("params", "fused", "foreach", "capturable", "differentiable", "initial_lr")
 
 
+def of_seed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The seed among a function's arguments; of a generator, the state that it is in."""
+    name = next((name for name in ("generator", "random_state") if name in options), None)
+    seed: Any = options.get(name or "")
+    if isinstance(seed, torch.Generator):
+        seed = f"in the state {digest([seed.get_state()])}"
+    elif hasattr(seed, "get_state"):  # NumPy's
+        _, keys, place, *_ = seed.get_state()
+        seed = f"in the state {digest([torch.from_numpy(keys.view('int32'))])}, {place}"
+    elif hasattr(seed, "__index__"):
+        seed = int(seed)
+    return {} if name is None else {name: seed}
+
+
+def of_start(options: Mapping[str, Any]) -> dict[str, str]:
+    """The first weights of the networks among a function's arguments.
+
+    They are left out where there is no seed, so that no two runs are the same, and where the caller's own network is
+    trained, which a run that was interrupted has changed.
+    """
+    if options.get("inplace") or options.get("generator") is None:
+        return {}
+    given = options.get("model", options.get("make_model"))
+    modules = [each for each in (given if isinstance(given, list | tuple) else [given]) if isinstance(each, nn.Module)]
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    known = [tensor for tensor in tensors if not (is_lazy(tensor) or tensor.is_meta)]
+    return {"first weights": digest(known)} if known else {}
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """What tells tensors from others, by their shapes, types and every bit."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        flat = tensor.detach().cpu().reshape(-1)
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        found.update(flat.view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16]
+
+
 def of_module(module: nn.Module) -> dict[str, str]:
-    """The shapes of its parameters, and the modules that it is made of."""
+    """The shapes and types of its parameters, and the modules that it is made of."""
     shapes = [f"{name} {tuple(p.shape)}{'' if p.requires_grad else ' frozen'}" for name, p in module.named_parameters()]
-    return {"parameters": ", ".join(shapes), "model": re.sub(r" at 0x[0-9a-f]+", "", repr(module))}
+    types = sorted({str(parameter.dtype) for parameter in module.parameters()})
+    made_of = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
+    return {"parameters": ", ".join(shapes), "dtype": ", ".join(types), "model": made_of}
 
 
 def of_weights(weights: Weights) -> str:

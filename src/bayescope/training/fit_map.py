@@ -16,12 +16,14 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.processes import present
+from bayescope.training.checkpoint import resumable
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings
 from bayescope.training.watch import NoWatch, Validation, Watch
 
 
 @outside_inference_mode
+@resumable
 def fit_map(
     model: nn.Module,
     data: Any,
@@ -77,9 +79,12 @@ def fit_map(
         validation: data that are not trained on. The weights with their best likelihood are returned.
         patience: so many epochs without a better validation end the training.
         checkpoint: a file that the state is saved to, and that a later call with the same arguments goes on from, to
-            the same numbers as one that was never stopped. ``epochs`` may be more, and ``generator`` another; a file of
-            a run with other data, another model or other options is refused. It is replaced as a whole, at the end and
-            before that as often as 5 % of the time allow, and read with ``torch.load(weights_only=True)``.
+            the same numbers as one that was never stopped. A file of a run with another argument is refused: other
+            data (of a loader, in any order), another model or other first weights, another option or seed. What may
+            change is ``epochs``, if there is no ``schedule``, and ``progress``. First weights are not compared where
+            ``generator`` is ``None``, as such runs differ anyway, nor with ``inplace=True``. The file has one writer
+            at a time. It is replaced as a whole, at the end and before that as often as 5 % of the time allow, and
+            read with ``torch.load(weights_only=True)``.
         generator: seeds the order of the rows and what the network draws; torch's own random states stay as they were.
         progress: whether a bar is drawn, for runs of over two seconds.
         inplace: whether the caller's own module is trained, and left in eval mode.
@@ -114,7 +119,7 @@ def fit_map(
         watch: Watch = NoWatch()
         if validation is not None:
             watch = Validation.of(training.module, training.held_out(validation), objective, patience)
-        outcome = training.run(objective, watch, {"fit": "map"})
+        outcome = training.run(objective, watch)
         outcome.warn()
         function = training.function()
     advice = "Train for more epochs" + (

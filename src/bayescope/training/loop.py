@@ -312,7 +312,7 @@ class Loop:
             "best": self._best,
             "copy": self._copy,
             "optimizer": self._optimizer.state_dict(),
-            "schedule": {"schedule": self._pace.name, **self._pace.state()},
+            "schedule": self._pace.state(),
             "watch": self._watch.state(),
             "random": torch.get_rng_state(),
             "random_gpu": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -338,13 +338,7 @@ class Loop:
         self._epoch, self._kept, self._ended = state["epoch"], state["kept"], state["ended"]
         self._trace, self._best, self._copy = state["trace"], state["best"], state["copy"]
         self._optimizer.load_state_dict(state["optimizer"])
-        schedule = state["schedule"]
-        if schedule["schedule"] != self._pace.name:
-            raise InputError(
-                f"checkpoint: expected one of a run with the schedule {self._pace.name}, got {schedule['schedule']}. "
-                "Name another file."
-            )
-        self._pace.restore(schedule)
+        self._pace.restore(state["schedule"])
         self._watch.restore(state["watch"])
         torch.set_rng_state(state["random"])
         if state["random_gpu"] is not None:

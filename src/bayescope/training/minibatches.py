@@ -22,6 +22,7 @@ from bayescope.network.pairs import map_arrays
 from bayescope.network.shards import same_on_all, set_epoch
 from bayescope.processes import alone, present
 from bayescope.row_noise import Cut
+from bayescope.training.facts import digest
 from bayescope.training.objective import canonical_targets
 
 # Rows that are enough to see the network's outputs, or to trace it.
@@ -311,22 +312,25 @@ class Minibatches:
         return round(self._processes.sum_numbers(own)[0])
 
     def fingerprint(self) -> str:
-        """What tells these rows from others, whatever their order, found without a trace on the order to come.
+        """What tells these rows from others, found without a trace on the order to come.
 
-        It takes two passes over a loader: of rows that come out differently in each, as random augmentation makes them,
-        nothing but that is known. Of rows that several processes have a part of each, rank 0 tells.
+        Of arrays every bit and the order count. A loader may shuffle: its rows count in any order. They are read twice,
+        and where they differ, as by random augmentation, nothing but that is known. Of rows that several processes have
+        a part of each, rank 0 tells.
         """
+        if self._whole is not None:
+            inputs, targets = self._whole
+            return digest([*tensors(inputs), targets])
         states = [generator.get_state() for generator in self.generators]
         with reading(self._module):
-            found = self._read()
-            again = found if self._whole is not None else self._read()
+            found, again = self._read(), self._read()
         for generator, state in zip(self.generators, states, strict=True):
             generator.set_state(state)
         return found if found == again else "other rows in each pass"
 
     def _read(self) -> str:
         rows = Fingerprint()
-        for inputs, targets in [self._whole] if self._whole is not None else self._batches:
+        for inputs, targets in self._batches:
             rows.add(inputs, targets)
         return rows.hex()
 

@@ -124,24 +124,28 @@ class Training:
         with reading(self.module):  # what a loader draws for itself is put back
             return Minibatches(data, self.module, self.settings.likelihood, HELD_OUT, torch.Generator())
 
-    def run(self, objective: Objective, watch: Watch, facts: Mapping[str, Any], rows: Rows | None = None) -> Outcome:
+    def run(
+        self, objective: Objective, watch: Watch, facts: Mapping[str, Any] | None = None, rows: Rows | None = None
+    ) -> Outcome:
         """Trains.
 
         Args:
             objective: of all rows.
             watch: judges the weights after each epoch.
-            facts: what a checkpoint has to agree in, beside the data, the model and how it is trained.
+            facts: what a checkpoint has to agree in, beside the call, the data, the model and how it is trained.
             rows: the same data as the loop is to read them; ``None`` for minibatches of them.
         """
         settings = self.settings
         optimizer = settings.choice.make(objective.parameters)
         path = path_of_all(settings.checkpoint)
-        known = {} if path is None else {**self._known(objective, optimizer), **watch.facts(), **facts}
-        found = Loop(
-            self.module, objective, rows or self.rows, optimizer, values=settings.choice.values,
-            pace=self._pace(optimizer, objective), watch=watch,
-            checkpoint=Checkpoint(path, known), progress=settings.progress,
-        ).run()  # fmt: skip
+        pace = self._pace(optimizer, objective)
+        known = {} if path is None else {**self._known(objective, optimizer, pace), **watch.facts(), **(facts or {})}
+        checkpoint = Checkpoint(path, known)
+        with checkpoint.held():
+            found = Loop(
+                self.module, objective, rows or self.rows, optimizer, values=settings.choice.values,
+                pace=pace, watch=watch, checkpoint=checkpoint, progress=settings.progress,
+            ).run()  # fmt: skip
         return replace(found, rows=self.rows.rows)
 
     def _pace(self, optimizer: Optimizer, objective: Objective) -> Pace:
@@ -153,8 +157,8 @@ class Training:
         steps = math.ceil(rows.rows / (rows.batch_size or rows.rows))
         return Cycles(optimizer, rows.rows, steps, rising=settings.choice.rising)
 
-    def _known(self, objective: Objective, optimizer: Optimizer) -> dict[str, Any]:
-        """What every checkpoint has to agree in. A run may go on to more epochs, and from any seed."""
+    def _known(self, objective: Objective, optimizer: Optimizer, pace: Pace) -> dict[str, Any]:
+        """What every checkpoint has to agree in, beside the call; a run may go on to more epochs."""
         # A schedule that looks ahead to the last epoch gives other step sizes for another number of them.
         ahead = {} if self.settings.schedule is None else {"epochs": self.settings.epochs}
         return {
@@ -166,6 +170,7 @@ class Training:
             **describing.of_optimizer(optimizer),
             "batch_size": self.rows.batch_size,
             "data": self.rows.fingerprint(),
+            "schedule": pace.name,
             **ahead,
         }
 

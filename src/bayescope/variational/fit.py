@@ -105,7 +105,7 @@ def fit(
             training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
             kl_weight=options.kl_weight, warmup=options.warmup, hold=sds is not None,
         )  # fmt: skip
-        outcome = _trained(options, held, training, family, start, objective) if options.epochs != 0 else NOT_TRAINED
+        outcome = _trained(held, training, family, start, objective) if options.epochs != 0 else NOT_TRAINED
         one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
         q = _posterior(start, family, objective, outcome, [] if one else precisions)
         if outcome.converged is not None and sds is None:
@@ -127,9 +127,7 @@ def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], li
     return plain, weights, own, sorted(precisions)
 
 
-def _trained(
-    options: VariationalOptions, held: Held, training: Training, family: Family, start: Start, objective: NegativeBound
-) -> Outcome:
+def _trained(held: Held, training: Training, family: Family, start: Start, objective: NegativeBound) -> Outcome:
     """Runs the training of the whole of q, and of what is learnt beside it."""
     assert isinstance(family, nn.Module)
     whole = VariationalNetwork(training.module, family, start.hyperparameters)
@@ -137,7 +135,7 @@ def _trained(
     if held.validation is not None:
         rows = training.held_out(held.validation)
         watch = predictive_validation(training.module, training.weights, family, rows, objective, held.patience)
-    outcome = replace(training, module=whole).run(objective, watch, options.facts())
+    outcome = replace(training, module=whole).run(objective, watch)
     outcome.warn()
     return outcome
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any, final
-
-from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
@@ -102,18 +99,6 @@ class VariationalOptions:
         """Whether steps are natural gradients."""
         return not callable(self.optimizer) and self.optimizer == IVON
 
-    def facts(self) -> dict[str, Any]:
-        """What a run that goes on from a checkpoint has to have in common, beside what every training has."""
-        return {
-            "fit": f"variational, {self.family}" + ("" if self.rank is None else f" of rank {self.rank}"),
-            "estimator": self.estimator,
-            "samples": self.samples,
-            "kl_weight": self.kl_weight,
-            "warmup": self.warmup,
-            "groups": self.groups,
-            "initial_sd": _told(self.initial_sd),
-        }
-
 
 def _epochs(epochs: Any, warmup: int) -> int | None:
     """How many epochs: a warm-up has to be a part of them, so that they are counted."""
@@ -136,14 +121,6 @@ def check_groups(prior_precision: Any, groups: Any) -> None:
             f"groups: expected with prior_precision='evidence', which learns one precision a group, got {groups!r} "
             "beside a prior that is given. Leave it out."
         )
-
-
-def _told(initial_sd: Any) -> Any:
-    """First sds in words that are the same in every process."""
-    if not isinstance(initial_sd, Tensor):
-        return initial_sd
-    values = initial_sd.flatten().tolist()
-    return repr(values[0]) if len(values) == 1 else hashlib.sha256(repr(values).encode()).hexdigest()[:8]
 
 
 def _estimator(estimator: Any, family: str, optimizer: Any) -> str:

@@ -13,11 +13,13 @@ from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior
 from bayescope.processes import present
+from bayescope.training.checkpoint import resumable
 from bayescope.variational.fit import Held, fit
 from bayescope.variational.options import VariationalOptions, check_groups
 
 
 @outside_inference_mode
+@resumable
 def variational(
     model: nn.Module,
     data: Any,
