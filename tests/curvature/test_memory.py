@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,25 +10,92 @@ import torch
 from bayescope.curvature import memory
 from bayescope.curvature.memory import free_memory, readable
 
+CPU = torch.device("cpu")
+GIB = 2**30
+
+
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of the tests without limits of its own."""
+    monkeypatch.setattr(memory, "_left_of_process", lambda _: iter(()))
+
+
+def system(root: Path, files: dict[str, object]) -> Path:
+    """A file system with the given files of /proc and /sys, and 20 GiB of available memory."""
+    for name, content in {"proc/meminfo": f"MemTotal: 1 kB\nMemAvailable: {20 * 2**20} kB", **files}.items():
+        place = root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"{content}\n")
+    return root
+
 
 def test_it_is_of_this_machine() -> None:
-    assert 2**20 < free_memory(torch.device("cpu")) <= sys.maxsize
+    assert 2**20 < free_memory(CPU) <= sys.maxsize
 
 
-def test_a_containers_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "limit").write_text("5000\n")
-    (tmp_path / "used").write_text("3000\n")
-    limited = ((str(tmp_path / "limit"), str(tmp_path / "used")),)
-    monkeypatch.setattr(memory, "_LIMITED", limited)
-    assert free_memory(torch.device("cpu")) == 2000
-    (tmp_path / "limit").write_text("max\n")
-    assert free_memory(torch.device("cpu")) > 2**20
+def groups(version: int, limits: dict[str, object], used: int) -> dict[str, object]:
+    """The files of control groups with the given limits, each of which uses so many bytes."""
+    top, *names = {
+        2: ("sys/fs/cgroup", "memory.max", "memory.current"),
+        1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    }[version]
+    files: dict[str, object] = {}
+    for group, limit in limits.items():
+        files |= {f"{top}/{group}/{name}": value for name, value in zip(names, (limit, used), strict=True)}
+    return files
 
 
-def test_a_system_that_does_not_tell_forbids_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "_read", lambda _: "")
+@pytest.mark.usefixtures("unlimited")
+@pytest.mark.parametrize("tightest", ["a/b/c", "a/b", "a", "."])
+@pytest.mark.parametrize("version", [1, 2])
+def test_each_control_group_above_the_process_limits_it(version: int, tightest: str, tmp_path: Path) -> None:
+    own = "0::/a/b/c" if version == 2 else "9:cpu,cpuacct:/z\n7:memory:/a/b/c"
+    unlimited = "max" if version == 2 else 2**63 - 4096
+    limits = dict.fromkeys((".", "a", "a/b", "a/b/c"), unlimited)
+    open_to_all = system(tmp_path / "all", {"proc/self/cgroup": own, **groups(version, limits, GIB)})
+    assert free_memory(CPU, open_to_all) == 20 * GIB
+    beside = {"a/d": 2 * GIB, "z": 2 * GIB}  # groups that the process is not in
+    limited = groups(version, {**limits, tightest: 5 * GIB, **beside}, GIB)
+    assert free_memory(CPU, system(tmp_path / "few", {"proc/self/cgroup": own, **limited})) == 4 * GIB
+
+
+@pytest.mark.usefixtures("unlimited")
+def test_a_container_that_shows_its_own_group_alone_is_limited_by_it(tmp_path: Path) -> None:
+    files = groups(2, {".": 3 * GIB}, GIB)
+    assert free_memory(CPU, system(tmp_path / "elsewhere", {"proc/self/cgroup": "0::/docker/x", **files})) == 2 * GIB
+    assert free_memory(CPU, system(tmp_path / "silent", files)) == 2 * GIB
+
+
+@pytest.mark.usefixtures("unlimited")
+def test_files_that_were_read_do_not_count_as_used(tmp_path: Path) -> None:
+    statistics = {"sys/fs/cgroup/memory.stat": f"anon 5\ninactive_file {2 * GIB}\nactive_file {GIB}\nshmem 7"}
+    assert free_memory(CPU, system(tmp_path, {**groups(2, {".": 6 * GIB}, 4 * GIB), **statistics})) == 5 * GIB
+    full = {**groups(2, {".": GIB}, 2 * GIB), "sys/fs/cgroup/memory.stat": "anon 5"}
+    assert free_memory(CPU, system(tmp_path, full)) == 0
+
+
+@pytest.mark.usefixtures("unlimited")
+def test_a_system_that_does_not_tell_forbids_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("os.sysconf_names", {})
-    assert free_memory(torch.device("cpu")) == sys.maxsize
+    assert free_memory(CPU, tmp_path) == sys.maxsize
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold to these limits, or tell what is used")
+@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_the_limits_of_the_process_count(kind: str) -> None:
+    program = f"""
+import resource, torch
+from bayescope.curvature.memory import free_memory
+pages = int(open("/proc/self/statm").read().split()[{0 if kind == "RLIMIT_AS" else 5}])
+resource.setrlimit(resource.{kind}, (pages * resource.getpagesize() + 2**28, resource.RLIM_INFINITY))
+free = free_memory(torch.device("cpu"))
+kept = torch.ones(2**24, dtype=torch.float64)
+print(free, free_memory(torch.device("cpu")))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    before, after = map(int, run.stdout.split())
+    assert 0.9 * 2**28 < before <= 2**28
+    assert 0.9 * 2**27 < before - after < 1.1 * 2**27
 
 
 @pytest.mark.parametrize(

@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import torch
 
+from bayescope import checks
 from bayescope.errors import MemoryBudgetError
 
-_LIMITED = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+if sys.platform != "win32":
+    import resource
+
+# Control groups of either version: the name of the controller in /proc/self/cgroup, the folder of the groups, and the
+# files of a group's limit and of what it uses.
+_GROUPS = (
+    ("", "sys/fs/cgroup", "memory.max", "memory.current"),
+    ("memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-# What needs no more than this is not held against what is free.
-UNCHECKED_BYTES = 2**28
+# Pages of files that were read count as used by a group; the kernel drops them as soon as memory is wanted.
+_DROPPED = ("inactive_file", "active_file")
+# What needs no more than this is not held against what is free: to look costs about 0.1 ms.
+UNCHECKED_BYTES = 2**24
+# Draws are there in pieces, and joined.
+DRAW_COPIES = 2
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device: of a GPU's own memory, else of the machine's, within a container's limit.
+def free_memory(device: torch.device, root: Path = Path("/")) -> int:
+    """Bytes that this process may still take: of a GPU's own memory, else of the machine's.
 
-    Where the system does not tell, what cannot be known is not held against a run: the answer is the largest integer.
+    Of the machine's memory it is the least of what is available, what the limits of the process's control group and of
+    all groups above it leave, and what the process's own limits on its address space and its data leave (``ulimit -v``
+    and ``ulimit -d``). A limit that the system does not tell forbids nothing: without any, it is the largest integer.
+
+    Args:
+        device: whose memory.
+        root: of the file system in which /proc and /sys are.
     """
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    free = _available()
-    for limit, used in _LIMITED:
-        texts = [_read(path) for path in (limit, used)]
-        if all(text.isdigit() for text in texts):
-            free = min(free, max(0, int(texts[0]) - int(texts[1])))
-    return free
+    return max(0, min([_available(root), *_left_of_groups(root), *_left_of_process(root)]))
 
 
 def require_memory(needed: int, purpose: str, advice: str) -> None:
@@ -51,6 +64,25 @@ def require_memory(needed: int, purpose: str, advice: str) -> None:
         )
 
 
+def draw_count(n: Any, numbers: int, *, copies: int = DRAW_COPIES) -> int:
+    """How many draws are asked for, if memory holds so many.
+
+    Args:
+        n: what was asked for.
+        numbers: of a draw.
+        copies: how many of each draw are there at once.
+
+    Raises:
+        InputError: if it is no count.
+        MemoryBudgetError: if memory does not hold them.
+    """
+    count = checks.count("n", n)
+    require_memory(
+        copies * 8 * count * numbers, f"{count:,} draws of {numbers:,} numbers each", "Ask for fewer at a time."
+    )
+    return count
+
+
 def readable(count: int) -> str:
     """A number of bytes as people read it: "3.2 GB"."""
     power = 0
@@ -59,8 +91,8 @@ def readable(count: int) -> str:
     return f"{count / 1000**power:.3g} {_UNITS[power]}"
 
 
-def _available() -> int:
-    for line in _read("/proc/meminfo").splitlines():
+def _available(root: Path) -> int:
+    for line in _read(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             return 1024 * int(line.split()[1])
     names = getattr(os, "sysconf_names", {})
@@ -69,8 +101,38 @@ def _available() -> int:
     return sys.maxsize
 
 
-def _read(path: str) -> str:
+def _left_of_groups(root: Path) -> Iterator[int]:
+    """What each limit leaves of the process's control group and of the groups that this is in."""
+    own = {
+        controller: path
+        for line in _read(root / "proc/self/cgroup").splitlines()
+        for _, controllers, path in [line.split(":", 2)]
+        for controller in controllers.split(",")
+    }
+    for controller, top, limit, used in _GROUPS:
+        group = root / top
+        for part in PurePosixPath(own.get(controller, "/")).parts:
+            group /= part.lstrip("/")
+            texts = [_read(group / name) for name in (limit, used)]
+            if all(text.isdigit() for text in texts):
+                statistics = (line.split() for line in _read(group / "memory.stat").splitlines())
+                dropped = sum(int(count) for name, count in statistics if name in _DROPPED)
+                yield int(texts[0]) - max(0, int(texts[1]) - dropped)
+
+
+def _left_of_process(root: Path) -> Iterator[int]:
+    """What the process's own limits leave."""
+    if sys.platform == "win32":
+        return
+    pages = _read(root / "proc/self/statm").split()
+    for kind, column in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
+        limit, _ = resource.getrlimit(kind)
+        if limit != resource.RLIM_INFINITY:
+            yield limit - (int(pages[column]) * resource.getpagesize() if pages else 0)
+
+
+def _read(path: Path) -> str:
     try:
-        return Path(path).read_text().strip()
+        return path.read_text().strip()
     except OSError:
         return ""
