@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayescope.cli import source as source_module
+from bayescope.cli import text
 from bayescope.cli.opening import open_source
-from bayescope.errors import InputError
+from bayescope.cli.source import place_of
+from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.curvature import memory
+from bayescope.errors import InputError, MemoryBudgetError
 from tests.cli.tables import written
 
 GOOD = "width,height,kind\n1,2.5,a\n2,1.5,b\n3,0.5,a\n4,3.5,b\n"
@@ -131,6 +136,59 @@ def test_many_columns_are_read_in_a_time_linear_in_their_number(tmp_path, monkey
     kinds = source.kinds(names)
     assert len(parsed) == 1
     assert [name for name, kind in kinds.items() if kind == "labels"] == ["x299"]
+
+
+@pytest.mark.parametrize("columns", [100, 400])
+def test_a_table_of_one_block_is_parsed_once_and_no_column_by_itself(tmp_path, monkeypatch, columns):
+    asked = []
+    reader, get = pd.read_csv, pd.DataFrame.__getitem__
+    monkeypatch.setattr(pd, "read_csv", lambda *a, **k: asked.append("parse") or reader(*a, **k))
+    monkeypatch.setattr(pd.DataFrame, "__getitem__", lambda frame, key: asked.append("column") or get(frame, key))
+    names = [f"x{place}" for place in range(columns)]
+    rows = [",".join(map(str, np.arange(columns) + row / 2)) for row in range(3)]
+    source = open_source(written(tmp_path / "t.csv", "\n".join([",".join(names), *rows])))
+    table = read_training_table(source, Roles("x0"), task="regression")
+    assert asked.count("parse") == 1
+    assert asked.count("column") == 0
+    np.testing.assert_array_equal(table.features.to_numpy(), np.arange(1.0, columns) + np.arange(3)[:, None] / 2)
+
+
+def test_wide_tables_are_read_fewer_rows_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(source_module, "CELLS", 12)
+    lines = ["a,b,c,kind", *(f"{row},{row + 0.5},{row % 2},{'abx'[row % 3]}" for row in range(11))]
+    path = written(tmp_path / "t.csv", "\n".join([*lines, "11,oops,1,a"]))
+    source = open_source(path)
+    table = read_training_table(source, Roles("kind", drop=["b"]))
+    assert table.features["a"].tolist() == list(range(12))
+    assert place_of(source, 11) == "line 13"
+
+
+def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "LONGEST_LINE", 50)
+    path = written(tmp_path / "t.csv", "a,b\n" + "1,2\n" * 30)
+    assert read(path, {"a": "numeric"})["a"] == [1.0] * 30
+    for content in ("1" * 60, "a,b\n1,2\n" + "1" * 60, "a,b\n" + '"x' + "1" * 60):
+        with pytest.raises(InputError, match="expected a table of text, got a line of more than 50 characters"):
+            read(written(tmp_path / "t.csv", content), {"a": "numeric"})
+
+
+def test_a_block_of_more_text_than_memory_holds_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 20_000)
+    path = written(tmp_path / "t.csv", "a,b\n" + f"{'x' * 200},2\n" * 400)
+    with pytest.raises(MemoryBudgetError, match=r"a block of rows with more than [\d,]+ characters"):
+        read(path, {"b": "numeric"})
+    assert read(path, {"b": "numeric"}, rows=4)["b"] == [2.0] * 400
+
+
+def test_blank_lines_do_not_fill_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "MOST_BLANK", 40)
+    content = "a,b\n" + "\n" * 39 + "1,2\n" + "\n" * 39
+    assert read(written(tmp_path / "t.csv", content), {"a": "numeric"}, rows=1)["a"] == [1.0]
+    for content in ("\n" * 50 + "a,b\n1,2\n", "a,b\n1,2\n" + "\n" * 50 + "3,4\n"):
+        with pytest.raises(InputError, match="expected rows, got more than 40 blank lines"):
+            read(written(tmp_path / "t.csv", content), {"a": "numeric"})
 
 
 def test_lines_are_those_of_the_file(tmp_path):

@@ -14,8 +14,9 @@ from bayescope.errors import InputError
 from bayescope.tables.dataset import TableDataset
 from bayescope.tables.sources import dataset_of, wild
 
-# A Parquet file of so many bytes and more is fitted a block of rows at a time.
-LARGE_BYTES = 500_000_000
+# A Parquet file of so many bytes and more, or whose columns take so many as numbers, is fitted a block of rows at a
+# time: columns that repeat themselves take next to nothing in the file.
+LARGE_BYTES, LARGE_NUMBERS = 500_000_000, 2_000_000_000
 
 
 @final
@@ -29,6 +30,7 @@ class DatasetSource:
     Attributes:
         name: for messages.
         header: the names of the columns.
+        share: how much of the table the present pass has read.
 
     Raises:
         InputError: if there are no such files, or they cannot be read as one table.
@@ -44,6 +46,7 @@ class DatasetSource:
         # As a single file is read: what is true or false there is a label like others.
         self._dataset = dataset_of(self.name, truths=False)
         self._table = TableDataset(self._dataset, name=self.name, truths=False)
+        self.share = 0.0
         self.header = self._table.names
         check_header(self.name, self.header)
 
@@ -61,6 +64,7 @@ class DatasetSource:
         types = checks.optional_package("pyarrow", extra="parquet").types
         start = 0
         for batch in recut(self._table.batches(list(self.header if names is None else names), rows), rows):
+            self.share = (start + batch.num_rows) / self._table.rows
             yield ParquetBlock(self.name, types, batch, start)
             start += batch.num_rows
 
@@ -72,4 +76,10 @@ def several(path: Path) -> bool:
 
 def large(path: Path) -> bool:
     """Whether a path is a Parquet file that is fitted a block of rows at a time."""
-    return path.suffix.lower() in (".parquet", ".pq") and path.is_file() and path.stat().st_size >= LARGE_BYTES
+    if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+        return False
+    try:
+        told = checks.optional_package("pyarrow.parquet", extra="parquet").read_metadata(path)
+    except (checks.optional_package("pyarrow", extra="parquet").ArrowException, OSError):
+        return False  # what reads it says what is wrong
+    return path.stat().st_size >= LARGE_BYTES or 8 * told.num_rows * told.num_columns >= LARGE_NUMBERS

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.header import SHOWN, find, hint, listed
-from bayescope.cli.source import ROWS, Block, Kind, Source, place_of
+from bayescope.cli.source import Block, Kind, Source, all_blocks, place_of
 from bayescope.cli.target import Target, Task
 from bayescope.cli.training_table import Roles, TrainingTable
 from bayescope.errors import InputError
@@ -103,7 +103,8 @@ class FittedTable:
         Raises:
             InputError: if one of the features is not there.
         """
-        lacking = [name for name in self.kinds if name not in source.header]
+        there = set(source.header)
+        lacking = [name for name in self.kinds if name not in there]
         if lacking:
             raise InputError(
                 f"{source.name}: expected the {len(self.kinds)} columns that the model was fitted to, got none named "
@@ -145,7 +146,7 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     find("TABLE", source.name, fitted.target, source.header)
     text = any(isinstance(label, str) for label in fitted.classes)
     kinds: dict[str, Kind] = {**fitted.kinds, fitted.target: "labels" if text else "numeric"}
-    parts = [fitted.typed(frame_of(block, kinds)) for block in source.blocks(ROWS, list(kinds))]
+    parts = [fitted.typed(frame_of(block, kinds)) for block in all_blocks(source, list(kinds))]
     if not parts:
         raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
     frame = pd.concat(parts, ignore_index=True)

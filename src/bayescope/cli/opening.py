@@ -16,6 +16,7 @@ from bayescope.cli.header import ALIKE
 from bayescope.cli.parquet import ParquetSource
 from bayescope.cli.source import Source
 from bayescope.cli.text import TextSource
+from bayescope.curvature.memory import readable, require_memory
 from bayescope.errors import InputError
 
 STANDARD = "-"  # the standard input, or output
@@ -24,8 +25,9 @@ SEPARATORS = {".csv": ",", ".tsv": "\t"}
 PARQUET = (".parquet", ".pq")
 COMPRESSED = ".gz"
 ENDINGS = ".csv, .tsv, .csv.gz, .tsv.gz or .parquet"
-# Bytes of a stream that tell what is in it.
-HEAD = 4096
+# Bytes of a stream that tell what is in it, and that are read at a time where all of it is held in memory; what its
+# bytes take while they become a table.
+HEAD, PIECE, HELD_COPIES = 4096, 2**24, 6
 
 
 def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False) -> Source:
@@ -50,7 +52,8 @@ def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False)
     if separator is None:
         return ParquetSource(path)
     opened = gzip.open if path.suffix.lower() == COMPRESSED else open
-    return TextSource(str(path), separator, partial(_opened, path, opened), missing, once=False)
+    begin, size = partial(_opened, path, opened), path.stat().st_size
+    return TextSource(str(path), separator, begin, missing, once=False, size=size)
 
 
 def _separator_of_file(path: Path) -> str | None:
@@ -89,14 +92,29 @@ def _from_stream(name: str, stream: IO[bytes], missing: Sequence[str], again: bo
     """A table of text from a pipe: with tabs where the first line has some and no comma."""
     buffered = io.BufferedReader(stream, HEAD)  # type: ignore[type-var]
     head = buffered.peek(HEAD)
-    if head.startswith((b"PAR1", b"\x1f\x8b")):
+    if head.startswith((b"PAR1", b"\x1f\x8b")) or b"\0" in head:
+        buffered.close()
         raise InputError(f"{name}: expected text, got a compressed or binary table. Save it as a file and name that.")
     first = head.partition(b"\n")[0]
     separator = "\t" if b"\t" in first and b"," not in first else ","
     if not again:
         return TextSource(name, separator, lambda: buffered, missing, once=True)
-    content = buffered.read()
+    with buffered:
+        content = _content(name, buffered)
     return TextSource(name, separator, lambda: io.BytesIO(content), missing, once=False)
+
+
+def _content(name: str, stream: IO[bytes]) -> bytes:
+    """All bytes of a pipe, which may not end."""
+    held = io.BytesIO()
+    while piece := stream.read(PIECE):
+        held.write(piece)
+        require_memory(
+            HELD_COPIES * held.tell(),
+            f"{name}, of which more than {readable(held.tell())} have come,",
+            "Save it as a file, which is read in blocks, or send fewer rows.",
+        )
+    return held.getvalue()
 
 
 def _opened(path: Path, opened: Callable[[Path, str], Any]) -> IO[bytes]:

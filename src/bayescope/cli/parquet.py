@@ -27,6 +27,7 @@ class ParquetSource:
     Attributes:
         name: for messages.
         header: the names of the columns.
+        share: how much of the table the present pass has read.
 
     Raises:
         InputError: if it is no Parquet file, or its columns cannot be told apart.
@@ -35,7 +36,7 @@ class ParquetSource:
 
     def __init__(self, path: Path) -> None:
         arrow, parquet = (checks.optional_package(name, extra="parquet") for name in ("pyarrow", "pyarrow.parquet"))
-        self.name = str(path)
+        self.name, self.share = str(path), 0.0
         self._broken: tuple[type[Exception], ...] = (arrow.ArrowException, OSError)
         try:
             self._file = parquet.ParquetFile(path)
@@ -58,6 +59,7 @@ class ParquetSource:
         wanted = list(self.header if names is None else names)
         try:
             for batch in self._batches(rows, wanted):
+                self.share = (start + batch.num_rows) / self._file.metadata.num_rows
                 yield ParquetBlock(self.name, self._types, batch, start)
                 start += batch.num_rows
         except self._broken as error:

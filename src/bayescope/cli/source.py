@@ -9,10 +9,16 @@ from typing import Literal, Protocol
 import numpy as np
 import pandas as pd
 
+from bayescope.curvature.memory import require_memory
+
 Kind = Literal["numeric", "labels"]
 
-# Rows that are read at a time where nothing else is asked for.
-ROWS = 65_536
+# Rows that are read at a time where nothing else is asked for, fewer of a table that has very many columns.
+ROWS, CELLS = 65_536, 2**22
+# Bytes of each cell of a table that is read as a whole: its number or label in a block, among all rows, and in a frame.
+CELL_BYTES = 24
+# What the rows read so far say of all others may be wrong by this factor, as where the first rows are the shortest.
+UNEVEN = 2
 
 
 class Block(Protocol):
@@ -50,11 +56,17 @@ class Source(Protocol):
     Attributes:
         name: of the table, for messages.
         header: the names of the columns.
+        share: how much of the table the present pass has read, from 0 to 1; ``None`` where nothing tells.
     """
 
     @property
     def name(self) -> str:
         """Of the table."""
+        ...
+
+    @property
+    def share(self) -> float | None:
+        """How much of the table the present pass has read."""
         ...
 
     @property
@@ -83,7 +95,33 @@ class Source(Protocol):
         ...
 
 
+def rows_at_once(columns: int) -> int:
+    """How many rows of so many columns are read at a time."""
+    return max(1, min(ROWS, CELLS // columns))
+
+
+def all_blocks(source: Source, names: Sequence[str]) -> Iterator[Block]:
+    """The rows of a table that memory is to hold as a whole, in blocks.
+
+    Raises:
+        MemoryBudgetError: as soon as the rows that were read, or what they tell of the rest, are more than memory
+            holds.
+        InputError: if the table cannot be read.
+    """
+    rows = 0
+    for block in source.blocks(rows_at_once(len(source.header)), names):
+        rows += block.rows
+        all_rows = round(rows / source.share) if source.share else rows
+        require_memory(
+            CELL_BYTES * len(names) * max(rows, all_rows // UNEVEN),
+            f"{source.name}, of about {all_rows:,} rows with {len(names):,} columns,",
+            "Fit it with --stream, which reads a block of rows at a time, or leave out rows or columns.",
+        )
+        yield block
+
+
 def place_of(source: Source, row: int) -> str:
     """Where a row of a table that can be read again stands, such as "line 17"."""
-    block = next(islice(source.blocks(ROWS), row // ROWS, None))
-    return block.place(row % ROWS)
+    rows = rows_at_once(len(source.header))
+    block = next(islice(source.blocks(rows), row // rows, None))
+    return block.place(row % rows)

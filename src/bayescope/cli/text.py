@@ -10,18 +10,24 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
-from typing import IO, Any, NoReturn, final
+from typing import IO, Any, NoReturn, cast, final
 
 import numpy as np
 import pandas as pd
 
 from bayescope.cli.header import check_header
-from bayescope.cli.source import ROWS, Kind
+from bayescope.cli.source import Kind, all_blocks
+from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError
 
 # A whole number as it reads after a detour through floating point.
 DETOUR = re.compile(r"(-?\d+)\.0+")
+# No line of a table has so many characters, and no block of rows so many blank lines: both would fill the memory.
+LONGEST_LINE, MOST_BLANK = 2**26, 10**6
+# Bytes for each character of a block: its line, all lines as one text, and pandas' copy of four bytes a character.
+CHARACTER_BYTES = 8
 # The kinds of NumPy's types that hold numbers. They are asked for first, since a table may have very many columns.
 NUMBERS = "iuf"
 
@@ -36,20 +42,30 @@ class TextSource:
         begin: opens the bytes from their beginning.
         missing: what stands for a missing value beside pandas' usual spellings.
         once: whether the bytes come but once, as those of a pipe do.
+        size: of the file that the bytes are in; ``None`` for a pipe.
 
     Attributes:
         name: for messages.
         header: the names of the columns.
+        share: how much of the table the present pass has read; ``None`` for a pipe.
 
     Raises:
         InputError: if the bytes are no text, or the header cannot be used.
     """
 
     def __init__(
-        self, name: str, separator: str, begin: Callable[[], IO[bytes]], missing: Sequence[str], *, once: bool
+        self,
+        name: str,
+        separator: str,
+        begin: Callable[[], IO[bytes]],
+        missing: Sequence[str],
+        *,
+        once: bool,
+        size: int | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.share, self._size = name, None if size is None else 0.0, size
         self._separator, self._begin, self._missing = separator, begin, tuple(missing)
+        self._only: TextBlock | None = None  # all rows, where they are one block, with what was made of it already
         first = self._records()
         try:
             self.header = tuple(first.header)
@@ -63,19 +79,22 @@ class TextSource:
 
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
         """Columns whose cells are all numbers or missing are numeric, all others hold labels."""
-        numeric = list(names)
-        for block in self._text_blocks(ROWS):
-            numeric = block.numeric(numeric)
+        numeric, self._only = list(names), None
+        for place, block in enumerate(all_blocks(self, names)):
+            self._only = cast(TextBlock, block) if place == 0 else None
+            numeric = cast(TextBlock, block).numeric(numeric)
         found = set(numeric)
         return {name: "numeric" if name in found else "labels" for name in names}
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[TextBlock]:
         """The rows in order; all but the last block have as many as asked for."""
-        return self._text_blocks(rows)
-
-    def _text_blocks(self, rows: int) -> Iterator[TextBlock]:
+        if self._only is not None and self._only.rows <= rows:
+            yield self._only
+            return
         with closing(self._left.pop() if self._left else self._records()) as records:
             while (block := records.take(rows)) is not None:
+                if self._size is not None:
+                    self.share = min(1.0, records.position() / max(1, self._size))
                 yield block
 
     def _records(self) -> Records:
@@ -101,9 +120,12 @@ class Records:
 
     def __init__(self, name: str, separator: str, missing: tuple[str, ...], stream: IO[bytes]) -> None:
         self._name, self._separator, self._missing = name, separator, missing
+        self._stream = stream
         # Bytes that are no UTF-8 come through, marked, so that the line they stand in can be told.
         self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
+        self._bounded = self._bounded_lines()
         self._line = 0
+        self._characters = 0  # of the block that is being read
         self.header: list[str] = []
         try:
             self.header = self._first()
@@ -114,6 +136,10 @@ class Records:
     def close(self) -> None:
         """Closes the stream."""
         self._text.close()
+
+    def position(self) -> int:
+        """How many bytes of the file have been read, packed ones where it is packed."""
+        return int(getattr(self._stream, "fileobj", self._stream).tell())
 
     def take(self, rows: int) -> TextBlock | None:
         """The next records, as many as asked for where there are so many; ``None`` at the end."""
@@ -133,7 +159,7 @@ class Records:
     def _cut(self, rows: int) -> tuple[list[str], int]:
         """The lines of the next records, and how many records these are."""
         lines: list[str] = []
-        records, quoted = 0, False
+        records, quoted, self._characters = 0, False, 0
         while records < rows and not quoted:
             more = self._lines(rows - records)
             if not more:
@@ -141,6 +167,11 @@ class Records:
             lines += more
             quoted = any('"' in line for line in more)
             records += sum(not _blank(line, self._separator) for line in more)
+            if len(lines) - records > MOST_BLANK:
+                raise InputError(
+                    f"{self._name}: from line {self._line + 1}: expected rows, got more than {MOST_BLANK:,} blank "
+                    "lines. Leave them out."
+                )
         if quoted:
             lines, records = self._whole(lines, rows)
         self._check_characters(lines)
@@ -151,18 +182,37 @@ class Records:
 
     def _lines(self, count: int) -> list[str]:
         try:
-            return list(islice(self._text, count))
+            return list(islice(self._bounded, count))
         except (OSError, EOFError, zlib.error) as error:
             raise InputError(
                 f"{self._name}: expected a file that can be read to its end, got: {error}. Mend or unpack the file."
             ) from None
+
+    def _bounded_lines(self) -> Iterator[str]:
+        """The lines, of which none, and no block, may be longer than memory holds."""
+        checked = LONGEST_LINE
+        for line in iter(partial(self._text.readline, LONGEST_LINE), ""):
+            self._characters += len(line)
+            if len(line) == LONGEST_LINE:
+                raise InputError(
+                    f"{self._name}: expected a table of text, got a line of more than {LONGEST_LINE:,} characters. "
+                    "Save the table as comma-separated text, a row a line."
+                )
+            if self._characters > checked:
+                checked = 2 * self._characters
+                require_memory(
+                    CHARACTER_BYTES * checked,
+                    f"{self._name}, a block of rows with more than {self._characters:,} characters,",
+                    "Read fewer rows at a time, or leave out long texts.",
+                )
+            yield line
 
     def _whole(self, lines: list[str], rows: int) -> tuple[list[str], int]:
         """The lines of whole records where cells are quoted: a quoted cell may hold line breaks."""
         taken: list[str] = []
 
         def told() -> Iterator[str]:
-            for line in chain(lines, self._text):
+            for line in chain(lines, self._bounded):
                 taken.append(line)
                 yield line
 
@@ -249,8 +299,17 @@ class TextBlock:
         # Numbers are parsed as pandas finds them: asked for them, it would also make 1 of a column of True.
         text = {name: str for name, kind in kinds.items() if kind == "labels"}
         frame = self._parsed(list(kinds), dtype=text)
+        # All columns that pandas reads as numbers at once: one by one, very many would take most of the time.
+        types = {str(name): found.kind for name, found in frame.dtypes.items()}
+        parsed = [name for name, found in types.items() if found in NUMBERS and kinds[name] == "numeric"]
+        numbers = (frame if len(parsed) == len(types) else frame[parsed]).to_numpy(np.float64)
+        known = dict(zip(parsed, numbers.T, strict=True)) if np.isfinite(numbers[~np.isnan(numbers)]).all() else {}
         return {
-            name: labels(frame[name]) if kind == "labels" else self._numbers(name, frame[name])
+            name: known[name]
+            if name in known
+            else labels(frame[name])
+            if kind == "labels"
+            else self._numbers(name, frame[name])
             for name, kind in kinds.items()
         }
 
@@ -272,13 +331,17 @@ class TextBlock:
     def _parsed(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
         if not names:
             return pd.DataFrame(index=range(self.rows))
+        plain = not any(options.values())
+        known: tuple[Sequence[str], pd.DataFrame] | None = self.__dict__.get("_plain")
+        if plain and known is not None and known[0] == names:
+            return known[1]
         given = {"na_values": list(self.missing), **options}
         # The blank line keeps pandas from taking a byte order mark in the first cell for that of a file.
         text = io.StringIO("".join(["\n", *self.lines]))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error", pd.errors.ParserWarning)
-                return pd.read_csv(
+                frame = pd.read_csv(
                     text, sep=self.separator, header=None, names=list(self.header),
                     usecols=list(names), index_col=False, skipinitialspace=True, low_memory=False, **given,
                 )  # fmt: skip
@@ -287,6 +350,9 @@ class TextBlock:
             raise InputError(
                 f"{self.source}: from line {self.first}: expected a table that can be read, got: {reason}. Mend it."
             ) from None
+        if plain:
+            self.__dict__["_plain"] = list(names), frame
+        return frame
 
     def _numbers(self, name: str, column: pd.Series) -> np.ndarray:
         """The cells of a column as float64, if they are finite numbers or missing."""

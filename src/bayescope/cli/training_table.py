@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.header import SHOWN, find, hint, listed, split_names
-from bayescope.cli.source import ROWS, Kind, Source, place_of
+from bayescope.cli.source import Kind, Source, all_blocks, place_of
 from bayescope.cli.target import Target
 from bayescope.errors import InputError
 from bayescope.tables.suspicion import hardly_recur
@@ -146,7 +146,7 @@ def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str,
     kinds: dict[str, Kind] = {name: inferred.get(name, "labels") for name in wanted}
     if roles.weight is not None:
         kinds[roles.weight] = "numeric"
-    parts = [block.read(kinds) for block in source.blocks(ROWS, wanted)]
+    parts = [block.read(kinds) for block in all_blocks(source, wanted)]
     empty = {name: np.empty(0, dtype=np.float64 if kind == "numeric" else object) for name, kind in kinds.items()}
     return {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in wanted}, kinds
 

@@ -48,8 +48,9 @@ def in_order_of(names: Sequence[str], columns: Sequence[Column]) -> list[Column]
         InputError: if one is missing or has another name.
     """
     given = {column.name: column for column in columns}
+    known = set(names)
     absent = [name for name in names if name not in given]
-    extra = [name for name in given if name not in names]
+    extra = [name for name in given if name not in known]
     if absent or extra:
         problems = [f"no column {name!r}" for name in absent] + [f"the unknown column {name!r}" for name in extra]
         raise InputError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -294,15 +295,16 @@ def _told(file: str) -> Iterator[None]:
 
 def _names(table: str, schema: Any, columns: Sequence[str] | None) -> tuple[str, ...]:
     """The columns that are to be read."""
-    twice = [name for name in schema.names if schema.names.count(name) > 1]
+    twice = [name for name, times in Counter(schema.names).items() if times > 1]
     if twice:
         raise InputError(f"{table}: expected a name of its own for each column, got {twice[0]!r} twice. Rename one.")
     if columns is None:
         return tuple(schema.names)
     if isinstance(columns, str):
         raise InputError(f"columns: expected a list of columns, got {columns!r}. Write [{columns!r}].")
+    known = set(schema.names)
     for name in columns:
-        if name not in schema.names:
+        if name not in known:
             raise OptionError.unknown("columns", name, schema.names)
     return tuple(dict.fromkeys(columns))
 

@@ -79,9 +79,9 @@ def _unnamed(table: str, width: int, names: Sequence[str] | None) -> list[str]:
 
 
 def _refuse_duplicates(table: str, titles: list[str]) -> None:
+    known: dict[str, int] = {}
     for j, title in enumerate(titles):
-        first = titles.index(title)
-        if first < j:
+        if (first := known.setdefault(title, j)) < j:
             raise InputError(
                 f"{table}: expected a name of its own for each column, got {title!r} at positions {first} and {j}. "
                 "Rename one."
