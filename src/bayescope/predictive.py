@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.latent import Latent, mixture_quantile
 from bayescope.likelihoods import Likelihood, Moments
@@ -221,7 +222,7 @@ class Predictive:
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Array:
         """n outcomes a row: f from its marginal, then y ~ p(y∣f), shape (n, N, ...); not by ``top=``."""
         source = checks.generator(generator)
-        f = self.latent.sample(checks.count("n", n), source)
+        f = self.latent.sample(draw_count(n, self.latent.mean.numel()), source)
         return self._give(self.likelihood.sample(f, source), leading=1)
 
     def summary(self) -> str:

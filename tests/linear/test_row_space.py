@@ -12,8 +12,8 @@ import torch
 
 import bayescope as bs
 from bayescope.curvature import memory
-from bayescope.errors import MemoryBudgetError
-from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
+from bayescope.errors import BayescopeWarning, MemoryBudgetError
+from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression, linear, linear_posteriors
 from bayescope.linear import density
 from bayescope.linear.row_space import RowSpace
 from bayescope.precision import DensePrecision, LowRankPrecision
@@ -36,7 +36,7 @@ def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def of_columns(monkeypatch: pytest.MonkeyPatch, model: Any, X: np.ndarray, y: np.ndarray, **options: Any) -> Any:
     """The same model, fitted to all columns as they are."""
     with monkeypatch.context() as patch:
-        patch.setattr(RowSpace, "of", partial(lambda of, *a, **_: of(*a, turned=False), RowSpace.of))
+        patch.setattr(RowSpace, "of", partial(lambda of, *a, **given: of(*a, **given | {"turned": False}), RowSpace.of))
         return model.fit(X, y, **options)
 
 
@@ -123,22 +123,46 @@ def test_draws_have_the_prior_where_no_row_tells_of_a_weight() -> None:
 
 def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
-    monkeypatch.setattr(memory, "free_memory", lambda _: 5 * 8 * 400)
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((60, 30)), rng.standard_normal(60)
-    classifiers = (
-        {"prior_precision": 1.0},
-        {},
-        {"posterior": "variational"},
-        {"posterior": "variational", "prior_precision": 1.0},
-    )
-    logistic = [(BayesianLogisticRegression(**options), y > 0) for options in classifiers]
-    for model, target in ((BayesianLinearRegression(), y), *logistic):
-        refused = pytest.raises(
-            MemoryBudgetError,
-            match=r"memory: expected at most 16 kB, but a fit of 3\d weights, with matrices of 3\d × 3\d",
-        )
-        with monkeypatch.context() as patch, refused:
+    cases: list[tuple[Any, Any, int]] = [(BayesianLinearRegression(), y, linear.MATRICES)]
+    for posterior in ("auto", "map", "laplace", "ep", "variational", "nuts", "metropolis"):
+        for given in ({}, {"prior_precision": 1.0}):
+            model = BayesianLogisticRegression(posterior=posterior, random_state=0, **given)
+            cases.append((model, y > 0, linear_posteriors.MATRICES[posterior]))
+    for model, target, matrices in cases:
+        free = 8 * matrices * 31**2
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "free_memory", lambda _, free=free: free - 1)
             patch.setattr(density.LinearDensity, "gram", None)  # what would make the first of the matrices
+            with pytest.raises(MemoryBudgetError, match="a fit of 31 weights, with matrices of 31 × 31"):
+                model.fit(X, target)
+    for model, target, matrices in (cases[0], cases[3]):
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "free_memory", lambda _, free=8 * matrices * 31**2: free)
             model.fit(X, target)
-        model.fit(X[:15], target[:15])  # the space of the rows has room
+            model.fit(X[:15], target[:15])  # the space of the rows has room
+
+
+def test_the_default_leaves_out_what_memory_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 8))  # separable: averaging over Laplace's posterior costs too much
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 8 * 50 * 27**2)
+    with pytest.warns(BayescopeWarning, match="would take too long, or too much memory, for 27 weights"):
+        model = BayesianLogisticRegression(prior_precision=1e-3).fit(X, np.digitize(X[:, 0], [-0.5, 0.5]))
+    assert model.posterior_.record.method == "laplace"
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_what_memory_holds_is_not_refused(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+    rng = np.random.default_rng(1)
+    X, f = rng.standard_normal((80, 20)), rng.standard_normal(80)
+    for model, target, matrices in (
+        (BayesianLinearRegression(), f, linear.MATRICES),
+        (BayesianLogisticRegression(posterior="laplace"), f > 0, linear_posteriors.MATRICES["laplace"]),
+        (BayesianLogisticRegression(posterior="ep", prior_precision=1.0), f > 0, linear_posteriors.MATRICES["ep"]),
+    ):
+        monkeypatch.setattr(memory, "free_memory", lambda _, need=8 * matrices * 21**2: int(need / share))
+        model.fit(X, target).predict(X)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.additive.design import Design
 from bayescope.additive.evidence import first_precisions
 from bayescope.additive.families import Family, HiddenNets, LevelEffects
 from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb, settled
@@ -23,6 +24,7 @@ from bayescope.additive.pruning import pruned
 from bayescope.additive.seen import Seen
 from bayescope.additive.terms import Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
+from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
@@ -36,6 +38,8 @@ FIRST_PAIRED = 1000.0
 # Pairs are added so many at a time while they raise the evidence, and at most so many.
 AT_ONCE, MOST_PAIRS = 5, 20
 POSTERIORS = ("laplace", "map")
+# How many arrays there are at once of each term's Jacobian at its points, and of each block of the curvature.
+JACOBIANS, BLOCKS = 4, 5
 
 Pair = tuple[int, int]
 
@@ -223,6 +227,7 @@ class _Fitter:
             for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
         ]
         centres = (*(() if before is None else before.problem.centres), *fresh)
+        _require_room(families, designs)
         problem = Problem(families, designs, data.targets, data.weights, centres, data.offset, data.passes)
         state = State(centres, torch.zeros(len(data.scale), dtype=torch.float64))
         learn = isinstance(options.prior_precision, str)
@@ -256,6 +261,26 @@ def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[Fam
         most = max(levels for _, levels in alike)
         families.append(LevelEffects(tuple(term for term, _ in alike), most, outputs))
     return tuple(families)
+
+
+def _require_room(families: Sequence[Family], designs: Sequence[Design]) -> None:
+    """Refuses terms whose Jacobians and curvature memory does not hold, before they are made.
+
+    Raises:
+        MemoryBudgetError: if it does not; the message names the term that has most weights.
+    """
+    numbers = 0
+    for family, design in zip(families, designs, strict=True):
+        terms, points = design.mass.shape
+        numbers += terms * family.weights * (JACOBIANS * points * family.outputs + BLOCKS * family.weights)
+    widest = max(families, key=lambda family: family.weights)
+    require_memory(
+        8 * numbers,
+        f"a fit of {sum(len(family.terms) for family in families):,} terms, one of which has {widest.weights:,} "
+        "weights,",
+        f"Leave out {widest.terms[0].name!r} or put its rare labels together, leave out other columns, or take fewer "
+        "hidden units.",
+    )
 
 
 def _model(fitted: AdditiveFit, data: Observed) -> AdditiveModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
@@ -15,14 +16,15 @@ from bayescope.estimators.features import feature_map, feature_names
 from bayescope.estimators.frames import FrameReader
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.storage import stored
+from bayescope.tables.dataset import TableDataset
 from bayescope.tables.preprocessing import Preprocessing, Table
 
 # So many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
 SCALE_ROWS = 10_000
 # One precision for all weights means very different things where the features' scales differ by more than this.
 WIDE_SPAN = 10.0
-# Columns of 0 and 1 are held twice while they are made; whether so few bytes fit is not asked.
-ONE_HOT_COPIES = 2
+# The inputs are held twice while they are made.
+COPIES = 2
 
 Origin: TypeAlias = Literal["as_mapped", "means", "zero"]
 
@@ -74,7 +76,7 @@ class InputMap:
                 under a flat intercept changes nothing but the rounding; "zero", the columns as given, which
                 standardising then scales and does not move: for a model without an intercept; or "as_mapped".
         """
-        _require_room(table, encoding)
+        require_room(table, encoding)
         preprocessing, mapped = Preprocessing.fit(
             table, targets, scaling="standard" if standardize else None, encoding=encoding, weights=weights
         )
@@ -119,7 +121,12 @@ class InputMap:
         Args:
             table: as it was read.
             linear: whether the model's f is linear in its inputs.
+
+        Raises:
+            MemoryBudgetError: if the inputs of so many rows are more than memory holds.
         """
+        count = len(table) if isinstance(table, np.ndarray) else len(table[0].values)
+        require_inputs(count, len(self.preprocessing.names), {}, "Predict fewer rows at once.")
         numbers, lacking = self.preprocessing.read(table)
         values, spread = self.mapped(numbers), self.preprocessing.spread
         if lacking is None or spread is None:
@@ -204,24 +211,56 @@ class EstimatorTable:
         return self.inputs.read(self.frames.table(known, table), linear=self.linear)
 
 
-def _require_room(table: Table, encoding: Any) -> None:
-    """Refuses labels whose columns of 0 and 1 memory does not hold, before they are made.
+def require_room(table: Table, encoding: Any) -> None:
+    """Refuses a table in memory whose inputs memory does not hold, before they are made.
 
     Raises:
         MemoryBudgetError: if it does not.
     """
-    if encoding != "one_hot" or isinstance(table, np.ndarray):
+    if isinstance(table, np.ndarray):
+        require_inputs(len(table), table.shape[1], {})
         return
-    rows = len(table[0].values)
-    counts = {each.name: len(pd.unique(each.values)) for each in table if each.kind == "categorical"}
-    if counts:
-        name = max(counts, key=counts.__getitem__)
-        require_memory(
-            ONE_HOT_COPIES * 8 * rows * (len(table) + sum(counts.values())),
-            f"a column of 0 and 1 for each label of {rows:,} rows",
-            f"Column {name!r} alone has {counts[name]:,} labels. Leave it out, put rare labels together, or take "
-            "encoding='target'.",
+    labels = {
+        each.name: len(pd.unique(each.values)) for each in table if each.kind == "categorical" and encoding == "one_hot"
+    }
+    require_inputs(len(table[0].values), len(table) + sum(labels.values()), labels)
+
+
+def require_encoded(preprocessing: Preprocessing, table: TableDataset, sampled: int) -> None:
+    """Refuses a table on disk where the inputs of a block, or of so many rows together, are more than memory holds.
+
+    Raises:
+        MemoryBudgetError: if they are.
+    """
+    one_hot = preprocessing.encoding == "one_hot"
+    labels = {each.name: len(each.categories) for each in preprocessing.labels if one_hot}
+    require_inputs(min(table.rows, max(table.block_rows, sampled)), len(preprocessing.names), labels)
+
+
+def require_inputs(rows: int, columns: int, labels: Mapping[str, int], advice: str = "") -> None:
+    """Refuses so many inputs of so many rows where memory does not hold them, before they are made.
+
+    Args:
+        rows: that are there at once.
+        columns: of the inputs.
+        labels: how many labels each column has that becomes a column of 0 and 1 for each of them.
+        advice: what to do; by default about the labels, or the table.
+
+    Raises:
+        MemoryBudgetError: if it does not.
+    """
+    if labels:
+        name = max(labels, key=labels.__getitem__)
+        advice = advice or (
+            f"Column {name!r} alone has {labels[name]:,} labels. Leave it out, put rare labels together, or take "
+            "encoding='target', or 'ordinal' for a table on disk."
         )
+    of = ", with one for each label," if labels else ""
+    require_memory(
+        COPIES * 8 * rows * columns,
+        f"a table of {columns:,} inputs{of} of {rows:,} rows",
+        advice or "Leave out rows or columns, or read the table in blocks: bs.open_table.",
+    )
 
 
 def _means(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:

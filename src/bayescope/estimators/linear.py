@@ -35,6 +35,10 @@ from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
 from bayescope.threads import threads_for
 
+# Matrices of P×P numbers that a fit has at once: the Gram matrix with its eigenvectors and what finds these, later a
+# curvature, and a precision with its factor.
+MATRICES = 9
+
 
 @final
 @stored("BayesianLinearRegression")
@@ -187,7 +191,7 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         intercept = intercept_precision(self.intercept_prior_precision)
         given = weight_precision(self.prior_precision, model.features)
         with threads_for(data.count * model.features):
-            space = RowSpace.of(model, data, given)
+            space = RowSpace.of(model, data, given, matrices=MATRICES)
             alpha, noise, tuned_by = self._scales(space.model, space.table, space.precision, intercept)
             prior, likelihood = weight_prior(space.model, alpha, intercept), Gaussian(noise)
             posterior = conjugate_at(LinearDensity(space.model, likelihood, prior, space.table), likelihood)

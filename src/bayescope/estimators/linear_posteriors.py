@@ -13,7 +13,13 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.errors import BayescopeWarning, ConvergenceError, ConvergenceWarning, UnsupportedError
+from bayescope.errors import (
+    BayescopeWarning,
+    ConvergenceError,
+    ConvergenceWarning,
+    MemoryBudgetError,
+    UnsupportedError,
+)
 from bayescope.estimators.priors import USELESS
 from bayescope.linear.density import LinearDensity, Spread
 from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
@@ -21,10 +27,12 @@ from bayescope.linear.expectation_propagation import expectation_propagation
 from bayescope.linear.expectations import log_expected_likelihood
 from bayescope.linear.laplace import laplace_at, map_at
 from bayescope.linear.mode import Mode, find_mode
+from bayescope.linear.row_space import require_room
 from bayescope.linear.sampling import metropolis, nuts
 from bayescope.linear.table import Batch, HeldTable
 from bayescope.linear.tuning import search_range
 from bayescope.linear.variational import variational_of
+from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.priors import Prior
 from bayescope.processes import alone, present, warn_once
@@ -40,6 +48,11 @@ TRUSTED = 0.007
 TESTED_ROWS = 2_000
 # Within this factor of an end of its range a precision is as good as the end: the evidence is level there.
 FLAT = 100.0
+# Matrices of P×P numbers that a fit has at once, as measured: a mode in the search for the precision has a curvature, a
+# precision and its factor at each of three points; variational inference has six for each of the last nine.
+MATRICES = {
+    "auto": 14, "map": 14, "laplace": 14, "variational": 110, "mean_field": 110, "ep": 14, "nuts": 14, "metropolis": 14
+}  # fmt: skip
 # What the better approximations are tried for: so many weights, and so many rows × weights × outputs.
 MOST_WEIGHTS = 2_000
 MOST_WORK = 10**8
@@ -131,13 +144,23 @@ def _auto(task: Task, *, quiet: bool = False) -> Fitted:
             if not task.tune or _held_back(task, propagated):
                 return _chosen(propagated, "ep", why)
             why += "; expectation propagation's evidence has no maximum"
+    affordable = affordable and _has_room(density.model)
     if affordable:
         with suppress(ConvergenceError):
             return _chosen(POSTERIORS["variational"](task), "variational", why)
-    reason = "did not converge" if affordable else f"would take too long for {density.dim} weights"
+    reason = "did not converge" if affordable else f"would take too long, or too much memory, for {density.dim} weights"
     if not quiet:
         _warn(added, f"The better approximations {reason}: use posterior='map', or give a larger prior_precision.")
     return _chosen(fitted, "laplace", f"{why}, but the better approximations {reason}")
+
+
+def _has_room(model: LinearModel) -> bool:
+    """Whether memory holds what variational inference takes."""
+    try:
+        require_room(model, MATRICES["variational"])
+    except MemoryBudgetError:
+        return False
+    return True
 
 
 def _held_back(task: Task, fitted: Fitted) -> bool:

@@ -17,6 +17,7 @@ from bayescope.estimators.linear_posteriors import (
     BY_SUMS,
     CHOICES,
     FIRST_PRECISION,
+    MATRICES,
     POSTERIORS,
     SAMPLERS,
     Task,
@@ -311,7 +312,14 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         given, generator = self._chain_options(), generator_from(self.random_state)
         with threads_for(data.count * model.features):
             # Independent weights of the columns are not independent in any other coordinates.
-            space = RowSpace.of(model, data, precision, turned=self.posterior != "mean_field")
+            space = RowSpace.of(
+                model,
+                data,
+                precision,
+                matrices=MATRICES[self.posterior],
+                turned=self.posterior != "mean_field",
+                lifted=self.posterior not in ("map", *SAMPLERS),
+            )
             first = FIRST_PRECISION if space.precision is None else space.precision
             density = LinearDensity(space.model, likelihood, weight_prior(space.model, first, intercept), space.table)
             task = Task(density, precision is None, intercept, generator, given)

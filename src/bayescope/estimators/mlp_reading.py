@@ -17,7 +17,7 @@ from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.estimators.distinct_rows import DistinctRows
 from bayescope.estimators.frames import FrameReader
-from bayescope.estimators.inputs import EstimatorTable, InputMap
+from bayescope.estimators.inputs import EstimatorTable, InputMap, require_room
 from bayescope.estimators.mlp_learning import Learnt, Lesson, Schedule, learn
 from bayescope.estimators.mlp_network import Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, Setting, chosen, infer
@@ -155,6 +155,7 @@ class MLPEstimator(PosteriorHolder):
         kind, given = chosen(self.posterior, self.posterior_options, self.draws)
         schedule = Schedule.checked(len(rows.weights), self.epochs, self.batch_size, self.lr)
         source = same_for_all(generator_from(self.random_state), rows.arrays)
+        require_room(rows.columns, self.encoding)
         self.preprocessing_, table = Preprocessing.fit(
             rows.columns, targets.codes, scaling=self.scaling, encoding=cast(Any, self.encoding), weights=rows.weights,
             random_state=checks.seed_from(source),

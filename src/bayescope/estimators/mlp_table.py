@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from bayescope.estimators.inputs import require_encoded
 from bayescope.estimators.reading import as_tensor
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
@@ -86,6 +87,7 @@ class NetworkFiles:
         preprocessing = reduce(TableSeen.joined, processes.gather(seen)).preprocessing()
         each = processes.gather((rows, total, plain))
         everyone = sum(count for count, *_ in each)
+        require_encoded(preprocessing, source.table, 2 * SPREAD_ROWS)
         mean = None if all(once for *_, once in each) else sum(mass for _, mass, _ in each) / everyone
         with processes.agreed():
             inputs, values = _written(source, targets, preprocessing, weighted=mean is not None)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescope.estimators.features import feature_map
-from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin
+from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, require_encoded
 from bayescope.estimators.reading import as_tensor
 from bayescope.estimators.table_rows import Block, TableRows
 from bayescope.linear.table import Batch, SharedTable, StreamedTable, Table
@@ -98,6 +98,7 @@ class TableInputs:
         sample = [part for parts in source.processes.gather(kept) for part in parts if len(part[1])]
         if not sample:
             raise source.nobody()
+        require_encoded(preprocessing, source.table, sum(len(part[1]) for part in sample))
         columns, each = zip(*sample, strict=True)
         numbers = preprocessing(columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True))))
         counts, everyone = np.concatenate(each), sum(source.processes.gather(total))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.linear.density import LinearDensity, require_room
+from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import precision_range
 from bayescope.linear.expansion import GRID
 from bayescope.linear.laplace import compile_density, laplace_at
@@ -185,7 +185,6 @@ class _Spectrum:
     def of(cls, density: LinearDensity, intercept: float | None, scale: Tensor | None) -> _Spectrum:
         """Reads the table twice, the second time for what is centred: XᵀX − N x̄x̄ᵀ cancels far from 0."""
         columns, bias = density.model.features, density.model.bias
-        require_room(columns)
         rows = density.table.total
         factor = torch.ones(columns, dtype=torch.float64) if scale is None else scale
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.curvature.memory import require_memory
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.slopes import log_prob_and_gradient
 from bayescope.linear.rows import Rows
@@ -21,9 +20,6 @@ from bayescope.priors import Prior
 
 # J R of so many rows, with C outputs and P = C D weights, stays near the core while it is multiplied with itself.
 SPREAD_ROWS = 64
-# Matrices of P×P numbers that are there at once: a curvature and a block's share of it, a precision, its transpose in
-# the making, and its factor.
-MATRICES = 5
 
 
 @final
@@ -243,20 +239,6 @@ class LinearDensity:
             total[split:, :split] = total[:split, split:].mT
             total[split:, split:] = lam.sum(0)
         return total
-
-
-def require_room(dim: int) -> None:
-    """Refuses a fit whose P×P matrices memory does not hold, before they are made.
-
-    Raises:
-        MemoryBudgetError: if they take more than what is free.
-    """
-    require_memory(
-        MATRICES * 8 * dim**2,
-        f"a fit of {dim:,} weights, with matrices of {dim:,} × {dim:,} numbers,",
-        "Leave out columns, put rare labels together, or fit fewer rows than there are columns: such a fit needs room "
-        "for its rows alone.",
-    )
 
 
 @final

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning
-from bayescope.linear.density import LinearDensity, Reading, require_room
+from bayescope.linear.density import LinearDensity, Reading
 from bayescope.linear.expansion import Climb, Expansion
 from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, Mode, Retune, find_mode, sample
 from bayescope.models import LinearModel
@@ -224,7 +224,6 @@ def precision_range(largest: float, rows: float) -> tuple[float, float, bool]:
 
 def _bounds(density: LinearDensity, intercept: float) -> tuple[tuple[float, float], float]:
     """The range of log α, and where the search begins: the expansion's best α at θ = 0, if it lets the weights move."""
-    require_room(density.dim)
     zero = torch.zeros(density.dim, dtype=torch.float64)
     expansion = Expansion.at(zero, density.read(zero), density.model, intercept)
     low, high, informed = precision_range(float(expansion.values[-1]), density.table.total)

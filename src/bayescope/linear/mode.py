@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError
-from bayescope.linear.density import LinearDensity, Reading, require_room
+from bayescope.linear.density import LinearDensity, Reading
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 
@@ -83,9 +83,7 @@ def find_mode(
     Raises:
         ConvergenceError: if the mode is not reached.
         NotPositiveDefiniteError: if the curvature is not positive definite, for a likelihood that is not log-concave.
-        MemoryBudgetError: if the curvature is too large for memory.
     """
-    require_room(density.dim)
     if start is None and density.table.count >= max(SAMPLED_ROWS, SAMPLED_SHARE * density.dim):
         sampled = find_mode(sample(density), retune=retune, tolerance=SAMPLE_TOLERANCE)
         start, density = sampled.theta, density.with_prior(sampled.density.prior)

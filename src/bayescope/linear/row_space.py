@@ -16,12 +16,17 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
+from bayescope.curvature.memory import require_memory
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.table import Batch, HeldTable, Table
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.precision import LowRankPrecision
 from bayescope.priors import Prior
+
+# How many tables of N×D numbers the space of the rows takes: the rows to be factorised, and both factors; and how often
+# the numbers of the precision that is lifted from it are there.
+FACTORS, LIFTS = 3, 2
 
 P = TypeVar("P", bound=GaussianPosterior | PointPosterior | DrawsPosterior)
 
@@ -46,17 +51,33 @@ class RowSpace:
     scale: Tensor
 
     @classmethod
-    def of(cls, model: LinearModel, table: Table, precision: Tensor | None, *, turned: bool = True) -> RowSpace:
+    def of(
+        cls,
+        model: LinearModel,
+        table: Table,
+        precision: Tensor | None,
+        *,
+        matrices: int,
+        turned: bool = True,
+        lifted: bool = True,
+    ) -> RowSpace:
         """The space of the rows of a table in memory with fewer rows than columns, or the columns of any other table.
 
         Args:
             model: of the D columns.
             table: the rows.
             precision: of the weights, a number or one a column, shape (D,); ``None`` where one number is to be learnt.
+            matrices: how many P×P matrices the inference has at once.
             turned: whether the columns may be left.
+            lifted: whether the posterior has a precision, which is then lifted to that of the columns.
+
+        Raises:
+            MemoryBudgetError: if memory does not hold what the inference takes; nothing has been made then.
         """
         scale = torch.ones(model.features, dtype=torch.float64)
-        if not turned or not isinstance(table, HeldTable) or table.count >= model.features:
+        turned = turned and isinstance(table, HeldTable) and table.count < model.features
+        require_room(model, matrices, rows=table.count if turned else None, lifted=lifted)
+        if not turned:
             return cls(model, table, precision, None, scale)
         if precision is not None and precision.ndim:
             scale, precision = precision.rsqrt(), torch.ones((), dtype=torch.float64)
@@ -132,3 +153,27 @@ class RowSpace:
         d = torch.cat([(precision / self.scale.square()).repeat(outputs), diagonal[split:]])
         lifted = torch.cat([weights.flatten(0, 1), vectors[split:]])
         return LowRankPrecision.from_whitened(lifted, values - 1.0, d, name="the precision of the log joint")
+
+
+def require_room(model: LinearModel, matrices: int, *, rows: int | None = None, lifted: bool = False) -> None:
+    """Refuses a fit whose matrices memory does not hold, before they are made.
+
+    Args:
+        model: of the D columns.
+        matrices: how many P×P matrices the inference has at once.
+        rows: N, where the fit is made in the space of the rows.
+        lifted: whether a precision is lifted from there.
+
+    Raises:
+        MemoryBudgetError: if it does not.
+    """
+    narrow = model if rows is None else replace(model, features=rows)
+    numbers = matrices * narrow.dim**2
+    if rows is not None:
+        numbers += FACTORS * rows * model.features + LIFTS * lifted * model.dim * narrow.dim
+    require_memory(
+        8 * numbers,
+        f"a fit of {model.dim:,} weights, with matrices of {narrow.dim:,} × {narrow.dim:,} numbers,",
+        "Leave out columns, put rare labels together, or fit fewer rows than there are columns: such a fit needs room "
+        "for its rows alone.",
+    )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.curvature.memory import draw_count
 from bayescope.density.diagnosis import diagnosed
 from bayescope.density.nutpie_adapter import nuts_draws
 from bayescope.density.random_walk import metropolis_draws
@@ -22,6 +23,8 @@ from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
 from bayescope.threads import one_thread
 
+# How many copies of its draws a sampler has at once: in its own form, as arrays, joined, and as weights.
+COPIES = 4
 # Chains start this many posterior standard deviations around the mode: wider than the posterior, as R-hat asks.
 START_SPREAD = 2.0
 
@@ -66,11 +69,12 @@ def nuts(
         DivergenceWarning: if trajectories diverged.
     """
     source = checks.generator(generator)
+    draw_count(checks.count("chains", chains) * checks.count("draws", draws), model.dim, copies=COPIES)
     whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
     sampled, statistics = nuts_draws(
         whitened,
-        start=whitened.starts(checks.count("chains", chains), source),
-        draws=checks.count("draws", draws),
+        start=whitened.starts(chains, source),
+        draws=draws,
         tune=checks.count("tune", tune),
         chains=chains,
         target_accept=checks.fraction("target_accept", target_accept),
@@ -119,8 +123,9 @@ def metropolis(
     steps = thin * checks.count("draws", draws)
     tune = max(1, steps // 2) if tune is None else checks.count("tune", tune)
     source = checks.generator(generator)
+    draw_count(checks.count("chains", chains) * steps, model.dim, copies=COPIES)
     whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
-    starts = whitened.starts(checks.count("chains", chains), source)
+    starts = whitened.starts(chains, source)
     with one_thread():
         sampled, acceptance = metropolis_draws(
             whitened, starts, draws=steps, tune=tune, chains=chains, generator=source

@@ -34,7 +34,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import LinearDensity, Spread, require_room
+from bayescope.linear.density import LinearDensity, Spread
 from bayescope.linear.expectations import expected_log_likelihood
 from bayescope.linear.laplace import compile_density
 from bayescope.linear.table import Batch
@@ -229,7 +229,6 @@ def variational_of(
 ) -> GaussianPosterior:
     """The same for a log joint; arguments as for `variational`."""
     kind = FAMILIES[family]
-    require_room(density.dim)
     if tolerance is None:
         tolerance = 1e-8 if density.dim <= MANY else SHARE * math.sqrt(density.dim)
     solve = partial(_maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)

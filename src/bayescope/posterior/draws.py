@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.curvature.memory import draw_count
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import LinearizedModel, Model
@@ -80,7 +81,7 @@ class DrawsPosterior(Posterior):
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n of the draws, with replacement, shape (n, P)."""
         source = checks.generator(generator)
-        return self.flat[torch.randint(self.flat.shape[0], (checks.count("n", n),), generator=source)]
+        return self.flat[torch.randint(self.flat.shape[0], (draw_count(n, *self.sizes),), generator=source)]
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         if isinstance(function, LinearizedModel):  # the draws are weights of the tangent, and of the model itself

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import free_memory, readable
+from bayescope.curvature.memory import draw_count, free_memory, readable, require_memory
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
 from bayescope.likelihoods import Likelihood
@@ -29,6 +29,8 @@ from bayescope.transforms import Transform, pushforward_moments
 DEFAULT_SAMPLES = 1000
 # Covariances of the outputs of all rows that take more are not computed where their diagonals are all that is needed.
 COVARIANCE_BYTES = 256 * 2**20
+# The identity, what is solved for half way, and the covariance of all weights.
+MOMENT_MATRICES = 3
 # An integral over f takes so many matrices like its covariance at once.
 COVARIANCES = 4
 # Up to so many classes the top ones are those of a prediction of all of them.
@@ -85,7 +87,7 @@ class GaussianPosterior(Posterior):
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """location + R z with R Rᵀ = precision⁻¹, shape (n, P), carried through the transform."""
-        return torch.cat(list(self._drawn(checks.count("n", n), checks.generator(generator))))
+        return torch.cat(list(self._drawn(draw_count(n, self.precision.dim), checks.generator(generator))))
 
     def log_prob(self, theta: Any) -> Tensor:
         """log q(θ) in the user's coordinates, shape (...) for θ of shape (..., P).
@@ -173,9 +175,13 @@ class GaussianPosterior(Posterior):
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
-        covariance = self.precision.solve(
-            torch.eye(self.precision.dim, dtype=torch.float64, device=self.location.device)
+        dim = self.precision.dim
+        require_memory(
+            MOMENT_MATRICES * 8 * dim**2,
+            f"a covariance of {dim:,} × {dim:,} numbers",
+            "Ask for predictions, or for draws of the weights.",
         )
+        covariance = self.precision.solve(torch.eye(dim, dtype=torch.float64, device=self.location.device))
         if self.transform is None:
             return self.location, covariance
         return pushforward_moments(self.transform, self.location, covariance)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
@@ -73,9 +74,10 @@ class MixturePosterior(Posterior):
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """n draws, each from a component chosen by weight, shape (n, P)."""
         self._check_one_space("sample")
-        source = checks.generator(generator)
-        chosen = torch.multinomial(self.weights.cpu(), checks.count("n", n), replacement=True, generator=source)
-        draws = self.log_weights.new_empty(n, self.components[0].sizes[0])
+        source, dim = checks.generator(generator), self.components[0].sizes[0]
+        count = draw_count(n, dim)
+        chosen = torch.multinomial(self.weights.cpu(), count, replacement=True, generator=source)
+        draws = self.log_weights.new_empty(count, dim)
         for k, component in enumerate(self.components):
             members = chosen == k
             if members.any():

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from bayescope import checks
+from bayescope.curvature.memory import draw_count
 from bayescope.errors import UndefinedQuantityError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
@@ -55,7 +55,7 @@ class PointPosterior(Posterior):
 
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """The point n times, shape (n, P)."""
-        return self.location.expand(checks.count("n", n), -1).clone()
+        return self.location.expand(draw_count(n, *self.sizes), -1).clone()
 
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         options.refuse_integration("a point")

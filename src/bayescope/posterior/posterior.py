@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.latent import Latent
@@ -257,6 +258,8 @@ class Posterior(ABC):
                 "dataclasses.replace(posterior, reader=None), which takes the model's own inputs."
             )
         rows = self._rows(x)
+        if samples is not None:
+            draw_count(samples, _numbers(rows.values, self.function))
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
             answer = self._whole(rows, options.view(self.function), self.likelihood, options)
@@ -311,7 +314,7 @@ class Posterior(ABC):
             raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
         with torch.no_grad():
             inputs, source = self._rows(x).values, checks.generator(generator)
-            return self._functions(inputs, self.function, checks.count("n", n), source)
+            return self._functions(inputs, self.function, draw_count(n, _numbers(inputs, self.function)), source)
 
     @outside_inference_mode
     def condition(self, data: Any) -> Posterior:
@@ -473,6 +476,12 @@ class Posterior(ABC):
     def _at_draws(self, function: Model) -> Model:
         """The model as drawn weights are read by default."""
         return function
+
+
+def _numbers(inputs: Any, function: Model) -> int:
+    """How many outputs a model has for all rows, at one position each."""
+    first = next(leaves(inputs), ())
+    return function.outputs * len(first if hasattr(first, "__len__") else inputs)
 
 
 def has_tensors(x: Any) -> bool:

@@ -278,8 +278,10 @@ class Preprocessing:
                 if share < 1.0:  # sums over all rows become means over those with a value
                     apart[:, number] *= np.sqrt((1.0 - share + 1.0 / max(1.0, share * total)) / (1.0 - share))
         with np.errstate(over="ignore", invalid="ignore"):
-            weighted = each[:, None] * apart
-            spread = weighted.T @ apart if apart.shape[1] <= MOST_SPREAD else (weighted * apart).sum(0)
+            if apart.shape[1] <= MOST_SPREAD:
+                spread = (each[:, None] * apart).T @ apart
+            else:  # of very many outputs no further copy is made
+                spread = np.einsum("n,nd,nd->d", each, apart, apart)
         return replace(self, spread=spread)
 
     def _encoded(self, numbers: np.ndarray, levels: np.ndarray, unknown: np.ndarray) -> np.ndarray:
