@@ -11,7 +11,7 @@ import torch
 
 import bayescope as bs
 from bayescope.errors import InputError, ProcessError
-from bayescope.processes import Processes, _form, _require_alike, present
+from bayescope.processes import Processes, _require_alike, form, present
 from tests.distributed.ranks import run
 
 
@@ -147,12 +147,12 @@ VALUES = [
 
 
 def test_options_are_told_apart_by_what_they_hold() -> None:
-    forms = [_form("option", value) for value in VALUES]
+    forms = [form("option", value) for value in VALUES]
     assert len(set(forms)) == len(VALUES)
-    assert all(len(form) < 100 for form in forms)
+    assert all(len(each) < 100 for each in forms)
     rounded = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert _form("prior_precision", rounded) == _form("prior_precision", rounded * (1 + 1e-14))
-    assert _form("validation", "a.pt") == _form("validation", "b.pt") != _form("validation", None)
+    assert form("prior_precision", rounded) == form("prior_precision", rounded * (1 + 1e-14))
+    assert form("validation", "a.pt") == form("validation", "b.pt") != form("validation", None)
 
 
 def test_the_rank_that_differs_is_named() -> None:

@@ -9,11 +9,18 @@ of them end with the same result.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import timedelta
+from functools import partial
+from hashlib import sha256
+from importlib.metadata import version
 from itertools import groupby
+from types import CodeType
 from typing import Any, final
 
 import numpy as np
@@ -21,18 +28,36 @@ import torch
 from torch import Tensor, distributed
 
 from bayescope import checks
-from bayescope.errors import BayescopeWarning, ProcessError, UnsupportedError, warn
+from bayescope.errors import BayescopeWarning, InputError, ProcessError, UnsupportedError, warn
+from bayescope.storage.codec import MalformedError
+from bayescope.storage.hints import fits
+from bayescope.storage.messages import packed, unpacked
 
+# The variable of the environment that says how many seconds a process waits for the others, and how many it waits
+# without it.
+VARIABLE, SECONDS = "BAYESCOPE_TIMEOUT", 300.0
+# A process that says that its message is longer is refused before anybody takes the memory for it.
+MOST_BYTES = 2**32
+SAME_CODE = "Start every rank with the same bayescope and the same script."
+# What each process tells of its call: the function, the options as texts, and the message of its error.
+CALL = tuple[str, dict[str, str], str | None]
+# What has to be the same on all processes, whatever they call.
+VERSIONS = {
+    "version of bayescope": version("bayescope"),
+    "version of torch": str(torch.__version__).partition("+")[0],  # a build for CPUs beside one for GPUs
+}
 # Tensors of one sum travel together, up to about so many bytes at once: the copy that this takes stays small.
 BUCKET_BYTES = 2**26
 # Arguments that `Processes.called` does not compare, since each process has its own or rank 0's is taken; and those of
 # which it compares only whether they are given.
 OWN = frozenset(
-    ("self", "q", "model", "make_model", "data", "generator", "random_state", "checkpoint", "memory", "progress")
+    ("self", "model", "make_model", "data", "generator", "random_state", "checkpoint", "memory", "progress")
 )
 GIVEN = frozenset(("validation",))
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)
+# The function that all processes have called last.
+_step: ContextVar[str] = ContextVar("step", default="")
 
 
 @contextmanager
@@ -93,7 +118,8 @@ class Processes:
         """
         if self.count == 1:
             return list(tensors)
-        return self._in_buckets(tensors, "sum", lambda bucket: distributed.all_reduce(bucket, group=self.group))
+        options = distributed.AllreduceOptions()
+        return self._in_buckets(tensors, "sum", options, lambda bucket, group: group.allreduce([bucket], options))
 
     def sum_numbers(self, *numbers: float) -> tuple[float, ...]:
         """The sums of numbers over the processes, in float64."""
@@ -112,8 +138,9 @@ class Processes:
         """
         if self.count == 1:
             return
-        place = source if self.group is None else distributed.get_global_rank(self.group, source)
-        shared = self._in_buckets(tensors, "share", lambda bucket: distributed.broadcast(bucket, place, self.group))
+        options = distributed.BroadcastOptions()
+        options.rootRank = source
+        shared = self._in_buckets(tensors, "share", options, lambda bucket, group: group.broadcast([bucket], options))
         if self.rank == source:
             return
         with torch.no_grad():
@@ -147,12 +174,46 @@ class Processes:
         return own
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes by rank, such as names, shapes and hashes: they are pickled."""
+        """The values of all processes by rank, with tensors on the CPU.
+
+        They travel as JSON and tensors, so that no process runs code that another one has sent.
+
+        Args:
+            value: what a file could hold; see `bayescope.storage`.
+
+        Raises:
+            ProcessError: also if a process sends something else, or more than `MOST_BYTES`.
+            UnsupportedError: if the value is nothing that a file could hold.
+        """
         if self.count == 1:
             return [value]
-        everyone: list[Any] = [None] * self.count
-        with _told("gather"):
-            distributed.all_gather_object(everyone, value, group=self.group)
+        own, refused = torch.zeros(0, dtype=torch.uint8), None
+        try:
+            own = packed(value)
+        except UnsupportedError as error:  # the others learn of it by a message without bytes
+            refused = error
+        sizes = torch.zeros(self.count, dtype=torch.int64)
+        sizes[self.rank] = len(own)
+        (sizes,) = self.sum([sizes])
+        if refused is not None:
+            raise refused
+        for rank, size in enumerate(sizes.tolist()):
+            if not 0 < size <= MOST_BYTES:
+                raise ProcessError(
+                    f"processes: expected a message of at most {MOST_BYTES:,} bytes, got one of {size:,} from rank "
+                    f"{rank}. {SAME_CODE}"
+                )
+        everyone = []
+        for rank, size in enumerate(sizes.tolist()):
+            message = own if rank == self.rank else torch.zeros(size, dtype=torch.uint8)
+            self.share([message], rank)
+            try:
+                everyone.append(unpacked(message))
+            except MalformedError as error:
+                raise ProcessError(
+                    f"processes: expected a message of bayescope from rank {rank}, got other bytes ({_line(error)}). "
+                    f"{SAME_CODE}"
+                ) from None
         return everyone
 
     def agree(self, error: BaseException | None) -> None:
@@ -214,17 +275,22 @@ class Processes:
         if self.count == 1:
             yield
             return
+        _step.set(name)
         error, forms = None, {key: form(key, value) for key, value in options.items() if key not in OWN}
         try:
             yield
         except BaseException as raised:  # noqa: BLE001 — as for `agreed`
             error = raised
-        told = self.gather((name, forms, _message(error)))
+        told = self.gather((name, VERSIONS | forms, _message(error)))
         if error is not None:
             raise error
+        if not all(fits(each, CALL) for each in told):
+            raise ProcessError(f"{name}: expected all processes to say what they call, got other messages. {SAME_CODE}")
         _require_alike([(other, theirs) for other, theirs, _ in told], [message for *_, message in told])
 
-    def _in_buckets(self, tensors: Sequence[Tensor], work: str, collective: Callable[[Tensor], Any]) -> list[Tensor]:
+    def _in_buckets(
+        self, tensors: Sequence[Tensor], work: str, options: Any, begin: Callable[[Tensor, Any], Any]
+    ) -> list[Tensor]:
         """Copies of the tensors after a collective that works in place on flat buckets of them."""
         done: list[Tensor] = [tensor.detach() for tensor in tensors]
         kinds = sorted(range(len(done)), key=lambda i: (str(done[i].dtype), str(done[i].device), i))
@@ -232,13 +298,32 @@ class Processes:
             for bucket in _bucketed(list(same), done):
                 flat = torch.cat([done[i].reshape(-1) for i in bucket])
                 staged = flat.to(self._device(flat.device))
-                with _told(work):
-                    collective(staged)
+                self._wait(work, options, partial(begin, staged))
                 pieces = staged.to(flat.device).split([done[i].numel() for i in bucket])
                 for i, piece in zip(bucket, pieces, strict=True):
                     own = piece if len(bucket) == 1 else piece.clone()  # none keeps the bucket
                     done[i] = own.reshape(done[i].shape)
         return done
+
+    def _wait(self, work: str, options: Any, begin: Callable[[Any], Any]) -> None:
+        """Takes part in a collective call of torch.distributed, and waits for the others no longer than `timeout`.
+
+        Gloo itself has to give up by then as well: a call of its that still waits would hold the process at its end.
+        """
+        seconds = timeout()
+        options.timeout = timedelta(seconds=seconds)
+        if hasattr(options, "asyncOp"):  # torch 2.6 has calls that are always so
+            options.asyncOp = True
+        try:
+            begin(self.group or distributed.group.WORLD).wait(options.timeout)
+        except RuntimeError as error:
+            during = f" of {_step.get()}" if _step.get() else ""
+            raise ProcessError(
+                f"processes: expected all to take part in a {work}{during} within {seconds:g} s, got: {_line(error)}. "
+                "Another process has died or is stopped, or does other work than this one: look at what it said, and "
+                f"call every fit on every rank, or inside bs.alone(). Where a rank needs longer, set {VARIABLE} to "
+                "more seconds on all of them."
+            ) from error
 
     def _device(self, device: torch.device) -> torch.device:
         """Where a tensor of a device has to be for the group's backend: NCCL takes tensors of its GPUs alone."""
@@ -258,6 +343,19 @@ def present(group: Any = None) -> Processes:
         return Processes()
     count = distributed.get_world_size(group)
     return Processes(distributed.get_rank(group), count, group) if count > 1 else Processes()
+
+
+def timeout() -> float:
+    """How many seconds a process waits for the others: what `BAYESCOPE_TIMEOUT` says, else five minutes.
+
+    Raises:
+        InputError: if it says no positive number.
+    """
+    given = os.environ.get(VARIABLE, SECONDS)
+    try:
+        return checks.positive_number(VARIABLE, float(given))
+    except ValueError:
+        raise InputError(f"{VARIABLE}: expected a positive number of seconds, got {given!r}.") from None
 
 
 def warn_once(message: str, category: type[BayescopeWarning]) -> None:
@@ -297,7 +395,7 @@ def _message(error: BaseException | None) -> str | None:
 def _failed(told: Sequence[str | None]) -> ProcessError:
     """What the processes are told of those that have failed."""
     failed = [(rank, message.rstrip(".")) for rank, message in enumerate(told) if message is not None]
-    failures = [f"rank {rank} failed with {message}" for rank, message in failed]
+    failures = [f"rank {rank} failed with {_printable(message)}" for rank, message in failed]
     return ProcessError(
         f"processes: expected all {len(told)} to succeed; {'; '.join(failures)}. Mend that there: the others "
         "stopped with it."
@@ -312,14 +410,15 @@ def _require_alike(calls: Sequence[tuple[str, Mapping[str, str]]], failures: Seq
     for rank, (name, others) in enumerate(calls):
         if name != first:
             raise ProcessError(
-                f"processes: expected all {len(calls)} to call the same, got {first} on rank 0 and {name} on rank "
-                f"{rank}. Call every fit on every rank, or inside bs.alone()."
+                f"processes: expected all {len(calls)} to call the same, got {_printable(first)} on rank 0 and "
+                f"{_printable(name)} on rank {rank}. Call every fit on every rank, or inside bs.alone()."
             )
         for option, form in options.items():
-            if others.get(option) != form:
+            other = others.get(option, "none")
+            if other != form:
                 raise ProcessError(
-                    f"{name}: expected the same {option} on all {len(calls)} processes, got {form} on rank 0 and "
-                    f"{others.get(option)} on rank {rank}. Call it alike on every rank, or inside bs.alone()."
+                    f"{name}: expected the same {option} on all {len(calls)} processes, got {_printable(form)} on rank "
+                    f"0 and {_printable(other)} on rank {rank}. Call it alike on every rank, or inside bs.alone()."
                 )
 
 
@@ -327,6 +426,8 @@ def form(name: str, value: Any) -> str:
     """A value of an option as a short text, by which those of two processes are compared."""
     if name in GIVEN:
         return "None" if value is None else "one"
+    if name == "q":  # a posterior, of which the weights count
+        return f"{type(value).__qualname__} of shape {tuple(getattr(getattr(value, 'location', None), 'shape', ()))}"
     return json.dumps(value, default=_described, skipkeys=True, ensure_ascii=False)
 
 
@@ -338,22 +439,28 @@ def _described(value: Any) -> Any:
         flat = value.detach().to("cpu", torch.float64).abs().flatten()
         total = f"{float(flat @ torch.arange(1.0, 1 + len(flat), dtype=torch.float64)):.6g}"
         return f"numbers of shape {tuple(value.shape)} with Σ n |v_n| = {total}" if value.ndim else float(total)
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
     if is_dataclass(value) and not isinstance(value, type):
         return {type(value).__qualname__: [getattr(value, field.name) for field in fields(value)]}
-    return getattr(value, "__qualname__", type(value).__qualname__)
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{name} {_code(value.__code__)}" if hasattr(value, "__code__") else name
 
 
-@contextmanager
-def _told(work: str) -> Iterator[None]:
-    """A failure of torch.distributed in our own words."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise ProcessError(
-            f"processes: expected all to take part in a {work} over torch.distributed, got: {error} Another process "
-            "has died, or does other work than this one: look at what it said, and call every fit on every rank, or "
-            "inside bs.alone()."
-        ) from error
+def _code(code: CodeType) -> str:
+    """What tells a function from another of its name: a hash of its instructions, and of the functions in it."""
+    held = [_code(each) if isinstance(each, CodeType) else form("", each) for each in code.co_consts]
+    return sha256(code.co_code + str((held, code.co_names)).encode()).hexdigest()[:8]
+
+
+def _line(error: BaseException) -> str:
+    """An error of torch in one line, without the place in its sources."""
+    return _printable(re.sub(r"^\[\S+\] ", "", str(error).partition("\n")[0]))[:200].rstrip(".")
+
+
+def _printable(text: str) -> str:
+    """A text of another process in one line, without what steers a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _bucketed(places: list[int], tensors: Sequence[Tensor]) -> Iterator[list[int]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 
 import torch
 from torch import distributed
 
-from bayescope.processes import Processes, present
+from bayescope.processes import Processes, present, timeout
 from bayescope.progress import no_bars
 
 
@@ -35,7 +36,7 @@ def _group() -> Iterator[None]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
-    distributed.init_process_group(backend)
+    distributed.init_process_group(backend, timeout=timedelta(seconds=timeout()))
     try:
         yield
     finally:

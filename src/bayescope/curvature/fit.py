@@ -36,8 +36,9 @@ from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.network import Network
+from bayescope.network.same_network import require_same_function, require_same_weights
 from bayescope.network.weights import LargestVariance
-from bayescope.network.wrappers import require_same_weights, unwrapped
+from bayescope.network.wrappers import unwrapped
 from bayescope.precision import BlockPrecision, DensePrecision, DiagonalPrecision, KroneckerPrecision, Precision
 from bayescope.precision.distributed import sum_over
 from bayescope.precision.eigenvectors import share_eigenvectors
@@ -155,6 +156,7 @@ class _Settings:
         # The state of a reading: a shuffling loader gives the first pass the batch that the trace has seen.
         with reading(model):
             inputs, targets = batches.example()
+            require_same_function(model, inputs)
         with torch.inference_mode(False), torch.no_grad():
             with self.processes.agreed():
                 network = Network.trace(model, inputs, weights=weights)

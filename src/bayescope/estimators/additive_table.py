@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, final
 
@@ -59,7 +59,8 @@ def coded(source: TableRows, targets: TableTargets, outputs: Outputs, numeric_tr
     processes = source.processes
     with processes.agreed():
         survey = _Survey.of(source, targets)
-    survey = reduce(_Survey.joined, processes.gather(survey))
+    seen = processes.gather((survey.numbers, survey.labels, survey.sample))
+    survey = reduce(_Survey.joined, [replace(survey, numbers=n, labels=t, sample=some) for n, t, some in seen])
     coders = survey.coders(numeric_transform)
     with processes.agreed():
         files = _Files.of(source, targets, outputs, coders)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import final
 
@@ -297,8 +297,14 @@ def fit_posterior(name: str, task: Task) -> Fitted:
     with processes.agreed(), alone():
         if processes.first:
             fitted = CHOICES[name](task)
-    shared: Fitted = processes.gather(fitted)[0]
-    return shared
+    shared = processes.gather(None if fitted is None else [getattr(fitted, each.name) for each in fields(fitted)])[0]
+    if fitted is not None:
+        return fitted
+    fitted = Fitted(*shared)
+    if not isinstance(fitted.posterior, GaussianPosterior):
+        return fitted
+    again = partial(expectation_propagation, task.density.model, task.density.likelihood)  # functions do not travel
+    return replace(fitted, posterior=replace(fitted.posterior, infer=again, lost=()))
 
 
 def refuse_all_rows(name: str) -> None:

@@ -28,7 +28,8 @@ from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel
-from bayescope.network.wrappers import require_same_weights, unwrapped
+from bayescope.network.same_network import require_same_weights
+from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.processes import present, warn_once
 

@@ -157,7 +157,8 @@ def same_on_all(processes: Processes, data: Any) -> bool:
     if everyone.count(own) == processes.count:
         return True
     for rank, one in enumerate(everyone):
-        if one in everyone[:rank] and not one.empty:
+        _, rows, _ = one
+        if one in everyone[:rank] and rows:
             raise InputError(
                 f"data: expected the same on all {processes.count} processes or another part on each, got the same on "
                 f"ranks {everyone.index(one)} and {rank} alone."
@@ -172,26 +173,14 @@ def set_epoch(data: Any, number: int) -> None:
         sampler.set_epoch(number)
 
 
-@final
-@dataclass(frozen=True)
-class _Fingerprint:
-    """What tells data apart: their form, and a hash of some rows."""
-
-    form: str
-    rows: int
-    hash: str
-
-    @property
-    def empty(self) -> bool:
-        return self.rows == 0
-
-
-def _fingerprint(data: Any) -> _Fingerprint:
+def _fingerprint(data: Any) -> tuple[str, int, str]:
+    """What tells data apart: their form, the number of their rows, and a hash of some of these."""
     if isinstance(data, TensorDataset):
         return _of_rows(data.tensors, torch.zeros(len(data)))
     if isinstance(data, Subset):
-        places, whole = np.asarray(data.indices, dtype=np.int64), _fingerprint(data.dataset)
-        return _Fingerprint(whole.form, len(data), f"{whole.hash} {sha256(places.tobytes()).hexdigest()}")
+        form, _, whole = _fingerprint(data.dataset)
+        places = np.asarray(data.indices, dtype=np.int64)
+        return form, len(data), f"{whole} {sha256(places.tobytes()).hexdigest()}"
     if isinstance(data, Dataset):
         return _of_dataset(data)
     if isinstance(data, list):
@@ -200,34 +189,34 @@ def _fingerprint(data: Any) -> _Fingerprint:
     return _of_rows(map_arrays(inputs), as_tensor(targets))
 
 
-def _of_rows(inputs: Any, targets: torch.Tensor) -> _Fingerprint:
+def _of_rows(inputs: Any, targets: torch.Tensor) -> tuple[str, int, str]:
     rows, found = count_rows(inputs), Fingerprint()
     some = torch.tensor(_spread(rows, LOOKED_AT), dtype=torch.int64)
     if rows:
         found.add(map_tensors(lambda tensor: tensor[some.to(tensor.device)], inputs), targets[some.to(targets.device)])
     shapes: list[Any] = []
     map_tensors(lambda tensor: shapes.append((tuple(tensor.shape), str(tensor.dtype))), inputs)
-    return _Fingerprint(str((*shapes, tuple(targets.shape))), rows, found.hex())
+    return str((*shapes, tuple(targets.shape))), rows, found.hex()
 
 
-def _of_batches(batches: Sequence[Any]) -> _Fingerprint:
+def _of_batches(batches: Sequence[Any]) -> tuple[str, int, str]:
     parts = []
     for place in _spread(len(batches), ASKED_FOR):
         inputs, targets = pair_of(batches[place])
         parts.append(_of_rows(map_arrays(inputs), as_tensor(targets)))
-    return _Fingerprint("batches", len(batches), str(parts))
+    return "batches", len(batches), str(parts)
 
 
-def _of_dataset(data: Dataset[Any]) -> _Fingerprint:
+def _of_dataset(data: Dataset[Any]) -> tuple[str, int, str]:
     rows = len(data)  # type: ignore[arg-type]  # torch declares no length
-    with _same_draws():
+    with same_draws():
         asked = [data[place] for place in _spread(rows, ASKED_FOR)]
     found: list[str] = []
     for one in asked:
         row = Fingerprint()
         row.add(*_as_rows(one))
         found.append(row.hex())
-    return _Fingerprint(type(data).__qualname__, rows, " ".join(found))
+    return type(data).__qualname__, rows, " ".join(found)
 
 
 def _as_rows(one: Any) -> tuple[Any, torch.Tensor]:
@@ -254,7 +243,7 @@ def _spread(rows: int, most: int) -> list[int]:
 
 
 @contextmanager
-def _same_draws() -> Iterator[None]:
+def same_draws() -> Iterator[None]:
     """Random augmentation gives the same numbers on all processes, and leaves no trace in the global states."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 — data sets draw from the global state
     try:

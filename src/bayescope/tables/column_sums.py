@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from bayescope.errors import InputError
+from bayescope.storage import stored
 from bayescope.tables.columns import Column
 from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding, Transform, binned, refuse_far
 from bayescope.tables.scaling import Quantiles, Standard
@@ -23,6 +24,13 @@ MOST_LABELS = 65_000
 SAMPLE_ROWS = 262_144
 
 
+@stored(
+    "numbers_seen",
+    parts={
+        **dict.fromkeys(("missing", "_mass", "_mean", "_squares", "_low", "_high"), float),
+        "name": str, "size": int, "values": np.ndarray | None, "counts": np.ndarray,
+    },
+)  # fmt: skip
 @final
 class NumbersSeen:
     """A column of numbers, added a block at a time.
@@ -137,6 +145,7 @@ class NumbersSeen:
         self.values = values
 
 
+@stored("labels_seen", parts={"name": str, "tally": dict, "_declared": dict | None, "_rows": int, "_inferred": bool})
 @final
 class LabelsSeen:
     """A column of labels, added a block at a time.
@@ -204,6 +213,7 @@ class LabelsSeen:
             )
 
 
+@stored("sample")
 @final
 @dataclass(frozen=True, eq=False)
 class Sample:
@@ -240,6 +250,7 @@ class Sample:
         return self.numbers[there, place], self.numbers[there, -1]
 
 
+@stored("sampler", parts={"_kept": Sample, "_waiting": list, "_limit": int})
 @final
 class Sampler:
     """Draws a sample from blocks of rows.

@@ -9,10 +9,12 @@ from typing import Literal, final
 import numpy as np
 
 from bayescope.errors import InputError, InputTypeError
+from bayescope.storage import stored
 
 Kind = Literal["numeric", "categorical"]
 
 
+@stored("column")
 @final
 @dataclass(frozen=True, eq=False)
 class Column:

@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
+from bayescope.storage import stored
 from bayescope.tables.column_sums import LabelsSeen, NumbersSeen, Sample, Sampler
 from bayescope.tables.columns import Column, Kind, values_of_kind
 from bayescope.tables.encoding import CategoricalEncoding
@@ -27,6 +28,13 @@ from bayescope.tables.preprocessing import (
 from bayescope.tables.scaling import Quantiles, Standard
 
 
+@stored(
+    "table_seen",
+    parts={
+        **dict.fromkeys(("_kinds", "_numbers", "_labels"), dict),
+        "_scaling": str | None, "_encoding": str, "_sampler": Sampler | None, "_elsewhere": list,
+    },
+)  # fmt: skip
 @final
 class TableSeen:
     """The columns of a table, added a block at a time, and the preprocessing that they tell.

@@ -105,14 +105,13 @@ def path_of_all(path: str | Path | None) -> Path | None:
     Raises:
         InputError: on all processes, if others name one and rank 0 does not.
     """
-    paths = present().gather(None if path is None else Path(path))
+    paths = present().gather(None if path is None else str(path))
     if paths[0] is None and any(paths):
         raise InputError(
             "checkpoint: expected a file on rank 0, which reads and writes it for all, got None there and one on "
             "another rank. Give it on rank 0, or on all ranks."
         )
-    found: Path | None = paths[0]
-    return found
+    return None if paths[0] is None else Path(paths[0])
 
 
 @final

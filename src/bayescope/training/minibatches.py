@@ -19,6 +19,7 @@ from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.pairs import map_arrays
+from bayescope.network.same_network import require_same_function
 from bayescope.network.shards import same_on_all, set_epoch
 from bayescope.processes import alone, present
 from bayescope.row_noise import Cut
@@ -144,6 +145,7 @@ class Minibatches:
         self._batches = self._read_by(data, in_memory=in_memory)
         with reading(module), torch.no_grad():
             inputs, targets = self._batches.example()
+            require_same_function(module, inputs)
             with self._processes.agreed():
                 self._look(inputs, targets)
                 if in_memory:

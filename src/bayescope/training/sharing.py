@@ -7,11 +7,17 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from bayescope.network.same_network import require_same_shapes
 from bayescope.processes import Processes, present
 
 
 def share_weights(module: nn.Module) -> None:
-    """Gives the module on every process rank 0's parameters and buffers."""
+    """Gives the module on every process rank 0's parameters and buffers.
+
+    Raises:
+        InputError: on all processes, if their modules have other ones.
+    """
+    require_same_shapes(module)
     present().share(held(module))
 
 
