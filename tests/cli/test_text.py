@@ -241,7 +241,7 @@ BAD = {
     "shorter row": ("a,b,kind\n1,2,x\n\n3,4\n", "line 4: expected 3 cells, as in the header, got 2"),
     "longer and shorter": ("a,b,c\n1,2\n1,2,3,4\n", "line 2: expected 3 cells, as in the header, got 2"),
     "shorter after quotes": ('a,b\n"1\n2",3\n"4"\n', "line 4: expected 2 cells, as in the header, got 1"),
-    "open quote": ('a,b\n1,"x\n2,y\n', "from line 2: expected a table that can be read"),
+    "open quote": ('a,b\n1,"x\n2,y\n', "line 2 or below: expected a quoted cell to end"),
     "endless quote": ('a,b\n1,"x\n' + "2,y\n" * 40_000, "line 2 or below: expected a quoted cell to end"),
     "other separator": ("a;b;kind\n1;2;x\n", "expected columns separated by ',', got one column whose name holds ';'"),
     "no header": ("6,148,72,1\n1,85,66,0\n", "the first row looks like data. Put a line of names above it"),

@@ -11,6 +11,7 @@ import pandas as pd
 from bayescope.errors import InputError
 
 SHOWN = 8  # names or labels listed in a message
+LONGEST = 200  # characters of each
 # How alike a name has to be to be asked after: the share of letters that two names have in common, in one order.
 ALIKE = 0.75
 
@@ -84,9 +85,14 @@ def hint(wanted: str, header: Iterable[str]) -> str:
 
 def listed(names: Iterable[object]) -> str:
     """The first few of some names or labels, and how many more there are."""
-    shown = [repr(name) if isinstance(name, str) else str(name) for name in names]
+    shown = [shortened(repr(name) if isinstance(name, str) else str(name)) for name in names]
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     return ", ".join(shown[:SHOWN]) + more
+
+
+def shortened(text: str, longest: int = LONGEST) -> str:
+    """The beginning of a text that is too long to be shown, and how long it is."""
+    return text if len(text) <= longest else f"{text[:longest]}… ({len(text):,} characters)"
 
 
 def _looks_like_data(header: Sequence[str]) -> bool:

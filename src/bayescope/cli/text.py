@@ -17,7 +17,7 @@ from typing import IO, Any, NoReturn, cast, final
 import numpy as np
 import pandas as pd
 
-from bayescope.cli.header import check_header
+from bayescope.cli.header import check_header, listed
 from bayescope.cli.source import Kind, all_blocks
 from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError
@@ -28,6 +28,8 @@ DETOUR = re.compile(r"(-?\d+)\.0+")
 LONGEST_LINE, MOST_BLANK = 2**26, 10**6
 # Bytes for each character of a block: its line, all lines as one text, and pandas' copy of four bytes a character.
 CHARACTER_BYTES = 8
+# Characters of a cell: the csv module refuses those above 131,072 unless it is told otherwise, and pandas reads all.
+csv.field_size_limit(2**31 - 1)
 # The kinds of NumPy's types that hold numbers. They are asked for first, since a table may have very many columns.
 NUMBERS = "iuf"
 
@@ -347,6 +349,11 @@ class TextBlock:
                 )  # fmt: skip
         except pd.errors.ParserError as error:
             reason = " ".join(str(error).split())
+            if "EOF inside string" in reason:
+                raise InputError(
+                    f"{self.source}: line {self.first} or below: expected a quoted cell to end, got the end of the "
+                    "table. Close the quotation mark."
+                ) from None
             raise InputError(
                 f"{self.source}: from line {self.first}: expected a table that can be read, got: {reason}. Mend it."
             ) from None
@@ -361,7 +368,8 @@ class TextBlock:
             row = int(np.argmax(strange))
             raise InputError(
                 f"{self.source}: {self.place(row)}, column {name!r}: expected a number, got "
-                f"{self.copied([name])[name].iloc[row]!r}. Mend the cell, or leave it empty where there is no value."
+                f"{listed(self.copied([name])[name].iloc[[row]])}. Mend the cell, or leave it empty where there is no "
+                "value."
             )
         numbers = _floats(column)
         infinite = np.isinf(numbers)

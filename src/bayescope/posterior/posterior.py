@@ -26,6 +26,7 @@ from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
 from bayescope.storage import save
+from bayescope.tables.encoding import FARTHEST
 from bayescope.top_classes import TopLatent
 
 
@@ -101,17 +102,33 @@ def in_rows(f: Tensor, leading: int) -> tuple[Tensor, tuple[int, ...]]:
     """Outputs (..., N, *positions, C) with each position as a row of its own, (..., M, C), and (N, *positions).
 
     Raises:
-        InputError: if an output is not finite; the message has the rows.
+        InputError: if the square of an output is not finite.
     """
-    if not torch.isfinite(f.detach().sum()):  # a sum is finite unless an entry is not, or it overflows
-        finite = torch.isfinite(f.detach()).movedim(leading, 0).flatten(1).all(1)
-        if not finite.all():
-            rows = torch.nonzero(~finite).flatten().tolist()
-            raise InputError(
-                f"x: expected inputs with finite outputs, got NaN or infinite ones in {len(rows)} of {len(finite)} "
-                f"rows, first in row {rows[0]}. Check the inputs, and the weights of the model."
-            )
+    check_sizes("outputs", f, leading)
     return f.flatten(leading, -2), tuple(f.shape[leading:-1])
+
+
+def check_sizes(what: str, values: Tensor, leading: int = 0, limit: float = FARTHEST) -> None:
+    """Refuses NaN and values so large that their squares, or those of their roots, have no finite sum.
+
+    Args:
+        what: they are, for the message.
+        values: shape (..., N, ...).
+        leading: how many axes stand before that of the N rows.
+        limit: of their sizes.
+
+    Raises:
+        InputError: if one is NaN or beyond the limit; the message has the rows.
+    """
+    values = values.detach()
+    if values.numel() == 0 or (values.amin() > -limit and values.amax() < limit):  # which NaN is not
+        return
+    good = (values.abs() < limit).movedim(leading, 0).flatten(1).all(1)
+    rows = torch.nonzero(~good).flatten().tolist()
+    raise InputError(
+        f"x: expected inputs with finite {what}, and these below {limit:g} in size, got others in {len(rows)} of "
+        f"{len(good)} rows, first in row {rows[0]}. Check the inputs and their unit, and the weights of the model."
+    )
 
 
 def as_points(theta: Any, dim: int) -> Tensor:
