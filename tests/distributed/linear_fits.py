@@ -101,4 +101,5 @@ def told(model: Any) -> dict[str, Any]:
         "precision": q.precision.to_dense().numpy(),
         "prior": np.asarray(model.prior_precision_),
         "summary": model.summary(),
+        "goes on": (q.infer is not None, q.lost),
     }

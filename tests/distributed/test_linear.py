@@ -21,6 +21,7 @@ def assert_found_alike(alone: dict, ranks: list[dict]) -> None:
     for name, expected in alone.items():
         for rank in ranks:
             found = rank[name]
+            assert found["goes on"] == expected["goes on"] == (True, ())  # `condition` has what it calls
             for part in ("mean", "precision", "prior"):
                 assert np.array_equal(found[part], ranks[0][name][part]), name  # to the last bit
                 np.testing.assert_allclose(found[part], expected[part], rtol=1e-7, atol=1e-7, err_msg=name)

@@ -125,6 +125,10 @@ def unlike() -> dict[str, str]:
     with bs.alone():
         other = laplace(deep((5,), (5,))(rank), prior_precision=1.0)
     said["posterior"] = message(bs.tune_prior, [q, other][rank])
+    moved = written(lambda x: x.to("cpu").tanh(), lambda x: x.to("cpu:0").tanh())
+    said["devices moved to"] = message(laplace, moved(rank))
+    placed = written(lambda x: x + torch.zeros(6, device="cpu"), lambda x: x + torch.zeros(6, device="cpu:0"))
+    said["devices of what is made"] = message(laplace, placed(rank))
     said["alike"] = message(laplace, same(rank))
     return said
 
@@ -160,5 +164,6 @@ def test_rows_with_other_columns_end_all_ranks(ranks: list[dict[str, str]]) -> N
     assert "rank 1 failed with InputError: model: the network could not be run" in first
 
 
-def test_networks_that_are_the_same_fit_afterwards(ranks: list[dict[str, str]]) -> None:
-    assert [rank["alike"] for rank in ranks] == ["none", "none"]
+@pytest.mark.parametrize("name", ["alike", "devices moved to", "devices of what is made"])
+def test_networks_that_are_the_same_fit(ranks: list[dict[str, str]], name: str) -> None:
+    assert [rank[name] for rank in ranks] == ["none", "none"]

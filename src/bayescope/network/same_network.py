@@ -26,6 +26,8 @@ SAME = 1e-9
 POWER = 0.4
 # Rows of the first process that every process runs its network on.
 ROWS = 8
+# Calls that may name a device by its number.
+MOVES = ("to", "cuda")
 
 
 def require_same_shapes(module: nn.Module) -> None:
@@ -131,7 +133,8 @@ def _require_alike(what: str, everyone: list[Mapping[str, str]]) -> None:
 class _Calls(TorchFunctionMode):
     """Notes each call to torch that returns a tensor: its name, and the shapes and options that it has been given.
 
-    Numbers with a fraction are left out: computed from rows, they differ by rounding. The outputs show them.
+    Numbers with a fraction are left out: computed from rows, they differ by rounding, and the outputs show them. So are
+    devices: each process may have its own.
 
     Attributes:
         made: the calls.
@@ -149,7 +152,8 @@ class _Calls(TorchFunctionMode):
         result = func(*args, **kwargs)
         found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         if found:
-            self.made.append(f"{getattr(func, '__name__', type(func).__name__)}({', '.join(given)})")
+            name = getattr(func, "__name__", type(func).__name__)
+            self.made.append(f"{name}({', '.join(given[: 1 if name in MOVES else None])})")
         self.eps = max([self.eps, *(torch.finfo(leaf.dtype).eps for leaf in found if leaf.is_floating_point())])
         return result
 
@@ -157,7 +161,9 @@ class _Calls(TorchFunctionMode):
 def _described(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"{tuple(value.shape)} {_dtype(value)}"
-    return repr(value) if value is None or isinstance(value, bool | int | str) else type(value).__name__
+    if isinstance(value, str):
+        return repr(value.partition(":")[0])  # of "cuda:1" the type
+    return repr(value) if value is None or isinstance(value, bool | int) else type(value).__name__
 
 
 def _dtype(tensor: Tensor) -> str:
