@@ -48,8 +48,13 @@ def exits() -> Iterator[None]:
     except (Stopped, KeyboardInterrupt) as stop:
         raise _ended(INTERRUPTED, _code(stop)) from None
     except Exception as error:
+        from bayescope.curvature.memory import refuse_ran_out
         from bayescope.errors import BayescopeError, InputError, InputTypeError
 
+        try:
+            refuse_ran_out(error)
+        except BayescopeError as told:
+            error = told
         if not isinstance(error, BayescopeError):
             raise
         raise _ended(str(error), BAD_INPUT if isinstance(error, InputError | InputTypeError) else FAILED) from None

@@ -2,8 +2,9 @@
 
 import pytest
 
-from bayescope.cli.header import hint
+from bayescope.cli.header import MOST_COLUMNS, check_header, hint
 from bayescope.cli.opening import closest
+from bayescope.errors import InputError
 
 COLUMNS = ["age", "blood pressure", "Kind", "state", "cost"]
 
@@ -28,3 +29,10 @@ def test_a_file_is_asked_after_where_it_is_a_slip(wanted, meant, tmp_path):
     for name in ("table.csv", "report.html"):
         (tmp_path / name).touch()
     assert closest(tmp_path / wanted) == ("" if meant is None else f" Did you mean {meant!r}?")
+
+
+def test_more_columns_than_are_read_in_seconds_are_refused():
+    names = [f"x{place}" for place in range(MOST_COLUMNS + 1)]
+    check_header("t.csv", names[1:], ",")
+    with pytest.raises(InputError, match=r"t\.csv: expected at most 100,000 columns, got 100,001"):
+        check_header("t.csv", names, ",")

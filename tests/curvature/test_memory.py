@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import bayescope as bs
 from bayescope.curvature import memory
-from bayescope.curvature.memory import free_memory, readable
+from bayescope.curvature.memory import free_memory, readable, refuse_ran_out
+from bayescope.errors import MemoryBudgetError
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -104,3 +106,24 @@ print(free, free_memory(torch.device("cpu")))
 )
 def test_sizes_are_told_as_people_read_them(count: int, text: str) -> None:
     assert readable(count) == text
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_memory_that_ran_out_is_told_in_our_words(error: Exception) -> None:
+    with pytest.raises(MemoryBudgetError, match=r"memory: expected enough for this, but it ran out with .* left: "):
+        refuse_ran_out(error)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), MemoryBudgetError("ours"), KeyboardInterrupt()])
+def test_other_errors_are_left_as_they_are(error: BaseException) -> None:
+    refuse_ran_out(error)
+
+
+def test_a_fit_that_runs_out_of_memory_says_so_and_leaves_the_estimator_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = bs.BayesianLinearRegression()
+    monkeypatch.setattr(torch.linalg, "eigh", lambda _: torch.empty(2**60))
+    with pytest.raises(MemoryBudgetError, match="it ran out"):
+        model.fit([[0.0], [1.0], [2.0]], [0.0, 1.1, 1.9])
+    assert not hasattr(model, "posterior_")

@@ -39,7 +39,7 @@ FIRST_PAIRED = 1000.0
 AT_ONCE, MOST_PAIRS = 5, 20
 POSTERIORS = ("laplace", "map")
 # How many arrays there are at once of each term's Jacobian at its points, and of each block of the curvature.
-JACOBIANS, BLOCKS = 4, 5
+JACOBIANS, BLOCKS = 7, 7
 
 Pair = tuple[int, int]
 
@@ -278,8 +278,7 @@ def _require_room(families: Sequence[Family], designs: Sequence[Design]) -> None
         8 * numbers,
         f"a fit of {sum(len(family.terms) for family in families):,} terms, one of which has {widest.weights:,} "
         "weights,",
-        f"Leave out {widest.terms[0].name!r} or put its rare labels together, leave out other columns, or take fewer "
-        "hidden units.",
+        f"Leave out {widest.terms[0].name!r} or other columns, put rare labels together, or take fewer hidden units.",
     )
 
 

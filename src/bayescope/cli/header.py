@@ -12,6 +12,8 @@ from bayescope.errors import InputError
 
 SHOWN = 8  # names or labels listed in a message
 LONGEST = 200  # characters of each
+# A table of more columns takes minutes to read, a column at a time.
+MOST_COLUMNS = 100_000
 # How alike a name has to be to be asked after: the share of letters that two names have in common, in one order.
 ALIKE = 0.75
 
@@ -25,8 +27,14 @@ def check_header(name: str, header: Sequence[str], separator: str | None = None)
         separator: what stands between them in text.
 
     Raises:
-        InputError: if a name is missing or occurs twice, the names look like data, or all of them like one.
+        InputError: if a name is missing or occurs twice, the names look like data, or all of them like one; or if there
+            are more than `MOST_COLUMNS`.
     """
+    if len(header) > MOST_COLUMNS:
+        raise InputError(
+            f"{name}: expected at most {MOST_COLUMNS:,} columns, got {len(header):,}. If its rows are columns, "
+            "transpose the table; else leave columns out."
+        )
     other = [mark for mark in ",;\t|" if mark != separator and mark in header[0]] if separator else []
     if len(header) == 1 and other:
         raise InputError(

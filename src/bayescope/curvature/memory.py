@@ -26,6 +26,8 @@ _GROUPS = (
 _DROPPED = ("inactive_file", "active_file")
 # What needs no more than this is not held against what is free: to look costs about 0.1 ms.
 UNCHECKED_BYTES = 2**24
+# What torch says where the machine's memory does not hold a tensor.
+_RAN_OUT = "can't allocate memory"
 # Draws are there in pieces, and joined.
 DRAW_COPIES = 2
 _UNITS = ("B", "kB", "MB", "GB", "TB")
@@ -62,6 +64,21 @@ def require_memory(needed: int, purpose: str, advice: str) -> None:
         raise MemoryBudgetError(
             f"memory: expected at most {readable(free)}, but {purpose} takes about {readable(needed)}. {advice}"
         )
+
+
+def refuse_ran_out(error: BaseException) -> None:
+    """Turns what NumPy, Python or torch raise where memory has run out into the library's own error.
+
+    Raises:
+        MemoryBudgetError: if that is what the error says, and it is not one of these already.
+    """
+    if isinstance(error, MemoryBudgetError):
+        return
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _RAN_OUT in str(error)):
+        raise MemoryBudgetError(
+            f"memory: expected enough for this, but it ran out with {readable(free_memory(torch.device('cpu')))} left: "
+            f"{' '.join(str(error).split()) or type(error).__name__}. Take fewer rows, columns or draws."
+        ) from error
 
 
 def draw_count(n: Any, numbers: int, *, copies: int = DRAW_COPIES) -> int:

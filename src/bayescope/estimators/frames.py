@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.storage import stored
 from bayescope.tables import Column, read_table
@@ -57,6 +58,7 @@ class FrameReader:
         Warns:
             BayescopeWarning: if text is mostly numbers.
         """
+        _require_room(X)
         columns = read_table(X, categorical=categorical)
         warn_of_numbers(columns)
         refuse_names_of_rows(columns)
@@ -86,6 +88,7 @@ class FrameReader:
             InputError: if X cannot be used; the message names the column.
             InputTypeError: if X is no table, or a column holds what is neither a number nor a label.
         """
+        _require_room(X)
         columns = read_table(X, categorical=[at for at in self.categorical if at < _width(X)])
         validate_data(estimator, _sized(X, columns), reset=False, skip_check_array=True)
         # Without names, or with names that were not there to be learnt, columns are told by their positions.
@@ -145,9 +148,26 @@ def finite_numbers(X: Any) -> np.ndarray | None:
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     if type(array) is not np.ndarray or array.ndim != 2 or array.dtype.kind not in "iuf" or 0 in array.shape:
         return None
+    if array.dtype != np.float64:
+        _require_room(array)
     table = array.astype(np.float64, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):  # the sum is finite only if all numbers are
         return table if np.isfinite(table.sum()) or np.isfinite(table).all() else None
+
+
+def _require_room(X: Any) -> None:
+    """Refuses a table whose numbers, of eight bytes each, memory does not hold, before they are made of what it has.
+
+    Raises:
+        MemoryBudgetError: if it does not.
+    """
+    shape = getattr(X, "shape", None)
+    if isinstance(shape, tuple) and len(shape) == 2:
+        require_memory(
+            8 * shape[0] * shape[1],
+            f"a table of {shape[0]:,} rows and {shape[1]:,} columns, as numbers of 8 bytes,",
+            "Leave out rows or columns, or read the table in blocks: bs.open_table.",
+        )
 
 
 def _width(X: Any) -> float:

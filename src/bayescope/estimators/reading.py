@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.curvature.memory import refuse_ran_out
 from bayescope.errors import InputTypeError, UndefinedQuantityError
 from bayescope.estimators.labels import class_codes, numbers
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
@@ -134,16 +135,17 @@ class PosteriorHolder(BaseEstimator):  # type: ignore[misc]
 def whole_or_not_at_all(
     fit: Callable[Concatenate[_Estimator, _Arguments], _Estimator],
 ) -> Callable[Concatenate[_Estimator, _Arguments], _Estimator]:
-    """Leaves the estimator as it was where its fit fails or is interrupted."""
+    """Leaves the estimator as it was where its fit fails or is interrupted, and says so where memory has run out."""
 
     @wraps(fit)
     def safe(self: _Estimator, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Estimator:
         before = dict(vars(self))
         try:
             return fit(self, *arguments, **options)
-        except BaseException:
+        except BaseException as error:
             vars(self).clear()
             vars(self).update(before)
+            refuse_ran_out(error)
             raise
 
     return safe

@@ -268,10 +268,9 @@ class Preprocessing:
         with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest float
             apart = some - self._encoded(blank, unseen, unseen > 0)
         owners = self.owners
-        for column, kind in enumerate(self.kinds):
-            outputs_of = np.flatnonzero(owners == column)
-            if kind == "numeric" and len(outputs_of) > 1:
-                number, marked = outputs_of
+        for column in np.flatnonzero(np.bincount(owners) > 1):
+            if self.kinds[column] == "numeric":
+                number, marked = np.flatnonzero(owners == column)
                 absent = some[:, marked] == 1.0
                 share = float(each @ absent)
                 apart[absent, number] = apart[:, marked] = 0.0
@@ -306,9 +305,9 @@ class Preprocessing:
 
     def notes(self) -> dict[str, str]:
         """What the numbers are, for a summary: a prior has their units."""
-        kinds = dict(zip(self.columns, self.kinds, strict=True))
+        kinds, names = dict(zip(self.columns, self.kinds, strict=True)), set(self.names)
         labels = [name for name, kind in kinds.items() if kind == "categorical"]
-        missing = [name for name, kind in kinds.items() if kind == "numeric" and f"{name} missing" in self.names]
+        missing = [name for name, kind in kinds.items() if kind == "numeric" and f"{name} missing" in names]
         notes = {} if len(labels) == len(kinds) else {"inputs": UNITS[self.scaling]}
         if labels:
             unit = "" if self.encoding == "one_hot" or self.scaling is None else f", {UNITS[self.scaling]}"
