@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,17 @@ def test_options_are_told_apart_by_what_they_hold() -> None:
     rounded = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert form("prior_precision", rounded) == form("prior_precision", rounded * (1 + 1e-14))
     assert form("validation", "a.pt") == form("validation", "b.pt") != form("validation", None)
+
+
+def test_code_of_the_callers_is_told_apart_by_what_it_does() -> None:
+    own = lambda log_prob: type("Own", (), {"log_prob": log_prob})  # noqa: E731
+    once, twice = (lambda f, y: f - y), (lambda f, y: [f - each for each in y])
+    again = lambda f, y: f - y  # noqa: E731
+    others = [once, twice, own(once), own(twice), own(once)(), partial(once, 1), partial(once, 2), partial(twice, 1)]
+    forms = [form("likelihood", each).replace("<lambda>", "") for each in others]
+    assert len(set(forms)) == len(others) - 1  # a class and its object have the same code
+    assert form("likelihood", own(once)()) == form("likelihood", own(again)())
+    assert form("schedule", once) == form("schedule", again)
 
 
 def test_the_rank_that_differs_is_named() -> None:

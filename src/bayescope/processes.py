@@ -441,16 +441,24 @@ def _described(value: Any) -> Any:
         return f"numbers of shape {tuple(value.shape)} with Σ n |v_n| = {total}" if value.ndim else float(total)
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
+    named = value if hasattr(value, "__qualname__") else type(value)
+    name = named.__qualname__
+    if str(named.__module__).partition(".")[0] not in ("bayescope", "builtins", "torch"):  # the caller's, by its code
+        functions = vars(named).values() if isinstance(named, type) else [named]
+        codes = [each.__code__ for each in functions if hasattr(each, "__code__")]
+        name += f" {_hash(*codes)}" if codes else ""
     if is_dataclass(value) and not isinstance(value, type):
-        return {type(value).__qualname__: [getattr(value, field.name) for field in fields(value)]}
-    name = getattr(value, "__qualname__", type(value).__qualname__)
-    return f"{name} {_code(value.__code__)}" if hasattr(value, "__code__") else name
+        return {name: [getattr(value, field.name) for field in fields(value)]}
+    return name
 
 
-def _code(code: CodeType) -> str:
-    """What tells a function from another of its name: a hash of its instructions, and of the functions in it."""
-    held = [_code(each) if isinstance(each, CodeType) else form("", each) for each in code.co_consts]
-    return sha256(code.co_code + str((held, code.co_names)).encode()).hexdigest()[:8]
+def _hash(*codes: CodeType) -> str:
+    """What tells functions from others of their names: a hash of the instructions, also of functions inside."""
+    held = [
+        (each.co_code, each.co_names, [_hash(c) if isinstance(c, CodeType) else form("", c) for c in each.co_consts])
+        for each in codes
+    ]
+    return sha256(str(held).encode()).hexdigest()[:8]
 
 
 def _line(error: BaseException) -> str:
