@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 import math
-import warnings
+import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
+from bayescope.process_state import ignoring
 
 
 def float64(name: str, value: Any) -> Tensor:
@@ -171,8 +173,8 @@ def optional_package(package: str, *, extra: str) -> ModuleType:
         MissingDependencyError: if it is not installed; the message names the extra that brings it.
     """
     try:
-        with warnings.catch_warnings():  # what a package announces about itself is not for our callers to act on
-            warnings.simplefilter("ignore")
+        # What a package announces about itself is not for our callers to act on.
+        with nullcontext() if package in sys.modules else ignoring("", Warning).inside():
             return importlib.import_module(package)
     except ImportError as error:
         message = f"{package} is needed here and is not installed: pip install 'bayescope[{extra}]' ({error})."

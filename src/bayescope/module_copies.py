@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import InputError
 
 
-def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None, *, sparse: bool = False) -> nn.Module:
+def module_copy(model: nn.Module, instead: dict[int, Any] | None = None, *, sparse: bool = False) -> nn.Module:
     """Returns a copy of a module that shares no weights with it, without gradients.
 
     ``copy.deepcopy`` does not copy functions: a lambda, a hook or a compiled ``forward`` that holds the module would go
@@ -57,6 +59,29 @@ def module_copy(model: nn.Module, instead: dict[int, nn.Module] | None = None, *
         if isinstance(part, nn.Embedding | nn.EmbeddingBag):
             part.sparse = False
     return copied
+
+
+def twin(model: nn.Module) -> nn.Module:
+    """Returns a copy of a module that shares the values of its weights and buffers, and nothing else.
+
+    Flags, hooks, gradients and attributes of the copy are its own.
+
+    Raises:
+        InputError: as `module_copy`.
+    """
+    with torch.inference_mode(False), _WithResults():
+        parameters = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in initialised(model).parameters()}
+        return module_copy(model, parameters | {id(buffer): buffer for buffer in model.buffers()}, sparse=True)
+
+
+@final
+class _WithResults(TorchFunctionMode):
+    """Lets ``copy.deepcopy`` take the results of a forward pass as they are, without their graph."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach()
+        return func(*args, **(kwargs or {}))
 
 
 def initialised(model: nn.Module) -> nn.Module:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 
 import torch
 from threadpoolctl import ThreadpoolController
+
+from bayescope.process_state import WhileAnyone
 
 # Tables of fewer numbers than this are small: an operation on all of one takes well under a millisecond.
 SMALL = 2**19
@@ -24,17 +27,36 @@ def threads_for(numbers: int) -> AbstractContextManager[None]:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside each operation; the caller's setting is put back on leaving."""
-    threads = torch.get_num_threads()
+    """One thread inside each operation; the setting is put back when the last of our callers has left."""
+    if _alone.get():
+        yield
+        return
+    token = _alone.set(True)
+    try:
+        with _ONE_OF_BLAS.inside() as threads:
+            torch.set_num_threads(1)  # of this thread, and of those that begin from now on
+            try:
+                yield
+            finally:
+                torch.set_num_threads(threads)
+    finally:
+        _alone.reset(token)
+
+
+_alone: ContextVar[bool] = ContextVar("operations of this thread run in one thread", default=False)
+
+
+@contextmanager
+def _one_of_blas() -> Iterator[int]:
+    """One thread for BLAS, which has one setting for the process; yields torch's setting."""
     with _blas().limit(limits=1):
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
+        yield torch.get_num_threads()
 
 
 @cache
 def _blas() -> ThreadpoolController:
     """NumPy's and SciPy's BLAS; torch's own is set through torch."""
     return ThreadpoolController().select(user_api="blas")
+
+
+_ONE_OF_BLAS = WhileAnyone(_one_of_blas)

@@ -33,8 +33,10 @@ from bayescope.curvature.structures import (
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood, resolve
+from bayescope.module_copies import twin
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
+from bayescope.network.guard import check_readable
 from bayescope.network.network import Network
 from bayescope.network.same_network import require_same_function, require_same_weights
 from bayescope.network.weights import LargestVariance
@@ -110,8 +112,8 @@ def fit_curvature(
             resolve(likelihood), curvature, structure, groups, rank, tolerance, sharing, output_factor, cotangents,
             memory, checks.generator(generator), progress, processes,
         ).checked()  # fmt: skip
-        with reading(model):  # refuses what is no module, on all processes at once
-            pass
+        check_readable(model)  # on all processes at once
+        model = twin(model)
     require_same_weights(model)
     return settings.fit(model, Batches(data, model, batch_size=batch_size), weights)
 

@@ -160,7 +160,7 @@ class Passes:
         """This process's part of a pass: its rows, and their log likelihood."""
         rows, shard = 0, self._batches.shard
         total = torch.zeros((), dtype=torch.float64)
-        # The guard puts the global generator back after each pass, so that a shuffling loader repeats its order.
+        # What a reading draws begins at the same seed each time, so that a shuffling loader repeats its order.
         with reading(self._network.module), torch.no_grad(), progress_bar("reading", shown=self._progress) as report:
             for inputs, targets in self._pieces():
                 report(rows, max(self.rows, rows), f"the data, pass {self.count + 1}")

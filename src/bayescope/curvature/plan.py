@@ -21,8 +21,10 @@ from bayescope.curvature.output_factor import DENSE, DIAGONAL, FACTORS, KRONECKE
 from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.likelihoods.targets import read_targets
+from bayescope.module_copies import twin
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
+from bayescope.network.guard import check_readable
 from bayescope.network.inputs import take_rows
 from bayescope.network.network import Network
 from bayescope.network.weights import LargestVariance, largest_magnitude
@@ -218,8 +220,9 @@ def plan(
     check_pair(curvature, structure)
     check_output_factor(output_factor, structure)
     chosen = resolve(likelihood)
-    model = unwrapped(model)
-    with reading(model), alone():  # what a shuffling loader draws is put back
+    check_readable(model := unwrapped(model))
+    model = twin(model)
+    with reading(model), alone():
         inputs, targets = Batches(data, model, batch_size=batch_size).first()
     weights = largest_magnitude(weights.count) if isinstance(weights, LargestVariance) else weights
     network = Network.trace(model, inputs, weights=weights)

@@ -15,6 +15,7 @@ from bayescope.errors import ConvergenceError, InputError
 from bayescope.network.dropout import random_outputs
 from bayescope.network.dropout_switches import switched_on, switches_of
 from bayescope.network.forward import reading
+from bayescope.network.guard import private
 from bayescope.network.inputs import count_rows, described, explained
 from bayescope.storage import stored
 from bayescope.training.minibatches import Minibatches
@@ -42,10 +43,10 @@ class DropoutPasses:
         Raises:
             InputError: if the network calls no dropout, or does not give a row for each of x.
         """
-        with explained(self.module, x):
-            switches = switches_of(self.module, x)
-        with reading(self.module), switched_on(switches.modules), explained(self.module, x), all_called(self.module):
-            f, sites = random_outputs(self.module, x, n, generator, switches.off)
+        with private(self.module) as module, explained(module, x):
+            switches = switches_of(module, x)
+            with reading(module), switched_on(switches.modules), all_called(module):
+                f, sites = random_outputs(module, x, n, generator, switches.off)
         if not sites and not own_dropout(self.module):
             raise InputError(
                 "model: expected a network that calls dropout in eval mode, got none of its calls. Call "

@@ -221,7 +221,7 @@ class _Settings:
             weights = fit_curvature(
                 module, data, likelihood=self.likelihood, weights=weights, structure="diagonal"
             ).network.weights
-        with reading(module):  # what a shuffling loader draws is put back
+        with reading(module):  # of a loader that shuffles the same rows each time
             first = batches.first()
         with torch.inference_mode(False), torch.no_grad():
             return Network.trace(module, first[0], weights=weights), first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NoReturn, Protocol, final
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from bayescope.curvature.kinds import Observations
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood
+from bayescope.network.guard import private
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
 from bayescope.network.network import Network
 from bayescope.storage import stored
@@ -126,7 +127,10 @@ class Read:
 
     def blocks(self) -> Iterator[Tensor]:
         """A block for each piece."""
-        return (piece.read(self.network) for piece in self.pieces)
+        for piece in self.pieces:
+            with private(self.network.module) as module:
+                block = piece.read(replace(self.network, module=module))
+            yield block
 
 
 @node_of.register(Read)

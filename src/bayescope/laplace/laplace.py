@@ -26,7 +26,7 @@ from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import fits_of, tune_prior
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.module_copies import module_copy
-from bayescope.network.forward import reading
+from bayescope.network.guard import check_readable
 from bayescope.network.model import NetworkModel
 from bayescope.network.same_network import require_same_weights
 from bayescope.network.wrappers import unwrapped
@@ -256,8 +256,12 @@ def _copied(model: Any) -> nn.Module:
             f"model: expected a module that can be called, got a {type(model).__name__}, which cannot. For several "
             "networks, give a plain list of modules."
         )
-    with reading(model):
-        return module_copy(model)
+    check_readable(model)
+    with torch.inference_mode(False):
+        copied = module_copy(model)
+    for part in copied.modules():  # one by one: `eval` may be overridden
+        part.training = False
+    return copied
 
 
 def conditionable(fit: LaplaceFit, options: LaplaceOptions) -> LaplaceFit:

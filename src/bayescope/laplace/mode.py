@@ -9,7 +9,6 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from bayescope import checks
 from bayescope.curvature.kinds import Observations
 from bayescope.curvature.passes import DIFFERS
 from bayescope.errors import InputError
@@ -21,12 +20,15 @@ from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, explained, take_rows
 from bayescope.network.weights import Weights
+from bayescope.private_draws import PrivateDraws
 from bayescope.processes import Processes, present
 from bayescope.progress import progress_bar
 from bayescope.tape.tape import row_blocks
 
 # Two passes over the same rows differ by so many roundings of each row's share of Σ log p(y∣f), at most.
 ROUNDINGS = 16
+# Where the draws of this pass begin, apart from those of all others.
+OTHER_SEED = 1
 
 
 @final
@@ -79,9 +81,9 @@ def read_slope(
 ) -> Slope:
     """Reads Σ log p(y∣f) and its gradient in the random weights at their present values, in eval mode.
 
-    The pass begins from another state of torch's global generator than the others, which all begin from the caller's:
+    What draws in this pass and names no generator begins at another seed than in the others, which all have the same:
     a loader that shuffles gives the same rows in another order, while augmentation and draws with replacement give
-    other ones, and are noticed. The caller's state is put back.
+    other ones, and are noticed.
 
     Of several processes each reads its own rows, and all get the sums.
 
@@ -142,10 +144,10 @@ class _Sums:
         cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
         with (
             reading(module),
+            PrivateDraws(OTHER_SEED),
             progress_bar("reading", shown=progress) as report,
             torch.backends.cudnn.flags(enabled=cudnn),
         ):
-            torch.default_generator.manual_seed(checks.seed_from(torch.default_generator))
             for inputs, targets in batches:
                 report(rows, rows, "the gradient")
                 sample.add(fingerprint.add(inputs, targets), inputs, targets, labelled(likelihood, targets))

@@ -19,6 +19,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
+from bayescope.private_draws import PrivateDraws
 
 
 @final
@@ -88,7 +89,7 @@ class LaplaceOptions:
             memory=self.memory, generator=generator, progress=self.progress,
         )  # fmt: skip
         batches = Batches(data, module, batch_size=self.batch_size)
-        with torch.random.fork_rng(devices=[]):  # a shuffling loader reads the global generator
+        with PrivateDraws():  # of a loader that shuffles
             row = batches.example()[0]
         function = NetworkModel.of(curvature.network, row)
         fit = LaplaceFit(

@@ -14,6 +14,7 @@ from bayescope.models import among, among_pairs
 from bayescope.module_copies import module_copy
 from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import reading
+from bayescope.network.guard import private
 from bayescope.network.inputs import as_batch, call, count_rows, explained, map_tensors, placed, require_rows
 from bayescope.network.rewrites import NESTED
 from bayescope.network.substitution import Substituted
@@ -72,13 +73,13 @@ class DifferentiableNetwork:
     def forward(self, x: Any, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
         draws = theta.detach().reshape(-1, self.dim)
-        parameters, constants = parameters_and_constants(self.module, self.weights)
-        values = values_at(self.module, self.weights, draws)
-        with reading(self.module), torch.enable_grad(), explained(self.module, x):
+        with private(self.module) as module, reading(module), torch.enable_grad(), explained(module, x):
+            parameters, constants = parameters_and_constants(module, self.weights)
+            values = values_at(module, self.weights, draws)
             answers = []
             for of_draw in zip(*values, strict=True):
-                with Substituted(self.module, parameters, [*of_draw, *constants]):
-                    answers.append(call(self.module, x).to(torch.float64))
+                with Substituted(module, parameters, [*of_draw, *constants]):
+                    answers.append(call(module, x).to(torch.float64))
         f = torch.stack(answers)
         return f.reshape(*theta.shape[:-1], *f.shape[1:])
 
@@ -114,14 +115,14 @@ class DifferentiableNetwork:
         return jacobian, precision.solve(jacobian.flatten(0, -2).mT).mT.reshape(jacobian.shape)
 
     def _jacobian(self, x: Any, theta: Tensor) -> Tensor:
-        parameters, constants = parameters_and_constants(self.module, self.weights)
-        values = values_at(self.module, self.weights, theta.detach())
+        with private(self.module) as module, reading(module), torch.enable_grad():
+            parameters, constants = parameters_and_constants(module, self.weights)
+            values = values_at(module, self.weights, theta.detach())
 
-        def f(random: Sequence[Tensor], one: Any) -> Tensor:
-            with Substituted(self.module, parameters, [*random, *constants], NESTED):
-                return call(self.module, as_batch(one))[0]
+            def f(random: Sequence[Tensor], one: Any) -> Tensor:
+                with Substituted(module, parameters, [*random, *constants], NESTED):
+                    return call(module, as_batch(one))[0]
 
-        with reading(self.module), torch.enable_grad():
             try:
                 with vectorising():
                     found = torch.func.vmap(torch.func.jacrev(f), in_dims=(None, 0))(tuple(values), x)

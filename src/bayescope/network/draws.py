@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, count_rows, take_rows
-from bayescope.network.substitution import LAYERS, Substituted
+from bayescope.network.substitution import Substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.tape.tape import row_blocks
@@ -58,10 +58,9 @@ def blocks(x: Any, row_bytes: int) -> Iterator[Any]:
 
 def parameters_and_constants(module: nn.Module, weights: Weights) -> tuple[list[nn.Parameter], list[Tensor]]:
     """All parameters of a module, the random ones first, and the values of the others, which are in no graph."""
-    with LAYERS:
-        random = list(weights.parameters(module).values())
-        known = set(map(id, random))
-        others = [parameter for parameter in module.parameters() if id(parameter) not in known]
+    random = list(weights.parameters(module).values())
+    known = set(map(id, random))
+    others = [parameter for parameter in module.parameters() if id(parameter) not in known]
     return [*random, *others], [other.detach() for other in others]
 
 

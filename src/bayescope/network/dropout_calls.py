@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, final
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.rewrites.attention import multi_head_attention
+from bayescope.network.rewrites.attention import multi_head_attention, scaled_dot_product_attention
 
 
 class Call(NamedTuple):
@@ -127,31 +126,10 @@ def _multi_head_attention(*args: Any, **kwargs: Any) -> Any:
 _ATTENTION_ARGUMENTS = tuple(multi_head_attention.__code__.co_varnames[: multi_head_attention.__code__.co_argcount])
 
 
-def _scaled_dot_product_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Any:
-    """softmax(q kᵀ/√E + mask), dropped, times v; ``NotImplemented`` where there is no dropout in it."""
-    if not dropout_p:
-        return NotImplemented
-    if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
-    scores = query @ key.mT * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        scores = scores.masked_fill(~attn_mask, -math.inf)
-    elif attn_mask is not None:
-        scores = scores + attn_mask
-    return F.dropout(scores.softmax(-1), dropout_p) @ value
+def _scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+    """Attention in calls to torch; ``NotImplemented`` where there is no dropout in it."""
+    dropped = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+    return scaled_dot_product_attention(*args, **kwargs) if dropped else NotImplemented
 
 
 _COMPOSITES: dict[Callable[..., Any], Callable[..., Any]] = {

@@ -10,15 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import InputTypeError, UnsupportedError
-from bayescope.layers.variational import is_variational
-from bayescope.module_copies import initialised
-from bayescope.network.guard import untouched
+from bayescope.errors import UnsupportedError
+from bayescope.network.guard import check_readable, lent, untouched
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.notes import Computing, Notes
 from bayescope.network.pullback import pull_back
 from bayescope.network.recorder import Recorder
 from bayescope.network.sites import Target
+from bayescope.process_state import WhileAnyone
 
 
 @contextmanager
@@ -28,33 +27,22 @@ def reading(module: nn.Module) -> Iterator[None]:
     What has been compiled runs as it was written, so that its calls to torch are seen.
 
     Raises:
-        InputTypeError: if it is no module.
-        InputError: if a lazy layer in it has not seen any rows yet.
-        UnsupportedError: if it, or a module in it, is TorchScript, or draws its weights.
+        BayescopeError: as `check_readable`.
     """
-    if not isinstance(module, nn.Module):
-        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(module).__name__}.")
-    if any(map(is_variational, module.modules())):
-        raise UnsupportedError(
-            "model: expected a network whose weights are numbers, got one with variational layers, whose forward pass "
-            "draws them. Take bs.variational(model, …), with epochs=0 if it is trained already, or the plain network "
-            "at its means, bs.layers.deterministic(model)[0]."
-        )
-    if any(isinstance(submodule, torch.jit.ScriptModule) for submodule in module.modules()):
-        raise UnsupportedError(
-            "model: expected a module whose calls to torch can be seen, got TorchScript. "
-            "Give the Python module that it was made from, with its state_dict."
-        )
-    initialised(module)
-    with eager(), torch.inference_mode(False), untouched(module):
+    draws = lent(module)
+    if draws is None:
+        check_readable(module)
+    with nullcontext() if draws is nullcontext else eager(), torch.inference_mode(False), untouched(module):
         yield
 
 
 def eager() -> AbstractContextManager[None]:
     """What has been compiled runs as it was written."""
     compiled = "torch._dynamo" in sys.modules  # else nothing can have been compiled, and importing it takes seconds
-    stance: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    return stance
+    return _EAGER.inside() if compiled else nullcontext()
+
+
+_EAGER: WhileAnyone[Any] = WhileAnyone(lambda: torch.compiler.set_stance("force_eager"))
 
 
 def forward(

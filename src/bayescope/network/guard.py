@@ -1,13 +1,21 @@
-"""A network is read in eval mode and left as it was found."""
+"""A network is read in eval mode and left as it was found, and threads never run the same module."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+
+from bayescope.errors import InputTypeError, UnsupportedError
+from bayescope.layers.variational import is_variational
+from bayescope.module_copies import initialised, twin
+from bayescope.private_draws import PrivateDraws, PrivateOperations, in_calls
 
 # The modules being read at this moment: what a reading inside a reading finds is the outer one's to restore.
 _guarded: ContextVar[frozenset[int]] = ContextVar("guarded modules", default=frozenset())
@@ -17,12 +25,12 @@ _guarded: ContextVar[frozenset[int]] = ContextVar("guarded modules", default=fro
 def untouched(module: nn.Module) -> Iterator[None]:
     """Puts a module into eval mode for the time of a reading and leaves no trace of it, exceptions included.
 
-    Restored are the training flags of every submodule, the buffers (those written in place and those replaced),
-    the ``grad`` and ``requires_grad`` of every parameter, and torch's random states, on the CPU and on the GPUs that
-    the module lies on. The flags are set one by one: ``module.eval()`` may be overridden to do more than that.
+    Restored are the training flags of every submodule, the buffers, of which the reading gets copies, and the ``grad``
+    and ``requires_grad`` of every parameter. What the module draws comes from generators of its own. The flags are set
+    one by one: ``module.eval()`` may be overridden to do more than that.
 
     Args:
-        module: the network. Entering again for the same module costs nothing.
+        module: the network, which no other thread uses meanwhile. Entering again for the same module costs nothing.
     """
     outer = _guarded.get()
     if id(module) in outer:
@@ -31,13 +39,15 @@ def untouched(module: nn.Module) -> Iterator[None]:
     submodules = list(module.modules())
     training = [submodule.training for submodule in submodules]
     registered = [dict(submodule._buffers) for submodule in submodules]
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    copies = {id(buffer): buffer.clone() for buffer in module.buffers()}
     parameters = [(parameter, parameter.grad, parameter.requires_grad) for parameter in module.parameters()]
     token = _guarded.set(outer | {id(module)})
     try:
-        with torch.random.fork_rng(devices=_gpus(module)):
-            for submodule in submodules:
-                submodule.training = False
+        for submodule, found in zip(submodules, registered, strict=True):
+            submodule.training = False
+            submodule._buffers.update({name: copies.get(id(buffer)) for name, buffer in found.items()})
+        draws = lent(module)
+        with PrivateDraws() if draws is None else in_calls(draws()):
             yield
     finally:
         _guarded.reset(token)
@@ -49,13 +59,103 @@ def untouched(module: nn.Module) -> Iterator[None]:
         for submodule, found in zip(submodules, registered, strict=True):
             submodule._buffers.clear()
             submodule._buffers.update(found)
-        with torch.no_grad():
-            for buffer, content in buffers:
-                if not torch.equal(buffer, content):  # a batch norm writes its statistics without a new version
-                    buffer.copy_(content)
 
 
-def _gpus(module: nn.Module) -> list[int]:
-    """The CUDA devices that hold a part of the module."""
-    held = {tensor.device for tensors in (module.parameters(), module.buffers()) for tensor in tensors}
-    return sorted({device.index for device in held if device.type == "cuda"})
+def check_readable(module: Any) -> None:
+    """Checks that a network is one that can be read.
+
+    Raises:
+        InputTypeError: if it is no module.
+        InputError: if a lazy layer in it has not seen any rows yet.
+        UnsupportedError: if it, or a module in it, is TorchScript, or draws its weights.
+    """
+    if not isinstance(module, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(module).__name__}.")
+    if any(map(is_variational, module.modules())):
+        raise UnsupportedError(
+            "model: expected a network whose weights are numbers, got one with variational layers, whose forward pass "
+            "draws them. Take bs.variational(model, …), with epochs=0 if it is trained already, or the plain network "
+            "at its means, bs.layers.deterministic(model)[0]."
+        )
+    if any(isinstance(submodule, torch.jit.ScriptModule) for submodule in module.modules()):
+        raise UnsupportedError(
+            "model: expected a module whose calls to torch can be seen, got TorchScript. "
+            "Give the Python module that it was made from, with its state_dict."
+        )
+    initialised(module)
+
+
+# Of the copies that queries read, what their calls draw from.
+_LENT: WeakKeyDictionary[nn.Module, Callable[[], AbstractContextManager[Any]]] = WeakKeyDictionary()
+
+
+def lent(module: nn.Module) -> Callable[[], AbstractContextManager[Any]] | None:
+    """What the calls of a copy that a query reads draw from, ``nullcontext`` where all its code is torch's own.
+
+    ``None`` for any other module.
+    """
+    return _LENT.get(module)
+
+
+def _draws_of(module: nn.Module) -> Callable[[], AbstractContextManager[Any]]:
+    parts = list(module.modules())
+    if all(type(part).__module__.startswith("torch.nn.") and not _drawing(part) for part in parts):
+        return nullcontext
+    attention = any(isinstance(part, nn.MultiheadAttention) for part in parts)
+    return PrivateOperations if attention else PrivateDraws
+
+
+def _drawing(part: nn.Module) -> bool:
+    """Whether a layer of torch's may draw in eval mode: it pools at random places, or has hooks of the user's."""
+    hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+    known = all(getattr(hook, "__module__", "").startswith(("torch.", "bayescope.")) for hook in hooks)
+    return not known or isinstance(part, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Twin:
+    """A copy of a module that shares its weights, and what it is a copy of, which it does not keep alive."""
+
+    module: nn.Module
+    pairs: list[tuple[nn.Module, dict[str, Any], dict[str, Any]]]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> _Twin:
+        check_readable(module)
+        made = twin(module)
+        _LENT[made] = _draws_of(made)
+        parts = zip(made.modules(), module.modules(), strict=True)
+        return cls(made, [(part, original._parameters, original._buffers) for part, original in parts])
+
+    def follows(self) -> bool:
+        """Whether it shares the weights that the module has by now; its buffers are then those of now."""
+        for part, weights, buffers in self.pairs:
+            for name, weight in weights.items():
+                if weight is not None and weight.data_ptr() != part._parameters[name].data_ptr():  # type: ignore[union-attr]
+                    return False
+            part._buffers.update(buffers)
+        return True
+
+
+_IDLE: WeakKeyDictionary[nn.Module, list[_Twin]] = WeakKeyDictionary()
+
+
+@contextmanager
+def private(module: nn.Module) -> Iterator[nn.Module]:
+    """A copy of a module that shares its weights, and that nobody else runs meanwhile: what a query reads.
+
+    Copies are kept for the next query; there are as many as queries have been answered at once.
+
+    Args:
+        module: a network that belongs to a posterior: nobody changes it but for its weights and buffers.
+    """
+    idle = _IDLE.setdefault(module, [])
+    try:
+        one = idle.pop()
+    except IndexError:
+        one = _Twin.of(module)
+    if not one.follows():
+        one = _Twin.of(module)
+    yield one.module
+    idle.append(one)  # after an error it may be in any state, and is given up

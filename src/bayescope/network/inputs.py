@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import BayescopeError, InputError, InputTypeError
+from bayescope.private_draws import of_calls
 
 
 def map_tensors(function: Callable[[Tensor], Any], inputs: Any) -> Any:
@@ -151,12 +152,13 @@ def call(module: nn.Module, inputs: Any) -> Tensor:
     Raises:
         InputTypeError: if the module returns neither.
     """
-    if isinstance(inputs, Mapping):
-        output = module(**inputs)
-    elif isinstance(inputs, tuple | list):
-        output = module(*inputs)
-    else:
-        output = module(inputs)
+    with of_calls():
+        if isinstance(inputs, Mapping):
+            output = module(**inputs)
+        elif isinstance(inputs, tuple | list):
+            output = module(*inputs)
+        else:
+            output = module(inputs)
     if isinstance(output, Tensor):
         return output
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, final
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from bayescope.module_copies import module_copy
 from bayescope.network.differentiable import DifferentiableNetwork
 from bayescope.network.draws import ROWS, outputs_at
 from bayescope.network.forward import owned, reading
+from bayescope.network.guard import private
 from bayescope.network.inputs import call, count_rows, described, explained, placed, require_rows, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.pairs import map_arrays
@@ -30,8 +31,26 @@ from bayescope.tape.tape import row_blocks
 # Rows that a module is traced on where it has not been before.
 TRACED_ROWS = 8
 
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
 
-@stored("network_model", without=("network", "recordings"))
+
+def _privately(
+    question: Callable[Concatenate[NetworkModel, _Arguments], _Answer],
+) -> Callable[Concatenate[NetworkModel, _Arguments], _Answer]:
+    """Lets a question be answered by a copy of the module that no other thread runs meanwhile."""
+
+    @wraps(question)
+    def answer(model: NetworkModel, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
+        if model.private:
+            return question(model, *arguments, **options)
+        with private(model.module) as module:
+            return question(model.over(module), *arguments, **options)
+
+    return answer
+
+
+@stored("network_model", without=("network", "recordings", "private"))
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkModel:
@@ -47,6 +66,7 @@ class NetworkModel:
         network: how the module is read where J is asked for; ``None`` where it has not been found out. It then is when
             J is first asked for, on those inputs, and again for rows of another shape.
         recordings: of an opened model, the network run on its inputs; else ``None``.
+        private: whether the module is a thread's own, which may be written to while a question is answered.
     """
 
     module: nn.Module
@@ -54,6 +74,7 @@ class NetworkModel:
     outputs: int
     network: Network | None = None
     recordings: Sequence[Recording] | None = None
+    private: bool = False
 
     @classmethod
     def of(cls, network: Network, inputs: Any) -> NetworkModel:
@@ -98,6 +119,13 @@ class NetworkModel:
         """The network as it was traced last, by the shapes of the rows."""
         return {}
 
+    def over(self, module: nn.Module) -> NetworkModel:
+        """The same model over a copy of its module that is a thread's own."""
+        network = None if self.network is None else replace(self.network, module=module)
+        model = replace(self, module=module, network=network, private=True)
+        vars(model).update(flat=self.flat, _found=self._found)  # what has been found out holds for the copy
+        return model
+
     def at(self, theta: Tensor) -> NetworkModel:
         """The model whose module has other weights, shape (P,); itself where they are its own."""
         if self._is_own(theta):
@@ -118,6 +146,7 @@ class NetworkModel:
         """
         return require_rows(placed(map_arrays(x), self.module))
 
+    @_privately
     def forward(self, x: Any, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P).
 
@@ -134,6 +163,7 @@ class NetworkModel:
             f = outputs_at(self.module, self.weights, x, theta.reshape(-1, self.dim), copy=self._copied)
         return self._checked(f.reshape(*theta.shape[:-1], *f.shape[1:]), x, theta.ndim - 1)
 
+    @_privately
     def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64.
 
@@ -149,6 +179,7 @@ class NetworkModel:
             return self._checked(f, x, 1)
         return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
+    @_privately
     def covariance(
         self,
         x: Any,
@@ -164,6 +195,7 @@ class NetworkModel:
         with torch.no_grad():
             return self._traced(x, theta).latent_covariance(x, precision, classes, self._recordings(theta), places)
 
+    @_privately
     def variance(
         self,
         x: Any,
@@ -176,11 +208,13 @@ class NetworkModel:
         with torch.no_grad():
             return self._traced(x, theta).latent_variance(x, precision, classes, self._recordings(theta), places)
 
+    @_privately
     def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         with torch.no_grad():
             return self._traced(x, theta).jacobian_product(x, v)
 
+    @_privately
     def is_last_layer(self, x: Any, theta: Tensor) -> bool:
         """Whether the random weights are those of one linear layer or convolution whose output is f."""
         return self._traced(x, theta).head
@@ -192,8 +226,8 @@ class NetworkModel:
         """
         if self.network is None or not self.network.head or not self._is_own(theta):
             return self
-        with torch.no_grad():
-            return replace(self, recordings=self.network.recordings(x))
+        with torch.no_grad(), private(self.module) as module:
+            return replace(self, recordings=replace(self.network, module=module).recordings(x))
 
     def _recordings(self, theta: Tensor) -> Sequence[Recording] | None:
         """Those of an opened model, where it is asked about the weights that it was opened at."""
@@ -232,11 +266,13 @@ class NetworkModel:
         if moved.network is not None:
             return moved.network
         shapes = tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors(x))
-        if shapes not in moved._found:
-            moved._found.clear()  # one at a time: lengths of texts may be many
+        found = moved._found.get(shapes)
+        if found is None:
             few = owned(take_rows(x, slice(0, TRACED_ROWS)), copy=True)
-            moved._found[shapes] = Network.trace(moved.module, few, self.weights)
-        return moved._found[shapes]
+            found = Network.trace(moved.module, few, self.weights)
+            moved._found.clear()  # one at a time: lengths of texts may be many
+            moved._found[shapes] = found
+        return replace(found, module=moved.module)
 
     def _is_own(self, theta: Tensor) -> bool:
         """Whether θ is the module's, up to the rounding of its parameters."""

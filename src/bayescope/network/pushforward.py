@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayescope.network.draws import blocks, parameters_and_constants, together, widest
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call, take_rows
-from bayescope.network.substitution import Substituted
+from bayescope.network.rewrites.attention import multi_head_attention, scaled_dot_product_attention
+from bayescope.network.substitution import Rewrites, Substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.tape import row_blocks
+
+# Of the ways to compute attention, the plain one alone has a forward-mode derivative.
+_REWRITES: Rewrites = {
+    F.multi_head_attention_forward: multi_head_attention,
+    F.scaled_dot_product_attention: scaled_dot_product_attention,
+}
 
 
 def push_forward(module: nn.Module, weights: Weights, x: Any, v: Tensor, *, copy: bool) -> Tensor:
@@ -40,17 +46,14 @@ def push_forward(module: nn.Module, weights: Weights, x: Any, v: Tensor, *, copy
 
     def moved(rows: Any, chosen: slice) -> Tensor:
         def f(*values: Tensor) -> Tensor:
-            with Substituted(module, parameters, [*values, *constants]):
+            with Substituted(module, parameters, [*values, *constants], _REWRITES):
                 return call(module, owned(rows, copy=copy))
 
         def along(*way: Tensor) -> Tensor:
             return torch.func.jvp(f, own, way)[1]
 
         tangents = [ways[name][chosen].to(value) for name, value in zip(weights.names, own, strict=True)]
-        # Of the ways to compute attention, the plain one alone has a forward-mode derivative.
-        with vectorising(), sdpa_kernel(SDPBackend.MATH):
-            # The first jvp of a process has torch compile its own rules, by what it has since deprecated.
-            warnings.filterwarnings("ignore", message=".*torch.jit.script.* is deprecated", category=DeprecationWarning)
+        with vectorising():
             return torch.func.vmap(along)(*tangents).to(torch.float64)
 
     wide = widest(module, owned(take_rows(x, slice(0, 1)), copy=True))

@@ -8,22 +8,12 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bayescope.network.dropout_calls import Call, dropout_call
+from bayescope.private_draws import RANDOM
 from bayescope.row_noise import Cut, OwnRandomState, drawing_for, unsettled
-
-# Calls that draw beside those of dropout, which may have rows on any axis, or on none.
-_RANDOM = frozenset({
-    torch.bernoulli, torch.binomial, torch.multinomial, torch.normal, torch.poisson, torch.rand, torch.rand_like,
-    torch.randint, torch.randint_like, torch.randn, torch.randn_like, torch.randperm, Tensor.bernoulli,
-    Tensor.bernoulli_, Tensor.cauchy_, Tensor.exponential_, Tensor.geometric_, Tensor.log_normal_, Tensor.multinomial,
-    Tensor.normal_, Tensor.random_, Tensor.uniform_, F.gumbel_softmax, F.fractional_max_pool2d,
-    F.fractional_max_pool3d, F.multi_head_attention_forward, F.scaled_dot_product_attention, torch.lstm, torch.gru,
-    torch.rnn_tanh, torch.rnn_relu, torch.native_dropout, F.rrelu, torch.rrelu, torch.rrelu_,
-})  # fmt: skip
 
 
 @final
@@ -36,7 +26,7 @@ class DrawnByRow(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        random = func in _RANDOM
+        random = func in RANDOM
         found = None if random else dropout_call(func, args, kwargs)
         drawing = unsettled() if random or found is not None else None
         if drawing is None:

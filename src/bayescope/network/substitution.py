@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
@@ -15,8 +14,6 @@ from torch.utils._pytree import tree_map
 from bayescope.recomputation import OwnWeights
 
 Rewrites = Mapping[Callable[..., Any], Callable[..., Any]]
-# Held while layers hold other tensors: another thread that reads the same layers waits until they have their own back.
-LAYERS = threading.RLock()
 
 
 @final
@@ -83,21 +80,20 @@ class Substituted(TorchFunctionMode):
 
 @contextmanager
 def held_by_layers(module: nn.Module, values: Mapping[int, Any]) -> Iterator[None]:
-    """Has the layers of a network hold tensors in the place of parameters, for one thread at a time.
+    """Has the layers of a network hold tensors in the place of parameters.
 
     Args:
-        module: the network.
+        module: the network, which no other thread uses meanwhile.
         values: by the id of a parameter; what is no tensor leaves it in its place.
     """
     tensors = {key: value for key, value in values.items() if isinstance(value, Tensor)}
-    with LAYERS:
-        before: list[tuple[dict[str, Any], dict[str, Any]]] = [
-            (layer._parameters, dict(layer._parameters)) for layer in module.modules()
-        ]
-        try:
-            for held, found in before:
-                held.update({name: tensors[id(p)] for name, p in found.items() if id(p) in tensors})
-            yield
-        finally:
-            for held, found in before:
-                held.update(found)
+    before: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (layer._parameters, dict(layer._parameters)) for layer in module.modules()
+    ]
+    try:
+        for held, found in before:
+            held.update({name: tensors[id(p)] for name, p in found.items() if id(p) in tensors})
+        yield
+    finally:
+        for held, found in before:
+            held.update(found)

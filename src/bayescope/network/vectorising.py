@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from bayescope.process_state import ignoring
+
+# An operation without a batching rule is looped over, exact and nobody's to mend; the first forward-mode derivative of
+# a process has torch compile rules of its own, by what it has since deprecated.
+_IGNORED = (
+    ignoring("There is a performance drop", UserWarning),
+    ignoring(".*torch.jit.script.* is deprecated", DeprecationWarning),
+)
 
 
 @contextmanager
 def vectorising() -> Iterator[None]:
-    """Around ``torch.func.vmap``: an operation without a batching rule is looped over, exact and nobody's to mend."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+    """Around ``torch.func.vmap``: its warnings about itself are not for our callers."""
+    with _IGNORED[0].inside(), _IGNORED[1].inside():
         yield

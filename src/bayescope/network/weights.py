@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
-from bayescope.network.substitution import LAYERS
 from bayescope.storage import stored
 
 
@@ -171,8 +170,7 @@ class Weights:
 
     def parameters(self, module: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters of a module with at least one random entry, by name."""
-        with LAYERS:
-            return {name: module.get_parameter(name) for name in self.names}
+        return {name: module.get_parameter(name) for name in self.names}
 
     def flat(self, module: nn.Module) -> Tensor:
         """The module's present random weights, shape (P,), detached."""
@@ -204,8 +202,7 @@ class Weights:
             if name in self.masks:
                 fixed = values.new_zeros(shape.numel())
                 if module is not None:
-                    with LAYERS:
-                        fixed = module.get_parameter(name).detach().flatten().to(values)
+                    fixed = module.get_parameter(name).detach().flatten().to(values)
                 whole = fixed.expand(*values.shape[:-1], -1)
                 values = whole.index_copy(values.ndim - 1, self._kept(name, values.device), values)
             result[name] = values.reshape((*vector.shape[:-1], *shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, final
 
 import narwhals.stable.v2 as nw
@@ -10,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bayescope.errors import InputError, InputTypeError
+from bayescope.process_state import ignoring
 from bayescope.tables.cells import DATES, column_of_cells, numeric_column
 from bayescope.tables.columns import Column
 
@@ -78,8 +78,7 @@ def frame_of(table: str, X: Any) -> nw.DataFrame[Any] | None:
 
 def _interchanged(X: Any) -> pd.DataFrame:
     """What speaks the interchange protocol, as pandas: the way that works without a further package."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pandas asks library authors to leave a protocol that frames still speak
+    with ignoring("", Warning).inside():  # pandas asks library authors to leave a protocol that frames still speak
         return pd.api.interchange.from_dataframe(X)
 
 

@@ -121,7 +121,7 @@ class Training:
         """Other rows, in an order that draws nothing from the generators of these."""
         if isinstance(data, Dataset) and present().count == 1:
             data = DataLoader(data, batch_size=HELD_OUT, generator=torch.Generator())
-        with reading(self.module):  # what a loader draws for itself is put back
+        with reading(self.module):  # a loader draws nothing from the generators of the training
             return Minibatches(data, self.module, self.settings.likelihood, HELD_OUT, torch.Generator())
 
     def run(

@@ -77,6 +77,32 @@ def multi_head_attention(
     return output.squeeze(1), None if attention is None else attention.squeeze(0)
 
 
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As ``torch.nn.functional.scaled_dot_product_attention``: softmax(q kᵀ/√E + mask), dropped, times v."""
+    if enable_gqa:
+        groups = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(groups, -3), value.repeat_interleave(groups, -3)
+    scores = query @ key.mT * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    attention = scores.softmax(-1)
+    return (F.dropout(attention, dropout_p) if dropout_p else attention) @ value
+
+
 def _packed_projection(query: Tensor, key: Tensor, value: Tensor, weight: Any, bias: Any) -> tuple[Tensor, ...]:
     """One linear map for each distinct input: where two are the same, their parts of the matrix stay together."""
     width = query.shape[-1]
