@@ -81,9 +81,10 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
             ``{"structure": "full"}`` or ``{"temperature": 0.1}`` of `laplace`.
         random_state: of the first weights, the order of the rows and all draws: an int for the same model at every fit.
         progress: whether to draw a bar while training, where a person can see it.
-        checkpoint: a file that trainings are saved to and that an interrupted fit, called again, goes on from; where
-            the posterior has a training of its own, that before it is saved beside it under the name with "-prior"; the
-            search for prior precisions under names with "-search-1" and "-search-2".
+        checkpoint: a file that trainings are saved to. An interrupted fit that is called again with the same data and
+            parameters, an int for ``random_state`` among them, goes on from it; others are refused. A training before
+            the posterior's own is saved beside it, under the name with "-prior", and the search for prior precisions
+            under names with "-search-1" and "-search-2".
 
     Attributes:
         classes_: the labels, sorted; of several labels a row, their names or 0…C−1.
@@ -270,9 +271,10 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
             ``{"structure": "full"}`` of `laplace`.
         random_state: of the first weights, the order of the rows and all draws: an int for the same model at every fit.
         progress: whether to draw a bar while training, where a person can see it.
-        checkpoint: a file that trainings are saved to and that an interrupted fit, called again, goes on from; where
-            the posterior has a training of its own, that before it is saved beside it under the name with "-prior"; the
-            search for prior precisions under names with "-search-1" and "-search-2".
+        checkpoint: a file that trainings are saved to. An interrupted fit that is called again with the same data and
+            parameters, an int for ``random_state`` among them, goes on from it; others are refused. A training before
+            the posterior's own is saved beside it, under the name with "-prior", and the search for prior precisions
+            under names with "-search-1" and "-search-2".
 
     Attributes:
         posterior_: over the weights; it reads the tables that the estimator reads.
