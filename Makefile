@@ -7,11 +7,12 @@ BIN := .venv/bin
 BENCH := .venv-bench/bin
 LOWEST := .venv-lowest/bin
 NAMES ?=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-arithmetic test-lowest lint types layers docs format bench bench-quick bench-check bench-env clean
+.PHONY: help demo test test-arithmetic test-lowest lint types layers docs audit lock format bench bench-quick bench-check bench-env clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,7 +22,7 @@ demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, 
 	@echo "The table and the pictures lie in demo/results"
 
 # Bytecode is kept, whatever the shell says: each process that a test starts would compile the package anew.
-test: lint layers .venv/.installed-docs  ## everything that has to pass: lint, types, layers, the site, tests and doctests
+test: lint layers audit  ## everything that has to pass: lint, types, layers, dependencies, the site, tests and doctests
 	@$(MAKE) --no-print-directory types & types=$$!; $(MAKE) --no-print-directory docs; docs=$$?; \
 	  wait $$types && exit $$docs  # each of them keeps one core busy
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \
@@ -55,10 +56,16 @@ types: .venv/.installed-dev  ## mypy on the sources
 layers: .venv/.installed-dev  ## import-linter: imports run strictly downward
 	$(BIN)/lint-imports --no-logo
 
-docs: .venv/.installed-docs  ## the documentation site, in site/; pictures that are missing are drawn
+docs: .venv/.installed-dev  ## the documentation site, in site/; pictures that are missing are drawn
 	$(BIN)/python docs/_site/pictures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Open site/index.html"
+
+audit: .venv/.installed-dev  ## dependencies: declared, locked, licensed, unchanged since they were installed; without a network
+	$(BIN)/python .ci/audit.py
+
+lock: | .venv/bin/python  ## write lock.txt, the files that CI installs, from pyproject.toml and constraints.txt
+	$(BIN)/python .ci/lock.py
 
 format: .venv/.installed-dev  ## let ruff mend what it can
 	$(BIN)/ruff check --fix --quiet
@@ -90,10 +97,28 @@ demo/breast_cancer.csv: examples/breast_cancer_table.py | .venv/.installed-nuts
 	echo "bayescope needs Python 3.11 or newer; none of these is one: $(PYTHON). Name yours: make PYTHON=/path/to/python" >&2; \
 	exit 1
 
+# All that the checks need, from files whose digests stand in lock.txt. Those of PyPI never change: another digest there
+# ends in an error. torch's CPU build is no file of PyPI and may be built anew: with another digest it is installed all
+# the same, and said to be unverified. So is everything on another Python or platform than the lock's.
+.venv/.installed-dev: pyproject.toml constraints.txt lock.txt .ci/lock.py | .venv/bin/python
+	@echo "Installing bayescope[dev] into .venv (the first time takes minutes)"
+	@if $(BIN)/python .ci/lock.py fits; then \
+	  grep -v '^torch==' lock.txt > .venv/lock.txt && grep '^torch==' lock.txt > .venv/lock-torch.txt && \
+	  $(PIP) --no-deps --require-hashes --only-binary :all: --requirement .venv/lock.txt && \
+	  { $(PIP) --no-deps --require-hashes --requirement .venv/lock-torch.txt || { \
+	    echo "NOT VERIFIED: torch. Its CPU build in lock.txt is not to be had here, or its file is another one." >&2; \
+	    $(PIP) --constraint constraints.txt torch; }; } && \
+	  $(PIP) --no-deps --no-build-isolation --editable . && $(BIN)/python -m pip check; \
+	else \
+	  echo "NOT VERIFIED: lock.txt is for another Python or platform. Versions are pinned, digests are not compared." >&2; \
+	  $(PIP) --constraint constraints.txt --editable '.[dev]'; \
+	fi
+	@touch $@
+
 # One stamp per extra, so that an edit of either file installs again.
 .venv/.installed-%: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing bayescope[$*] into .venv (the first time takes minutes)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$*]'
+	@$(PIP) --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
 .venv-lowest/.installed: pyproject.toml constraints.txt tests/lowest.py | .venv-lowest/bin/python
