@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
+from bayescope.curvature import memory
 from bayescope.errors import InputError, MemoryBudgetError, UnsupportedError
 from bayescope.likelihoods import Categorical
 from bayescope.models import among_pairs
@@ -315,8 +316,9 @@ def test_another_likelihood_is_refused() -> None:
 def test_covariances_that_do_not_fit_are_refused_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     q = laplace(weights="last_layer")
     monkeypatch.setattr(gaussian_module, "COVARIANCE_BYTES", 10)
-    monkeypatch.setattr(gaussian_module, "free_memory", lambda _: 8_000)
-    with pytest.raises(MemoryBudgetError, match=r"6 rows of 12 outputs.*take about 27.6 kB.*integral='mackay'"):
+    monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 8_000)
+    with pytest.raises(MemoryBudgetError, match=r"6 rows of 12 outputs.*would take about 27.6 kB.*integral='mackay'"):
         q.predict(NEW)
     with pytest.raises(InputError):
         q.predict(NEW[:0])

@@ -81,7 +81,7 @@ def requests(folder: Path) -> dict[str, Callable[[], Any]]:
         "linear, 48,000 labels on disk": lambda: bs.BayesianLinearRegression().fit(labelled(frame=False), "y"),
         "network, 48,000 labels": lambda: network().fit(labelled(), "y"),
         "network, 48,000 labels on disk": lambda: network().fit(labelled(frame=False), "y"),
-        "additive, 48,000 levels": lambda: bs.NeuralAdditiveRegressor(epochs=1).fit(labelled(), "y"),
+        "additive, 48,000 levels": lambda: bs.NeuralAdditiveRegressor().fit(labelled(), "y"),
     }
     for posterior in ("map", "laplace", "ep", "variational", "mean_field", "nuts", "metropolis"):
         asked[f"logistic, 6,000 columns, {posterior}"] = lambda each=posterior: wide(each, MIDDLE, MIDDLE + 100)
@@ -150,11 +150,11 @@ def commands(folder: Path) -> dict[str, tuple[Callable[[Path], object], list[str
 
 def came_of(attack: Callable[[], Any]) -> tuple[str, str]:
     """How a call in Python ended, and what it said."""
-    from bayescope.errors import BayescopeError
+    from bayescope.errors import MemoryBudgetError
 
     try:
         attack()
-    except BayescopeError as error:
+    except MemoryBudgetError as error:
         return "refused", str(error)
     except BaseException as error:  # noqa: BLE001  also what other libraries raise
         return "wrong", f"{type(error).__name__}: {error}"

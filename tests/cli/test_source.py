@@ -45,7 +45,7 @@ def table(path: Path, rows: int) -> Path:
 
 def blocks_before_refusal(opened: Source) -> int:
     seen: list[int] = []
-    with pytest.raises(MemoryBudgetError, match=r"with 2 columns, takes about .* Fit it with --stream"):
+    with pytest.raises(MemoryBudgetError, match=r"with 2 columns, would take about .* Fit it with --stream"):
         seen.extend(block.rows for block in all_blocks(opened, opened.header))
     return len(seen)
 
@@ -109,7 +109,7 @@ def test_a_pipe_that_does_not_end_is_refused(tmp_path: Path, limit: pytest.Monke
     limit.setattr(opening, "PIECE", 4096)
     pipe = tmp_path / "pipe.csv"
     thread = endless(pipe, b"a,y\n" + b"1,2\n" * 1000, 10**8)
-    with pytest.raises(MemoryBudgetError, match=r"of which more than \d\S* kB have come, takes about"):
+    with pytest.raises(MemoryBudgetError, match=r"of which more than \d\S* kB have come, would take about"):
         open_source(pipe, again=True)
     thread.join(20)
     assert not thread.is_alive()

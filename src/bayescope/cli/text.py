@@ -306,14 +306,8 @@ class TextBlock:
         parsed = [name for name, found in types.items() if found in NUMBERS and kinds[name] == "numeric"]
         numbers = (frame if len(parsed) == len(types) else frame[parsed]).to_numpy(np.float64)
         known = dict(zip(parsed, numbers.T, strict=True)) if np.isfinite(numbers[~np.isnan(numbers)]).all() else {}
-        return {
-            name: known[name]
-            if name in known
-            else labels(frame[name])
-            if kind == "labels"
-            else self._numbers(name, frame[name])
-            for name, kind in kinds.items()
-        }
+        read = {"labels": labels, "numeric": self._numbers}
+        return {name: known[name] if name in known else read[kind](frame[name]) for name, kind in kinds.items()}
 
     def copied(self, names: Sequence[str]) -> pd.DataFrame:
         """Columns as text, cell by cell as they stand."""
@@ -361,9 +355,9 @@ class TextBlock:
             self.__dict__["_plain"] = list(names), frame
         return frame
 
-    def _numbers(self, name: str, column: pd.Series) -> np.ndarray:
+    def _numbers(self, column: pd.Series) -> np.ndarray:
         """The cells of a column as float64, if they are finite numbers or missing."""
-        strange = _no_number(column)
+        name, strange = str(column.name), _no_number(column)
         if strange.any():
             row = int(np.argmax(strange))
             raise InputError(

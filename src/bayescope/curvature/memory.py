@@ -30,6 +30,7 @@ UNCHECKED_BYTES = 2**24
 _RAN_OUT = "can't allocate memory"
 # Draws are there in pieces, and joined.
 DRAW_COPIES = 2
+_CPU = torch.device("cpu")
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -49,20 +50,27 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int:
     return max(0, min([_available(root), *_left_of_groups(root), *_left_of_process(root)]))
 
 
-def require_memory(needed: int, purpose: str, advice: str) -> None:
+def require_memory(
+    needed: int, purpose: str, advice: str, *, budget: int | None = None, device: torch.device = _CPU
+) -> None:
     """Refuses what memory does not hold, before it is made.
 
     Args:
         needed: bytes.
         purpose: what takes them, such as "a matrix of so many numbers".
         advice: what to do instead.
+        budget: the most bytes that may be taken; what is free by default.
+        device: that they are taken on.
 
     Raises:
-        MemoryBudgetError: if they are more than what is free, and more than `UNCHECKED_BYTES`.
+        MemoryBudgetError: if they are more than the budget, or more than what is free and than `UNCHECKED_BYTES`.
     """
-    if needed > UNCHECKED_BYTES and needed > (free := free_memory(torch.device("cpu"))):
+    if needed <= (UNCHECKED_BYTES if budget is None else budget):
+        return
+    most = free_memory(device) if budget is None else budget
+    if needed > most:
         raise MemoryBudgetError(
-            f"memory: expected at most {readable(free)}, but {purpose} takes about {readable(needed)}. {advice}"
+            f"memory: expected at most {readable(most)}, but {purpose} would take about {readable(needed)}. {advice}"
         )
 
 
@@ -76,7 +84,7 @@ def refuse_ran_out(error: BaseException) -> None:
         return
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _RAN_OUT in str(error)):
         raise MemoryBudgetError(
-            f"memory: expected enough for this, but it ran out with {readable(free_memory(torch.device('cpu')))} left: "
+            f"memory: expected enough for this, but it ran out with {readable(free_memory(_CPU))} left: "
             f"{' '.join(str(error).split()) or type(error).__name__}. Take fewer rows, columns or draws."
         ) from error
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bayescope.curvature.kinds import Observations
-from bayescope.curvature.memory import readable
+from bayescope.curvature.memory import require_memory
 from bayescope.curvature.passes import DIFFERS, Passes
-from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.errors import InputError
 from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, Held, Read, Rows, pieces_of
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
@@ -66,12 +66,12 @@ class TrainingData:
             HELD_BYTES + BLOCK_BYTES, FLOAT64 * side * self.network.dim
         )
         needed += 2 * min(OUTER_BYTES, FLOAT64 * side * self.network.dim)
-        if needed > self.budget:
-            raise MemoryBudgetError(
-                f"memory: expected at most {readable(self.budget)}, but the kernel between {rows:,} rows of data with "
-                f"{self.cotangents:,} cotangents each takes about {readable(needed)}. Take approximation='subset', "
-                "'nystrom' or 'inducing' with fewer points=, or raise memory=."
-            )
+        require_memory(
+            needed,
+            f"the kernel between {rows:,} rows of data with {self.cotangents:,} cotangents each",
+            "Take approximation='subset', 'nystrom' or 'inducing' with fewer points=, or raise memory=.",
+            budget=self.budget,
+        )
 
     def of(self, chosen: Tensor | None = None) -> Rows:
         """The rows U of all the data, or of those at some places in their order.

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature import plan
-from bayescope.curvature.memory import readable
+from bayescope.curvature.memory import require_memory
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import Plan
 from bayescope.curvature.structures import Products
-from bayescope.errors import InputError, MemoryBudgetError, UnsupportedError
+from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.conjugate_gradients import Solution, block_conjugate_gradients
 from bayescope.laplace.distance import TRAIN, Distance
 from bayescope.laplace.fit import LaplaceFit
@@ -209,11 +209,12 @@ def _plan(options: LaplaceOptions, module: nn.Module, data: Any, count: int) -> 
         batch_size=options.batch_size,
     )  # fmt: skip
     needed = BLOCKS * FLOAT64 * count * planned.weights + planned.reading_bytes
-    if needed > planned.budget:
-        raise MemoryBudgetError(
-            f"memory: expected at most {readable(planned.budget)}, but {2 * count} draws of {planned.weights:,} "
-            f"weights take about {readable(needed)} while they are solved for. Ask for fewer samples, or raise memory=."
-        )
+    require_memory(
+        needed,
+        f"solving for {2 * count} draws of {planned.weights:,} weights",
+        "Ask for fewer samples, or raise memory=.",
+        budget=planned.budget,
+    )
     return planned
 
 

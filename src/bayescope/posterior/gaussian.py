@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import draw_count, free_memory, readable, require_memory
-from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.curvature.memory import draw_count, require_memory
+from bayescope.errors import InputError
 from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import LinearizedModel, Model
@@ -121,7 +121,14 @@ class GaussianPosterior(Posterior):
             variance = function.variance(x, self.location, self.precision).flatten(0, -2)
             check_sizes("variances", variance, limit=FARTHEST**2)
             return Answer(MarginalLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
-        _require_room(mean)
+        rows, outputs = mean.shape
+        require_memory(
+            COVARIANCES * 8 * rows * outputs**2,
+            f"the covariances of {rows:,} rows of {outputs:,} outputs, and the integral over them,",
+            "Take integral='mackay', which needs variances alone, top= for the most probable classes, or fewer rows at "
+            "once.",
+            device=mean.device,
+        )
         cov = function.covariance(x, self.location, self.precision).flatten(0, -3)
         check_sizes("variances", cov, limit=FARTHEST**2)
         return Answer(*_integrated(GaussianLatent(mean, cov, integral), options), shape)
@@ -197,16 +204,3 @@ def _integrated(latent: GaussianLatent, options: Options) -> tuple[GaussianLaten
         return latent, f"linearized, {latent.integral} integral"
     samples = options.samples or DEFAULT_SAMPLES
     return latent.with_draws(samples, options.generator), f"linearized, monte_carlo with {samples} draws"
-
-
-def _require_room(mean: Tensor) -> None:
-    """Refuses covariances of all outputs (N, C) that memory does not hold, before they are computed."""
-    rows, outputs = mean.shape
-    needed = COVARIANCES * 8 * rows * outputs**2
-    if needed <= COVARIANCE_BYTES or needed <= (free := free_memory(mean.device)):
-        return
-    raise MemoryBudgetError(
-        f"predict: expected at most {readable(free)}, but the covariances of {rows:,} rows of {outputs:,} outputs, and "
-        f"the integral over them, take about {readable(needed)}. Take integral='mackay', which needs variances alone, "
-        "top= for the most probable classes, or fewer rows at once."
-    )
