@@ -275,7 +275,8 @@ class Processes:
         if self.count == 1:
             yield
             return
-        _step.set(name)
+        if name != "data":  # whose form is compared in the middle of a function
+            _step.set(name)
         error, forms = None, {key: form(key, value) for key, value in options.items() if key not in OWN}
         try:
             yield

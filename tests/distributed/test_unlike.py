@@ -16,6 +16,7 @@ from torch import Tensor, distributed, nn
 import bayescope as bs
 from bayescope import processes
 from bayescope.errors import BayescopeError, BayescopeWarning
+from bayescope.processes import present
 from tests.distributed.ranks import run
 
 SEED = 5
@@ -130,6 +131,8 @@ def unlike() -> dict[str, str]:
     placed = written(lambda x: x + torch.zeros(6, device="cpu"), lambda x: x + torch.zeros(6, device="cpu:0"))
     said["devices of what is made"] = message(laplace, placed(rank))
     said["alike"] = message(laplace, same(rank))
+    with patch.object(distributed.group.WORLD.__class__, "allreduce", side_effect=RuntimeError("[a.cc:1] no answer")):
+        said["step"] = message(present().sum_numbers, 1.0)
     return said
 
 
@@ -162,6 +165,10 @@ def test_rows_with_other_columns_end_all_ranks(ranks: list[dict[str, str]]) -> N
     first, second = (rank["columns"] for rank in ranks)
     assert first == second
     assert "rank 1 failed with InputError: model: the network could not be run" in first
+
+
+def test_a_step_that_fails_is_named_by_the_function(ranks: list[dict[str, str]]) -> None:
+    assert all("in a sum of fit_curvature within 300 s, got: no answer. Another" in rank["step"] for rank in ranks)
 
 
 @pytest.mark.parametrize("name", ["alike", "devices moved to", "devices of what is made"])
