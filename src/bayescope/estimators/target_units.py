@@ -14,6 +14,7 @@ from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.layers.rescaled import Rescaled
 from bayescope.likelihoods import Gaussian
+from bayescope.tables.encoding import FARTHEST
 from bayescope.tables.scaling import Standard
 
 
@@ -32,7 +33,17 @@ class Units:
 
     @classmethod
     def of(cls, targets: np.ndarray, weights: np.ndarray) -> Units:
-        """From targets (N, D) and how often each row counts, (N,)."""
+        """From targets (N, D) and how often each row counts, (N,).
+
+        Raises:
+            InputError: if the square of a target leaves floating point.
+        """
+        largest = float(np.abs(targets).max(initial=0.0))
+        if largest > FARTHEST:
+            raise InputError(
+                f"y: expected numbers whose squares are floats, got one of {largest:.3g} in size. Divide y by a "
+                "constant."
+            )
         each = [Standard.fit(column, weights) for column in targets.T]
         return cls(np.array([one.mean for one in each]), np.array([one.scale for one in each]))
 
