@@ -191,9 +191,9 @@ class TestNetworks:
     def test_a_fit_with_another_option_is_not_carried_on(self, table, tmp_path, monkeypatch):
         """Whichever training it was stopped in, and of whatever the option makes a difference to."""
         whole, cut = tmp_path / "whole.bayes", tmp_path / "cut.bayes"
-        given = [*self.GIVEN, "--posterior", "map", "--seed", "2"]
+        given = [*self.GIVEN[:-1], "epochs=5", "--prior-precision", "1", "--posterior", "map", "--seed", "2"]
         assert run("fit", table, *given, "--out", whole).exit_code == 0
-        self._interrupt(monkeypatch, after=5)
+        self._interrupt(monkeypatch, after=3)
         assert run("fit", table, *given, "--out", cut).exit_code == 130
         monkeypatch.undo()
         left = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -216,16 +216,17 @@ class TestNetworks:
 
     def test_a_second_fit_to_the_same_file_is_refused(self, table, tmp_path, monkeypatch):
         out, told = tmp_path / "m.bayes", []
+        given = [*self.GIVEN[:-1], "epochs=2", "--prior-precision", "1", "--posterior", "map"]
         fit = fitting._fit
 
         def twice(*arguments):
             if not told:
                 told.append(None)
-                told[0] = run("fit", table, *self.GIVEN, "--seed", "5", "--out", out)
+                told[0] = run("fit", table, *given, "--seed", "5", "--out", out)
             return fit(*arguments)
 
         monkeypatch.setattr(fitting, "_fit", twice)
-        assert run("fit", table, *self.GIVEN, "--test-size", "0", "--out", out).exit_code == 0
+        assert run("fit", table, *given, "--test-size", "0", "--out", out).exit_code == 0
         assert refused(told[0], "--out: expected a file that no other process writes", "Wait until it ends")
         assert [path.name for path in tmp_path.iterdir()] == ["m.bayes"]
 
