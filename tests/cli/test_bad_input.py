@@ -46,7 +46,7 @@ COMMANDS = {
     "fit: no file": ([*FIT[:1], "{out}.csv", *FIT[2:]], None, "expected a file, got nothing there"),
     "fit: folder": ([*FIT[:1], "{folder}", *FIT[2:]], None, "expected a directory with .parquet"),
     "fit: spreadsheet": (["fit", "{bad}", *FIT[2:]], ("t.xlsx", b"PK\x03\x04"), "ends in .csv, .tsv, .csv.gz"),
-    "fit: no parquet": (["fit", "{bad}", *FIT[2:]], ("t.parquet", CSV), "expected a Parquet file"),
+    "fit: no parquet": (["fit", "{bad}", *FIT[2:]], ("t.parquet", CSV), "expected a table that can be read"),
     "fit: cut gzip": (["fit", "{bad}", *FIT[2:]], ("t.csv.gz", b"\x1f\x8b\x08"), "can be read to its end"),
     "fit: no gzip": (["fit", "{bad}", *FIT[2:]], ("t.csv.gz", CSV), "can be read to its end"),
     "fit: unknown target": ([*FIT, "--target", "stat"], None, "Did you mean 'state'?"),

@@ -1,12 +1,14 @@
 """`bayescope info`: what a file says of itself, without its tensors."""
 
+import copy
 import json
 
 import numpy as np
 import pandas as pd
 
 import bayescope as bs
-from tests.cli.tables import mixed, run
+from tests.cli.tables import mixed, refused, run
+from tests.storage.mutants import framed, parts, places
 
 
 def test_people_are_told_what_was_fitted_and_which_columns_it_takes(classes):
@@ -55,3 +57,24 @@ def test_brackets_in_names_are_no_markup(tmp_path):
     shown = run("info", model).stdout
     assert "dose [mg]" in shown
     assert "y [/bold]" in shown
+
+
+STRANGE = [None, True, -1, 1.5, 10**400, "", "x", "\x1b[2J", "\ud800", [], {}, [[]], [1, 2], {"a": 1}, [None] * 50]
+
+
+def test_a_description_of_the_table_that_nobody_wrote_ends_in_one_line(numbers, table, tmp_path):
+    """Each value in the metadata, exchanged for each of these under checksums that are right: read, or one line."""
+    manifest, tensors = parts(numbers.read_bytes())
+    path, ended = tmp_path / "altered.bayes", {"answers": 0, "refused": 0}
+    for place in range(len(places(manifest["metadata"], []))):
+        for strange in STRANGE[place % 3 :: 3]:
+            changed = copy.deepcopy(manifest)
+            holder, key = places(changed["metadata"], [])[place]
+            holder[key] = strange
+            path.write_bytes(framed(changed, tensors))
+            result = run("info", path)
+            ended["refused" if result.exit_code and refused(result, "altered.bayes") else "answers"] += 1
+    assert min(ended.values()) > 10
+    manifest["metadata"]["command line"]["scores"] = [["nll", 10**400, 0.1, 0.2]]
+    path.write_bytes(framed(manifest, tensors))
+    assert refused(run("predict", path, table, "--out", "-"), "expected the description of a table in its metadata")

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import final
 
-from bayescope import checks
 from bayescope.cli.header import check_header
 from bayescope.cli.parquet import ParquetBlock, kind_of_type, recut
 from bayescope.cli.source import Kind
@@ -61,11 +60,10 @@ class DatasetSource:
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[ParquetBlock]:
         """The rows in order; all but the last block have as many as asked for."""
-        types = checks.optional_package("pyarrow", extra="parquet").types
         start = 0
         for batch in recut(self._table.batches(list(self.header if names is None else names), rows), rows):
             self.share = (start + batch.num_rows) / self._table.rows
-            yield ParquetBlock(self.name, types, batch, start)
+            yield ParquetBlock(self.name, batch, start)
             start += batch.num_rows
 
 

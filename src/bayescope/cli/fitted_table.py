@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, final, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -15,9 +16,12 @@ from bayescope.cli.source import Block, Kind, Source, all_blocks, place_of
 from bayescope.cli.target import Target, Task
 from bayescope.cli.training_table import Roles, TrainingTable
 from bayescope.errors import InputError
+from bayescope.storage.hints import fits
 
 # Of a file's metadata, where this is kept.
 KEY = "command line"
+# A score's name, value, and both ends of its interval.
+_SCORE = tuple[str, float, float, float]
 
 
 @final
@@ -87,11 +91,23 @@ class FittedTable:
         if told is None:
             return None
         try:
-            return cls(**told)
-        except TypeError:
+            table = cls(**told)
+            whole = table._whole()
+        except (TypeError, ValueError, OverflowError):  # other parts, and whole numbers beyond all floats
+            whole = False
+        if not whole:
             raise InputError(
-                f"{model}: expected the description of a table in its metadata, got {told!r}. Fit the model again."
-            ) from None
+                f"{model}: expected the description of a table in its metadata, got {reprlib.repr(told)}. Fit the "
+                "model again."
+            )
+        return table
+
+    def _whole(self) -> bool:
+        """Whether each part is what it has to be."""
+        if not all(fits(getattr(self, name), hint) for name, hint in get_type_hints(type(self)).items()):
+            return False
+        scores = [(name, *map(float, numbers)) for name, *numbers in self.scores]
+        return fits(scores, list[_SCORE]) and self.kinds.keys() >= self.labels.keys() | self.values.keys()
 
     def metadata(self) -> dict[str, Any]:
         """For `save`."""

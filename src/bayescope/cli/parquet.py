@@ -10,11 +10,13 @@ from typing import Any, final
 import numpy as np
 import pandas as pd
 
-from bayescope import checks
 from bayescope.cli.header import check_header
 from bayescope.cli.source import Kind
 from bayescope.cli.text import labels
 from bayescope.errors import InputError
+from bayescope.tables.arrow import arrow_module, column_of, kind_of
+from bayescope.tables.columns import Column
+from bayescope.tables.sources import reading, refuse_fewer
 
 
 @final
@@ -35,16 +37,12 @@ class ParquetSource:
     """
 
     def __init__(self, path: Path) -> None:
-        arrow, parquet = (checks.optional_package(name, extra="parquet") for name in ("pyarrow", "pyarrow.parquet"))
+        parquet = arrow_module("pyarrow.parquet")
         self.name, self.share = str(path), 0.0
-        self._broken: tuple[type[Exception], ...] = (arrow.ArrowException, OSError)
-        try:
+        with reading(self.name):
             self._file = parquet.ParquetFile(path)
-        except self._broken as error:
-            raise self._refusal(error) from None
-        self._types = arrow.types
-        self._schema = self._file.schema_arrow
-        self.header: tuple[str, ...] = tuple(self._schema.names)
+            self._schema = self._file.schema_arrow
+            self.header: tuple[str, ...] = tuple(self._schema.names)
         if not self.header:
             raise InputError(f"{self.name}: expected columns, got none. Give a table with data.")
         check_header(self.name, self.header)
@@ -57,21 +55,13 @@ class ParquetSource:
         """The rows in order; all but the last block have as many as asked for."""
         start = 0
         wanted = list(self.header if names is None else names)
-        try:
-            for batch in self._batches(rows, wanted):
-                self.share = (start + batch.num_rows) / self._file.metadata.num_rows
-                yield ParquetBlock(self.name, self._types, batch, start)
+        with reading(self.name):
+            # The file's own batches may end with its row groups.
+            for batch in recut(self._file.iter_batches(batch_size=rows, columns=wanted, use_threads=False), rows):
+                self.share = (start + batch.num_rows) / max(1, self._file.metadata.num_rows)
+                yield ParquetBlock(self.name, batch, start)
                 start += batch.num_rows
-        except self._broken as error:
-            raise self._refusal(error) from None
-
-    def _batches(self, rows: int, names: list[str]) -> Iterator[Any]:
-        """Record batches of exactly so many rows: the file's own batches may end with its row groups."""
-        return recut(self._file.iter_batches(batch_size=rows, columns=names, use_threads=False), rows)
-
-    def _refusal(self, error: Exception) -> InputError:
-        reason = " ".join(str(error).split())
-        return InputError(f"{self.name}: expected a Parquet file, got: {reason}. Write the file again.")
+            refuse_fewer(self.name, self._file.metadata.num_rows, start)
 
 
 @final
@@ -81,13 +71,11 @@ class ParquetBlock:
 
     Attributes:
         source: the file's name, for messages.
-        types: pyarrow's questions about types.
         batch: the rows.
         start: how many rows come before them.
     """
 
     source: str
-    types: Any
     batch: Any
     start: int
 
@@ -100,35 +88,43 @@ class ParquetBlock:
         """The columns named, as numbers or as labels.
 
         Raises:
-            InputError: if a cell is no finite number in a column of numbers.
+            InputError: if a cell is no finite number in a column of numbers, or text is no UTF-8.
         """
-        return {name: self._numbers(name) if kind == "numeric" else self._labels(name) for name, kind in kinds.items()}
+        with reading(self.source):
+            return {
+                name: self._numbers(name) if kind == "numeric" else self._labels(name) for name, kind in kinds.items()
+            }
 
     def copied(self, names: Sequence[str]) -> pd.DataFrame:
-        """Columns of the types that they have in the file."""
-        return self.batch.select(list(names)).to_pandas(types_mapper=pd.ArrowDtype)
+        """Columns of the types that they have in the file.
+
+        Raises:
+            InputError: if text is no UTF-8.
+        """
+        some = self.batch.select(list(names))
+        with reading(self.source):
+            some.validate(full=True)
+            return some.to_pandas(types_mapper=pd.ArrowDtype)
 
     def place(self, row: int) -> str:
         """The row, counted from 1."""
         return f"row {self.start + row + 1}"
 
     def _labels(self, name: str) -> np.ndarray:
-        column = self.batch.column(name)
-        if self.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        return labels(column.to_pandas(integer_object_nulls=True))
+        return labels(pd.Series(self._column(name, labels=True).values, dtype=object))
 
     def _numbers(self, name: str) -> np.ndarray:
-        column = self.batch.column(name)
-        typed = self.types.is_integer(column.type) or self.types.is_floating(column.type)
-        if typed or self.types.is_decimal(column.type) or self.types.is_null(column.type):
-            numbers = column.cast("float64").to_numpy(zero_copy_only=False)
-            self._refuse(name, np.isinf(numbers), numbers, "a finite number")
-            return np.ascontiguousarray(numbers)
+        if kind_of(self.batch.schema.field(name).type) == "numeric":
+            return self._column(name, labels=False).values
         cells = self._labels(name)
         parsed = np.asarray(pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce"), dtype=np.float64)
         self._refuse(name, np.isnan(parsed) & (cells != None), cells, "a number")  # noqa: E711
         return parsed
+
+    def _column(self, name: str, *, labels: bool) -> Column:
+        array = self.batch.column(name)
+        kind_of_type(self.source, name, array.type)
+        return column_of(self.source, name, array, typed=array.type, labels=labels, start=self.start + 1)
 
     def _refuse(self, name: str, strange: np.ndarray, cells: np.ndarray, expected: str) -> None:
         if strange.any():
@@ -141,7 +137,7 @@ class ParquetBlock:
 
 def recut(batches: Iterable[Any], rows: int) -> Iterator[Any]:
     """The rows of record batches in batches of exactly so many, but for the last one."""
-    arrow = checks.optional_package("pyarrow", extra="parquet")
+    arrow = arrow_module()
     left: list[Any] = []
     held = 0
     for batch in batches:
@@ -161,17 +157,15 @@ def kind_of_type(source: str, name: str, found: Any) -> Kind:
     Raises:
         InputError: if it is neither.
     """
-    types = checks.optional_package("pyarrow", extra="parquet").types
-    value = found.value_type if types.is_dictionary(found) else found
-    if types.is_temporal(value):
+    types = arrow_module().types
+    if types.is_temporal(found.value_type if types.is_dictionary(found) else found):
         raise InputError(
             f"{source}: column {name!r}: expected numbers or labels, got dates or times ({found}). Turn it into "
             f"numbers, such as days since a date, or leave it out: --drop {name}."
         )
-    if types.is_integer(found) or types.is_floating(found) or types.is_decimal(found) or types.is_null(found):
-        return "numeric"
-    if types.is_boolean(value) or types.is_string(value) or types.is_large_string(value) or types.is_integer(value):
-        return "labels"
+    kind = kind_of(found)
+    if kind is not None:
+        return "labels" if kind == "categorical" else "numeric"
     raise InputError(
         f"{source}: column {name!r}: expected numbers or labels, got {found}. Leave it out: --drop {name}."
     )

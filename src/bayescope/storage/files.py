@@ -29,10 +29,11 @@ from bayescope.storage.container import (
     text_of,
     write,
 )
+from bayescope.storage.hints import fits
 from bayescope.storage.manifest import Manifest, checked_metadata
 from bayescope.storage.modules import ModelError, Replacements
 from bayescope.storage.registry import name_of
-from bayescope.storage.tensors import described, pieces, read
+from bayescope.storage.tensors import described, pieces, possible, read
 
 PACKAGES = ("torch", "numpy", "scikit-learn")
 # Of the reason why a file cannot be read.
@@ -176,7 +177,8 @@ def _objects(reader: Reader, nodes: Sequence[Any], root: Any) -> Any:
 def _told(found: Opened, path: Path) -> Manifest:
     told = found.manifest
     texts = all(isinstance(told.get(key), str) for key in ("bayescope", "kind", "summary"))
-    if not texts or not all(isinstance(told.get(key), dict) for key in ("metadata", "packages")):
+    whole = isinstance(told.get("metadata"), dict) and fits(told.get("packages"), dict[str, str])
+    if not texts or not whole or not all(map(possible, told["tensors"])):
         refuse_altered(path, "its manifest lacks what every file has")
     return Manifest(
         told["format"], told["bayescope"], told["kind"], told["summary"], told["metadata"], told["packages"],

@@ -66,7 +66,7 @@ def read(file: BinaryIO, opened: Opened, path: Path) -> dict[str, Tensor]:
         FileError: if they are not those that the manifest tells of.
     """
     table = opened.manifest.get("tensors")
-    if not isinstance(table, list) or not all(map(_possible, table)):
+    if not isinstance(table, list) or not all(map(possible, table)):
         refuse_altered(path, "its manifest names tensors that cannot be")
     names = [name for name, _, _ in table]
     if len(set(names)) < len(names):
@@ -101,7 +101,8 @@ def _bytes(tensor: Tensor) -> memoryview:
     return memoryview(flat)
 
 
-def _possible(entry: Any) -> bool:
+def possible(entry: Any) -> bool:
+    """Whether an entry of the manifest's table tells of a tensor that can be: its name, type and shape."""
     if not isinstance(entry, list) or len(entry) != 3:
         return False
     name, dtype, shape = entry

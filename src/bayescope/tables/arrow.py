@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -101,14 +102,23 @@ def _labels(table: str, name: str, array: Any, *, declared: bool, numbers: bool)
     return Column(name, "categorical", kept[places], order, inferred=not (numbers or dictionary or truths))
 
 
-def _values(table: str, name: str, array: Any) -> tuple[object, ...]:
-    """Labels as Python's own."""
-    cells = np.empty(len(array), dtype=object)
+def in_unicode(table: str, name: str, cells: Callable[[], list[Any]]) -> list[Any]:
+    """The cells of a column, whose texts pyarrow decodes as they are asked for.
+
+    Raises:
+        InputError: if one is no UTF-8.
+    """
     try:
-        cells[:] = array.to_pylist()
+        return cells()
     except UnicodeDecodeError as error:
         raise InputError(
             f"{table}: column {name!r}: expected text in UTF-8, got the byte {error.object[error.start]:#x}, which is "
             "none. Write the file anew."
         ) from None
+
+
+def _values(table: str, name: str, array: Any) -> tuple[object, ...]:
+    """Labels as Python's own."""
+    cells = np.empty(len(array), dtype=object)
+    cells[:] = in_unicode(table, name, array.to_pylist)
     return tuple(column_of_cells(table, name, cells, labels=True).values)

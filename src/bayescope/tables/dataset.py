@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from copy import copy
 from dataclasses import replace
 from itertools import accumulate
@@ -22,7 +22,7 @@ from bayescope.tables.arrow import arrow_module, column_of, in_words, kind_of, r
 from bayescope.tables.choices import AllRows, Both, Choice, EveryRow, OtherRows, WithoutRows
 from bayescope.tables.columns import Column, Kind
 from bayescope.tables.parts import parts_of
-from bayescope.tables.sources import broken, dataset_of, told
+from bayescope.tables.sources import dataset_of, reading, told
 
 BLOCK_ROWS = 65_536
 
@@ -99,14 +99,15 @@ class TableDataset:
     ) -> None:
         self.name, self._truths = name, truths
         self.block_rows = checks.count("block_rows", block_rows)
-        self.names: tuple[str, ...] = _names(name, dataset.schema, columns)
+        with reading(name):
+            self.names: tuple[str, ...] = _names(name, dataset.schema, columns)
         self._parts, schema = parts_of(name, dataset, self.names, chosen=columns is not None)
         self._fields = {name: schema.field(name) for name in self.names}
         self.kinds: dict[str, Kind | None] = {name: kind_of(field.type) for name, field in self._fields.items()}
         self._choice: Choice = AllRows()
         self._bounds = [0, *accumulate(part.rows for part in self._parts)]
         self.rows = self._bounds[-1]
-        if self.rows == 0:
+        if self.rows <= 0:
             raise InputError(f"{name}: expected rows, got none in {len(self._parts)} files. Give a table with data.")
 
     def __repr__(self) -> str:
@@ -210,7 +211,7 @@ class TableDataset:
         schema = arrow.schema([self._fields[name] for name in names])
         for part, start in zip(self._parts, self._bounds, strict=False):
             first = start
-            with _told(part.name):
+            with reading(part.name):
                 for batch in part.batches(names, 0, part.rows, size):
                     arrays = [batch[field.name].cast(field.type) for field in schema]
                     whole = arrow.RecordBatch.from_arrays(arrays, schema=schema)
@@ -269,7 +270,7 @@ class TableDataset:
             first, last = max(low, start) - start, min(high, end) - start
             if first >= last:
                 continue
-            with _told(part.name):
+            with reading(part.name):
                 for batch in part.batches(names, first, last, self.block_rows):
                     arrays = batch if self._truths else {name: in_words(array) for name, array in batch.items()}
                     columns = [
@@ -282,15 +283,6 @@ class TableDataset:
                     yield self._choice.among(columns, start + first)
                     first += count
             arrow.default_memory_pool().release_unused()
-
-
-@contextmanager
-def _told(file: str) -> Iterator[None]:
-    """What pyarrow says of a file that cannot be read, in our words."""
-    try:
-        yield
-    except (arrow_module().ArrowException, OSError) as error:
-        raise broken(file, error) from None
 
 
 def _names(table: str, schema: Any, columns: Sequence[str] | None) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from bayescope.errors import InputError, InputTypeError
 from bayescope.process_state import ignoring
+from bayescope.tables.arrow import in_unicode
 from bayescope.tables.cells import DATES, column_of_cells, numeric_column
 from bayescope.tables.columns import Column
 
@@ -47,14 +48,22 @@ class Frame:
             held = next((held for kind, held in _TIMES.items() if dtype == kind), "dates")
             raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {held}. {DATES}.")
         if dtype.is_numeric() and not labels:
-            numbers = series if dtype == nw.Float64 else series.cast(nw.Float64)  # pandas 2 copies in each cast
-            return numeric_column(self._table, name, np.ascontiguousarray(numbers.to_numpy()))
+            return numeric_column(self._table, name, np.ascontiguousarray(_floats(series)))
         cells = np.empty(len(series), dtype=object)
-        cells[:] = series.to_list()
+        cells[:] = in_unicode(self._table, name, series.to_list)
         typed = dtype in _LABELS
         return column_of_cells(
             self._table, name, cells, labels=labels or typed, categories=_declared(series) if typed else None
         )
+
+
+def _floats(series: nw.Series[Any]) -> Any:
+    """A column of numbers as float64; whole numbers beyond 2⁵³ are rounded, as NumPy does it."""
+    if series.dtype == nw.Float64:  # pandas 2 copies in each cast
+        return series.to_numpy()
+    if series.implementation.is_pyarrow():
+        return series.to_native().cast("float64", safe=False).to_numpy()
+    return series.cast(nw.Float64).to_numpy()
 
 
 def frame_of(table: str, X: Any) -> nw.DataFrame[Any] | None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, final
 
 from bayescope.errors import InputError
 from bayescope.tables.arrow import arrow_module, family_of, kind_of
-from bayescope.tables.sources import broken, joint_schema
+from bayescope.tables.sources import joint_schema, reading, refuse_fewer
 
 # What a column of a Parquet file may hold of its compressed pages at a time.
 BUFFER_BYTES = 2**18
@@ -58,11 +58,9 @@ class ParquetPart:
         groups = self.fragment.row_groups
         bounds = [0, *accumulate(group.num_rows for group in groups)]
         taken = [g for g, below in enumerate(bounds[:-1]) if below < high and bounds[g + 1] > low]
-        if not taken:  # a file without rows may have no row group either
-            return
+        start = bounds[taken[0]] if taken else 0
         there = [name for name in names if name not in self.constants]
         with self.fragment.open() as stream, self._file(stream) as file:
-            start = bounds[taken[0]]
             # A column is read to count the rows where the folders alone have what is asked for.
             for batch in file.iter_batches(size, [groups[g].id for g in taken], there or file.schema_arrow.names[:1]):
                 first, last = max(low - start, 0), min(high - start, batch.num_rows)
@@ -75,6 +73,7 @@ class ParquetPart:
                         else some.column(name)
                         for name in names
                     }
+        refuse_fewer(self.name, high, start)
 
     def edges(self) -> bytes:
         """The first and the last bytes."""
@@ -140,30 +139,34 @@ def parts_of(table: str, dataset: Any, names: Sequence[str], *, chosen: bool) ->
     Raises:
         InputError: if a file cannot be read, or has other columns than the first.
     """
-    arrow, datasets = arrow_module(), arrow_module("pyarrow.dataset")
-    current = table
-    try:
-        parts: list[Part] = []
+    parts: list[Part] = []
+    with reading(table):
         fragments = _fragments(dataset)
         schema = joint_schema(dataset.schema, [fragment.physical_schema for fragment in fragments])
-        for fragment in fragments:
-            current = getattr(fragment, "path", table)
-            constants = datasets.get_partition_keys(fragment.partition_expression)
-            wanted = [name for name in names if name not in constants]
-            _check_names(current, schema, fragment.physical_schema, wanted, chosen=chosen)
-            # Text has no types of its own: what is true and false in one file may be words in another.
-            alike = kind_of if isinstance(getattr(fragment, "format", None), datasets.CsvFileFormat) else family_of
-            _check_types(current, schema, fragment.physical_schema, wanted, alike)
-            rows = fragment.count_rows()
-            if isinstance(fragment, datasets.ParquetFileFragment):
-                kinds = {name: dataset.schema.field(name).type for name in constants}
-                typed = {name: arrow.scalar(value, kinds[name]) for name, value in constants.items()}
-                parts.append(ParquetPart(current, rows, fragment, typed))
-            else:
-                parts.append(ScannedPart(current, rows, fragment, {"schema": schema}))
+    for fragment in fragments:
+        path = getattr(fragment, "path", table)
+        with reading(path):
+            parts.append(_part(path, dataset, fragment, schema, names, chosen=chosen))
+    with reading(table):
         return parts or [ScannedPart(table, dataset.count_rows(), dataset, {})], schema
-    except (arrow.ArrowException, OSError) as error:
-        raise broken(current, error) from None
+
+
+def _part(path: str, dataset: Any, fragment: Any, schema: Any, names: Sequence[str], *, chosen: bool) -> Part:
+    """One file of a dataset."""
+    arrow, datasets = arrow_module(), arrow_module("pyarrow.dataset")
+    constants = datasets.get_partition_keys(fragment.partition_expression)
+    wanted = [name for name in names if name not in constants]
+    _check_names(path, schema, fragment.physical_schema, wanted, chosen=chosen)
+    # Text has no types of its own: what is true and false in one file may be words in another.
+    alike = kind_of if isinstance(getattr(fragment, "format", None), datasets.CsvFileFormat) else family_of
+    _check_types(path, schema, fragment.physical_schema, wanted, alike)
+    rows = fragment.count_rows()
+    if not isinstance(fragment, datasets.ParquetFileFragment):
+        return ScannedPart(path, rows, fragment, {"schema": schema})
+    kinds = {name: dataset.schema.field(name).type for name in constants}
+    return ParquetPart(
+        path, rows, fragment, {name: arrow.scalar(value, kinds[name]) for name, value in constants.items()}
+    )
 
 
 def _fragments(dataset: Any) -> list[Any]:

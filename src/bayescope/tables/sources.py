@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bayescope.errors import InputError, InputTypeError
+from bayescope.errors import BayescopeError, InputError, InputTypeError
 from bayescope.tables.arrow import arrow_module, kind_of
 
 FORMATS = {
@@ -26,6 +27,8 @@ MISSING = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
 )  # fmt: skip
+# Of the reason why a file cannot be read.
+MOST_LETTERS = 200
 TRUE, FALSE = ("True", "TRUE", "true"), ("False", "FALSE", "false")
 
 
@@ -47,7 +50,7 @@ def dataset_of(source: Any, *, truths: bool = True) -> Any:
         InputTypeError: if it is something else.
         MissingDependencyError: if pyarrow is not installed.
     """
-    arrow, datasets = arrow_module(), arrow_module("pyarrow.dataset")
+    datasets = arrow_module("pyarrow.dataset")
     if isinstance(source, datasets.Dataset):
         return source
     each = list(source) if isinstance(source, list | tuple) else [source]
@@ -62,10 +65,8 @@ def dataset_of(source: Any, *, truths: bool = True) -> Any:
     base = _base(paths)
     options: dict[str, Any] = {} if base is None else {"partitioning": "hive", "partition_base_dir": base}
     opened = partial(datasets.dataset, list(map(str, files)), format=_reader(form, files), **options)
-    try:
+    with reading(", ".join(map(str, files[:3]))):
         return opened() if form != "csv" else _of_text(opened, truths=truths)
-    except (arrow.ArrowException, OSError) as error:
-        raise broken(", ".join(map(str, files[:3])), error) from None
 
 
 def told(source: Any) -> str:
@@ -74,11 +75,31 @@ def told(source: Any) -> str:
     return ", ".join(map(str, each)) if all(isinstance(one, str | Path) for one in each) else "table"
 
 
-def broken(table: str, error: Exception) -> InputError:
-    """What to say of a file that pyarrow cannot read."""
-    return InputError(
-        f"{table}: expected a table that can be read, got: {' '.join(str(error).split())}. Write it anew."
-    )
+@contextmanager
+def reading(table: str) -> Iterator[None]:
+    """Tells whatever pyarrow raises while it reads a damaged file as an error about that file.
+
+    Raises:
+        InputError: with the file's name and the first words of the reason.
+    """
+    try:
+        yield
+    except BayescopeError:
+        raise
+    except (arrow_module().ArrowException, OSError, UnicodeError, OverflowError, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        shown = reason if len(reason) <= MOST_LETTERS else f"{reason[:MOST_LETTERS]}…"
+        raise InputError(f"{table}: expected a table that can be read, got: {shown}. Write it anew.") from None
+
+
+def refuse_fewer(table: str, expected: int, found: int) -> None:
+    """Refuses a file with fewer rows than its footer says, which pyarrow passes over.
+
+    Raises:
+        InputError: with both numbers.
+    """
+    if found < expected:
+        raise InputError(f"{table}: expected {expected} rows, as its end says, got {found}. Write it anew.")
 
 
 def files_of(path: Path) -> Iterator[Path]:
