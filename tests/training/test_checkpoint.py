@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import io
+import random
 import resource
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from bayescope.priors import Prior
 from bayescope.training import checkpoint as module_under_test
 from bayescope.training import fit_map
 from bayescope.training.checkpoint import FREE, Checkpoint
+from tests.storage.mutants import deleted, doubled, flipped, inserted, truncated
 from tests.training.toys import line, noisy_network, perceptron
 
 VALIDATION = line(20, seed=9)
@@ -351,3 +355,29 @@ def test_augmented_data_go_on(tmp_path: Path) -> None:
             checkpoint=tmp_path / "run.pt",
         )  # fmt: skip
     same(resumed, whole)
+
+
+def repickled(data: bytes, source: random.Random) -> bytes:
+    """The archive of a checkpoint whose checksums are right, with an altered pickle in it."""
+    before, after = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
+    with zipfile.ZipFile(after, "w") as archive:
+        for name in before.namelist():
+            content = before.read(name)
+            change = source.choice([flipped, deleted, inserted, doubled, truncated])
+            archive.writestr(name, change(content, source) if name.endswith("data.pkl") else content)
+    return after.getvalue()
+
+
+def test_an_altered_checkpoint_ends_in_one_line_or_holds_other_numbers(tmp_path: Path) -> None:
+    path, run, source = tmp_path / "fit.pt", {"rows": 60, "names": ("a", "b")}, random.Random(0)
+    Checkpoint(path, run).save({"weights": torch.ones(30, 4), "epoch": 3, "trace": [1.0, 2.0]})
+    whole, told = path.read_bytes(), []
+    for _ in range(300):
+        change = source.choice([flipped, truncated, deleted, inserted, *[repickled] * 4])
+        path.write_bytes(change(whole, source))
+        try:
+            Checkpoint(path, run).load()
+        except InputError as error:
+            told.append(str(error))
+    assert len(told) > 150
+    assert not [message for message in told if "\n" in message or not message.startswith("checkpoint: expected")]

@@ -10,8 +10,9 @@ from bayescope.cli.header import check_header
 from bayescope.cli.parquet import ParquetBlock, kind_of_type, recut
 from bayescope.cli.source import Kind
 from bayescope.errors import InputError
+from bayescope.tables.arrow import arrow_module
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.sources import dataset_of, wild
+from bayescope.tables.sources import dataset_of, reading, wild
 
 # A Parquet file of so many bytes and more, or whose columns take so many as numbers, is fitted a block of rows at a
 # time: columns that repeat themselves take next to nothing in the file.
@@ -77,7 +78,8 @@ def large(path: Path) -> bool:
     if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
         return False
     try:
-        told = checks.optional_package("pyarrow.parquet", extra="parquet").read_metadata(path)
-    except (checks.optional_package("pyarrow", extra="parquet").ArrowException, OSError):
+        with reading(str(path)):
+            told = arrow_module("pyarrow.parquet").read_metadata(path)
+    except InputError:
         return False  # what reads it says what is wrong
     return path.stat().st_size >= LARGE_BYTES or 8 * told.num_rows * told.num_columns >= LARGE_NUMBERS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, final, get_type_hints
@@ -90,17 +91,14 @@ class FittedTable:
         told = metadata.get(KEY)
         if told is None:
             return None
-        try:
+        with suppress(TypeError, ValueError, OverflowError):  # other parts, and whole numbers beyond all floats
             table = cls(**told)
-            whole = table._whole()
-        except (TypeError, ValueError, OverflowError):  # other parts, and whole numbers beyond all floats
-            whole = False
-        if not whole:
-            raise InputError(
-                f"{model}: expected the description of a table in its metadata, got {reprlib.repr(told)}. Fit the "
-                "model again."
-            )
-        return table
+            if table._whole():
+                return table
+        raise InputError(
+            f"{model}: expected the description of a table in its metadata, got {reprlib.repr(told)}. Fit the model "
+            "again."
+        )
 
     def _whole(self) -> bool:
         """Whether each part is what it has to be."""

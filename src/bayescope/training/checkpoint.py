@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import pickle
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -198,10 +197,11 @@ def _content(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     advice = f"Give what that run was given, name another file, or remove {path}."
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+    except Exception as error:  # of an altered file torch's reader raises whatever its bytes lead to
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"checkpoint: expected the file of an earlier run, got {reason}. {advice}") from error
-    if not isinstance(found, dict) or found.keys() != {"call", "run", "state"}:
+    whole = isinstance(found, dict) and found.keys() == {"call", "run", "state"}
+    if not whole or not all(isinstance(part, dict) for part in found.values()):
         raise InputError(f"checkpoint: expected the file of an earlier run, got something else. {advice}")
     call = _call.get() or {}
     told = [
