@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bayescope as bs
+from bayescope.plots.style import house
 from bayescope.process_state import ignoring
 from bayescope.threads import one_thread
 from tests.storage import saved
@@ -231,3 +234,32 @@ def test_warnings_that_overlapping_threads_ignore_are_there_again() -> None:
     leave.set()
     other.join()
     assert list(warnings.filters) == before
+
+
+def test_members_of_an_ensemble_are_made_without_the_global_generator() -> None:
+    before, inside = torch.get_rng_state(), []
+
+    def make() -> nn.Module:
+        inside.append(torch.get_rng_state())
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+    q = bs.ensemble(make, saved.data(), members=2, epochs=1, **saved.NETWORK)
+    assert all(torch.equal(state, before) for state in inside)
+    assert not torch.equal(*q.draws[:, 0] if len(q.draws) == 2 else q.draws.flatten(0, 1))
+
+
+def test_pictures_that_threads_draw_at_once_leave_the_settings_of_matplotlib() -> None:
+    before, entered = dict(mpl.rcParams), threading.Event()
+
+    def draw() -> None:
+        with house():
+            entered.set()
+            time.sleep(0.05)
+
+    other = threading.Thread(target=draw)
+    other.start()
+    entered.wait(5)
+    with house(mathematics=True):  # would find the settings of the other one, and put them back last
+        other.join(0.2)
+    other.join()
+    assert dict(mpl.rcParams) == before

@@ -19,6 +19,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
+from bayescope.private_draws import PrivateDraws
 from bayescope.processes import present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import describe
@@ -57,8 +58,9 @@ def ensemble(
     the weights that `fit_map` gives for its seed, which the summary has: side by side or not changes nothing but time.
 
     Args:
-        make_model: a function without arguments that makes a network, called once a member after
-            ``torch.manual_seed`` with the member's seed; or a list of networks, which are left as they are.
+        make_model: a function without arguments that makes a network, called once a member with the random numbers
+            that follow ``torch.manual_seed`` with the member's seed, and without touching torch's global generator; or
+            a list of networks, which are left as they are.
         data: as in `fit_map`.
         likelihood: a name or a likelihood.
         members: how many; ``None`` for 5, or as many as the list has.
@@ -155,8 +157,7 @@ def _made(make_model: Any, seeds: Sequence[int]) -> list[nn.Module]:
     elif callable(make_model) and not isinstance(make_model, nn.Module):
         modules = []
         for seed in seeds:
-            with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-                torch.manual_seed(seed)  # noqa: TID251  # that of the fork
+            with PrivateDraws(seed):
                 modules.append(make_model())
     else:
         raise InputTypeError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,16 +109,21 @@ def probability_scale() -> LinearSegmentedColormap:
     return LinearSegmentedColormap.from_list("probability", [low, (1.0, 1.0, 1.0), high])
 
 
+_TURNS = threading.RLock()
+
+
 @contextmanager
 def house(*, mathematics: bool = False) -> Iterator[None]:
     """Within the block matplotlib draws in the house style; its settings are put back at the end.
+
+    They belong to the process: threads that draw in the house style take turns.
 
     Args:
         mathematics: whether text between dollar signs is typeset. The names of columns and classes are shown as they
             are: "$" is a currency there, and what follows it no TeX.
     """
     settings: Any = {**_RC, "text.parse_math": mathematics}
-    with mpl.rc_context(settings):
+    with _TURNS, mpl.rc_context(settings):
         yield
 
 
