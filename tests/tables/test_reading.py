@@ -437,3 +437,15 @@ def test_a_query_that_has_not_run_is_refused() -> None:
 def test_an_array_of_another_width_than_the_names() -> None:
     with pytest.raises(InputError, match="X has 1 features, but bayescope is expecting 2 features as input: 'a', 'b'"):
         read_table(np.ones((3, 1)), names=["a", "b"])
+
+
+def test_the_names_of_a_frame_are_not_listed_for_each_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would take a time quadratic in the columns."""
+    listed: list[int] = []
+    listing = pd.Index.tolist
+    monkeypatch.setattr(pd.Index, "tolist", lambda index: listed.append(1) or listing(index))
+    for width in (5, 50):
+        listed.clear()
+        frame = pd.DataFrame(np.ones((2, width)), columns=[f"c{k}" for k in range(width)])
+        assert [column.name for column in read_table(frame)] == [f"c{k}" for k in range(width)]
+        assert len(listed) < 5

@@ -37,12 +37,12 @@ class Frame:
     def __init__(self, table: str, frame: nw.DataFrame[Any]) -> None:
         self._table, self._frame = table, frame
         self.rows, self.width = frame.shape
-        titles: list[Any] = list(frame.columns)  # pandas also has numbers for names
-        self.names = None if titles == list(range(self.width)) else [str(title) for title in titles]
+        self._titles: list[Any] = list(frame.columns)  # pandas also has numbers for names
+        self.names = None if self._titles == list(range(self.width)) else [str(title) for title in self._titles]
 
     def column(self, position: int, name: str, *, labels: bool) -> Column:
         """The column at a position; ``labels`` says that its numbers are labels."""
-        series = self._frame[:, position]
+        series = self._frame.get_column(self._titles[position])  # by its place, narwhals lists all names each time
         dtype = series.dtype
         if dtype.is_temporal():
             held = next((held for kind, held in _TIMES.items() if dtype == kind), "dates")
