@@ -19,9 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bayescope as bs
+from bayescope.network.forward import reading
 from bayescope.plots.style import house
 from bayescope.process_state import ignoring
 from bayescope.threads import one_thread
+from bayescope.training.loop import random_states
 from tests.storage import saved
 
 THREADS = 8
@@ -263,3 +265,15 @@ def test_pictures_that_threads_draw_at_once_leave_the_settings_of_matplotlib() -
         other.join(0.2)
     other.join()
     assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.global_rng
+def test_a_training_draws_from_what_it_has_seeded_inside_of_a_reading_too() -> None:
+    module, drawn = nn.Linear(2, 2), []
+    for seed in (1, 2):
+        with reading(module), random_states(module, torch.Generator().manual_seed(seed)):
+            drawn.append(torch.rand(3))
+            with reading(nn.Linear(2, 2)):
+                inside = torch.rand(3)
+            drawn.append(torch.rand(3))
+    assert len({tuple(numbers.tolist()) for numbers in (*drawn, inside)}) == 5

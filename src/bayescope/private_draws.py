@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import cache
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 import torch.nn.functional as F
@@ -88,6 +88,15 @@ class PrivateDraws(TorchFunctionMode):
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
         self._operations = PrivateOperations(seed)
+        self._tokens: list[Token[bool]] = []
+
+    def __enter__(self) -> Self:
+        self._tokens.append(_answered.set(False))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        _answered.reset(self._tokens.pop())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -103,6 +112,16 @@ class PrivateDraws(TorchFunctionMode):
 
 _answered: ContextVar[bool] = ContextVar("what a function draws has its generators already", default=False)
 _of_calls: ContextVar[AbstractContextManager[Any] | None] = ContextVar("what draws in calls", default=None)
+
+
+@contextmanager
+def global_draws() -> Iterator[None]:
+    """Has torch's global generators answer what draws inside: for a training that has forked and seeded them."""
+    token = _answered.set(True)
+    try:
+        yield
+    finally:
+        _answered.reset(token)
 
 
 def of_calls() -> AbstractContextManager[Any]:

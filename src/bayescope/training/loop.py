@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
 from bayescope.network.inputs import explained
+from bayescope.private_draws import global_draws
 from bayescope.processes import present, warn_once
 from bayescope.progress import Report, progress_bar
 from bayescope.threads import threads_for
@@ -359,7 +360,7 @@ def random_states(module: nn.Module, generator: torch.Generator) -> Iterator[tor
         A generator for the order of the rows. The caller's is read twice, however long the training is.
     """
     gpus = gpus_of(module)
-    with torch.random.fork_rng(devices=gpus):
+    with torch.random.fork_rng(devices=gpus), global_draws():
         seed = checks.seed_from(generator)
         torch.default_generator.manual_seed(seed)
         for index in gpus:
