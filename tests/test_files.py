@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -81,6 +82,22 @@ def test_a_file_that_is_replaced_passes_on_its_permissions_and_a_link_stays_one(
     assert link.is_symlink()
     assert place.read_text() == "new"
     assert place.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_link_to_another_file_system_is_followed_in_one_step(tmp_path):
+    folder = Path("/dev/shm")
+    if not folder.is_dir() or folder.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("expected a second file system")
+    with tempfile.TemporaryDirectory(dir=folder) as elsewhere:
+        place, link = Path(elsewhere) / "table.txt", tmp_path / "link.txt"
+        link.symlink_to(place)
+        for text in ("new", "newer"):
+            with staged(tmp_path) as stage:
+                (stage / link.name).write_text(text)
+            assert link.is_symlink()
+            assert [(file.name, file.read_text()) for file in Path(elsewhere).iterdir()] == [("table.txt", text)]
+            place.chmod(0o600)
+        assert place.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path):

@@ -190,17 +190,26 @@ def _move_all(stage: Path, target: Path) -> None:
             begun.append(file)
             if place.exists():
                 shutil.copymode(place, file)
-            file.replace(place)
+            _move(file, place)
     except BaseException:
         for file in begun:
-            with suppress(OSError):
+            with suppress(OSError, InputError):
                 _put_back(before / file.name, places[file])
         raise
 
 
+def _move(file: Path, place: Path) -> None:
+    """Puts a file into its place in one step, also on another file system, where a symbolic link may lead."""
+    if file.stat().st_dev == place.parent.stat().st_dev:
+        file.replace(place)
+        return
+    with staged(place.parent) as stage:
+        shutil.copy2(file, stage / place.name)
+
+
 def _put_back(copy: Path, place: Path) -> None:
     if copy.exists():
-        copy.replace(place)
+        _move(copy, place)
     else:
         place.unlink(missing_ok=True)
 

@@ -72,7 +72,7 @@ class PrivateOperations(TorchDispatchMode):
             return func(*args, **kwargs)
         tensors = (value.device for value in tree_leaves(args) if isinstance(value, Tensor))
         device = torch.device(kwargs.get("device") or next(tensors, "cpu"))
-        if func is torch.ops.aten.native_dropout.default:  # it takes no generator
+        if func is torch.ops.aten.native_dropout.default and given["train"] is not False:  # it takes no generator
             return _dropped(given["input"], given["p"], self._generator(device))
         if "generator" not in taken:
             func = getattr(func.overloadpacket, _OVERLOADS.get(func._overloadname, ""), None) or func

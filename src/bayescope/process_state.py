@@ -59,7 +59,9 @@ def ignoring(message: str, category: type[Warning]) -> WhileAnyone[None]:
         try:
             yield
         finally:
-            if entry in warnings.filters:  # else the caller has put back other ones meanwhile
-                warnings.filters.remove(entry)  # type: ignore[attr-defined]
+            present: list[object] = warnings.filters  # type: ignore[assignment]
+            for each in (filters, present):  # two lists, where a caller has entered or left `catch_warnings` meanwhile
+                if entry in each:
+                    each.remove(entry)
 
     return WhileAnyone(change)

@@ -429,7 +429,16 @@ def form(name: str, value: Any) -> str:
         return "None" if value is None else "one"
     if name == "q":  # a posterior, of which the weights count
         return f"{type(value).__qualname__} of shape {tuple(getattr(getattr(value, 'location', None), 'shape', ()))}"
-    return json.dumps(value, default=_described, skipkeys=True, ensure_ascii=False)
+    return json.dumps(_in_order(value), default=lambda each: _in_order(_described(each)), ensure_ascii=False)
+
+
+def _in_order(value: Any) -> Any:
+    """The value with sorted dicts: their order says when a key was added, and nothing about what was asked for."""
+    if isinstance(value, list | tuple):
+        return [_in_order(each) for each in value]
+    if isinstance(value, dict):
+        return {str(key): _in_order(value[key]) for key in sorted(value, key=str)}
+    return value
 
 
 def _described(value: Any) -> Any:

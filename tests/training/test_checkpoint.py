@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from bayescope.priors import Prior
 from bayescope.training import checkpoint as module_under_test
 from bayescope.training import fit_map
 from bayescope.training.checkpoint import FREE, Checkpoint
+from bayescope.training.facts import of_seed
 from tests.storage.mutants import deleted, doubled, flipped, inserted, truncated
 from tests.training.toys import line, noisy_network, perceptron
 
@@ -230,6 +232,17 @@ def test_a_generator_counts_by_its_state(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="generator = 'in the state"):
         one(generator=source(4), checkpoint=tmp_path / "run.pt")
     same(one(generator=source(3), epochs=4, checkpoint=tmp_path / "run.pt"), one(generator=source(3), epochs=4))
+
+
+def test_a_random_state_of_numpy_counts_by_all_of_its_state() -> None:
+    def seed(kind: type[np.random.BitGenerator], drawn: int) -> Any:
+        state = np.random.RandomState(kind(3))
+        state.standard_normal(drawn)
+        return of_seed({"random_state": state})["random_state"]
+
+    for kind in (np.random.MT19937, np.random.PCG64):
+        assert seed(kind, 1) == seed(kind, 1)
+        assert len({seed(kind, drawn) for drawn in range(4)}) == 4  # normal numbers come in pairs
 
 
 def test_without_a_seed_a_run_goes_on_from_any_start(tmp_path: Path) -> None:

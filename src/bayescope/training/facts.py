@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -30,8 +31,8 @@ def of_seed(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(seed, torch.Generator):
         seed = f"in the state {digest([seed.get_state()])}"
     elif hasattr(seed, "get_state"):  # NumPy's
-        _, keys, place, *_ = seed.get_state()
-        seed = f"in the state {digest([torch.from_numpy(keys.view('int32'))])}, {place}"
+        state = json.dumps(seed.get_state(legacy=False), default=lambda numbers: numbers.tolist())
+        seed = f"in the state {hashlib.sha256(state.encode()).hexdigest()[:16]}"
     elif hasattr(seed, "__index__"):
         seed = int(seed)
     return {} if name is None else {name: seed}
