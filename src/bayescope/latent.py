@@ -34,7 +34,7 @@ class Latent(Protocol):
 
     @property
     def mean(self) -> Tensor:
-        """E[f], shape (N, C)."""
+        """The mean E[f] at each input, shape (N, C)."""
 
     @property
     def cov(self) -> Tensor:
@@ -132,7 +132,6 @@ class GaussianLatent:
         return self._at(noise.to(self.mean.device))
 
     def quantile(self, level: float) -> Tensor:
-        """mean + Φ⁻¹(level) sd."""
         return self.mean + _normal_quantile(level) * self.variance.sqrt()
 
     def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
@@ -209,7 +208,6 @@ class MarginalLatent:
         self._refuse("sample")
 
     def quantile(self, level: float) -> Tensor:
-        """mean + Φ⁻¹(level) sd."""
         return self.mean + _normal_quantile(level) * self.variance.sqrt()
 
     def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
@@ -223,7 +221,6 @@ class MarginalLatent:
         return likelihood.components(self.mean, self.variance)
 
     def integration_error(self, likelihood: Likelihood) -> Tensor:
-        """That of the integral."""
         return likelihood.integration_error(self.mean, self.variance, self.integral)
 
     def _refuse(self, name: str) -> NoReturn:
@@ -278,7 +275,7 @@ class DrawsLatent:
         return information_of_draws(draws, draws.new_full((len(draws),), 1.0 / len(draws))).sum(-1)
 
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
-        """log S⁻¹ Σ_s p(y∣f_s)."""
+        """The log of the mean density over draws, log S⁻¹ Σ_s p(y∣f_s)."""
         return torch.logsumexp(likelihood.log_prob(self.values, y), 0) - math.log(self.values.shape[0])
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -294,7 +291,7 @@ class DrawsLatent:
         return _quantile(likelihood.conditional(self.values)[0], level)
 
     def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
-        """One Gaussian a draw."""
+        """The Gaussian of y under each draw."""
         mean, variance = likelihood.conditional(self.values)
         return mean.new_full((mean.shape[0],), -math.log(mean.shape[0])), mean, variance.expand_as(mean)
 
@@ -325,7 +322,6 @@ class MixtureLatent:
 
     @property
     def mean(self) -> Tensor:
-        """Σ_k w_k E_k[f]."""
         return self._average([part.mean for part in self.parts])
 
     @property
@@ -351,7 +347,6 @@ class MixtureLatent:
         return Moments(mean, self._average([m.aleatoric for m in each]), epistemic)
 
     def expected(self, likelihood: Likelihood) -> Tensor:
-        """Σ_k w_k E_k[y]."""
         return self._average([part.expected(likelihood) for part in self.parts])
 
     def mutual_information(self, likelihood: Likelihood) -> Tensor:
@@ -365,7 +360,6 @@ class MixtureLatent:
         return within + information_of_draws(each, self.log_weights.exp()).sum(-1)
 
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
-        """log Σ_k w_k p_k(y)."""
         each = torch.stack([part.log_prob(likelihood, y) for part in self.parts])
         return torch.logsumexp(each + self.log_weights[:, None], 0)
 
@@ -387,7 +381,7 @@ class MixtureLatent:
         return _quantile(likelihood.conditional(draws)[0], level)
 
     def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts' Gaussians, reweighted."""
+        """The Gaussians of all parts, weighted by the parts."""
         each = [part.components(likelihood) for part in self.parts]
         weights = torch.cat([w + log_weights for w, (log_weights, _, _) in zip(self.log_weights, each, strict=True)])
         return weights, torch.cat([mean for _, mean, _ in each]), torch.cat([variance for _, _, variance in each])

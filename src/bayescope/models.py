@@ -108,12 +108,12 @@ class LinearModel:
 
     @property
     def source(self) -> LinearModel:
-        """The model itself."""
+        """The model that predictions come from: this one."""
         return self
 
     @property
     def space(self) -> Hashable:
-        """Its sizes."""
+        """The sizes: models of the same sizes share a space of weights."""
         return "linear", self.features, self.outputs, self.bias
 
     @property
@@ -163,7 +163,7 @@ class LinearModel:
         return self
 
     def tape(self, x: Tensor) -> LinearTape:
-        """The Jacobian in factors."""
+        """The Jacobian of f at some inputs, kept in factors."""
         return LinearTape(x, self.outputs, self.bias)
 
     def flat(self, weights: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -193,12 +193,10 @@ class LinearizedModel:
 
     @property
     def dim(self) -> int:
-        """P."""
         return self.model.dim
 
     @property
     def outputs(self) -> int:
-        """C."""
         return self.model.outputs
 
     @property
@@ -208,7 +206,6 @@ class LinearizedModel:
 
     @property
     def space(self) -> Hashable:
-        """That of the model."""
         return self.model.space
 
     @property
@@ -243,7 +240,6 @@ class LinearizedModel:
         return self.model.jacobian_product(x, self.at, v)
 
     def is_last_layer(self, x: Any, theta: Tensor) -> bool:
-        """Whether the model is."""
         return self.model.is_last_layer(x, self.at)
 
     def opened(self, x: Any, theta: Tensor) -> LinearizedModel:

@@ -127,7 +127,7 @@ class Predictive:
 
     @property
     def latent_mean(self) -> Array:
-        """E[f], shape (N, C)."""
+        """The mean E[f] of the latent function, shape (N, C)."""
         return self._give(self.latent.mean)
 
     @property

@@ -73,7 +73,7 @@ class Prior:
         return Prior(each, self.mean, self.flat)
 
     def centre(self, dim: int) -> Tensor:
-        """The mean, shape (P,)."""
+        """The prior mean of each weight, shape (P,)."""
         return _vector("prior mean", self.mean, dim)
 
     def diagonal(self, dim: int) -> Tensor:

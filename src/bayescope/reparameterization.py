@@ -45,7 +45,7 @@ class GaussianTensor:
     sd: Tensor
 
     def draw(self) -> Tensor:
-        """μ + σ∘ε."""
+        """One draw μ + σ∘ε, with a graph to μ and σ."""
         return torch.addcmul(self.mean, self.sd, for_all(lambda: torch.randn_like(self.mean)))
 
     def draws(self, n: int) -> Tensor:

@@ -61,7 +61,6 @@ class TopLatent:
 
     @property
     def mean(self) -> Tensor:
-        """E[f], shape (N, K)."""
         return among(self.whole.mean, self.columns)
 
     @property

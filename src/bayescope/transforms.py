@@ -34,7 +34,7 @@ class Transform(Protocol):
         """From the user's to unconstrained coordinates, shape (..., P)."""
 
     def log_jacobian(self, u: Tensor) -> Tensor:
-        """log∣det ∂forward(u)/∂u∣, shape (...)."""
+        """The log of the volume change, log∣det ∂forward(u)/∂u∣, shape (...)."""
 
 
 @runtime_checkable
@@ -61,7 +61,6 @@ class Blocks:
     names: tuple[str | None, ...]
 
     def forward(self, u: Tensor) -> Tensor:
-        """x, shape (..., P)."""
         return torch.cat([_MAPS[name].forward(part) for name, part in self._runs(u)], dim=-1)
 
     def inverse(self, x: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def _wrapped(line: str, console: Console) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it."""
+    """A value in the types that JSON has."""
     if isinstance(value, Mapping):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -84,7 +84,7 @@ class Checkpoints:
             file.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
-        """Those that are there."""
+        """The checkpoints that exist, the first one first."""
         places = [place for place in (self.first, self.last) if place is not None]
         endings = [f"{network}{search}" for network in ("", NETWORK) for search in ("", *SEARCHES)]
         every = (place.with_stem(f"{place.stem}{ending}") for place in places for ending in endings)

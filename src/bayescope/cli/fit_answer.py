@@ -162,7 +162,7 @@ def _lines_of_scores(held_out: Facts) -> list[RenderableType]:
 
 
 def _next(facts: Facts) -> list[RenderableType]:
-    """What to run next."""
+    """The commands that a user is likely to want next."""
     model = quote(facts["model"])
     lines = ["next:", f"  bayescope predict {model} NEW.csv --out predictions.csv"]
     if "terms" in facts:

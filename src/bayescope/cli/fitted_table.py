@@ -108,7 +108,7 @@ class FittedTable:
         return fits(scores, list[_SCORE]) and self.kinds.keys() >= self.labels.keys() | self.values.keys()
 
     def metadata(self) -> dict[str, Any]:
-        """For `save`."""
+        """The description of the table, as it is saved with the model."""
         return {KEY: asdict(self)}
 
     def check(self, source: Source) -> None:

@@ -81,7 +81,6 @@ class ParquetBlock:
 
     @property
     def rows(self) -> int:
-        """How many."""
         return int(self.batch.num_rows)
 
     def read(self, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:

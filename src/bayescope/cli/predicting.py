@@ -160,7 +160,7 @@ def _beside(copied: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _kept(given: Sequence[str], source: Source) -> list[str]:
-    """The columns to copy."""
+    """The columns of the table that are copied into the output."""
     return [find("--keep", source.name, name, source.header) for name in split_names(given, source.header)]
 
 

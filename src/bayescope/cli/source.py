@@ -30,7 +30,7 @@ class Block(Protocol):
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows of the block."""
         ...
 
     def read(self, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
@@ -61,7 +61,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the table."""
+        """The name of the table, for messages."""
         ...
 
     @property

@@ -136,7 +136,6 @@ class Records:
             raise
 
     def close(self) -> None:
-        """Closes the stream."""
         self._text.close()
 
     def position(self) -> int:

@@ -54,7 +54,7 @@ def check_files(folder: Path, names: Sequence[str], *inputs: Path) -> None:
 
 
 def check_file(out: Path, *inputs: Path) -> None:
-    """`check_files` of one file."""
+    """Checks one output file as `check_files` does."""
     check_files(out.absolute().parent, [out.name], *inputs)
 
 
@@ -148,7 +148,6 @@ class Text:
         self._file, self._separator, self._formulas, self._begun = file, separator, formulas, False
 
     def write(self, rows: pd.DataFrame) -> None:
-        """Adds rows."""
         write_text(rows, self._file, self._separator, formulas=self._formulas, header=not self._begun)
         self._begun = True
 
@@ -175,7 +174,6 @@ class Parquet:
             self._writer.close()
 
     def write(self, rows: pd.DataFrame) -> None:
-        """Adds rows."""
         schema = None if self._writer is None else self._writer.schema
         table: Any = self._arrow.Table.from_pandas(rows, schema=schema, preserve_index=False)
         if self._writer is None:

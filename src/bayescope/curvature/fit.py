@@ -203,7 +203,7 @@ class _Run:
         return sums.finish()
 
     def reduce(self, precision: Precision) -> Precision:
-        """The sum over processes."""
+        """The sum of the precisions of all processes."""
         return sum_over(self.settings.processes, precision, counts=self.passes.counts)
 
     def summed(self, values: Tensor) -> Tensor:

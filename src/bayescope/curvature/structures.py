@@ -54,7 +54,7 @@ class Sum:
         self._count = 0
 
     def add(self, term: Tensor) -> None:
-        """Adds a term."""
+        """Adds a term, in place where there is a sum already."""
         self.add_by(lambda onto: term if onto is None else onto.add_(term))
 
     def add_by(self, added: Callable[[Tensor | None], Tensor]) -> None:
@@ -101,7 +101,6 @@ class Dense:
             self._upper = add_gram(self._upper, tape.jacobian(rows).flatten(0, 1).to(torch.float64).mT[None])
 
     def finish(self) -> DensePrecision:
-        """The matrix."""
         if self._upper is None:
             return DensePrecision(torch.zeros(self._dim, self._dim, dtype=torch.float64), semidefinite=True)
         (matrix,) = _mirrored(self._upper)
@@ -111,7 +110,7 @@ class Dense:
 
 @final
 class Squares:
-    """Σ_nk u_nkp², shape (P,)."""
+    """The sum of squared cotangents of each weight, Σ_nk u_nkp², shape (P,)."""
 
     def __init__(self) -> None:
         self._sum = Sum()
@@ -121,7 +120,6 @@ class Squares:
         self._sum.add(tape.squares())
 
     def finish(self) -> DiagonalPrecision:
-        """The diagonal."""
         return DiagonalPrecision(self._sum.taken(), semidefinite=True)
 
 
@@ -196,11 +194,9 @@ class Kept:
     def __init__(self, precision: Precision) -> None:
         self._precision = precision
 
-    def add(self, tape: Tape, fresh: bool) -> None:
-        """Adds nothing."""
+    def add(self, tape: Tape, fresh: bool) -> None: ...
 
     def finish(self) -> Precision:
-        """The earlier result."""
         return self._precision
 
 
@@ -223,7 +219,6 @@ class Blocks:
             block.add(tape.part(index), fresh)
 
     def finish(self) -> BlockPrecision:
-        """The blocks."""
         return BlockPrecision(tuple(block.finish() for block in self._sums), self._indices, self._dim)
 
 
@@ -240,7 +235,6 @@ class Diagonal:
         self._sums, self._indices, self._dim = tuple(Sum() for _ in indices), tuple(indices), dim
 
     def add(self, tape: Tape, fresh: bool) -> None:
-        """Adds each part's squares."""
         for part, index in zip(self._sums, self._indices, strict=True):
             part.add(tape.part(index).squares())
 
@@ -265,7 +259,6 @@ class Products:
         self._total = torch.zeros_like(vectors)
 
     def add(self, tape: Tape, fresh: bool) -> None:
-        """Adds U ᵀ(U V)."""
         self._total += tape.transpose_multiply(tape.multiply(self._vectors))
 
     def total(self) -> Tensor:

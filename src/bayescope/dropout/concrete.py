@@ -50,7 +50,7 @@ class ConcreteDropout(nn.Module):
         return x * kept / torch.sigmoid(-self.logit)
 
     def rate(self) -> float:
-        """r."""
+        """The dropout rate that has been learnt so far."""
         return float(torch.sigmoid(self.logit.detach().to(torch.float64)))
 
     def odds(self) -> Tensor:

@@ -33,7 +33,6 @@ class WithNoise(nn.Module):
         self.register_buffer("noise_variance", noise_variance)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's."""
         return self.network(*args, **kwargs)
 
 
@@ -81,7 +80,7 @@ class DropoutObjective:
 
     @property
     def likelihood(self) -> Likelihood:
-        """The present one."""
+        """The likelihood under the noise variance of the moment."""
         return self._joint.likelihood
 
     @property

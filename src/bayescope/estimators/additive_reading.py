@@ -280,7 +280,7 @@ class AdditiveEstimator(PosteriorHolder):
         self._finish(additive, {**data.notes(), **(notes or {})})
 
     def _finish(self, additive: Additive, notes: Mapping[str, str]) -> None:
-        """Sets the learned attributes."""
+        """Sets the attributes that end in an underscore."""
         self._groups = self.groups
         self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **notes})
         self.additive_ = replace(additive, posterior=self.posterior_)
@@ -341,7 +341,7 @@ def _one(values: torch.Tensor, outputs: Sequence[str]) -> np.ndarray:
 
 
 def _precision(value: Any) -> float | str:
-    """Checks ``prior_precision=``."""
+    """The prior precision as a number, or "evidence"."""
     if isinstance(value, str) and value == "evidence":
         return value
     try:

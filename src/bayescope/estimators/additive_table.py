@@ -97,7 +97,7 @@ class _Survey:
 
     @classmethod
     def of(cls, source: TableRows, targets: TableTargets) -> _Survey:
-        """Reads the table."""
+        """Reads the table once."""
         kinds = source.kinds
         numbers = [NumbersSeen(name) for name, kind in kinds.items() if kind == "numeric"]
         labels = [LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"]
@@ -117,7 +117,7 @@ class _Survey:
         return cls(kinds, numbers, labels, sampler.sample())
 
     def joined(self, other: _Survey) -> _Survey:
-        """That of both parts."""
+        """The survey of the rows of both."""
         numbers = [one.joined(another) for one, another in zip(self.numbers, other.numbers, strict=True)]
         labels = [one.joined(another) for one, another in zip(self.labels, other.labels, strict=True)]
         return _Survey(self.kinds, numbers, labels, self.sample.joined([other.sample]))
@@ -152,7 +152,7 @@ class _Files:
 
     @classmethod
     def of(cls, source: TableRows, targets: TableTargets, outputs: Outputs, coders: Sequence[Coder]) -> _Files:
-        """Reads the table."""
+        """Reads the table once more and writes its codes to files."""
         codes = Codes(len(coders), max(coder.points for coder in coders))
         values: RowFile | None = None
         weights = RowFile()

@@ -223,7 +223,7 @@ class MLPEstimator(PosteriorHolder):
         )  # fmt: skip
 
     def _remember(self, posterior: Posterior, kind: Kind, learnt: Learnt, notes: Mapping[str, str], seed: int) -> None:
-        """Sets the learned attributes."""
+        """Sets the attributes that end in an underscore."""
         record = posterior.record
         trace = record.trace or learnt.trace
         told = replace(record, notes={**notes, **record.notes}, trace=trace)
@@ -296,7 +296,7 @@ class _Material(Protocol):
 
     @property
     def features(self) -> int:
-        """Columns of the inputs."""
+        """The number of columns of the inputs, D."""
 
     def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
         """Data with standardised targets, and the likelihood of rows that count several times or in part."""
@@ -311,7 +311,7 @@ class _Material(Protocol):
         """The threads that an operation on rows may take, of a network whose widest layer has so many units."""
 
     def notes(self) -> Mapping[str, str]:
-        """Lines for a summary."""
+        """What the summary says of the rows, by title."""
 
 
 @final
@@ -331,20 +331,17 @@ class _Held:
 
     @property
     def features(self) -> int:
-        """D."""
         return self.inputs.shape[1]
 
     def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        """Arrays."""
         return self._weighted(likelihood, self.targets.values)
 
     def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        """Arrays."""
         regression = self.targets.units is not None
         return self._weighted(likelihood, torch.from_numpy(self.rows.targets) if regression else self.targets.values)
 
     def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
-        """Drawn from all rows."""
+        """At most so many rows, drawn from all of them."""
         inputs, targets = self.standardised(self.targets.likelihood)[1]
         drawn = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].sort().values
         return inputs[drawn], targets[drawn]
@@ -354,7 +351,6 @@ class _Held:
         return nullcontext()
 
     def notes(self) -> Mapping[str, str]:
-        """None."""
         return {}
 
     def _weighted(self, likelihood: Likelihood, targets: Tensor) -> tuple[Likelihood, Any]:
@@ -385,15 +381,12 @@ class _Streamed:
 
     @property
     def features(self) -> int:
-        """D."""
         return self.files.features
 
     def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        """A loader."""
         return self.files.likelihood(likelihood), self.files.loader(self.batch_size, self.seed, _same)
 
     def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        """A loader."""
         restored = _same if self.units is None else self.units.given
         return self.files.likelihood(likelihood), self.files.loader(self.batch_size, self.seed + 1, restored)
 

@@ -99,7 +99,6 @@ class NetworkFiles:
 
     @property
     def features(self) -> int:
-        """D."""
         return self.inputs.shape[0]
 
     def notes(self) -> dict[str, str]:

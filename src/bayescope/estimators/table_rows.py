@@ -110,7 +110,7 @@ class TableRows:
         return FrameReader(self.names, tuple(self.names.index(name) for name in self.categorical))
 
     def describe(self, estimator: BaseEstimator) -> None:
-        """Sets ``n_features_in_`` and ``feature_names_in_``."""
+        """Sets scikit-learn's attributes ``n_features_in_`` and ``feature_names_in_`` of an estimator."""
         validate_data(estimator, pd.DataFrame(columns=list(self.names)), skip_check_array=True)
 
     def blocks(self, *, features: bool = True) -> Iterator[Block]:

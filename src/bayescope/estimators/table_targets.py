@@ -136,7 +136,6 @@ class TableNumbers:
         return cls(seen.standard.mean, seen.standard.scale, seen.size, seen.varies)
 
     def weights(self, block: Block) -> np.ndarray:
-        """The rows'."""
         return block.weights
 
     def values(self, block: Block) -> np.ndarray:

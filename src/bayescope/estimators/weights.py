@@ -14,7 +14,7 @@ from bayescope.tables.preprocessing import Table, taken
 
 
 def row_count(table: Table) -> int:
-    """N."""
+    """The number of rows of a table."""
     return len(table) if isinstance(table, np.ndarray) else len(table[0].values)
 
 

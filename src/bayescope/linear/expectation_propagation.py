@@ -47,7 +47,7 @@ class Sites:
     shift: Tensor
 
     def toward(self, other: Sites, step: float) -> Sites:
-        """A damped update."""
+        """The sites moved toward others by a share of the way."""
         return Sites(
             self.precision + step * (other.precision - self.precision), self.shift + step * (other.shift - self.shift)
         )

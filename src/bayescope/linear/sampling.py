@@ -144,7 +144,6 @@ class _Whitened:
 
     @property
     def dim(self) -> int:
-        """P."""
         return self._density.dim
 
     @cached_property
@@ -173,5 +172,5 @@ class _Whitened:
         return value, gradient @ self._root
 
     def hessian(self, u: Tensor) -> Tensor:
-        """Rᵀ ∂²/∂θ² R."""
+        """The Hessian in whitened coordinates, Rᵀ ∂²/∂θ² R."""
         return self._root.mT @ self._density.hessian(self.theta(u)) @ self._root

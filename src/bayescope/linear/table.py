@@ -47,7 +47,7 @@ class Table(Protocol):
 
     @property
     def count(self) -> int:
-        """N."""
+        """The number of rows, N."""
 
     @property
     def total(self) -> float:
@@ -105,7 +105,6 @@ class HeldTable:
 
     @property
     def count(self) -> int:
-        """N."""
         return self.batch.features.shape[0]
 
     @cached_property
@@ -126,7 +125,6 @@ class HeldTable:
         return max((float(block(self._rows(part))) for part in rows.blocks()), default=0.0)
 
     def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """The values."""
         return values
 
     def every(self, stride: int, *, start: int = 0) -> HeldTable:
@@ -140,7 +138,6 @@ class HeldTable:
         return HeldTable(self.batch._replace(weights=each * share))
 
     def held(self) -> Batch:
-        """All rows."""
         return self.batch
 
     def _rows(self, part: slice) -> Batch:
@@ -179,7 +176,6 @@ class StreamedTable:
         return max((HeldTable(batch).largest(block) for batch in self.batches()), default=0.0)
 
     def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """The values."""
         return values
 
     def every(self, stride: int, *, start: int = 0) -> HeldTable:
@@ -202,7 +198,6 @@ class StreamedTable:
         return HeldTable(self.held()).scaled(share)
 
     def held(self) -> Batch:
-        """Refused."""
         raise UnsupportedError(
             "posterior: expected one that is found by sums over the rows, for a table that is read in blocks: 'map', "
             "'laplace', 'variational' or 'mean_field'. The others need all rows in memory: fit a DataFrame of a part."
@@ -247,7 +242,7 @@ class SharedTable:
         return max(self.processes.gather(part))
 
     def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """The first process's values."""
+        """The values of the first process, so that all go on with the same."""
         copies = tuple(value.clone() for value in values)
         self.processes.share(copies)
         return copies
@@ -263,7 +258,6 @@ class SharedTable:
         return replace(self, own=self.own.scaled(share), total=self.total * share)
 
     def held(self) -> Batch:
-        """Refused."""
         raise UnsupportedError(
             "posterior: expected 'map', 'laplace', 'variational' or 'mean_field', which are sums over the rows, where "
             "processes share these. Fit the others inside bs.alone()."

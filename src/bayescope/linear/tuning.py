@@ -36,15 +36,15 @@ LONGEST = 5.0
 
 
 class FittedGaussian(Protocol):
-    """A fitted N(mean, precision⁻¹)."""
+    """A Gaussian N(mean, precision⁻¹) over the weights that has been fitted."""
 
     @property
     def mean(self) -> Tensor:
-        """Its mean, shape (P,)."""
+        """The mean of the weights, shape (P,)."""
 
     @property
     def precision(self) -> Precision:
-        """Its precision."""
+        """The precision of the weights, P x P in some structure."""
 
 
 F = TypeVar("F", bound=FittedGaussian)

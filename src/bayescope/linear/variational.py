@@ -124,7 +124,7 @@ class Fit:
 
     @property
     def elbo(self) -> float:
-        """The bound L."""
+        """The evidence lower bound, the sum of its terms."""
         return float(sum(self.terms.values()))
 
     @cached_property

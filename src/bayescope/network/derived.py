@@ -94,7 +94,6 @@ class ComputedPart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters."""
         return tuple(self.sizes)
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:

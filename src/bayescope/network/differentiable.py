@@ -59,7 +59,6 @@ class DifferentiableNetwork:
 
     @property
     def differentiable(self) -> DifferentiableNetwork:
-        """Itself."""
         return self
 
     def inputs(self, x: Any) -> Any:

@@ -42,7 +42,7 @@ class Fingerprint:
         return whole
 
     def hex(self) -> str:
-        """The fingerprint as text."""
+        """The fingerprint as text, with the number of rows."""
         return f"{self._total:016x}-{self._rows}"
 
 

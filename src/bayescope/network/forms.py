@@ -76,11 +76,9 @@ class Dense:
         return OuterTape.join(tapes)
 
     def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
-        """Σ_t g_nkt."""
         return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
 
     def placed(self, seeds: Tensor) -> Tensor:
-        """As they are."""
         return seeds
 
 
@@ -156,7 +154,6 @@ class Lookup:
         return LookupTape.join(tapes)
 
     def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
-        """Σ_t g_nkt."""
         return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
 
     def placed(self, seeds: Tensor) -> None:

@@ -32,7 +32,7 @@ class Roles:
 
     @classmethod
     def of(cls, sites: Iterable[Site]) -> Roles:
-        """Sorts the sites."""
+        """The sites of a network, sorted by what they do."""
         roles = cls()
         for site in sites:
             if not isinstance(site, MatrixSite):

@@ -59,10 +59,10 @@ class Answer(Protocol):
     def convolution(
         self, function: Callable[..., Tensor], x: Tensor, weight: Any, bias: Any, axis: int | None, options: Any
     ) -> Tensor:
-        """One of torch's convolutions."""
+        """The outputs of one of torch's convolutions whose weight is random."""
 
     def embedding(self, indices: Tensor, weight: GaussianTensor, axis: int | None, options: Any) -> Tensor:
-        """Rows of a table."""
+        """The rows of a random table at some indices."""
 
 
 @final

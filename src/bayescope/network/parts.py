@@ -105,7 +105,6 @@ class MatrixPart:
 
     @property
     def kind(self) -> str:
-        """That of the calls."""
         return self.form.kind
 
     @property
@@ -115,7 +114,6 @@ class MatrixPart:
 
     @cached_property
     def shape(self) -> tuple[int, int, int]:
-        """(G, O, D)."""
         groups, outputs, inputs = self.form.order(self.weight.value).shape
         return groups, outputs, inputs + (self.bias is not None)
 
@@ -155,7 +153,6 @@ class DensePart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters."""
         return tuple(self.uses)
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
@@ -188,11 +185,9 @@ class SumPart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameter."""
         return self.parts[0].names
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """Row-major."""
         return self.parts[0].positions(offsets).sort().values
 
     @cached_property
@@ -222,15 +217,12 @@ class UnusedPart:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parameters."""
         return tuple(self.entries)
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """As they stand."""
         return torch.cat([positions + offsets[name] for name, positions in self.entries.items()])
 
     def tape(self, reading: Reading) -> ZeroTape:
-        """Zero."""
         return reading.zeros((1, sum(len(positions) for positions in self.entries.values()), 1))
 
 
@@ -250,12 +242,10 @@ class SelectedPart:
 
     @property
     def kind(self) -> str:
-        """That of the part."""
         return self.part.kind
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of the part."""
         return self.part.names
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:

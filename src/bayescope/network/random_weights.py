@@ -165,7 +165,7 @@ class _Changeable:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Puts them back."""
+        """Puts the buffers back that a pass may have changed."""
         for owner, buffers in self._registered:
             owner._buffers.update(buffers)
         for buffer, value in self._values:

@@ -107,7 +107,6 @@ class SpreadSite:
 
     @property
     def shape(self) -> torch.Size:
-        """That of the leaf."""
         return self.target.shape
 
     @property

@@ -25,13 +25,13 @@ class TopLayer(NamedTuple):
 
     @property
     def matrix(self) -> Tensor:
-        """W, shape (C, H)."""
+        """The weight of the last layer, W of shape (C, H)."""
         assert self.site.weight is not None
         return self.site.weight.value
 
     @property
     def source(self) -> Target:
-        """The node behind h."""
+        """The node of the graph that computed the features h."""
         return self.site.source
 
 

@@ -118,7 +118,7 @@ def in_unicode(table: str, name: str, cells: Callable[[], list[Any]]) -> list[An
 
 
 def _values(table: str, name: str, array: Any) -> tuple[object, ...]:
-    """Labels as Python's own."""
+    """Labels as objects of Python's own types."""
     cells = np.empty(len(array), dtype=object)
     cells[:] = in_unicode(table, name, array.to_pylist)
     return tuple(column_of_cells(table, name, cells, labels=True).values)

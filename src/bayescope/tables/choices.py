@@ -28,18 +28,15 @@ class Choice(Protocol):
 @final
 @dataclass(frozen=True)
 class AllRows:
-    """All of them."""
+    """The choice of all rows of a table."""
 
     def count(self, rows: int) -> int:
-        """As many."""
         return rows
 
     def place(self, row: int) -> int:
-        """The same."""
         return row
 
     def among(self, columns: list[Column], start: int) -> list[Column]:
-        """The same."""
         return columns
 
 
@@ -55,7 +52,6 @@ class EveryRow:
     stride: int
 
     def count(self, rows: int) -> int:
-        """⌊rows/k⌋."""
         return rows // self.stride
 
     def place(self, row: int) -> int:
@@ -63,7 +59,6 @@ class EveryRow:
         return self.stride * row + self.stride - 1
 
     def among(self, columns: list[Column], start: int) -> list[Column]:
-        """Those of some rows."""
         first = -(start + 1) % self.stride
         return [replace(column, values=column.values[first :: self.stride]) for column in columns]
 
@@ -80,7 +75,6 @@ class OtherRows:
     stride: int
 
     def count(self, rows: int) -> int:
-        """rows − ⌊rows/k⌋."""
         return rows - rows // self.stride
 
     def place(self, row: int) -> int:
@@ -88,7 +82,6 @@ class OtherRows:
         return row + row // (self.stride - 1)
 
     def among(self, columns: Sequence[Column], start: int) -> list[Column]:
-        """Those of some rows."""
         rows = np.arange(start, start + len(columns[0].values))
         kept = rows % self.stride != self.stride - 1
         return [replace(column, values=column.values[kept]) for column in columns]
@@ -122,7 +115,6 @@ class WithoutRows:
         return row + int(np.searchsorted(self.gone - np.arange(len(self.gone)), row, side="right"))
 
     def among(self, columns: list[Column], start: int) -> list[Column]:
-        """Those of some rows."""
         count = len(columns[0].values)
         low, high = np.searchsorted(self.gone, [start, start + count])
         kept = np.delete(np.arange(count), self.gone[low:high] - start)
@@ -151,5 +143,4 @@ class Both:
         return self.first.place(self.second.place(row))
 
     def among(self, columns: list[Column], start: int) -> list[Column]:
-        """Those of some rows."""
         return self.second.among(self.first.among(columns, start), self.first.count(start))

@@ -45,7 +45,7 @@ class Coder(Protocol):
         """What was counted, to be added up over processes."""
 
     def coded(self, sums: list[np.ndarray]) -> Coded:
-        """The points."""
+        """The points of the column, with the sums over the rows at each."""
 
 
 @final
@@ -66,7 +66,6 @@ class LabelCoder:
 
     @property
     def points(self) -> int:
-        """U."""
         return len(self._levels)
 
     def codes(self, column: Column, weights: np.ndarray) -> np.ndarray:
@@ -80,7 +79,6 @@ class LabelCoder:
         return [self._weights]
 
     def coded(self, sums: list[np.ndarray]) -> Coded:
-        """The points."""
         return Coded(self._encoding, np.zeros(self.points), self._levels, sums[0], False)
 
 
@@ -107,7 +105,6 @@ class NumberCoder:
 
     @property
     def points(self) -> int:
-        """U."""
         return len(self._starts) + self._missing
 
     def codes(self, column: Column, weights: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ class NumbersSeen:
 
     @property
     def standard(self) -> Standard:
-        """Mean and scale."""
+        """The mean and the scale of the numbers seen."""
         return Standard.of(self._mean, self._squares / self._mass, self.size) if self.size else Standard(0.0, 1.0)
 
     @property
@@ -273,7 +273,7 @@ class Sampler:
             self._settle()
 
     def sample(self) -> Sample:
-        """The sample."""
+        """The rows drawn so far, as one sample."""
         self._settle()
         return self._kept
 

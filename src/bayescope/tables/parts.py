@@ -22,7 +22,7 @@ class Part(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name of the part, for messages."""
 
     @property
     def rows(self) -> int:

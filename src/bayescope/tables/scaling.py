@@ -47,7 +47,7 @@ class Standard:
         return cls(mean, 1.0 if constant else variance**0.5)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """The model's numbers."""
+        """Numbers in the units of the model, (x − mean)/scale."""
         return (x - self.mean) / self.scale
 
 

@@ -119,7 +119,7 @@ class AtMode:
         return {"still": self._still, "left": self.left}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Takes the state of a checkpoint."""
         self._still, self.left = state["still"], state["left"]
 
 
@@ -175,7 +175,7 @@ class Cycles:
         return {name: getattr(self, name) for name in names}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Takes the state of a checkpoint."""
         for name, value in state.items():
             if hasattr(self, name):
                 setattr(self, name, value)

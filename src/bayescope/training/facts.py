@@ -72,7 +72,7 @@ def of_module(module: nn.Module) -> dict[str, str]:
 
 
 def of_weights(weights: Weights) -> str:
-    """Which weights are random."""
+    """A line that says which weights are random."""
     masks = {name: _numbers(weights.masks[name]) for name in weights.masks}
     return ", ".join(f"{name} where {masks[name]}" if name in masks else name for name in weights.names)
 

@@ -300,7 +300,7 @@ class Minibatches:
             )
 
     def _count(self) -> int:
-        """N."""
+        """The number of rows of all processes, N."""
         if self._processes.count == 1:
             return self._batches.rows
         if self._shared and isinstance(self._source, Dataset):

@@ -59,11 +59,11 @@ class Objective(Protocol):
 
     @property
     def likelihood(self) -> Likelihood:
-        """The present p(y∣f)."""
+        """The likelihood under the hyperparameters of the moment."""
 
     @property
     def prior(self) -> Prior:
-        """The present p(θ)."""
+        """The prior under the hyperparameters of the moment."""
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Hears before each epoch how many are done, and how many there will be.
@@ -174,7 +174,6 @@ class NegativeLogJoint:
         return 0.5 * self._rows**2 * (float(random @ prior.solve(random)) + max(without, 0.0))
 
     def per_row_penalty(self) -> Tensor:
-        """`penalty` divided by N."""
         return self.penalty() / self._rows
 
 

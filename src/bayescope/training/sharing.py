@@ -60,7 +60,7 @@ def mean_of(values: Tensor) -> float:
 
 
 def held(module: nn.Module) -> list[Tensor]:
-    """All parameters and buffers."""
+    """All parameters and buffers of a module, detached."""
     return [tensor.detach() for tensor in (*module.parameters(), *module.buffers())]
 
 

@@ -52,7 +52,6 @@ class RowsOfEach:
 
     @property
     def cut(self) -> Cut | None:
-        """As `Minibatches` has it."""
         return self._data.cut
 
     def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:
@@ -105,7 +104,6 @@ class RowsForAll:
 
     @property
     def cut(self) -> Cut | None:
-        """As `Minibatches` has it."""
         return self._rows.cut
 
     def epoch(self, number: int = 0) -> Iterator[tuple[Any, Tensor]]:

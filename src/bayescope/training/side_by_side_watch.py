@@ -87,7 +87,7 @@ class ValidationOfEach:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Takes the state of a checkpoint."""
         self._lowest, self.ended, self._best = state["lowest"], state["ended"], state["best"]
         self.kept, self.last = state["kept"], state["last"]
 

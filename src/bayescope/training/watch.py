@@ -57,7 +57,6 @@ class NoWatch:
     """The last weights are as good as any."""
 
     def judge(self, epoch: int) -> Verdict:
-        """Nothing to say."""
         return Verdict({})
 
     def facts(self) -> dict[str, Any]:
@@ -65,11 +64,9 @@ class NoWatch:
         return {"validation": None, "patience": math.inf}
 
     def state(self) -> dict[str, Any]:
-        """Nothing."""
         return {}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Nothing."""
+    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 @final
@@ -133,11 +130,11 @@ class Validation:
         return {"validation": self._rows.fingerprint(), "patience": self._patience}
 
     def state(self) -> dict[str, Any]:
-        """The best so far."""
+        """The best loss so far and its epoch, for a checkpoint."""
         return {"best": self._best, "epoch": self._epoch}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there."""
+        """Takes the state of a checkpoint."""
         self._best, self._epoch = state["best"], state["epoch"]
 
 

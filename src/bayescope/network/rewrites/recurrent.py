@@ -54,7 +54,7 @@ def _recurrent(step: Step) -> Callable[..., Any]:
 def lstm_cell(
     input: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Any = None
 ) -> tuple[Tensor, ...]:
-    """As ``torch.lstm_cell``: h, c."""
+    """One step of an LSTM, as ``torch.lstm_cell`` gives it: h and c."""
     return _lstm_step(F.linear(input, w_ih, b_ih), tuple(hx), w_hh, b_hh, None)
 
 

@@ -45,7 +45,7 @@ class Card:
 @final
 @dataclass(frozen=True)
 class Cards:
-    """Cards side by side."""
+    """Cards that stand in one row, as many as fit."""
 
     kind: ClassVar[str] = "cards"
     cards: tuple[Card, ...]

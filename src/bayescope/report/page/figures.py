@@ -87,7 +87,7 @@ def line(x: Sequence[Any], y: Sequence[Any], colour: str, hover: Sequence[str], 
 
 
 def dots(x: Sequence[Any], y: Sequence[Any], colour: Any, hover: Sequence[str], **options: Any) -> Trace:
-    """Points that tell themselves."""
+    """Points whose text appears under the pointer."""
     return {
         "type": "scatter",
         "x": list(x),

@@ -42,7 +42,7 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in percent."""
+    """A share in percent, as text for the page."""
     return f"{fixed(100.0 * share, digits)}\u00a0%" if math.isfinite(share) else "–"
 
 
