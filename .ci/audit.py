@@ -39,12 +39,12 @@ LICENCES = (
 )  # fmt: skip
 # What a classifier says of a licence beside its name.
 NO_NAMES = {"OSI Approved", "DFSG approved"}
-# Files that run at the interpreter's start: distutils for setuptools, the path of an editable install.
 # Modules of packages that are not installed here: what arviz 1 is made of.
 PARTS = {"arviz_stats": "arviz"}
 # Files of which Python runs the content; those above so many bytes are held against their size alone.
 RUNS = (".py", ".so", ".pth")
 WHOLE = 2**20
+# Files that run at the interpreter's start: distutils for setuptools, the path of an editable install.
 STARTERS = {"distutils-precedence.pth", "_editable_impl_bayescope.pth"}
 
 
@@ -54,7 +54,7 @@ def name_of(distribution: importlib.metadata.Distribution) -> str:
 
 
 def normal(name: str) -> str:
-    """PEP 503."""
+    """A package's name in the form of PEP 503, which all spellings share."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -78,7 +78,7 @@ def imported(folder: Path) -> Iterator[tuple[str, bool]]:
 
 
 def check_imports(folder: Path = SOURCES) -> Iterator[str]:
-    """1."""
+    """Yields a line for each import without a dependency, and for each dependency without an import."""
     project = tomllib.loads((lock.HERE / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     needed, optional = declared(project["dependencies"]), declared([*extras["nuts"], *extras["parquet"]])
@@ -96,7 +96,7 @@ def check_imports(folder: Path = SOURCES) -> Iterator[str]:
 
 
 def check_versions(distributions: Iterable[importlib.metadata.Distribution]) -> Iterator[str]:
-    """2."""
+    """Yields a line for each package whose version is not the lock's."""
     expected = {normal(name): version for name, (version, _) in lock.locked().items()}
     installed = {name_of(each): each.version for each in distributions}
     for name in sorted((expected.keys() | installed.keys()) - UNLOCKED):
@@ -116,7 +116,7 @@ def licences(distribution: importlib.metadata.Distribution) -> list[str]:
 
 
 def check_licences(distributions: Iterable[importlib.metadata.Distribution]) -> Iterator[str]:
-    """3. Of alternatives one is enough."""
+    """Yields a line for each licence that is not among `LICENCES`; of alternatives one has to be."""
     for each in distributions:
         for licence in licences(each):
             if not any(part.strip().lower().startswith(LICENCES) for part in re.split(r" OR | or ", licence)):
@@ -124,7 +124,7 @@ def check_licences(distributions: Iterable[importlib.metadata.Distribution]) -> 
 
 
 def check_start(folder: Path) -> Iterator[str]:
-    """4."""
+    """Yields a line for each file that runs when Python starts."""
     for path in sorted(folder.glob("*.pth")):
         runs = any(line.startswith(("import ", "import\t")) for line in path.read_text().splitlines())
         if runs and path.name not in STARTERS:
@@ -135,7 +135,10 @@ def check_start(folder: Path) -> Iterator[str]:
 
 
 def check_files(distributions: Iterable[importlib.metadata.Distribution], folder: Path) -> Iterator[str]:
-    """5. Of what Python does not run, and of files above `WHOLE` bytes, the size alone: all digests take a minute."""
+    """Yields a line for each file that is not as its package lists it.
+
+    Of what Python does not run, and of files above `WHOLE` bytes, the size alone counts: all digests take a minute.
+    """
     known = set()
     for each in distributions:
         for place, digest, size in csv.reader((each.read_text("RECORD") or "").splitlines()):

@@ -91,6 +91,7 @@ from bayescope.curvature.memory import free_memory
 pages = int(open("/proc/self/statm").read().split()[{0 if kind == "RLIMIT_AS" else 5}])
 resource.setrlimit(resource.{kind}, (pages * resource.getpagesize() + 2**28, resource.RLIM_INFINITY))
 free = free_memory(torch.device("cpu"))
+torch.set_num_threads(1)  # each further one has a stack
 kept = torch.ones(2**24, dtype=torch.float64)
 print(free, free_memory(torch.device("cpu")))
 """
