@@ -5,6 +5,7 @@ import pytest
 import scipy.sparse
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
+from bayescope import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.errors import InputError
 from bayescope.estimators.inputs import InputMap
 
@@ -54,3 +55,13 @@ def test_sparse_features_become_dense():
 def test_features_have_to_be_a_table():
     with pytest.raises(InputError, match="shape"):
         fit(table(), features=FunctionTransformer(lambda X: X[:, 0]))
+
+
+@pytest.mark.parametrize("estimator", [BayesianLogisticRegression, BayesianLinearRegression])
+@pytest.mark.parametrize("given", [{}, {"prior_precision": 1.0}])
+def test_numbers_too_large_to_be_squared_are_refused_without_standardising(estimator, given):
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    y = (X[:, 0] > 0).astype(int)
+    for size in (1e152, 1e200, 1e307):
+        with pytest.raises(InputError, match="column 'x0': expected numbers whose squares are floats"):
+            estimator(standardize=False, **given).fit(X * size, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
@@ -17,7 +17,8 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.preprocessing import Preprocessing, Table
+from bayescope.tables.encoding import FARTHEST
+from bayescope.tables.preprocessing import Preprocessing, Table, refuse_far
 
 # So many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
 SCALE_ROWS = 10_000
@@ -98,12 +99,14 @@ class InputMap:
         The mapped numbers do not have their origin yet.
         """
         mapped = numbers if transformer is None else _dense(transformer.fit(numbers).transform(numbers))
+        names = feature_names(transformer, preprocessing.names, mapped.shape[1])
+        if transformer is not None or preprocessing.scaling is None:
+            _refuse_far(names, mapped)
         stride = max(1, mapped.shape[0] // SCALE_ROWS)
         some, counts = mapped[::stride], None if weights is None else weights[::stride]
         sds = some.std(axis=0)
         varying = sds[sds > 0]
         scales = (float(varying.min()), float(varying.max())) if varying.size else (0.0, 0.0)
-        names = feature_names(transformer, preprocessing.names, mapped.shape[1])
         centre = None
         if origin == "means":
             centre = _means(some, counts)
@@ -261,6 +264,14 @@ def require_inputs(rows: int, columns: int, labels: Mapping[str, int], advice: s
         f"a table of {columns:,} inputs{of} of {rows:,} rows",
         advice or "Leave out rows or columns, or read the table in blocks: bs.open_table.",
     )
+
+
+def _refuse_far(names: Sequence[str], mapped: np.ndarray) -> None:
+    """Refuses inputs whose squares have no sum, and looks for the largest only where there may be one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.einsum("nd,nd->", mapped, mapped)
+    if not total < FARTHEST**2:
+        refuse_far(names, np.fmax(np.fmax.reduce(mapped, 0), -np.fmin.reduce(mapped, 0)))
 
 
 def _means(mapped: np.ndarray, weights: np.ndarray | None) -> np.ndarray:
