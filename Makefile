@@ -22,7 +22,7 @@ demo: .venv/.installed-nuts demo/breast_cancer.csv  ## compare every posterior, 
 	@echo "The table and the pictures lie in demo/results"
 
 # Bytecode is kept, whatever the shell says: each process that a test starts would compile the package anew.
-test: lint layers audit  ## everything that has to pass: lint, types, layers, dependencies, the site, tests and doctests
+test: lint layers  ## everything that has to pass: lint, types, layers, the site, tests and doctests
 	@$(MAKE) --no-print-directory types & types=$$!; $(MAKE) --no-print-directory docs; docs=$$?; \
 	  wait $$types && exit $$docs  # each of them keeps one core busy
 	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || \

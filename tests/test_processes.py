@@ -153,6 +153,8 @@ def test_options_are_told_apart_by_what_they_hold() -> None:
     assert all(len(each) < 100 for each in forms)
     rounded = torch.rand(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert form("prior_precision", rounded) == form("prior_precision", rounded * (1 + 1e-14))
+    assert form("prior_precision", 0.1 + 0.2) == form("prior_precision", 0.3) != form("prior_precision", 0.3 + 1e-9)
+    assert form("lr", 1) == form("lr", 1.0)
     assert form("prior_precision", {"0": 1.0, "2": {3: 2.0, "b": 1}}) == form(
         "prior_precision", {"2": {"b": 1, 3: 2.0}, "0": 1.0}
     )

@@ -9,6 +9,7 @@ of them end with the same result.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -433,7 +434,13 @@ def form(name: str, value: Any) -> str:
 
 
 def _in_order(value: Any) -> Any:
-    """The value with sorted dicts: their order says when a key was added, and nothing about what was asked for."""
+    """The value with sorted dicts and floats to 12 digits.
+
+    The order of a dict says when a key was added, and the last digits of a float which processor computed it.
+    """
+    if isinstance(value, float) and math.isfinite(value):
+        rounded = float(f"{value:.12g}")
+        return int(rounded) if rounded.is_integer() else rounded
     if isinstance(value, list | tuple):
         return [_in_order(each) for each in value]
     if isinstance(value, dict):

@@ -64,6 +64,16 @@ def test_what_memory_holds_is_read_to_its_end(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("limit")
+def test_a_packed_table_whose_first_rows_are_all_alike_is_read_to_its_end(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with gzip.open(tmp_path / "t.csv.gz", "wt") as packed:
+        packed.write("a,y\n" + "0,0\n" * 300)
+        packed.writelines(f"{rng.bytes(20_000).hex()},1\n" for _ in range(200))
+    opened = open_source(tmp_path / "t.csv.gz")
+    assert sum(block.rows for block in all_blocks(opened, opened.header)) == 500
+
+
+@pytest.mark.usefixtures("limit")
 def test_a_packed_table_is_refused_as_soon_as_its_rows_are_too_many(tmp_path: Path) -> None:
     """What its rows take when unpacked is not known before: a megabyte may hold a thousand."""
     bomb = tmp_path / "bomb.csv.gz"

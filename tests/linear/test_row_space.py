@@ -149,7 +149,7 @@ def test_the_default_leaves_out_what_memory_does_not_hold(monkeypatch: pytest.Mo
     X = rng.standard_normal((40, 8))  # separable: averaging over Laplace's posterior costs too much
     monkeypatch.setattr(memory, "UNCHECKED_BYTES", 0)
     monkeypatch.setattr(memory, "free_memory", lambda _: 8 * 50 * 27**2)
-    with pytest.warns(BayescopeWarning, match="would take too long, or too much memory, for 27 weights"):
+    with pytest.warns(BayescopeWarning, match="would take too much memory for 27 weights"):
         model = BayesianLogisticRegression(prior_precision=1e-3).fit(X, np.digitize(X[:, 0], [-0.5, 0.5]))
     assert model.posterior_.record.method == "laplace"
 

@@ -17,8 +17,8 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.encoding import FARTHEST
-from bayescope.tables.preprocessing import Preprocessing, Table, refuse_far
+from bayescope.tables.encoding import FARTHEST, refuse_far
+from bayescope.tables.preprocessing import Preprocessing, Table
 
 # So many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
 SCALE_ROWS = 10_000

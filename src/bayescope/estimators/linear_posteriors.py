@@ -144,11 +144,12 @@ def _auto(task: Task, *, quiet: bool = False) -> Fitted:
             if not task.tune or _held_back(task, propagated):
                 return _chosen(propagated, "ep", why)
             why += "; expectation propagation's evidence has no maximum"
-    affordable = affordable and _has_room(density.model)
-    if affordable:
+    room = _has_room(density.model)
+    if affordable and room:
         with suppress(ConvergenceError):
             return _chosen(POSTERIORS["variational"](task), "variational", why)
-    reason = "did not converge" if affordable else f"would take too long, or too much memory, for {density.dim} weights"
+    too_much = "too long" if room else "too much memory"
+    reason = "did not converge" if affordable and room else f"would take {too_much} for {density.dim} weights"
     if not quiet:
         _warn(added, f"The better approximations {reason}: use posterior='map', or give a larger prior_precision.")
     return _chosen(fitted, "laplace", f"{why}, but the better approximations {reason}")

@@ -121,7 +121,7 @@ class NumbersSeen:
             InputError: if the numbers are so large that their squares are no floats.
         """
         low, high = (self._low, self._high) if self.size else (np.nan, np.nan)
-        refuse_far(self.name, low, high)
+        refuse_far([self.name], np.array([max(-low, high)]))
         scaling = self.quantiles(sample) if transform == "quantile" else self.standard
         span = np.array([low, high]) if self.size else np.empty(0)
         edges, counts = binned(span, low, high, np.zeros(len(span)))

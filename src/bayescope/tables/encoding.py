@@ -89,7 +89,7 @@ class NumericEncoding:
         absent = np.isnan(column.values)
         seen = column.values[~absent] if absent.any() else column.values
         low, high = (float(seen.min()), float(seen.max())) if seen.size else (np.nan, np.nan)
-        refuse_far(column.name, low, high)
+        refuse_far([column.name], np.array([max(-low, high)]))
         counted = None if weights is None else weights[~absent]
         edges, counts = binned(seen, low, high, counted)
         scaling = SCALINGS[transform].fit(seen, counted)
@@ -332,16 +332,18 @@ def _sorted(labels: Mapping[object, float]) -> tuple[object, ...]:
         return tuple(labels)
 
 
-def refuse_far(name: str, low: float, high: float) -> None:
-    """Refuses a column of numbers whose squares have no sum.
+def refuse_far(names: Sequence[str], farthest: np.ndarray) -> None:
+    """Refuses columns of numbers, by the largest in size of each, whose squares have no sum.
 
     Raises:
-        InputError: if the smallest or the largest is such a number.
+        InputError: if there is one.
     """
-    if max(-low, high) > FARTHEST:
+    far = farthest > FARTHEST
+    if far.any():
+        at = int(np.argmax(far))
         raise InputError(
-            f"column {name!r}: expected numbers whose squares are floats, got numbers from {low:.3g} to "
-            f"{high:.3g}. Divide the column by a constant, or put NaN where a number stands for a missing value."
+            f"column {names[at]!r}: expected numbers whose squares are floats, got one of {farthest[at]:.3g} in size. "
+            "Divide the column by a constant, or put NaN where a number stands for a missing value."
         )
 
 

@@ -14,7 +14,7 @@ from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.storage import stored
 from bayescope.tables.columns import Column, Kind, in_order_of, values_of_kind
-from bayescope.tables.encoding import FARTHEST, LARGEST, CategoricalEncoding
+from bayescope.tables.encoding import LARGEST, CategoricalEncoding, refuse_far
 from bayescope.tables.scaling import Quantiles
 from bayescope.tables.target_means import TargetMeans, out_of_fold
 
@@ -448,21 +448,6 @@ def _scaler(
         return NormalScores.fit(numbers, weights)
     empty = np.isnan(farthest)
     return StandardScaler().fit(np.where(empty, 0.0, numbers) if empty.any() else numbers, None, weights)
-
-
-def refuse_far(names: Sequence[str], farthest: np.ndarray) -> None:
-    """Refuses columns of numbers, by the largest in size of each, whose squares have no sum.
-
-    Raises:
-        InputError: if there is one.
-    """
-    far = farthest > FARTHEST
-    if far.any():
-        at = int(np.argmax(far))
-        raise InputError(
-            f"column {names[at]!r}: expected numbers whose squares are floats, got one of {farthest[at]:.3g} in size. "
-            "Divide the column by a constant, or put NaN where a number stands for a missing value."
-        )
 
 
 def _encoded(

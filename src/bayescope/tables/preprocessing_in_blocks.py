@@ -13,7 +13,7 @@ from bayescope.errors import UnsupportedError
 from bayescope.storage import stored
 from bayescope.tables.column_sums import LabelsSeen, NumbersSeen, Sample, Sampler
 from bayescope.tables.columns import Column, Kind, values_of_kind
-from bayescope.tables.encoding import CategoricalEncoding
+from bayescope.tables.encoding import CategoricalEncoding, refuse_far
 from bayescope.tables.preprocessing import (
     ENCODINGS,
     UNITS,
@@ -23,7 +23,6 @@ from bayescope.tables.preprocessing import (
     ScalingName,
     encoder_of,
     imputer_of,
-    refuse_far,
 )
 from bayescope.tables.scaling import Quantiles, Standard
 

@@ -89,7 +89,8 @@ def reading(table: str) -> Iterator[None]:
     except (arrow_module().ArrowException, OSError, UnicodeError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         shown = reason if len(reason) <= MOST_LETTERS else f"{reason[:MOST_LETTERS]}…"
-        raise InputError(f"{table}: expected a table that can be read, got: {shown}. Write it anew.") from None
+        advice = "Free memory, or write it anew" if isinstance(error, MemoryError) else "Write it anew"
+        raise InputError(f"{table}: expected a table that can be read, got: {shown}. {advice}.") from None
 
 
 def refuse_fewer(table: str, expected: int, found: int) -> None:
