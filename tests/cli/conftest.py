@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.tables import mixed, run, written
+
+
+@pytest.fixture(autouse=True, scope="session")
+def hanging_up_ends() -> Iterator[None]:
+    """Commands that tests start heed SIGHUP, also where the tests themselves were started to ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")

@@ -145,11 +145,15 @@ _IDLE: WeakKeyDictionary[nn.Module, list[_Twin]] = WeakKeyDictionary()
 def private(module: nn.Module) -> Iterator[nn.Module]:
     """A copy of a module that shares its weights, and that nobody else runs meanwhile: what a query reads.
 
-    Copies are kept for the next query; there are as many as queries have been answered at once.
+    Copies are kept for the next query; there are as many as queries have been answered at once. Inside a transform of
+    ``torch.func`` it is the module itself.
 
     Args:
         module: a network that belongs to a posterior: nobody changes it but for its weights and buffers.
     """
+    if torch._C._functorch.maybe_current_level() is not None:  # a copy made inside a transform holds its tensors
+        yield module
+        return
     idle = _IDLE.setdefault(module, [])
     try:
         one = idle.pop()

@@ -16,6 +16,7 @@ from bayescope.log_density import CallableDensity, LogDensity
 from bayescope.models import LinearModel
 from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import owned
+from bayescope.network.guard import private
 from bayescope.network.inputs import call, count_rows, map_tensors, take_rows
 from bayescope.network.substitution import Substituted
 from bayescope.network.vectorising import vectorising
@@ -110,13 +111,14 @@ class NetworkDensity:
 
     def _log_likelihood(self, theta: Tensor) -> Tensor:
         """Σ_n log p(y_n∣f(x_n, θ)), a scalar in the graph of θ, for θ of shape (P,)."""
-        parameters, constants = parameters_and_constants(self.module, self.weights)
-        values = values_at(self.module, self.weights, theta)
-        total = theta.new_zeros(())
-        for x, y in self._blocks:
-            with Substituted(self.module, parameters, [*values, *constants]):
-                f = call(self.module, owned(x, copy=True))  # which it may write over
-            total = total + log_likelihood(self.likelihood, f, y).to(theta)
+        with private(self.module) as module:
+            parameters, constants = parameters_and_constants(module, self.weights)
+            values = values_at(module, self.weights, theta)
+            total = theta.new_zeros(())
+            for x, y in self._blocks:
+                with Substituted(module, parameters, [*values, *constants]):
+                    f = call(module, owned(x, copy=True))  # which it may write over
+                total = total + log_likelihood(self.likelihood, f, y).to(theta)
         return total
 
     def _by_hand(self, layers: LayeredNetwork, theta: Tensor) -> tuple[Tensor, Tensor]:
