@@ -101,6 +101,7 @@ def bent(folder: Path, line: str, words: Sequence[str], codes: set[int], told: b
 def attacks(quick: bool) -> Iterator[Outcome]:
     """Signals while the library is imported and while a command works; then the streams of every command."""
     source = random.Random(0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where this was started to ignore it
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if quick:
