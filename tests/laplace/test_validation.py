@@ -9,8 +9,10 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import make_moons
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -24,6 +26,7 @@ from bayescope.network.inputs import count_rows
 from bayescope.network.network import Network
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
+from bayescope.training import fit_map
 from tests.laplace.problems import mlp, normal, nothing_written, penalty, seeded, train
 
 X, XV = normal(40, 2, seed=1), normal(30, 2, seed=2)
@@ -249,6 +252,19 @@ def test_q_and_its_network_are_left_as_they_were() -> None:
     assert torch.equal(q2.mean, q.mean)
     assert "by the NLL of 30 held-out rows, 'scalar' groups, mackay integral" in q2.record.notes["tuned"]
     assert {"prior precision", "effective parameters", "Newton decrement"} <= set(q2.record.notes)
+
+
+@pytest.mark.parametrize("seed", [5, 9])
+def test_a_loss_that_is_flat_at_the_end_of_the_range_is_no_reason_to_go_on(seed: int) -> None:
+    train, held_out = (make_moons(rows, noise=0.25, random_state=rows) for rows in (60, 100))
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        network = nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 1)).double()
+    point = fit_map(network, train, likelihood="bernoulli", prior_precision=0.1, progress=False)
+    q = laplace(point, train, likelihood="bernoulli")
+    tuned = tune_prior(q, method="validation", data=held_out)  # a warning would be an error
+    before, after = (-float(np.mean(each.predict(held_out[0]).log_prob(held_out[1]))) for each in (q, tuned))
+    assert after <= before + 1e-9
 
 
 def test_an_optimum_at_the_end_of_the_range_is_told() -> None:

@@ -35,6 +35,8 @@ STEP = math.log(10.0) / PER_DECADE
 REACH = PER_DECADE * DECADES
 # The noise variance and the temperature are sought this many decades to either side.
 SCALE_REACH = 3 * PER_DECADE
+# Nats a row that the last decade of small prior precisions gains at least where it is worth to go on.
+FLAT = 5e-3
 # Up to so many hyperparameters all neighbours of the best point are tried, too, not only those along one of them.
 CORNERS = 3
 
@@ -72,7 +74,7 @@ def by_validation(
         InputError: if the data do not fit.
 
     Warns:
-        ConvergenceWarning: if the best value of a hyperparameter is at the end of its range.
+        ConvergenceWarning: if the best value of a hyperparameter is at the end of its range, and the loss not flat.
     """
     for fit in fits:
         require_diagonal(fit)
@@ -93,7 +95,7 @@ def by_validation(
     score = _Score(tables, targets, weights, first, resolved, tuple(scales), rows, processes)
     best, nll = _search(score, len(groups[0]), len(scales))
     names = [f"prior precision of {name}" if len(groups[0]) > 1 else "prior precision" for name in groups[0].names]
-    _warn_of_ends(best, [*names, *scales], len(groups[0]))
+    _warn_of_ends(score, best, nll, [*names, *scales], len(groups[0]))
     steps, nll = _refined(score, best, nll)
     tuned = [_moved(fit, each, steps, scales) for fit, each in zip(fits, groups, strict=True)]
     note = f"by the NLL of {score.rows:,} held-out rows, {kind!r} groups, {resolved} integral, {nll:.4g} nats a row"
@@ -363,12 +365,13 @@ def _moved(fit: LaplaceFit, groups: PriorGroups, steps: Sequence[float], scales:
     return moved.at_noise(fit.noise_variance * math.exp(STEP * found["noise_variance"]))
 
 
-def _warn_of_ends(best: tuple[int, ...], names: Sequence[str], groups: int) -> None:
-    ends = [
-        name
-        for place, (value, name) in enumerate(zip(best, names, strict=True))
-        if abs(value) == (REACH if place < groups else SCALE_REACH)
-    ]
+def _warn_of_ends(score: _Score, best: tuple[int, ...], nll: float, names: Sequence[str], groups: int) -> None:
+    """Warns of values at the end of their range, but for small prior precisions whose last decade gains nothing."""
+    ends = []
+    for place, (value, name) in enumerate(zip(best, names, strict=True)):
+        flat = value == -REACH and score(_with(best, place, value + REACH // DECADES)) - nll < FLAT
+        if abs(value) == (REACH if place < groups else SCALE_REACH) and not (flat and place < groups):
+            ends.append(name)
     if ends:
         closed = any(value == REACH for value in best[:groups])
         why = "the posterior closes onto the mode: its predictions are those of the mode. " if closed else ""
