@@ -66,7 +66,7 @@ CALLS: dict[str, Callable[[], object]] = {
         confident(), (X, Y), likelihood="categorical", prior_precision="evidence"
     ),
     "tune_prior": lambda: tune_prior(_far()),
-    "tune_prior by validation": lambda: tune_prior(_far(), method="validation", data=(X, 1 - Y)),
+    "tune_prior by validation": lambda: tune_prior(_far(), method="validation", data=(X, Y)),
     "select": lambda: select([confident()], (X, Y), likelihood="categorical"),
     "select posteriors": lambda: select([_far(), laplace(confident(), (X, Y), structure="full", **OPTIONS)]),
     "fit_evidence": lambda: fit_evidence(
