@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bench.attacks import Outcome
+from tests.test_threads import InTrainModeAlone
 
 THREADS = 8
 X = torch.randn(6, 3, generator=torch.Generator().manual_seed(3))
@@ -37,18 +38,6 @@ class Scratch(nn.Module):
         return self.second(self.hidden)
 
 
-class Attention(nn.Module):
-    """Drops the weights of its attention in train mode alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(1, 4), nn.Linear(12, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.first(x[..., None])
-        return self.second(F.scaled_dot_product_attention(h, h, h, dropout_p=0.3 if self.training else 0.0).flatten(1))
-
-
 def plain() -> nn.Module:
     """A network of torch's own layers."""
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -65,7 +54,7 @@ def network(name: str) -> Callable[[], Any]:
         "variational": lambda: bs.variational(plain(), data, epochs=1, **OPTIONS),
         "MC dropout, put in": lambda: bs.mc_dropout(plain(), data, rate=0.2, epochs=1, **OPTIONS),
         "MC dropout, functional": lambda: bs.mc_dropout(Scratch(), data, epochs=0, **OPTIONS),
-        "MC dropout, in train mode alone": lambda: bs.mc_dropout(Attention(), data, epochs=0, **OPTIONS),
+        "MC dropout, in train mode alone": lambda: bs.mc_dropout(InTrainModeAlone(), data, epochs=0, **OPTIONS),
         "ensemble": lambda: bs.ensemble(plain, data, members=3, epochs=1, **OPTIONS),
         "SWAG": lambda: bs.swag(plain(), data, rank=2, epochs=6, **OPTIONS),
         "SGMCMC": lambda: bs.sgmcmc(plain(), data, draws=6, burn_in=2, chains=2, generator=0, **OPTIONS),

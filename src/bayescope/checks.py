@@ -17,6 +17,9 @@ from torch import Tensor
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
 from bayescope.process_state import ignoring
 
+# The square of this, over many rows, still has a sum.
+FARTHEST = 1e150
+
 
 def float64(name: str, value: Any) -> Tensor:
     """Turns an array, tensor, DataFrame or nested sequence of numbers into a finite float64 tensor.

@@ -24,7 +24,7 @@ from tests.distributed.ranks import end, run
 from tests.distributed.test_unlike import deep, rows
 
 # Seconds that a process waits here for one that has stopped.
-WAIT = 2
+WAIT = 4
 
 
 class Code:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator
 
+from bayescope import checks
 from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError
 from bayescope.estimators.features import feature_map, feature_names
@@ -17,7 +18,7 @@ from bayescope.estimators.frames import FrameReader
 from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.encoding import FARTHEST, refuse_far
+from bayescope.tables.encoding import refuse_far
 from bayescope.tables.preprocessing import Preprocessing, Table
 
 # So many rows tell the features' means and scales well enough: no answer depends on where exactly the centre is.
@@ -270,7 +271,7 @@ def _refuse_far(names: Sequence[str], mapped: np.ndarray) -> None:
     """Refuses inputs whose squares have no sum, and looks for the largest only where there may be one."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.einsum("nd,nd->", mapped, mapped)
-    if not total < FARTHEST**2:
+    if not total < checks.FARTHEST**2:
         refuse_far(names, np.fmax(np.fmax.reduce(mapped, 0), -np.fmin.reduce(mapped, 0)))
 
 

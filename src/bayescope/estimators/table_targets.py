@@ -10,13 +10,13 @@ from typing import Any, Protocol, final
 import numpy as np
 import pandas as pd
 
+from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.estimators.table_rows import Block, TableRows
 from bayescope.estimators.weights import class_factors, class_notes
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.tables import Column
 from bayescope.tables.column_sums import LabelsSeen, NumbersSeen
-from bayescope.tables.encoding import FARTHEST
 
 
 class TableTargets(Protocol):
@@ -128,7 +128,7 @@ class TableNumbers:
         seen = reduce(NumbersSeen.joined, source.processes.gather(seen))
         if not seen.size:
             raise source.nobody()
-        if seen.farthest > FARTHEST:
+        if seen.farthest > checks.FARTHEST:
             raise InputError(
                 f"column {source.target!r}: expected numbers whose squares are floats, got one of {seen.farthest:.3g} "
                 "in size. Divide the column by a constant."

@@ -14,7 +14,6 @@ from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.layers.rescaled import Rescaled
 from bayescope.likelihoods import Gaussian
-from bayescope.tables.encoding import FARTHEST
 from bayescope.tables.scaling import Standard
 
 
@@ -39,7 +38,7 @@ class Units:
             InputError: if the square of a target leaves floating point.
         """
         largest = float(np.abs(targets).max(initial=0.0))
-        if largest > FARTHEST:
+        if largest > checks.FARTHEST:
             raise InputError(
                 f"y: expected numbers whose squares are floats, got one of {largest:.3g} in size. Divide y by a "
                 "constant."

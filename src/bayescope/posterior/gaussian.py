@@ -23,7 +23,6 @@ from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior, log_normal
 from bayescope.storage import stored
-from bayescope.tables.encoding import FARTHEST
 from bayescope.top_classes import Representatives, Together, TopLatent, top_classes
 from bayescope.transforms import Transform, pushforward_moments
 
@@ -119,7 +118,7 @@ class GaussianPosterior(Posterior):
             return self._top(x, function, likelihood, mean, shape, integral, options)
         if marginal and 8 * mean.numel() * mean.shape[-1] > COVARIANCE_BYTES:
             variance = function.variance(x, self.location, self.precision).flatten(0, -2)
-            check_sizes("variances", variance, limit=FARTHEST**2)
+            check_sizes("variances", variance, limit=checks.FARTHEST**2)
             return Answer(MarginalLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
         rows, outputs = mean.shape
         require_memory(
@@ -130,7 +129,7 @@ class GaussianPosterior(Posterior):
             device=mean.device,
         )
         cov = function.covariance(x, self.location, self.precision).flatten(0, -3)
-        check_sizes("variances", cov, limit=FARTHEST**2)
+        check_sizes("variances", cov, limit=checks.FARTHEST**2)
         return Answer(*_integrated(GaussianLatent(mean, cov, integral), options), shape)
 
     def _top(
@@ -151,7 +150,7 @@ class GaussianPosterior(Posterior):
         others = Representatives.of(mean, classes, variance)
         asked = torch.cat([classes, others.classes], -1).unflatten(0, shape)
         found = function.covariance(x, self.location, self.precision, asked).flatten(0, -3)
-        check_sizes("variances", found, limit=FARTHEST**2)
+        check_sizes("variances", found, limit=checks.FARTHEST**2)
         together = Together(mean, classes, others, found)
         rest = f"the other {mean.shape[-1] - options.top:,} classes taken together"
         if not likelihood.needs_covariance(integral):

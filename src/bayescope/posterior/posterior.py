@@ -26,7 +26,6 @@ from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
 from bayescope.storage import save
-from bayescope.tables.encoding import FARTHEST
 from bayescope.top_classes import TopLatent
 
 
@@ -108,7 +107,7 @@ def in_rows(f: Tensor, leading: int) -> tuple[Tensor, tuple[int, ...]]:
     return f.flatten(leading, -2), tuple(f.shape[leading:-1])
 
 
-def check_sizes(what: str, values: Tensor, leading: int = 0, limit: float = FARTHEST) -> None:
+def check_sizes(what: str, values: Tensor, leading: int = 0, limit: float = checks.FARTHEST) -> None:
     """Refuses NaN and values so large that their squares, or those of their roots, have no finite sum.
 
     Args:

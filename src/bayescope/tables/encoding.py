@@ -22,8 +22,6 @@ NO_LEVEL = -1
 BINS = 30
 # The largest number that a model is given: its square is still far inside float32.
 LARGEST = 1e15
-# The square of this, over many rows, still has a sum.
-FARTHEST = 1e150
 # Numbers as close as this are one, for a picture.
 TINY = 1e-300
 
@@ -338,7 +336,7 @@ def refuse_far(names: Sequence[str], farthest: np.ndarray) -> None:
     Raises:
         InputError: if there is one.
     """
-    far = farthest > FARTHEST
+    far = farthest > checks.FARTHEST
     if far.any():
         at = int(np.argmax(far))
         raise InputError(
