@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import bayescope as bs
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.posterior import GaussianPosterior
+from bayescope.process_state import outside_inference_mode
 from tests.training.toys import line, perceptron
 
 pytestmark = pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bayescope import progress
+from bayescope.process_state import one_thread
 from bayescope.progress import progress_bar
-from bayescope.threads import one_thread
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 import bayescope as bs
 from bayescope.network.forward import reading
 from bayescope.plots.style import house
-from bayescope.process_state import ignoring
-from bayescope.threads import one_thread
+from bayescope.process_state import ignoring, one_thread
 from bayescope.training.loop import random_states
 from tests.storage import saved
 

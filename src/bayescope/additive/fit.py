@@ -14,8 +14,8 @@ from bayescope.additive.evidence import GROUPS, Evidence
 from bayescope.additive.newton import FIRST_DAMPING, step
 from bayescope.additive.problem import Hyperparameters, Linearized, Problem, State, noise_of
 from bayescope.errors import InputError
+from bayescope.process_state import threads_for
 from bayescope.progress import progress_bar
-from bayescope.threads import threads_for
 
 # The evidence has come to rest where so many updates have not raised it by more than this, in nats.
 AT_REST, PATIENCE = 0.05, 8

@@ -25,9 +25,9 @@ from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.margins import Grids, Margin
 from bayescope.additive.observed import Observed
 from bayescope.additive.terms import Term, pair_term
+from bayescope.process_state import one_thread
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
-from bayescope.threads import one_thread
 
 METHODS = ("evidence", "mutual_information")
 # Hidden units that a candidate is judged by, and the precisions tried for their weights.

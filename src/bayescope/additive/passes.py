@@ -14,9 +14,9 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from bayescope.process_state import one_thread
 from bayescope.processes import Processes
 from bayescope.tables.row_files import RowFile
-from bayescope.threads import one_thread
 
 # The rows of a block of codes: numbers of twenty terms that stay in a processor's cache between two uses.
 CODED_ROWS = 16_384

@@ -19,9 +19,9 @@ from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.quasi_monte_carlo import principal_root
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
+from bayescope.process_state import threads_for
 from bayescope.quadrature import activation_nodes, normal_nodes
 from bayescope.tape.tape import row_blocks
-from bayescope.threads import threads_for
 
 STRUCTURES = ("block", "full")
 # Up to so many rows times outputs the full GGN's determinant costs less than a step.

@@ -17,7 +17,7 @@ from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.passes import InMemory, Passes, RowValues
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Gaussian, Likelihood
-from bayescope.threads import one_thread
+from bayescope.process_state import one_thread
 
 
 @final

@@ -31,7 +31,6 @@ from bayescope.curvature.structures import (
     Squares,
 )
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches
@@ -44,6 +43,7 @@ from bayescope.network.wrappers import unwrapped
 from bayescope.precision import BlockPrecision, DensePrecision, DiagonalPrecision, KroneckerPrecision, Precision
 from bayescope.precision.distributed import sum_over
 from bayescope.precision.eigenvectors import share_eigenvectors
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import Processes, present
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayescope.density.problem import pose
 from bayescope.errors import ConvergenceError, ConvergenceWarning, UnsupportedError, warn
 from bayescope.posterior import GaussianPosterior, MixturePosterior
-from bayescope.threads import one_thread
+from bayescope.process_state import one_thread
 from bayescope.transforms import Transform
 
 # Nodes per axis of the grids that find a density's mass, and of those that integrate, each twice the last.

@@ -23,8 +23,8 @@ from bayescope import checks
 from bayescope.density.starts import chain_starts
 from bayescope.errors import ConvergenceError
 from bayescope.log_density import LogDensity
+from bayescope.process_state import one_thread
 from bayescope.progress import progress_bar
-from bayescope.threads import one_thread
 
 # What nutpie reports of each draw, and what ArviZ calls it.
 REPORTED = {

@@ -17,11 +17,11 @@ from bayescope.dropout.network import Stochastic
 from bayescope.dropout.passes import DropoutPasses
 from bayescope.dropout.weight_decay import noise_variance
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, Likelihood, resolve
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import ImplicitPosterior, Record
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.settings import Settings, Training

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from bayescope import checks
 from bayescope.ensembles.members import CommonTraining, Trained, trained
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.private_draws import PrivateDraws
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import describe

@@ -36,8 +36,8 @@ from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.posterior.arviz_groups import NamedDraws
 from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
+from bayescope.process_state import threads_for
 from bayescope.tables import Column, TableEncoding
-from bayescope.threads import threads_for
 
 # What a summary calls the numbers that a transform makes.
 UNITS = {"standard": "in standard deviations", "quantile": "as normal scores"}

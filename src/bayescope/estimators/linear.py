@@ -22,7 +22,6 @@ from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.target_units import refuse_one_row
 from bayescope.estimators.together import begin
 from bayescope.estimators.weights import counted, row_count, row_weights, total_notes, weight_notes
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate_at, tune_scales
 from bayescope.linear.density import LinearDensity
@@ -31,9 +30,9 @@ from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import Table
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode, threads_for
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
-from bayescope.threads import threads_for
 
 # Matrices of P×P numbers that a fit has at once: the Gram matrix with its eigenvectors and what finds these, later a
 # curvature, and a precision with its factor.

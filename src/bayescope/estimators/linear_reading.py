@@ -22,8 +22,8 @@ from bayescope.posterior import DrawsPosterior
 from bayescope.posterior.arviz_groups import NamedDraws
 from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
+from bayescope.process_state import threads_for
 from bayescope.tables.dataset import opened
-from bayescope.threads import threads_for
 
 # A summary has the coefficients of models with up to so many weights: their sds take the inverse of the precision.
 MOST_COEFFICIENTS = 2000

@@ -48,16 +48,15 @@ from bayescope.estimators.weights import (
     total_notes,
     weight_notes,
 )
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import Table
 from bayescope.models import LinearModel
+from bayescope.process_state import outside_inference_mode, threads_for
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
-from bayescope.threads import threads_for
 
 # Of the default prior of f at the inputs' means: f is in log odds, without a unit, and 10 of them are a rate of 5e-5.
 # A flat prior would not do: if a plane separates the classes, the range of b that does grows with the length of w, and

@@ -20,8 +20,8 @@ from bayescope.estimators.table_targets import TableLabels, TableNumbers
 from bayescope.estimators.target_units import Units, given_noise
 from bayescope.estimators.together import begin
 from bayescope.estimators.weights import class_weighted, row_weights
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.process_state import outside_inference_mode
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
 from bayescope.training.checkpoint import resumable

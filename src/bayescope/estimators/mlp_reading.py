@@ -33,9 +33,9 @@ from bayescope.likelihoods.weighted import Weighted
 from bayescope.posterior import DrawsPosterior, Posterior
 from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
+from bayescope.process_state import threads_for
 from bayescope.tables import Column
 from bayescope.tables.preprocessing import Preprocessing
-from bayescope.threads import threads_for
 
 # What to do where the network predicts the same for all rows.
 TELL = "To tell which, fit once with prior_precision=0.1 and compare the scores on rows that were held out."

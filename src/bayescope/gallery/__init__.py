@@ -34,7 +34,7 @@ from bayescope.gallery import (
 )
 from bayescope.gallery.picture import Picture
 from bayescope.plots.style import house
-from bayescope.threads import one_thread
+from bayescope.process_state import one_thread
 
 __all__ = ["PICTURES", "Picture", "draw", "draw_all"]
 

@@ -18,7 +18,6 @@ from bayescope.gaussian_process.inducing import greedy_points
 from bayescope.gaussian_process.precision import KernelPrecision
 from bayescope.gaussian_process.projection import EvidenceBound, Projection
 from bayescope.gaussian_process.rows import FLOAT64
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
@@ -35,6 +34,7 @@ from bayescope.network.weights import LargestVariance
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import Precision
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import refuse_several
 
 # What a posterior in function space says where it is asked for what it does not have.

@@ -12,7 +12,6 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, ProcessError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
@@ -21,6 +20,7 @@ from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present
 
 MAX_ITERATIONS = 500

@@ -14,7 +14,6 @@ from bayescope import checks
 from bayescope.curvature.kinds import STRUCTURES, check_structure
 from bayescope.curvature.output_factor import DENSE, check_output_factor
 from bayescope.errors import BayescopeWarning, InputTypeError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.conditioning import Conditioning
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.evidence import has_noise, mean_square_residual
@@ -31,6 +30,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.same_network import require_same_weights
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present, warn_once
 
 EVIDENCE = "evidence"

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from bayescope import checks
 from bayescope.curvature.kinds import check_structure
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.constant import warn_if_constant
 from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import Evidence
@@ -27,6 +26,7 @@ from bayescope.likelihoods.weighted import unweighted
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import alone, present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import fit_map

@@ -12,7 +12,6 @@ from torch import nn
 from bayescope import checks
 from bayescope.curvature import fit_curvature
 from bayescope.curvature.output_factor import DENSE
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import positions, read_slope
 from bayescope.likelihoods import Likelihood
@@ -20,6 +19,7 @@ from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.private_draws import PrivateDraws
+from bayescope.process_state import outside_inference_mode
 
 
 @final

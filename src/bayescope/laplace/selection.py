@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import MixturePosterior, Posterior
+from bayescope.process_state import outside_inference_mode
 
 
 @final

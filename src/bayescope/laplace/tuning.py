@@ -16,7 +16,6 @@ from bayescope.errors import (
     UndefinedQuantityError,
     UnsupportedError,
 )
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.distance import LEARN
 from bayescope.laplace.evidence import Evidence, Optimum, maximise
 from bayescope.laplace.fit import LaplaceFit
@@ -26,6 +25,7 @@ from bayescope.laplace.judgement import warn_if_worse
 from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present, warn_once
 
 METHODS = ("evidence", "validation")

@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.threads import SMALL, one_thread
+from bayescope.process_state import SMALL, one_thread
 
 # A block of the table and what is computed from it stay in a core's cache: the product of a block with itself then
 # runs at the processor's speed and never waits for memory. Wide tables still get enough rows for a matrix product.

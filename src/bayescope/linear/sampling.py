@@ -21,7 +21,7 @@ from bayescope.linear.mode import Mode, find_mode
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
-from bayescope.threads import one_thread
+from bayescope.process_state import one_thread
 
 # How many copies of its draws a sampler has at once: in its own form, as arrays, joined, and as weights.
 COPIES = 4

@@ -15,7 +15,6 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.latent import Latent
 from bayescope.likelihoods import Categorical, Likelihood, described
 from bayescope.models import Model
@@ -25,6 +24,7 @@ from bayescope.posterior.missing import InputRows, TableReader, integrated
 from bayescope.posterior.record import Record
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.storage import save
 from bayescope.top_classes import TopLatent
 

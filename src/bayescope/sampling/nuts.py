@@ -12,7 +12,6 @@ from bayescope import checks
 from bayescope.density.convergence import FEWEST_DRAWS
 from bayescope.density.nutpie_adapter import nuts_draws
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.laplace import own_copy
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.log_density import LogDensity
@@ -24,6 +23,7 @@ from bayescope.network.shards import same_on_all
 from bayescope.network.weights import Weights
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import Processes, alone, present
 from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import diagnosed

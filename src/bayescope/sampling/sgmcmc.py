@@ -13,11 +13,11 @@ from bayescope import checks
 from bayescope.density.convergence import FEWEST_DRAWS
 from bayescope.density.diagnosis import diagnosis_notes
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, Record
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present
 from bayescope.sampling.chains import Collector, Plan, read_by, stacked
 from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions

@@ -15,12 +15,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.network.inputs import call
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present, warn_once
 from bayescope.sampling.trajectory import FEWEST, Trajectory
 from bayescope.training.checkpoint import resumable

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.network.priors import network_prior
 from bayescope.posterior import PointPosterior, Record
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.objective import NegativeLogJoint

@@ -18,9 +18,9 @@ from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
 from bayescope.network.inputs import explained
 from bayescope.private_draws import global_draws
+from bayescope.process_state import threads_for
 from bayescope.processes import present, warn_once
 from bayescope.progress import Report, progress_bar
-from bayescope.threads import threads_for
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.convergence import Pace
 from bayescope.training.interrupts import Interrupts

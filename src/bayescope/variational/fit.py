@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, warn
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.laplace.judgement import WORSE, Comparison
 from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
@@ -23,6 +22,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present
 from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.inference_mode import outside_inference_mode
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior
+from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present
 from bayescope.training.checkpoint import resumable
 from bayescope.variational.fit import Held, fit
