@@ -31,6 +31,7 @@ OTHER_OPTIONS: dict[str, tuple[str, ...]] = {
     "model": ("--model", "additive"),
 }  # fmt: skip
 # Lines of one column, each a record: cells that look empty, line breaks and separators in quotes, other white space.
+SPACES = (" ", "  ", "\t", " \t")
 LINES = ('""', '" "', "1", "NA", '"a,b"', '"x\ny"', '"\n"', "\xa0", "\x0c", '"\x0c"', "\x0b", "\u2028", '"q""q"')
 SWAP = """
 import itertools, os, shutil, sys
@@ -101,7 +102,7 @@ def _one_column(place: Path, quick: bool) -> Iterator[Outcome]:
     """Tables of one column, read in blocks: as many rows come out as there are records."""
     source, right, wrong = random.Random(0), 0, 0
     for turn in range(40 if quick else 500):
-        cells = [source.choice(LINES) for _ in range(source.randrange(1, 30))]
+        cells = [source.choice(LINES + SPACES) for _ in range(source.randrange(1, 30))]
         end = source.choice(("\n", "\r\n"))
         table = place / f"{turn}.csv"
         table.write_bytes("".join(line + end for line in ["a", *cells]).encode())

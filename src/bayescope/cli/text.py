@@ -167,7 +167,7 @@ class Records:
                 break
             lines += more
             quoted = any('"' in line for line in more)
-            records += sum(not _blank(line, self._separator) for line in more)
+            records += sum(line != "\n" for line in more)
             if len(lines) - records > MOST_BLANK:
                 raise InputError(
                     f"{self._name}: from line {self._line + 1}: expected rows, got more than {MOST_BLANK:,} blank "
@@ -178,6 +178,7 @@ class Records:
         self._check_characters(lines)
         if self.header and not quoted:
             self._check_widths(lines)
+            lines = [_with_its_cell(line) for line in lines] if len(self.header) == 1 else lines
         self._line += len(lines)
         return lines, records
 
@@ -223,6 +224,8 @@ class Records:
                 records += 1
                 if self.header and len(record) != len(self.header):
                     self._refuse_width(begin, len(record), end=end)
+                if begin == end and len(self.header) == 1:
+                    taken[end - 1] = _with_its_cell(taken[end - 1])
                 if records >= rows and end >= len(lines):
                     break
         except csv.Error as error:
@@ -236,7 +239,7 @@ class Records:
         expected = len(self.header) - 1
         for place, line in enumerate(lines, 1):
             found = line.count(self._separator)
-            if found != expected and not _blank(line, self._separator):
+            if found != expected and line != "\n":
                 self._refuse_width(place, found + 1)
 
     def _refuse_width(self, place: int, found: int, *, end: int | None = None) -> NoReturn:
@@ -387,27 +390,21 @@ def labels(column: pd.Series) -> np.ndarray:
 
 
 def _records(lines: Iterable[str], separator: str) -> Iterator[tuple[list[str], int, int]]:
-    """The records of some lines but for blank lines, each with the numbers of its first and last line, from 1."""
-    line = ""
-
-    def passed() -> Iterator[str]:
-        nonlocal line
-        for each in lines:
-            line = each
-            yield each
-
-    reader = csv.reader(passed(), delimiter=separator, skipinitialspace=True)
+    """Yield the records of lines, each with the numbers of its first and last line, from 1. An empty line is none."""
+    reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
     end = 0
     for record in reader:
         begin, end = end + 1, reader.line_num
-        # A cell of "" is a value, missing or not, where a line of spaces is none: the reader gives the same for both.
-        if end > begin or not _blank(line, separator):
+        if record:
             yield record, begin, end
 
 
-def _blank(line: str, separator: str) -> bool:
-    """Whether a line holds nothing but spaces, and tabs where these separate nothing: pandas reads no row there."""
-    return not line.strip(" \n" if separator == "\t" else " \t\n")
+def _with_its_cell(line: str) -> str:
+    """Quote the blank cell that is a whole line: Python's csv reads a row there, which pandas would skip."""
+    if line == "\n" or line.strip(" \t\n"):
+        return line
+    cell = line.rstrip("\n").lstrip(" ")
+    return f'"{cell}"\n'
 
 
 def _no_number(column: pd.Series) -> np.ndarray:
