@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from bayescope.linear.row_space import RowSpace
 from bayescope.precision import DensePrecision, LowRankPrecision
 
 ROWS, COLUMNS = 14, 23
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 EACH = np.linspace(0.3, 3.0, COLUMNS)
 # So few rows are separable, and Laplace warns rightly that it predicts worse than its mode. The laws are of numbers.
 harmful = pytest.mark.filterwarnings("ignore:posterior='laplace':bayescope.errors.BayescopeWarning")
@@ -129,7 +133,7 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pyt
     for posterior in ("auto", "map", "laplace", "ep", "variational", "nuts", "metropolis"):
         for given in ({}, {"prior_precision": 1.0}):
             model = BayesianLogisticRegression(posterior=posterior, random_state=0, **given)
-            cases.append((model, y > 0, linear_posteriors.MATRICES[posterior]))
+            cases.append((model, y > 0, linear_posteriors.MATRICES[posterior][not given]))
     for model, target, matrices in cases:
         free = 8 * matrices * 31**2
         with monkeypatch.context() as patch:
@@ -142,6 +146,36 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_made(monkeypatch: pyt
             patch.setattr(memory, "free_memory", lambda _, free=8 * matrices * 31**2: free)
             model.fit(X, target)
             model.fit(X[:15], target[:15])  # the space of the rows has room
+
+
+# Run by a process of its own: the peak of its memory above what it had before the fit, in numbers of P² × 8 bytes.
+PEAK = """
+import resource, sys, warnings
+import numpy as np
+import bayescope as bs
+warnings.simplefilter("ignore")
+name, prior, columns = sys.argv[1], sys.argv[2], int(sys.argv[3])
+rng = np.random.default_rng(0)
+X = rng.standard_normal((columns + columns // 20, columns))
+y = X @ rng.standard_normal(columns) > 2 * columns**0.5 * rng.standard_normal(len(X))
+model = bs.BayesianLogisticRegression(posterior=name, prior_precision=float(prior) if prior != "evidence" else prior)
+model.fit(X[:60, :5], y[:60])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+model.fit(X, y)
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print((after - before) * 1024 / 8 / columns**2)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the unit of a process's peak differs between systems")
+@pytest.mark.parametrize(("posterior", "prior"), [("laplace", "evidence"), ("variational", "1.0")])
+def test_no_fit_takes_more_matrices_than_it_asks_for(posterior: str, prior: str) -> None:
+    columns = 600 if posterior == "laplace" else 400
+    arguments = [sys.executable, "-c", PEAK, posterior, prior, str(columns)]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, env={**os.environ, **ONE_THREAD})
+    asked = linear_posteriors.MATRICES[posterior][prior == "evidence"]
+    # The columns made from the table, and 8 MB whatever the table's size.
+    assert float(done.stdout) <= asked + 2.1 + 8e6 / 8 / columns**2
 
 
 def test_the_default_leaves_out_what_memory_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +195,8 @@ def test_what_memory_holds_is_not_refused(share: float, monkeypatch: pytest.Monk
     X, f = rng.standard_normal((80, 20)), rng.standard_normal(80)
     for model, target, matrices in (
         (BayesianLinearRegression(), f, linear.MATRICES),
-        (BayesianLogisticRegression(posterior="laplace"), f > 0, linear_posteriors.MATRICES["laplace"]),
-        (BayesianLogisticRegression(posterior="ep", prior_precision=1.0), f > 0, linear_posteriors.MATRICES["ep"]),
+        (BayesianLogisticRegression(posterior="laplace"), f > 0, linear_posteriors.MATRICES["laplace"][1]),
+        (BayesianLogisticRegression(posterior="ep", prior_precision=1.0), f > 0, linear_posteriors.MATRICES["ep"][0]),
     ):
         monkeypatch.setattr(memory, "free_memory", lambda _, need=8 * matrices * 21**2: int(need / share))
         model.fit(X, target).predict(X)

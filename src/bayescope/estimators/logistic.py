@@ -315,7 +315,7 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
                 model,
                 data,
                 precision,
-                matrices=MATRICES[self.posterior],
+                matrices=MATRICES[self.posterior][precision is None],
                 turned=self.posterior != "mean_field",
                 lifted=self.posterior not in ("map", *SAMPLERS),
             )
