@@ -201,7 +201,8 @@ def main() -> None:
     title = f"{result['count']:,} altered files (seed {result['seed']})"
     text = record.page(title, origin, said, [written(result)])
     record.save(record.folder(options), "fuzz_files", {"made": origin, **result}, text)
-    sys.exit(bool(result["crashes"] or result["forbidden"] or result["whole_with_wrong_checksums"]))
+    wrong = ("crashes", "forbidden", "whole_with_wrong_checksums", "errors_of_others")
+    sys.exit(any(result[each] for each in wrong))
 
 
 if __name__ == "__main__":

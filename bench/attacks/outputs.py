@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from bayescope.cli import app
 from bayescope.cli.loading import load_model
 from bayescope.cli.opening import open_source
+from bayescope.files import only_writer
 from bench.attacks import Outcome
 
 TABLE = "a,b,y\n" + "".join(f"{i % 7},{i % 5},{i % 2}\n" for i in range(40))
@@ -161,6 +162,13 @@ def _two_writers(place: Path) -> Iterator[Outcome]:
         refused = status == 2 and said.count("\n") == 1 and fine
         yield Outcome(f"a second fit to the same file{name}", int(refused), 0, int(not refused), said[:160])
         out.unlink(missing_ok=True)
+    model, folder = place / "additive.bayes", place / "folder"
+    command("fit", table, "--target", "y", "--set", "epochs=5", "--out", model)
+    for words, file in ((["effects", model], "effects.csv"), (["compare", table, "--target", "y"], "report.html")):
+        with only_writer("--out", folder / file):
+            status, said = command(*words, "--out", folder)
+        refused = status == 2 and said.count("\n") == 1 and not folder.exists()
+        yield Outcome(f"{words[0]} into a folder that another writes", int(refused), 0, int(not refused), said[:160])
 
 
 def _begun(fit: Sequence[str], table: Path, out: Path) -> subprocess.Popen[bytes]:

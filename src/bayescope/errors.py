@@ -126,6 +126,19 @@ class DivergenceWarning(BayescopeWarning):
     """A Hamiltonian sampler met regions that it could not integrate; its draws may miss part of the posterior."""
 
 
+# What torch says where the machine's memory does not hold a tensor.
+OUT_OF_MEMORY = "can't allocate memory"
+# Of an error's message, where it is quoted in another one.
+MOST_LETTERS = 200
+
+
+def first_line(error: BaseException) -> str:
+    """An error's message in one short line: a file may bring texts of any length, and any letters, into it."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    text = "".join(letter if letter.isprintable() else "?" for letter in words[: MOST_LETTERS + 1])
+    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"
+
+
 # Whose frames are never the caller's: our own, and those of torch's decorators, such as `torch.no_grad`.
 _INSIDE = ("bayescope", "torch")
 

@@ -4,9 +4,11 @@ import json
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import bayescope as bs
-from tests.cli.tables import mixed, run, written
+from bayescope.files import only_writer
+from tests.cli.tables import mixed, refused, run, written
 
 
 def test_files_hold_what_the_estimator_says(classes, tmp_path):
@@ -57,3 +59,15 @@ def test_pairs_and_several_classes(tmp_path):
     np.testing.assert_allclose(of_a["first_value"].to_numpy().reshape(own.mean.shape[:2])[:, 0], own.grid_a)
     effects = pd.read_csv(out / "effects.csv")
     assert effects["output"].unique().tolist() == ["a", "sick", "well"]
+
+
+@pytest.mark.parametrize("command", ["effects", "compare"])
+def test_a_folder_has_one_writer_at_a_time(classes, table, tmp_path, command):
+    out = tmp_path / "out"
+    file, options = {
+        "effects": ("effects.csv", [classes]),
+        "compare": ("report.html", [table, "--target", "state", "--drop", "id,cost", "--posteriors", "map"]),
+    }[command]
+    with only_writer("--out", out / file):
+        assert refused(run(command, *options, "--out", out), "expected a file that no other process writes")
+    assert not out.exists()

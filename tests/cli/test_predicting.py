@@ -13,6 +13,7 @@ import bayescope as bs
 import bayescope.cli.predicting as predicting
 from bayescope.prediction_table import prediction_table
 from tests.cli.tables import mixed, refused, run, written
+from tests.storage.mutants import framed, parts
 
 
 def predicted(model, path, out, *options):
@@ -207,3 +208,13 @@ def test_a_model_of_columns_without_names_predicts_no_table(tmp_path, table):
     bs.BayesianLinearRegression().fit(frame[["age"]].to_numpy(), frame["cost"]).save(tmp_path / "m.bayes")
     result = run("predict", tmp_path / "m.bayes", table, "--out", tmp_path / "p.csv")
     assert refused(result, "expected a model that was fitted to named columns")
+
+
+def test_a_model_whose_file_was_altered_ends_in_one_line(numbers, table, tmp_path):
+    manifest, tensors = parts(numbers.read_bytes())
+    learnt = {node["estimator"][0]: node["estimator"][2] for node in manifest["objects"] if "estimator" in node}
+    learnt["StandardScaler"]["scale_"] = ["x"]
+    path = written(tmp_path / "altered.bayes", framed(manifest, tensors))
+    result = run("predict", path, table, "--out", tmp_path / "p.csv")
+    assert refused(result, "altered.bayes: expected a model that answers for these inputs, got ")
+    assert not (tmp_path / "p.csv").exists()

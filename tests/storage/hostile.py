@@ -149,6 +149,15 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
         )
     },
     **{
+        f"twenty times {name}": partial(network, *[layer(name, **options)] * 20)
+        for name, options in (
+            ("Upsample", {"scale_factor": 2.0}),
+            ("MaxPool1d", {"kernel_size": 2**20, "stride": 1, "padding": 2**19}),
+            ("MaxPool2d", {"kernel_size": 2**13, "stride": 1, "padding": 2**12}),
+            ("ZeroPad2d", {"padding": [2**12, 2**12, 2**12, 2**12]}),
+        )
+    },
+    **{
         name: partial(file_of, [node], [{"ref": 0}])
         for name, node in (
             ("a layer of 10⁹ layers", layer("LSTM", input_size=1, hidden_size=1, num_layers=10**9)),

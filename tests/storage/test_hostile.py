@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from bayescope import storage
-from bayescope.errors import FileError, UnsupportedError
+from bayescope.errors import FileError, InputError, UnsupportedError
 from bayescope.storage.codec import Reader
 from bayescope.storage.modules import ModelError
 from tests.storage.hostile import ATTACKS, file_of
-from tests.storage.saved import seeded
+from tests.storage.mutants import framed, parts
+from tests.storage.saved import estimator, plain_table, seeded, table
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -72,6 +73,52 @@ def test_layers_that_no_file_may_ask_for_are_saved_as_ones_own(tmp_path):
     for make in (lambda: nn.Sequential(nn.MaxPool1d(2**40)), lambda: nn.Sequential(nn.RNN(1, 1, 501))):
         with pytest.raises(ModelError, match="architecture of Sequential"):
             storage.load(storage.save(seeded(make), tmp_path / "net.bayes"))
+
+
+def test_deep_networks_of_ordinary_layers_are_described(tmp_path):
+    def residual() -> nn.Module:
+        stem = [nn.Conv2d(3, 8, 7, 2, 3), nn.BatchNorm2d(8), nn.MaxPool2d(3, 2, 1)]
+        body = [layer for _ in range(50) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())]
+        return nn.Sequential(*stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
+
+    def decoder() -> nn.Module:
+        pairs = [(nn.ConvTranspose2d(4, 4, 4, 2, 1), nn.Upsample(scale_factor=2)) for _ in range(3)]
+        return nn.Sequential(nn.Upsample(size=(512, 512)), nn.AvgPool2d(64), *[each for pair in pairs for each in pair])
+
+    for make in (residual, decoder):
+        assert len(list(storage.load(storage.save(seeded(make), tmp_path / "net.bayes")).modules())) > 6
+
+
+@pytest.mark.parametrize(
+    ("name", "attribute", "value"),
+    [
+        ("logistic, pipeline", "scale_", {"tuple": [1.0, "x"]}),
+        ("mlp, laplace", "feature_names_in_", ["x"]),
+    ],
+)
+def test_a_model_with_altered_attributes_fails_in_the_library_s_words(name, attribute, value, tmp_path):
+    path = estimator(name).save(tmp_path / "model.bayes")
+    manifest, tensors = parts(path.read_bytes())
+    learnt = [node["estimator"][2] for node in manifest["objects"] if attribute in node.get("estimator", [0, 0, {}])[2]]
+    learnt[-1][attribute] = value
+    path.write_bytes(framed({key: each for key, each in manifest.items() if key != "members"}, tensors))
+    rows = plain_table()[:3] if "pipeline" in name else table().iloc[:3]
+    model = storage.load(path)
+    for answer in ("predict", "predict_distribution"):
+        with pytest.raises(
+            FileError, match=r"model\.bayes: expected a model that answers for these inputs, got "
+        ) as error:
+            getattr(model, answer)(rows)
+        assert error.value.__cause__ is not None
+        assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_slip_in_a_call_of_a_loaded_model_is_told_as_a_slip(tmp_path):
+    model = storage.load(estimator("linear, rbf").save(tmp_path / "model.bayes"))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'sampels'"):
+        model.predict_distribution(plain_table(), sampels=3)
+    with pytest.raises(InputError, match="samples: expected"):
+        model.predict_distribution(plain_table(), samples=-3)
 
 
 def test_what_an_object_refers_to_counts_at_each_use():

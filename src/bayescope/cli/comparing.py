@@ -18,6 +18,7 @@ from bayescope.comparison import Comparison, compare
 from bayescope.comparison.comparison import FILES
 from bayescope.errors import BayescopeWarning, InputError, MissingDependencyError
 from bayescope.estimators import BayesianLogisticRegression
+from bayescope.files import only_writer
 from bayescope.report import write_comparison
 
 REPORT = "report.html"
@@ -51,8 +52,15 @@ def compare_table(path: Path, out: Path | None, settings: CompareSettings) -> No
         InputError: if the table, an option or the folder cannot be used; before any fit, and before anything is
             written.
     """
-    if out is not None:
-        check_files(out, (*FILES, REPORT), path)
+    if out is None:
+        _compare(path, out, settings)
+        return
+    check_files(out, (*FILES, REPORT), path)
+    with only_writer("--out", out / REPORT):
+        _compare(path, out, settings)
+
+
+def _compare(path: Path, out: Path | None, settings: CompareSettings) -> None:
     template = BayesianLogisticRegression(
         link=settings.link,
         prior_precision=_prior_precision(settings.prior_precision),

@@ -20,9 +20,10 @@ from bayescope.cli.header import hint, split_names
 from bayescope.cli.loading import load_model
 from bayescope.cli.writing import check_files, write_text
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.files import staged
+from bayescope.files import only_writer, staged
 from bayescope.plots import style
 from bayescope.progress import progress_bar
+from bayescope.storage import answering
 
 # Panels of one picture; a model of more features has several.
 PANELS = 12
@@ -62,15 +63,20 @@ def draw_effects(model: Path, out: Path, settings: EffectSettings) -> None:
     """
     check_files(out, FILES, model)
     checks.fraction("--level", settings.level)
+    with only_writer("--out", out / FILES[0]):
+        _draw(model, out, settings)
+
+
+def _draw(model: Path, out: Path, settings: EffectSettings) -> None:
     estimator, table = load_model(model)
     if not hasattr(estimator, "effects"):
         raise UnsupportedError(
             f"{model}: expected an additive model, whose effects add up, got {type(estimator).__name__}. Fit one with "
             "bayescope fit --model additive; what moves the predictions of this one stands in bayescope report."
         )
-    names = _features(settings.features, list(table.kinds), estimator)
-    importance = estimator.importance(level=settings.level)
-    with progress_bar("computing") as report:
+    with answering(estimator), progress_bar("computing") as report:
+        names = _features(settings.features, list(table.kinds), estimator)
+        importance = estimator.importance(level=settings.level)
         effects = []
         for done, name in enumerate(names):
             report(done, len(names), name)

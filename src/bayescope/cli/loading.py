@@ -31,7 +31,10 @@ def load_model(path: Path) -> tuple[Any, FittedTable]:
             "bayescope.load(path)."
         )
     table = FittedTable.read(str(path), manifest.metadata)
-    return model, table_of(str(path), model) if table is None else table
+    if table is None:
+        with storage.answering(model):
+            table = table_of(str(path), model)
+    return model, table
 
 
 def check_model_file(path: Path) -> None:

@@ -23,6 +23,7 @@ from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.prediction_table import prediction_table
 from bayescope.progress import progress_bar
+from bayescope.storage import answering
 
 # Rows that are predicted at once, counted from the first one of the table: sums of floating-point numbers depend on how
 # many are taken together, and so predictions would depend, in their last digits, on how many rows are read at a time.
@@ -128,12 +129,14 @@ def _predicted(
     frame = table.frame(block)
     count.add_unseen(table.unseen(frame))
     copied = block.copied(keep) if keep else None
-    classes = estimator.classes_ if is_classifier(estimator) else None
+    with answering(estimator):
+        classes = estimator.classes_ if is_classifier(estimator) else None
     generator = 0 if estimator.random_state is None else None
     for start in range(0, len(frame), TOGETHER):
         some = frame.iloc[start : start + TOGETHER]
-        predictive = estimator.predict_distribution(some, generator=generator)
-        rows = prediction_table(predictive, classes=classes, level=settings.level or None)
+        with answering(estimator):
+            predictive = estimator.predict_distribution(some, generator=generator)
+            rows = prediction_table(predictive, classes=classes, level=settings.level or None)
         if predictive.imputed is not None:  # in all pieces: they have one header
             rows["imputed"] = predictive.imputed
             count.add_imputed(predictive.imputed)

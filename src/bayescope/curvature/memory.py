@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bayescope import checks
-from bayescope.errors import MemoryBudgetError
+from bayescope.errors import OUT_OF_MEMORY, MemoryBudgetError
 
 if sys.platform != "win32":
     import resource
@@ -26,8 +26,6 @@ _GROUPS = (
 _DROPPED = ("inactive_file", "active_file")
 # What needs no more than this is not held against what is free: to look costs about 0.1 ms.
 UNCHECKED_BYTES = 2**24
-# What torch says where the machine's memory does not hold a tensor.
-_RAN_OUT = "can't allocate memory"
 # Draws are there in pieces, and joined.
 DRAW_COPIES = 2
 _CPU = torch.device("cpu")
@@ -82,7 +80,7 @@ def refuse_ran_out(error: BaseException) -> None:
     """
     if isinstance(error, MemoryBudgetError):
         return
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _RAN_OUT in str(error)):
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and OUT_OF_MEMORY in str(error)):
         raise MemoryBudgetError(
             f"memory: expected enough for this, but it ran out with {readable(free_memory(_CPU))} left: "
             f"{' '.join(str(error).split()) or type(error).__name__}. Take fewer rows, columns or draws."

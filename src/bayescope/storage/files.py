@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 import torch
 from torch import nn
 
-from bayescope.errors import FileError, InputTypeError, UnsupportedError
+from bayescope.errors import FileError, InputTypeError, UnsupportedError, first_line
 from bayescope.files import staged
 from bayescope.storage import arrays, modules, scikit  # noqa: F401 - they tell the codec of their types
+from bayescope.storage.answers import remember
 from bayescope.storage.codec import MalformedError, Reader, Writer
 from bayescope.storage.container import (
     FORMAT,
@@ -36,8 +37,6 @@ from bayescope.storage.registry import name_of
 from bayescope.storage.tensors import described, pieces, possible, read
 
 PACKAGES = ("torch", "numpy", "scikit-learn")
-# Of the reason why a file cannot be read.
-MOST_LETTERS = 200
 # What nodes that nobody saved may end in while objects are made of them.
 _MALFORMED = (
     MalformedError, TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError, MemoryError,
@@ -130,6 +129,7 @@ def load_with_manifest(path: str | Path, *, model: nn.Module | None = None) -> t
         reader = Reader(tensors, Replacements(model), found.manifest_size + found.size)
         value = _guarded(_READERS[found.manifest["format"]], found.manifest, reader, place)
     reader.modules.refuse_unused()
+    remember(reader.objects, place)
     return value, _guarded(_told, found, place)
 
 
@@ -163,7 +163,7 @@ def _read_back(writer: Writer, manifest: Mapping[str, Any], member: Mapping[str,
     except _MALFORMED as error:
         raise UnsupportedError(
             "save: expected objects as their classes tell them, got one that could not be read again: "
-            f"{_first_line(error)}."
+            f"{first_line(error)}."
         ) from error
 
 
@@ -231,12 +231,5 @@ def _guarded(step: Callable[..., Any], *arguments: Any) -> Any:
         raise FileError(f"{path}: expected a file that can be read, got: {error.strerror or error}.") from None
     except _MALFORMED as error:
         raise FileError(
-            f"{path}: expected a file as bayescope saved it, got an altered one: {_first_line(error)}. Save it again."
+            f"{path}: expected a file as bayescope saved it, got an altered one: {first_line(error)}. Save it again."
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    """What went wrong, shortened: a file may bring texts of any length, and any signs, into a message."""
-    words = " ".join(str(error).split()) or type(error).__name__
-    text = "".join(letter if letter.isprintable() else "?" for letter in words[: MOST_LETTERS + 1])
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]}…"

@@ -69,6 +69,9 @@ MOST_INSIDE = 500
 # the numbers of one option multiplied.
 GEOMETRY = ("kernel_size", "stride", "padding", "output_padding", "dilation", "output_size", "size", "scale_factor")
 MOST, MOST_TOGETHER = 2**20, 2**26
+# Layers that run one after another, for a row of 8 positions along each of 3 axes: how many positions a layer may
+# answer at, which is 1 GiB a channel, and how many values all of them together may read, which takes minutes.
+AXES, FEW_POSITIONS, MOST_POSITIONS, MOST_READ = 3, 8, 2**28, 2**34
 
 
 @final
@@ -110,6 +113,75 @@ def _check_geometry(name: str, option: Any) -> None:
         sizes = [before + after for before, after in zip(sizes[::2], sizes[1::2], strict=True)]
     if not (all(size <= MOST for size in sizes) and math.prod(sizes) <= MOST_TOGETHER):
         raise ValueError(f"a layer with a {name} of {str(option)[:40]}")
+
+
+def check_together(network: nn.Module) -> None:
+    """Refuses a network whose layers together take more memory or time than one has, although each takes little.
+
+    Raises:
+        ValueError: if one of its layers answers at too many positions, or all of them read too many values.
+        TypeError: if an option is not of the type that its layer takes.
+        ArithmeticError: if a stride is 0, or a number is infinite.
+    """
+    _, read = _passed(network, [FEW_POSITIONS] * AXES)
+    if read > MOST_READ:
+        raise ValueError("layers that together take more time than any network does")
+
+
+def _passed(module: nn.Module, lengths: list[int]) -> tuple[list[int], int]:
+    """The lengths of the axes after a module, and how many values its layers read."""
+    children = [child for child in module._modules.values() if child is not None]
+    if not children:
+        after, read = _lengths_after(module, lengths)
+        if math.prod(after) > MOST_POSITIONS:
+            raise ValueError("layers that together take more memory than any network does")
+        return after, read * math.prod(after)
+    together, longest = 0, lengths
+    for child in children:
+        after, read = _passed(child, lengths)
+        together, longest = together + read, list(map(max, longest, after))
+        if isinstance(module, nn.Sequential):
+            lengths = longest = after
+    return longest, together
+
+
+def _lengths_after(layer: Any, lengths: list[int]) -> tuple[list[int], int]:
+    """The lengths after one layer, and how many values it reads for each position of its answer."""
+    kind = type(layer).__name__
+    axes = {"linear": 1, "trilinear": 3, "Fold": 2, "Unfold": 2}.get(getattr(layer, "mode", kind), 2)
+    axes = int(kind[-2]) if kind[-2:] in ("1d", "2d", "3d") else axes
+    kept, changed = lengths[: AXES - axes], lengths[AXES - axes :]
+
+    def each(name: str, default: Any = 1) -> list[Any]:
+        """An option's number for each axis."""
+        option = getattr(layer, name, None)
+        option = default if option is None or isinstance(option, str) else option
+        return list(option) if isinstance(option, list | tuple) else [option] * axes
+
+    if "Pad" in kind:
+        sides = layer.padding[::-1]  # those of the last axis come first
+        after = [length + first + last for length, first, last in zip(changed, sides[::2], sides[1::2], strict=True)]
+        return kept + after, 1
+    for name in ("size", "output_size"):
+        if kind != "LocalResponseNorm" and getattr(layer, name, None) is not None:
+            return kept + [
+                length if size is None else size for length, size in zip(changed, each(name), strict=True)
+            ], 1
+    if getattr(layer, "scale_factor", None) is not None:
+        return kept + [
+            math.ceil(length * scale) for length, scale in zip(changed, each("scale_factor"), strict=True)
+        ], 1
+    if not hasattr(layer, "kernel_size"):
+        return lengths, layer.size if kind == "LocalResponseNorm" else 1
+    kernel, padding, dilation = each("kernel_size"), each("padding", 0), each("dilation")
+    stride, more = each("stride", kernel), each("output_padding", 0)
+    after = []
+    for length, size, step, rim, gap, rest in zip(changed, kernel, stride, padding, dilation, more, strict=True):
+        reach = gap * (size - 1)
+        transposed = kind.startswith("ConvTranspose")
+        found = (length - 1) * step - 2 * rim + reach + rest if transposed else (length + 2 * rim - reach - 1) // step
+        after.append(max(1, found + 1))
+    return kept + after, 1 if hasattr(layer, "weight") else math.prod(kernel)
 
 
 def _options(names: tuple[str, ...], layer: nn.Module) -> dict[str, Any]:

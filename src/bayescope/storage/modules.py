@@ -24,7 +24,7 @@ from bayescope.storage.codec import (
     stored_tensor,
     tag,
 )
-from bayescope.storage.layers import LAYERS, Layer
+from bayescope.storage.layers import LAYERS, Layer, check_together
 
 M = TypeVar("M", bound=type[nn.Module])
 
@@ -103,7 +103,7 @@ def _read_parameter(reader: Reader, content: Any) -> nn.Parameter:
 
 @node_of.register(nn.Module)
 def _network(value: nn.Module, writer: Writer, path: str) -> Node:
-    if all(map(_is_known, value.modules())):
+    if all(map(_is_known, value.modules())) and _is_bounded(value):
         return writer.shared(value, path, lambda: {"network": _module(value, writer, path)})
     return writer.shared(value, path, lambda: {"custom_network": _custom(value, writer, path)})
 
@@ -114,6 +114,7 @@ def _read_network(reader: Reader, content: Any) -> nn.Module:
     made = reader.value(content)
     if not isinstance(made, nn.Module):
         raise MalformedError("a network is none")
+    check_together(made)
     if reader.modules.model is not None:
         _refuse_unlike(_named(made), _named(reader.modules.model), _dropped(made))
     return made
@@ -189,6 +190,15 @@ def _is_known(module: nn.Module) -> bool:
     tensors, own = {**made._parameters, **made._buffers}, {**module._parameters, **module._buffers}
     shapes = [(name, None if each is None else each.shape) for name, each in tensors.items()]
     return same and shapes == [(name, None if each is None else each.shape) for name, each in own.items()]
+
+
+def _is_bounded(network: nn.Module) -> bool:
+    """Whether a file may hold these layers together."""
+    try:
+        check_together(network)
+    except (ValueError, TypeError, ArithmeticError):
+        return False
+    return True
 
 
 def _is_plain(module: nn.Module) -> bool:

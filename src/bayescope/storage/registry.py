@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast, final, get_type_hints
 from sklearn.base import BaseEstimator
 
 from bayescope.errors import BayescopeError
+from bayescope.storage.answers import guard_answers
 from bayescope.storage.codec import OBJECT_BYTES, MalformedError, Node, Reader, Writer, node_of, of, tag
 from bayescope.storage.hints import fits
 from bayescope.storage.scikit import Estimator, estimator_name, stored_estimator
@@ -151,6 +152,7 @@ def stored(
     """
 
     def register(kind: C) -> C:
+        guard_answers(kind)
         if issubclass(kind, BaseEstimator):
             stored_estimator(Estimator(name, kind, without))
             return kind
