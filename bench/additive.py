@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.additive.design import Design
-from bayescope.additive.evidence import Evidence, first_precisions
+from bayescope.additive.evidence import BlockEvidence, first_precisions
 from bayescope.additive.families import HiddenNets
+from bayescope.additive.fit import FIRST_DAMPING, step
 from bayescope.additive.network import AdditiveNetwork
-from bayescope.additive.newton import FIRST_DAMPING, step
-from bayescope.additive.problem import Hyperparameters, Problem, State
-from bayescope.additive.terms import FeatureInput, Rows, Term
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, TermWeights
+from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.likelihoods import Gaussian
 from bench import record, turns
 from bench.turns import Machine, Work, in_turns, ratios, shown
@@ -109,14 +109,14 @@ def steps(times: int, machine: Machine) -> list[dict[str, Any]]:
 
 def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
     """An epoch of the fit of an additive model, which goes on from where the last one ended."""
-    rows = Rows(x, torch.full(x.shape, -1))
+    rows = EncodedRows(x, torch.full(x.shape, -1))
     weights = torch.ones(len(x), dtype=torch.float64)
     family = HiddenNets.of([Term(f"x{j}", (FeatureInput(j),)) for j in range(FEATURES)], HIDDEN, 1)
     design = Design.of(family, rows, weights)
     first = family.start(design.points, design.mass, torch.Generator().manual_seed(0))
-    problem = Problem((family,), (design,), y, weights, (first,), None)
-    state = State((first,), torch.zeros(1, dtype=torch.float64))
-    at = Hyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
+    problem = AdditiveProblem((family,), (design,), y, weights, (first,), None)
+    state = TermWeights((first,), torch.zeros(1, dtype=torch.float64))
+    at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
     damping, linear = FIRST_DAMPING, problem.linearized(state, at.likelihood)
 
     def run() -> None:
@@ -124,7 +124,7 @@ def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
         taken = step(problem, state, at, damping, linear)
         state, damping = taken.state, taken.damping
         linear = problem.linearized(state, at.likelihood, taken.f)
-        evidence = Evidence.of(problem, state, at, linear)
+        evidence = BlockEvidence.of(problem, state, at, linear)
         at = evidence.raised(problem, at, "layer", learn=True, fixed=False)
         linear = linear.under(at.likelihood)
 

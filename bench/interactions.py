@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayescope.additive.additive import Additive, Options, fit_additive
-from bayescope.additive.fit import Schedule
+from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
+from bayescope.additive.fit import EvidenceSchedule
 from bayescope.additive.interactions import METHODS, rank
-from bayescope.additive.observed import Data
-from bayescope.additive.terms import Rows
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.terms import EncodedRows
 from bayescope.likelihoods import Bernoulli, Gaussian
 from bayescope.tables import TableEncoding, read_table
 from bench import record
@@ -71,15 +71,15 @@ def table(shape: str, task: str, rows: int, seed: int) -> tuple[Numbers, NDArray
     return x, mean + rng.normal(size=rows)
 
 
-def fitted(x: Any, y: NDArray[Any], options: Options) -> tuple[Additive, Data]:
+def fitted(x: Any, y: NDArray[Any], options: AdditiveOptions) -> tuple[Additive, RowsInMemory]:
     """An additive model of a table."""
     columns = read_table(x)
     encoding = TableEncoding.fit(columns)
-    rows = Rows.of(encoding.encode(columns))
+    rows = EncodedRows.of(encoding.encode(columns))
     likelihood = Gaussian(0.5) if y.dtype.kind == "f" else Bernoulli()
     targets = likelihood.targets((y - y.mean()) / y.std() if y.dtype.kind == "f" else y, 1)
     unit = torch.ones(1, dtype=torch.float64)
-    data = Data(rows, targets, torch.ones(len(rows), dtype=torch.float64), unit, 0.0 * unit)
+    data = RowsInMemory(rows, targets, torch.ones(len(rows), dtype=torch.float64), unit, 0.0 * unit)
     return fit_additive(encoding, data, likelihood, options), data
 
 
@@ -91,7 +91,7 @@ def found(shape: str, task: str, rows: int, seeds: int) -> Row:
     first, each = dict.fromkeys(METHODS, 0), dict.fromkeys(METHODS, 0)
     seconds: dict[str, list[float]] = {method: [] for method in METHODS}
     for seed in range(seeds):
-        model, data = fitted(*table(shape, task, rows, seed), Options(seed=seed))
+        model, data = fitted(*table(shape, task, rows, seed), AdditiveOptions(seed=seed))
         for method in METHODS:
             start = time.perf_counter()
             ranking = rank(model.fit, model.encoding, data, method, torch.Generator().manual_seed(seed))
@@ -115,10 +115,10 @@ def foretold(seeds: int) -> list[Row]:
     rows = []
     for seed in range(seeds):
         x, y = table("products", "regression", 500, seed)
-        without, data = fitted(x, y, Options(seed=seed))
+        without, data = fitted(x, y, AdditiveOptions(seed=seed))
         ranking = rank(without.fit, without.encoding, data, "evidence", torch.Generator().manual_seed(seed))
         for place in (0, 1, 2, 9):
-            refitted, _ = fitted(x, y, Options(seed=seed, interactions=[ranking.pairs[place]]))
+            refitted, _ = fitted(x, y, AdditiveOptions(seed=seed, interactions=[ranking.pairs[place]]))
             rise = refitted.fit.log_evidence - without.fit.log_evidence
             rows.append({"seed": seed, "place": place + 1, "foretold": float(ranking.scores[place]), "rise": rise})
     return rows
@@ -126,7 +126,7 @@ def foretold(seeds: int) -> list[Row]:
 
 def cost(name: str, x: Any, y: NDArray[Any]) -> Row:
     """Seconds of ranking all pairs, the median of three turns."""
-    model, data = fitted(x, y, Options(hidden=8, schedule=Schedule(epochs=3, burn_in=1)))
+    model, data = fitted(x, y, AdditiveOptions(hidden=8, schedule=EvidenceSchedule(epochs=3, burn_in=1)))
     row: Row = {"table": name, "rows": len(data.rows), "pairs": x.shape[1] * (x.shape[1] - 1) // 2}
 
     def ranked(method: str) -> object:

@@ -48,7 +48,7 @@ class TransformWithMoments(Transform, Protocol):
 @stored("named_transforms")
 @final
 @dataclass(frozen=True)
-class Blocks:
+class NamedTransforms:
     """Named transforms of consecutive coordinates: x = K h(u), with h a function of one coordinate each.
 
     A name transforms as follows: None is x = u; "positive" is x = exp(u); "unit_interval" is x = 1/(1 + exp(−u));
@@ -155,7 +155,7 @@ def resolve(transform: Any, dim: int) -> Transform | None:
     if transform is None:
         return None
     if isinstance(transform, str):
-        return Blocks((checks.choice("transform", transform, NAMES),) * dim)
+        return NamedTransforms((checks.choice("transform", transform, NAMES),) * dim)
     if isinstance(transform, Transform):
         return transform
     if not isinstance(transform, Sequence):
@@ -166,7 +166,7 @@ def resolve(transform: Any, dim: int) -> Transform | None:
     if len(transform) != dim:
         raise InputError(f"transform: expected one entry for each of the {dim} coordinates, got {len(transform)}.")
     names = tuple(name if name is None else checks.choice("transform", name, NAMES) for name in transform)
-    return None if set(names) == {None} else Blocks(names)
+    return None if set(names) == {None} else NamedTransforms(names)
 
 
 def unconstrain(transform: Transform | None, x: Tensor, *, name: str = "start") -> Tensor:

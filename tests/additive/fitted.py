@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope.additive.additive import Additive, Options, fit_additive
-from bayescope.additive.observed import Data
-from bayescope.additive.terms import Rows
+from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.terms import EncodedRows
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
 from bayescope.tables import TableEncoding, read_table
 
@@ -47,7 +47,7 @@ def fitted(kind: str = "gaussian", structure: str = "block", posterior: str = "l
     table = frame()
     f, source = signal(table), np.random.default_rng(2)
     rows = encoded(table)
-    options = Options(
+    options = AdditiveOptions(
         hidden=6, pair_hidden=6, interactions=[(0, 1)] if pair else 0, posterior=posterior, structure=structure
     )
     columns = read_table(table)
@@ -57,21 +57,21 @@ def fitted(kind: str = "gaussian", structure: str = "block", posterior: str = "l
         y = f + 0.3 * source.normal(size=ROWS)
         mean, sd = y.mean(), y.std()
         targets = torch.from_numpy((y - mean) / sd)[:, None]
-        data = Data(rows, targets, weights(), sd * one, mean * one, math.log(sd))
+        data = RowsInMemory(rows, targets, weights(), sd * one, mean * one, math.log(sd))
         return fit_additive(encoding, data, Gaussian(0.5), options)
     if kind == "bernoulli":
         y = (source.random(ROWS) < 1 / (1 + np.exp(-2 * f))).astype(int)
         return fit_additive(
-            encoding, Data(rows, Bernoulli().targets(y, 1), weights(), one, 0 * one), Bernoulli(), options
+            encoding, RowsInMemory(rows, Bernoulli().targets(y, 1), weights(), one, 0 * one), Bernoulli(), options
         )
     y = np.digitize(f + 0.3 * source.normal(size=ROWS), [0.0, 0.8])
     three = torch.ones(3, dtype=DOUBLE)
     return fit_additive(
-        encoding, Data(rows, Categorical().targets(y, 3), weights(), three, 0 * three), Categorical(), options
+        encoding, RowsInMemory(rows, Categorical().targets(y, 3), weights(), three, 0 * three), Categorical(), options
     )
 
 
-def encoded(table: pd.DataFrame, offset: torch.Tensor | None = None) -> Rows:
+def encoded(table: pd.DataFrame, offset: torch.Tensor | None = None) -> EncodedRows:
     """Rows of a table, in the encoding of the one that was fitted."""
     encoding = TableEncoding.fit(read_table(frame()))
-    return Rows.of(encoding.encode(read_table(table)), offset)
+    return EncodedRows.of(encoding.encode(read_table(table)), offset)

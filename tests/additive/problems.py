@@ -11,9 +11,9 @@ from torch import Tensor
 
 from bayescope.additive.design import Design
 from bayescope.additive.evidence import first_precisions
-from bayescope.additive.families import Family, HiddenNets, LevelEffects
-from bayescope.additive.problem import Hyperparameters, Problem, State
-from bayescope.additive.terms import FeatureInput, Rows, Term
+from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, TermWeights
+from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.additive.valued import ValuedNets
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 
@@ -33,7 +33,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
 
 
-def table(n: int, *, seed: int = 0, outputs: int | None = None) -> Rows:
+def table(n: int, *, seed: int = 0, outputs: int | None = None) -> EncodedRows:
     """Two columns of numbers with ties and gaps, and one of labels; with an offset if outputs are given."""
     generator = seeded(seed)
     numbers = torch.randn(n, 3, generator=generator, dtype=torch.float64)
@@ -45,7 +45,7 @@ def table(n: int, *, seed: int = 0, outputs: int | None = None) -> Rows:
     numbers[:, :2] = numbers[:, :2].masked_fill(gaps, 0.0)
     numbers[:, 2] = 0.0
     offset = None if outputs is None else normal(n, outputs, seed=seed + 100)
-    return Rows(numbers, levels, offset)
+    return EncodedRows(numbers, levels, offset)
 
 
 def nets(*terms: Term, hidden: int = 3, outputs: int = 1) -> HiddenNets:
@@ -62,33 +62,33 @@ def labels(outputs: int = 1) -> LevelEffects:
 
 
 def problem_of(
-    families: Sequence[Family], rows: Rows, targets: Tensor, weights: Tensor | None = None, *, seed: int = 1
-) -> Problem:
+    families: Sequence[TermFamily], rows: EncodedRows, targets: Tensor, weights: Tensor | None = None, *, seed: int = 1
+) -> AdditiveProblem:
     weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
     designs = tuple(Design.of(family, rows, weights) for family in families)
     centres = tuple(
         family.start(design.points, design.mass, seeded(seed)) for family, design in zip(families, designs, strict=True)
     )
-    return Problem(tuple(families), designs, targets, weights, centres, rows.offset)
+    return AdditiveProblem(tuple(families), designs, targets, weights, centres, rows.offset)
 
 
-def state_of(problem: Problem, outputs: int, *, seed: int = 2) -> State:
+def state_of(problem: AdditiveProblem, outputs: int, *, seed: int = 2) -> TermWeights:
     """Weights away from the prior's centres."""
     thetas = tuple(
         centre + 0.7 * normal(*centre.shape, seed=seed + place) for place, centre in enumerate(problem.centres)
     )
-    return State(thetas, normal(outputs, seed=seed + 50))
+    return TermWeights(thetas, normal(outputs, seed=seed + 50))
 
 
-def start_of(problem: Problem, outputs: int) -> State:
-    return State(problem.centres, torch.zeros(outputs, dtype=torch.float64))
+def start_of(problem: AdditiveProblem, outputs: int) -> TermWeights:
+    return TermWeights(problem.centres, torch.zeros(outputs, dtype=torch.float64))
 
 
-def hyperparameters(problem: Problem, likelihood: Likelihood, *, seed: int = 3) -> Hyperparameters:
+def hyperparameters(problem: AdditiveProblem, likelihood: Likelihood, *, seed: int = 3) -> AdditiveHyperparameters:
     """Precisions of which no two are the same."""
     first = first_precisions(problem, inner=0.5, other=2.0)
     scaled = tuple(part * torch.exp(0.3 * normal(*part.shape, seed=seed + k)) for k, part in enumerate(first))
-    return Hyperparameters(scaled, 1e-2, likelihood)
+    return AdditiveHyperparameters(scaled, 1e-2, likelihood)
 
 
 def flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
@@ -102,8 +102,8 @@ def flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
 class Plain:
     """f = offset + b + Σ_t f_t(x), each less its mean where it has a value, then less its mean over all rows."""
 
-    families: tuple[Family, ...]
-    rows: Rows
+    families: tuple[TermFamily, ...]
+    rows: EncodedRows
     targets: Tensor
     weights: Tensor
     outputs: int
@@ -155,11 +155,11 @@ class Plain:
         return list(torch.arange(sum(sizes) + self.outputs).split([*sizes, self.outputs]))
 
 
-def plain_of(problem: Problem, rows: Rows, outputs: int) -> Plain:
+def plain_of(problem: AdditiveProblem, rows: EncodedRows, outputs: int) -> Plain:
     return Plain(problem.families, rows, problem.targets, problem.weights, outputs)
 
 
-def plain_effect(family: Family, term: Term, theta: Tensor, rows: Rows) -> Tensor:
+def plain_effect(family: TermFamily, term: Term, theta: Tensor, rows: EncodedRows) -> Tensor:
     """f_t of each row, shape (N, C), by a formula for a single term."""
     if isinstance(family, LevelEffects):
         effects = theta.reshape(family.levels, family.outputs)
@@ -182,7 +182,7 @@ def plain_effect(family: Family, term: Term, theta: Tensor, rows: Rows) -> Tenso
     return torch.stack([missing if gone else value for gone, value in zip(absent, values, strict=True)])
 
 
-def plain_inputs(term: Term, rows: Rows) -> tuple[Tensor, list[bool]]:
+def plain_inputs(term: Term, rows: EncodedRows) -> tuple[Tensor, list[bool]]:
     """What a net reads of each row, and where there is nothing to read."""
     numbers, absent = [], []
     for values, levels in zip(rows.values, rows.levels, strict=True):
@@ -219,8 +219,8 @@ class Case:
     """A problem with its rows, likelihood and number of outputs."""
 
     name: str
-    problem: Problem
-    rows: Rows
+    problem: AdditiveProblem
+    rows: EncodedRows
     likelihood: Likelihood
     outputs: int
 
@@ -230,7 +230,7 @@ class Case:
 
 
 def _case(
-    name: str, families: Callable[[int], Sequence[Family]], likelihood: Likelihood, outputs: int, targets: Tensor,
+    name: str, families: Callable[[int], Sequence[TermFamily]], likelihood: Likelihood, outputs: int, targets: Tensor,
     *, offset: bool = False, weighted: bool = False,
 ) -> Case:  # fmt: skip
     rows = table(len(targets), seed=4, outputs=outputs if offset else None)
@@ -238,7 +238,7 @@ def _case(
     return Case(name, problem_of(families(outputs), rows, targets, weights), rows, likelihood, outputs)
 
 
-def _everything(outputs: int) -> Sequence[Family]:
+def _everything(outputs: int) -> Sequence[TermFamily]:
     return [nets(FIRST, SECOND, outputs=outputs), labels(outputs), nets(PAIR, MIXED, hidden=4, outputs=outputs)]
 
 

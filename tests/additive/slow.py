@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from bayescope.additive.additive import Additive
-from bayescope.additive.purification import Functions
-from bayescope.additive.terms import Rows
+from bayescope.additive.contributions import Functions
+from bayescope.additive.terms import EncodedRows
 from tests.additive.fitted import encoded, frame, weights
 
 
-def told(additive: Additive, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+def told(additive: Additive, rows: EncodedRows) -> tuple[np.ndarray, np.ndarray]:
     """Means (N, T, C) and the covariances of all parts of a row, (N, T, C, T, C)."""
     theta = additive.posterior.location
     covariance = torch.linalg.inv(additive.posterior.precision.to_dense()).numpy()
@@ -25,7 +25,7 @@ def told(additive: Additive, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     return mean.numpy(), joint
 
 
-def moved(additive: Additive, rows: Rows, theta: torch.Tensor) -> torch.Tensor:
+def moved(additive: Additive, rows: EncodedRows, theta: torch.Tensor) -> torch.Tensor:
     """The contributions at weights, with what least squares over the data gives from a pair to its features."""
     model, data = additive.model, encoded(frame())
     here, there = model.contributions(rows, theta), model.contributions(data, theta)

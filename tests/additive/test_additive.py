@@ -11,17 +11,17 @@ import pandas as pd
 import pytest
 import torch
 
-from bayescope.additive.additive import Additive, Options, fit_additive
-from bayescope.additive.fit import Schedule
-from bayescope.additive.observed import Data
+from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
+from bayescope.additive.fit import EvidenceSchedule
+from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.posterior import laplace_at
-from bayescope.additive.terms import Rows
+from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.posterior import PointPosterior
 from bayescope.tables import TableEncoding, read_table
 
-OPTIONS = Options(hidden=6, pair_hidden=6, schedule=Schedule(epochs=12))
+OPTIONS = AdditiveOptions(hidden=6, pair_hidden=6, schedule=EvidenceSchedule(epochs=12))
 
 
 def frame(n: int = 60, seed: int = 0) -> pd.DataFrame:
@@ -64,14 +64,14 @@ def targets(name: str, table: pd.DataFrame) -> torch.Tensor:
 
 
 def fitted(
-    name: str, table: pd.DataFrame, options: Options = OPTIONS, *, y: torch.Tensor | None = None,
+    name: str, table: pd.DataFrame, options: AdditiveOptions = OPTIONS, *, y: torch.Tensor | None = None,
     weights: np.ndarray | None = None, offset: np.ndarray | None = None, scale: float = 1.0, shift: float = 0.0,
 ) -> Additive:  # fmt: skip
     likelihood, outputs = LIKELIHOODS[name]
     columns = read_table(table)
     encoding = TableEncoding.fit(columns)
-    rows = Rows.of(encoding.encode(columns), None if offset is None else torch.from_numpy(offset))
-    data = Data(
+    rows = EncodedRows.of(encoding.encode(columns), None if offset is None else torch.from_numpy(offset))
+    data = RowsInMemory(
         rows,
         targets(name, table) if y is None else y,
         torch.ones(len(table), dtype=torch.float64) if weights is None else torch.from_numpy(weights),
@@ -88,8 +88,8 @@ def usual(name: str) -> Additive:
     return fitted(name, frame())
 
 
-def encoded(additive: Additive, table: pd.DataFrame) -> Rows:
-    return Rows.of(additive.encoding.encode(read_table(table)))
+def encoded(additive: Additive, table: pd.DataFrame) -> EncodedRows:
+    return EncodedRows.of(additive.encoding.encode(read_table(table)))
 
 
 @pytest.fixture(params=LIKELIHOODS)
@@ -161,13 +161,15 @@ def test_a_weight_is_so_many_rows(name: str) -> None:
     times = np.random.default_rng(3).integers(1, 4, len(table))
     columns = read_table(table)
     encoding = TableEncoding.fit(columns)
-    rows, y = Rows.of(encoding.encode(columns)), targets(name, table)
+    rows, y = EncodedRows.of(encoding.encode(columns)), targets(name, table)
     again = torch.arange(len(table)).repeat_interleave(torch.from_numpy(times))
     likelihood, outputs = LIKELIHOODS[name]
     unit = torch.ones(outputs, dtype=torch.float64), torch.zeros(outputs, dtype=torch.float64)
-    weighted = fit_additive(encoding, Data(rows, y, torch.from_numpy(times).double(), *unit), likelihood, OPTIONS)
+    weighted = fit_additive(
+        encoding, RowsInMemory(rows, y, torch.from_numpy(times).double(), *unit), likelihood, OPTIONS
+    )
     ones = torch.ones(len(again), dtype=torch.float64)
-    repeated = fit_additive(encoding, Data(rows[again], y[again], ones, *unit), likelihood, OPTIONS)
+    repeated = fit_additive(encoding, RowsInMemory(rows[again], y[again], ones, *unit), likelihood, OPTIONS)
     assert apart(weighted, repeated, table) < 2e-3
     assert weighted.fit.log_evidence == pytest.approx(repeated.fit.log_evidence, abs=2e-3)
 
@@ -241,7 +243,7 @@ def test_a_fixed_precision_stays() -> None:
 )
 def test_options_are_checked(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        Options(**options)
+        AdditiveOptions(**options)
 
 
 @pytest.mark.parametrize("pair", [(0, 0), (0, 3), (-1, 0)])
@@ -287,7 +289,7 @@ def test_categories_alone_and_numbers_alone() -> None:
 
 def test_numbers_are_grouped_only_while_a_model_is_fitted() -> None:
     table = frame(1500)
-    additive = fitted("gaussian", table, replace(OPTIONS, schedule=Schedule(epochs=6)))
+    additive = fitted("gaussian", table, replace(OPTIONS, schedule=EvidenceSchedule(epochs=6)))
     assert "numbers grouped while fitting: dose" in additive.posterior.summary()
     f = additive.model.forward(encoded(additive, table), additive.posterior.location)
     grouped = additive.fit.linear.f

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bayescope.additive import design as module
 from bayescope.additive.design import MOST_CELLS, MOST_POINTS, Design
-from bayescope.additive.families import Family, HiddenNets
-from bayescope.additive.terms import Rows
+from bayescope.additive.families import HiddenNets, TermFamily
+from bayescope.additive.terms import EncodedRows
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, normal, seeded, table
 
 FAMILIES = {"features": nets(FIRST, SECOND), "pairs": nets(PAIR, MIXED, outputs=2), "labels": labels(3)}
@@ -22,11 +22,11 @@ def ones(n: int) -> Tensor:
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES.keys())
-def family(request: pytest.FixtureRequest) -> Family:
+def family(request: pytest.FixtureRequest) -> TermFamily:
     return request.param
 
 
-def test_rows_have_the_values_of_their_points(family: Family) -> None:
+def test_rows_have_the_values_of_their_points(family: TermFamily) -> None:
     rows, theta = table(50), normal(len(family.terms), family.weights)
     design = Design.of(family, rows, ones(50))
     at_points = family.values(theta, design.points)
@@ -35,7 +35,7 @@ def test_rows_have_the_values_of_their_points(family: Family) -> None:
     assert design.grouped == ()
 
 
-def test_means_are_over_the_rows_by_weight(family: Family) -> None:
+def test_means_are_over_the_rows_by_weight(family: TermFamily) -> None:
     rows, theta = table(40), normal(len(family.terms), family.weights)
     weights = torch.rand(40, generator=seeded(), dtype=torch.float64)
     design = Design.of(family, rows, weights)
@@ -52,7 +52,7 @@ def test_means_are_over_the_rows_by_weight(family: Family) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 2)])
-def test_sums_at_points_are_the_transpose_of_values_at_rows(family: Family, shape: tuple[int, ...]) -> None:
+def test_sums_at_points_are_the_transpose_of_values_at_rows(family: TermFamily, shape: tuple[int, ...]) -> None:
     rows = table(30)
     design = Design.of(family, rows, ones(30))
     u = normal(30, *shape)
@@ -63,7 +63,7 @@ def test_sums_at_points_are_the_transpose_of_values_at_rows(family: Family, shap
     torch.testing.assert_close(torch.einsum("guc,gu...->c...", v, sums), paired)
 
 
-def test_points_do_not_depend_on_the_rows_order(family: Family) -> None:
+def test_points_do_not_depend_on_the_rows_order(family: TermFamily) -> None:
     rows = table(60)
     order = torch.randperm(60, generator=seeded())
     here, there = (Design.of(family, some, ones(60)) for some in (rows, rows[order]))
@@ -73,9 +73,9 @@ def test_points_do_not_depend_on_the_rows_order(family: Family) -> None:
     torch.testing.assert_close(here.mass, there.mass, rtol=1e-14, atol=0.0)
 
 
-def numbers(values: Tensor) -> Rows:
+def numbers(values: Tensor) -> EncodedRows:
     levels = torch.full(values.shape, -1)
-    return Rows(values, levels)
+    return EncodedRows(values, levels)
 
 
 @given(st.lists(st.integers(-8, 8), min_size=1, max_size=60), st.lists(st.booleans(), min_size=60, max_size=60))
@@ -92,7 +92,7 @@ def test_a_number_is_one_point_however_often_it_is_there(values: list[int], gaps
 
 
 def test_a_zero_is_not_a_missing_value() -> None:
-    rows = Rows(torch.zeros(4, 1, dtype=torch.float64), torch.tensor([[-1], [0], [-1], [0]]))
+    rows = EncodedRows(torch.zeros(4, 1, dtype=torch.float64), torch.tensor([[-1], [0], [-1], [0]]))
     design = Design.of(nets(FIRST), rows, ones(4))
     assert design.points.levels[0, design.place[0]].tolist() == [-1, 0, -1, 0]
 
@@ -100,12 +100,12 @@ def test_a_zero_is_not_a_missing_value() -> None:
 # --- more numbers than a fit reads -----------------------------------------------------------------------------------
 
 
-def drawn(n: int, columns: int) -> Rows:
+def drawn(n: int, columns: int) -> EncodedRows:
     """Skewed numbers, a third of them one number, with gaps."""
     values = normal(n, columns).exp()
     values[torch.rand(n, columns, generator=seeded(1)) < 1.0 / 3] = 1.0
     gaps = torch.rand(n, columns, generator=seeded(2)) < 0.1
-    return Rows(values.masked_fill(gaps, 0.0), torch.where(gaps, 0, -1))
+    return EncodedRows(values.masked_fill(gaps, 0.0), torch.where(gaps, 0, -1))
 
 
 def test_numbers_are_grouped_into_means_of_neighbours() -> None:
@@ -146,7 +146,7 @@ def test_pairs_are_grouped_into_cells() -> None:
 
 def test_categories_beside_a_number_are_never_mixed() -> None:
     n = 9000
-    rows = Rows(torch.cat([normal(n, 1), torch.zeros(n, 2, dtype=torch.float64)], 1), torch.full((n, 3), -1))
+    rows = EncodedRows(torch.cat([normal(n, 1), torch.zeros(n, 2, dtype=torch.float64)], 1), torch.full((n, 3), -1))
     rows.levels[:, 2] = torch.randint(3, (n,), generator=seeded())
     family = nets(MIXED)
     design = Design.of(family, rows, ones(n))

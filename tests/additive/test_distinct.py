@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayescope.additive.distinct import Distinct
-from bayescope.additive.families import Family
+from bayescope.additive.families import TermFamily
+from bayescope.additive.model import Distinct
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, table, valued
 
 
 @pytest.mark.parametrize("family", [nets(FIRST, SECOND), nets(PAIR, MIXED), valued(), labels()])
-def test_each_row_is_at_its_own_point_and_no_two_points_are_the_same(family: Family) -> None:
+def test_each_row_is_at_its_own_point_and_no_two_points_are_the_same(family: TermFamily) -> None:
     rows = table(40)[torch.arange(80) % 40]
     read = family.points(rows)
     found = Distinct.of(read)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
-from bayescope.additive.additive import Options, fit_additive
+from bayescope.additive.additive import AdditiveOptions, fit_additive
 from bayescope.additive.effects import effect, effect_covariance, surface
 from bayescope.additive.explanation import explain
-from bayescope.additive.observed import Data
-from bayescope.additive.terms import Rows
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.likelihoods import Gaussian
 from bayescope.tables import TableEncoding, read_table
@@ -67,8 +67,10 @@ def few_values(rows=600):
     encoding = TableEncoding.fit(columns)
     one = torch.ones(1, dtype=torch.float64)
     targets = torch.from_numpy((y - y.mean()) / y.std())[:, None]
-    data = Data(Rows.of(encoding.encode(columns)), targets, one.repeat(rows), y.std() * one, y.mean() * one)
-    return fit_additive(encoding, data, Gaussian(0.1), Options(hidden=6))
+    data = RowsInMemory(
+        EncodedRows.of(encoding.encode(columns)), targets, one.repeat(rows), y.std() * one, y.mean() * one
+    )
+    return fit_additive(encoding, data, Gaussian(0.1), AdditiveOptions(hidden=6))
 
 
 def test_values_with_effects_of_their_own_are_met_to_the_last_bit():

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.evidence import FARTHEST, MOST_PRECISION, Evidence, first_precisions
+from bayescope.additive.evidence import FARTHEST, MOST_PRECISION, BlockEvidence, first_precisions
 from bayescope.additive.fit import settled
-from bayescope.additive.problem import Hyperparameters, Problem, State
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, TermWeights
 from bayescope.likelihoods import Gaussian, Likelihood
 from tests.additive.problems import (
     CASES,
@@ -37,16 +37,16 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
-def evidence_of(problem: Problem, state: State, at: Hyperparameters) -> Evidence:
-    return Evidence.of(problem, state, at, problem.linearized(state, at.likelihood))
+def evidence_of(problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters) -> BlockEvidence:
+    return BlockEvidence.of(problem, state, at, problem.linearized(state, at.likelihood))
 
 
-def diagonal_of(problem: Problem, at: Hyperparameters, outputs: int) -> torch.Tensor:
+def diagonal_of(problem: AdditiveProblem, at: AdditiveHyperparameters, outputs: int) -> torch.Tensor:
     constant = torch.full((outputs,), at.intercept_precision, dtype=torch.float64)
     return flat(at.diagonal(problem.families), constant)
 
 
-def dense(case: Case, state: State, at: Hyperparameters, blocks: list[torch.Tensor]) -> torch.Tensor:
+def dense(case: Case, state: TermWeights, at: AdditiveHyperparameters, blocks: list[torch.Tensor]) -> torch.Tensor:
     theta, means = (flat(some.thetas, some.intercept) for some in (state, start_of(case.problem, case.outputs)))
     diagonal = diagonal_of(case.problem, at, case.outputs)
     return dense_evidence(case.plain, theta, means, diagonal, case.likelihood, blocks)
@@ -103,7 +103,7 @@ def test_determined_weights_are_counted_from_the_inverse(case: Case) -> None:
 # --- fixed points ----------------------------------------------------------------------------------------------------
 
 
-def rested(case: Case, state: State, groups: str, *, fixed: bool = False) -> Hyperparameters:
+def rested(case: Case, state: TermWeights, groups: str, *, fixed: bool = False) -> AdditiveHyperparameters:
     """The hyperparameters at which an update changes nothing, for weights that stay."""
     at = hyperparameters(case.problem, case.likelihood)
     for _ in range(300):
@@ -112,7 +112,9 @@ def rested(case: Case, state: State, groups: str, *, fixed: bool = False) -> Hyp
     return at
 
 
-def slopes(case: Case, state: State, at: Hyperparameters) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+def slopes(
+    case: Case, state: TermWeights, at: AdditiveHyperparameters
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """∂ log Z / ∂ log δ for each precision, and ∂ log Z / ∂ log σ², through dense determinants."""
     logs = [precision.log().requires_grad_() for precision in at.precisions]
     moved = replace(at, precisions=tuple(log.exp() for log in logs))
@@ -185,7 +187,7 @@ def test_an_update_goes_only_so_far() -> None:
 def test_a_net_that_does_nothing_is_switched_off() -> None:
     case, state = CASES[0], state_of(CASES[0].problem, 1)
     idle = torch.stack([state.thetas[0][0], case.problem.centres[0][1] + 1e-9])
-    (precisions,) = rested(case, State((idle,), state.intercept), "net", fixed=True).precisions
+    (precisions,) = rested(case, TermWeights((idle,), state.intercept), "net", fixed=True).precisions
     assert float(precisions[1].min()) == MOST_PRECISION
     assert float(precisions[0].max()) < 1e3
 
@@ -210,7 +212,7 @@ def test_random_effects_have_their_exact_evidence() -> None:
     rows, y = table(25), normal(25, 1)
     weights = torch.ones(25, dtype=torch.float64)
     problem = problem_of([labels()], rows, y, weights)
-    at = Hyperparameters((torch.tensor([[1.7]], dtype=torch.float64),), 0.02, Gaussian(0.3))
+    at = AdditiveHyperparameters((torch.tensor([[1.7]], dtype=torch.float64),), 0.02, Gaussian(0.3))
     indicators = torch.nn.functional.one_hot(rows.levels[:, 2], LEVELS).to(torch.float64)
     z = indicators - indicators.mean(0)
     one = torch.ones(25, 1, dtype=torch.float64)
@@ -218,5 +220,5 @@ def test_random_effects_have_their_exact_evidence() -> None:
     marginal = torch.distributions.MultivariateNormal(torch.zeros(25, dtype=torch.float64), covariance)
     design, prior = torch.cat([z, one], 1), torch.tensor([1.7] * LEVELS + [0.02], dtype=torch.float64)
     mode = torch.linalg.solve(design.T @ design / 0.3 + torch.diag(prior), design.T @ y[:, 0] / 0.3)
-    state = State((mode[None, :-1],), mode[-1:])
+    state = TermWeights((mode[None, :-1],), mode[-1:])
     torch.testing.assert_close(evidence_of(problem, state, at).value, marginal.log_prob(y[:, 0]))

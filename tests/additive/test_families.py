@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bayescope.additive.families import SLOPES, Family, LevelEffects, Points
+from bayescope.additive.families import SLOPES, LevelEffects, Points, TermFamily
 from tests.additive.problems import (
     FIRST,
     MIXED,
@@ -35,11 +35,11 @@ FAMILIES = {
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES.keys())
-def family(request: pytest.FixtureRequest) -> Family:
+def family(request: pytest.FixtureRequest) -> TermFamily:
     return request.param
 
 
-def test_values_are_those_of_each_term_by_itself(family: Family) -> None:
+def test_values_are_those_of_each_term_by_itself(family: TermFamily) -> None:
     rows, theta = table(20), normal(len(family.terms), family.weights)
     values = family.values(theta, family.points(rows))
     expected = torch.stack(
@@ -48,14 +48,14 @@ def test_values_are_those_of_each_term_by_itself(family: Family) -> None:
     torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_values_of_many_weights_at_once(family: Family) -> None:
+def test_values_of_many_weights_at_once(family: TermFamily) -> None:
     points, draws = family.points(table(9)), normal(2, 3, len(family.terms), family.weights)
     values = family.values(draws, points)
     assert values.shape == (2, 3, len(family.terms), 9, family.outputs)
     torch.testing.assert_close(values[1, 2], family.values(draws[1, 2], points))
 
 
-def test_jacobian_is_autograds(family: Family) -> None:
+def test_jacobian_is_autograds(family: TermFamily) -> None:
     points, theta = family.points(table(11)), normal(len(family.terms), family.weights)
     jacobian = family.jacobian(theta, points).dense()
     for term, expected in enumerate(torch.func.jacrev(lambda at: family.values(at, points))(theta)):
@@ -122,7 +122,7 @@ def test_points_without_data_have_no_kinks() -> None:
     assert set(kinks.round(decimals=9).abs().tolist()) == {0.0, 1.0}
 
 
-def test_the_first_weights_are_the_seeds(family: Family) -> None:
+def test_the_first_weights_are_the_seeds(family: TermFamily) -> None:
     points = family.points(table(10))
     mass = torch.full((len(family.terms), 10), 0.1)
     first, again, other = (family.start(points, mass, seeded(seed)) for seed in (0, 0, 1))

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.evidence import MOST_PRECISION, Evidence, first_precisions
-from bayescope.additive.families import Family
-from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb, settled
-from bayescope.additive.problem import Hyperparameters, Problem
-from bayescope.additive.terms import Rows
+from bayescope.additive.evidence import MOST_PRECISION, BlockEvidence, first_precisions
+from bayescope.additive.families import TermFamily
+from bayescope.additive.fit import AdditiveFit, EvidenceSchedule, carried, climb, settled
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem
+from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (
@@ -29,10 +29,10 @@ from tests.additive.problems import (
     table,
 )
 
-SHORT = Schedule(epochs=25)
+SHORT = EvidenceSchedule(epochs=25)
 
 
-def wave(n: int = 80, seed: int = 0) -> tuple[Rows, torch.Tensor]:
+def wave(n: int = 80, seed: int = 0) -> tuple[EncodedRows, torch.Tensor]:
     """y = sin 2a + an effect of the label + noise of sd 0.2: b does nothing."""
     rows = table(n, seed=seed)
     known = (rows.levels[:, 0] == -1).to(torch.float64)
@@ -41,15 +41,15 @@ def wave(n: int = 80, seed: int = 0) -> tuple[Rows, torch.Tensor]:
 
 
 def fitted(
-    rows: Rows, y: torch.Tensor, families: list[Family], schedule: Schedule = SHORT,
+    rows: EncodedRows, y: torch.Tensor, families: list[TermFamily], schedule: EvidenceSchedule = SHORT,
     weights: torch.Tensor | None = None,
 ) -> AdditiveFit:  # fmt: skip
     problem = problem_of(families, rows, y, weights)
-    at = Hyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
+    at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
     return climb(problem, start_of(problem, y.shape[1]), at, schedule)
 
 
-def everything() -> list[Family]:
+def everything() -> list[TermFamily]:
     return [nets(FIRST, SECOND, hidden=8), labels()]
 
 
@@ -74,7 +74,7 @@ def test_it_ends_at_a_mode_of_its_hyperparameters(fit: AdditiveFit) -> None:
 def test_its_evidence_and_curvature_are_those_of_the_end(fit: AdditiveFit) -> None:
     again = fit.problem.linearized(fit.state, fit.at.likelihood)
     assert torch.equal(again.f, fit.linear.f)
-    evidence = Evidence.of(fit.problem, fit.state, fit.at, again)
+    evidence = BlockEvidence.of(fit.problem, fit.state, fit.at, again)
     assert float(evidence.value) == fit.log_evidence
     for here, there in zip(fit.linear.blocks[0], again.blocks[0], strict=True):
         assert torch.equal(here, there)
@@ -108,7 +108,7 @@ def test_the_trace_tells_each_epoch(fit: AdditiveFit) -> None:
 
 def test_a_net_without_use_is_switched_off() -> None:
     rows, y = wave(200)
-    (precisions,) = fitted(rows, y, [nets(FIRST, SECOND, hidden=6)], Schedule(epochs=100)).at.precisions
+    (precisions,) = fitted(rows, y, [nets(FIRST, SECOND, hidden=6)], EvidenceSchedule(epochs=100)).at.precisions
     assert float(precisions[1].max()) > 1e3
     assert float(precisions[0].max()) < 1e2
 
@@ -142,7 +142,7 @@ def test_an_offset_is_added_and_not_learnt() -> None:
     """For a Gaussian y, an offset is the same as a y that is so much less."""
     rows, y = wave(50)
     offset = normal(50, 1, seed=9)
-    beside = fitted(Rows(rows.values, rows.levels, offset), y, everything())
+    beside = fitted(EncodedRows(rows.values, rows.levels, offset), y, everything())
     taken = fitted(rows, y - offset, everything())
     assert beside.log_evidence == pytest.approx(taken.log_evidence, abs=1e-3)
     torch.testing.assert_close(beside.linear.f - offset, taken.linear.f, rtol=0.0, atol=1e-3)
@@ -162,7 +162,7 @@ def test_what_is_not_learnt_stays() -> None:
 
 def test_before_the_burn_in_is_over_nothing_is_learnt() -> None:
     rows, y = wave(40)
-    trace = fitted(rows, y, everything(), Schedule(epochs=12, burn_in=6, every=2)).trace["noise_variance"]
+    trace = fitted(rows, y, everything(), EvidenceSchedule(epochs=12, burn_in=6, every=2)).trace["noise_variance"]
     assert trace[:7] == [0.5] * 7
     assert trace[7] != 0.5
     assert trace[8] == trace[7]
@@ -171,15 +171,17 @@ def test_before_the_burn_in_is_over_nothing_is_learnt() -> None:
 
 def test_a_schedule_is_checked() -> None:
     with pytest.raises(InputError, match="epochs"):
-        Schedule(epochs=0)
+        EvidenceSchedule(epochs=0)
     with pytest.raises(OptionError, match="groups"):
-        Schedule(groups="weight")
+        EvidenceSchedule(groups="weight")
 
 
 # --- a linear model, whose posterior is known -----------------------------------------------------------------------
 
 
-def exact(problem: Problem, rows: Rows, at: Hyperparameters) -> tuple[torch.Tensor, torch.Tensor, float]:
+def exact(
+    problem: AdditiveProblem, rows: EncodedRows, at: AdditiveHyperparameters
+) -> tuple[torch.Tensor, torch.Tensor, float]:
     """Mean and covariance of (level effects, b) and the log evidence of the conjugate random-effects model."""
     one_hot = torch.nn.functional.one_hot(rows.levels[:, 2], LEVELS).to(torch.float64)
     z = torch.cat([one_hot - one_hot.mean(0), torch.ones(len(rows), 1, dtype=torch.float64)], 1)
@@ -195,7 +197,7 @@ def exact(problem: Problem, rows: Rows, at: Hyperparameters) -> tuple[torch.Tens
 
 def test_levels_with_gaussian_noise_are_the_conjugate_model() -> None:
     rows, y = wave(60)
-    fit = fitted(rows, y, [labels()], Schedule(epochs=100))
+    fit = fitted(rows, y, [labels()], EvidenceSchedule(epochs=100))
     mean, _, log_evidence = exact(fit.problem, rows, fit.at)
     torch.testing.assert_close(flat(fit.state.thetas, fit.state.intercept), mean, rtol=1e-4, atol=1e-5)
     assert fit.log_evidence == pytest.approx(log_evidence, abs=1e-6)
@@ -222,7 +224,7 @@ def test_a_level_without_data_keeps_its_prior() -> None:
 
 
 def test_one_row() -> None:
-    fit = fitted(table(1), torch.tensor([[1.3]], dtype=torch.float64), everything(), Schedule(epochs=10))
+    fit = fitted(table(1), torch.tensor([[1.3]], dtype=torch.float64), everything(), EvidenceSchedule(epochs=10))
     assert fit.linear.f.isfinite().all()
     assert fit.evidence.value.isfinite()
 
@@ -246,7 +248,7 @@ def test_columns_that_tell_nothing(missing: bool) -> None:
 def test_labels_that_are_all_one_class() -> None:
     rows, _ = wave(30)
     problem = problem_of(everything(), rows, torch.ones(30, 1, dtype=torch.int64))
-    at = Hyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Bernoulli())
+    at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Bernoulli())
     fit = climb(problem, start_of(problem, 1), at, SHORT)
     assert fit.linear.f.isfinite().all()
     assert float(fit.linear.f.min()) > 2.0
@@ -260,7 +262,7 @@ def test_a_fit_is_carried_into_a_problem_with_more_families() -> None:
     before = fitted(rows, y, everything())
     wider = problem_of([*before.problem.families, nets(PAIR)], rows, y)
     wider = replace(wider, centres=(*before.problem.centres, wider.centres[-1]))
-    first = Hyperparameters(first_precisions(wider, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
+    first = AdditiveHyperparameters(first_precisions(wider, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
     state, at = carried(before, wider, start_of(wider, 1), first)
     torch.testing.assert_close(wider.outputs(state), before.linear.f)
     assert at.likelihood is before.at.likelihood
@@ -273,7 +275,7 @@ def test_a_fit_is_carried_into_a_problem_with_more_families() -> None:
 def test_settling_climbs_to_the_mode_and_learns_nothing() -> None:
     rows, y = wave(50)
     problem = problem_of(everything(), rows, y)
-    at = Hyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.1))
+    at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.1))
     fit = settled(problem, start_of(problem, 1), at, {}, ended="rest")
     assert fit.at is at
     assert float(fit.linear.problem.log_joint(fit.state, at)) > float(problem.log_joint(start_of(problem, 1), at)) + 20

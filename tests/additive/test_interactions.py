@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.additive.additive import Options, fit_additive
+from bayescope.additive.additive import AdditiveOptions, fit_additive
 from bayescope.additive.families import HiddenNets
-from bayescope.additive.fit import AdditiveFit, Schedule
+from bayescope.additive.fit import AdditiveFit, EvidenceSchedule
 from bayescope.additive.interactions import (
     OWN_PRECISION,
     PRECISIONS,
@@ -24,29 +24,29 @@ from bayescope.additive.interactions import (
     rank,
 )
 from bayescope.additive.margins import GROUPS, Grids, Margin
-from bayescope.additive.observed import Data
-from bayescope.additive.terms import FeatureInput, Rows, pair_term
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.terms import EncodedRows, FeatureInput, pair_term
 from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 from bayescope.tables.reading import read_table
 from tests.additive.problems import seeded
 
-QUICK = Schedule(epochs=12, burn_in=3)
+QUICK = EvidenceSchedule(epochs=12, burn_in=3)
 
 
 def fitted(
     table: object, y: object, likelihood: Likelihood, outputs: int = 1, weights: Tensor | None = None,
-    schedule: Schedule = QUICK,
-) -> tuple[AdditiveFit, TableEncoding, Rows]:  # fmt: skip
+    schedule: EvidenceSchedule = QUICK,
+) -> tuple[AdditiveFit, TableEncoding, EncodedRows]:  # fmt: skip
     """The effects of the features alone."""
     columns = read_table(table)
     encoding = TableEncoding.fit(columns)
-    rows = Rows.of(encoding.encode(columns))
+    rows = EncodedRows.of(encoding.encode(columns))
     weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
     unit = torch.ones(outputs, dtype=torch.float64)
-    data = Data(rows, likelihood.targets(y, outputs), weights, unit, 0.0 * unit)
-    return fit_additive(encoding, data, likelihood, Options(hidden=8, schedule=schedule)).fit, encoding, rows
+    data = RowsInMemory(rows, likelihood.targets(y, outputs), weights, unit, 0.0 * unit)
+    return fit_additive(encoding, data, likelihood, AdditiveOptions(hidden=8, schedule=schedule)).fit, encoding, rows
 
 
 def standardized(y: np.ndarray) -> np.ndarray:
@@ -61,16 +61,18 @@ def coarse(n: int, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"a": numbers[:, 0], "b": numbers[:, 1], "kind": rng.choice(["x", "y", "z"], n)})
 
 
-def held(fit: AdditiveFit, rows: Rows) -> Data:
+def held(fit: AdditiveFit, rows: EncodedRows) -> RowsInMemory:
     """The rows of a fit, with the weights that it has for them."""
     one = torch.ones(1, dtype=torch.float64)
-    return Data(rows, fit.problem.targets, fit.problem.weights, one, 0.0 * one)
+    return RowsInMemory(rows, fit.problem.targets, fit.problem.weights, one, 0.0 * one)
 
 
 # --- the gain in evidence --------------------------------------------------------------------------------------------
 
 
-def read_plainly(fit: AdditiveFit, encoding: TableEncoding, rows: Rows, pair: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def read_plainly(
+    fit: AdditiveFit, encoding: TableEncoding, rows: EncodedRows, pair: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
     """B and φ of each row, with the draws that `evidence_gains` makes of the same generator."""
     generator, term = seeded(), pair_term(encoding, pair)
     first, second = (Margin.of(column, rows, fit.problem.weights, generator) for column in term.columns)
@@ -319,7 +321,7 @@ def test_an_unknown_method_is_refused() -> None:
 
 def test_numbers_are_cut_into_groups_of_like_size_that_keep_equal_numbers_together() -> None:
     numbers = torch.cat([torch.randn(900, generator=seeded(), dtype=torch.float64), torch.zeros(100)])
-    rows = Rows(numbers[:, None], torch.full((1000, 1), NO_LEVEL))
+    rows = EncodedRows(numbers[:, None], torch.full((1000, 1), NO_LEVEL))
     margin = Margin.of(FeatureInput(0), rows, torch.ones(1000, dtype=torch.float64), seeded())
     assert len(margin.share) <= GROUPS + 1  # the last is the missing values', of which there are none
     assert margin.share[-1] == 0.0
@@ -334,7 +336,10 @@ def test_numbers_are_cut_into_groups_of_like_size_that_keep_equal_numbers_togeth
 def test_a_features_own_functions_are_uncorrelated() -> None:
     numbers = torch.randn(300, 1, generator=seeded(), dtype=torch.float64)
     margin = Margin.of(
-        FeatureInput(0), Rows(numbers, torch.full((300, 1), NO_LEVEL)), torch.ones(300, dtype=torch.float64), seeded()
+        FeatureInput(0),
+        EncodedRows(numbers, torch.full((300, 1), NO_LEVEL)),
+        torch.ones(300, dtype=torch.float64),
+        seeded(),
     )
     functions = margin.basis[:, :-1]
     second = functions.mT @ (margin.share[:, None] * functions)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.additive.families import Family
+from bayescope.additive.families import TermFamily
 from bayescope.additive.jacobian import Jacobian
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, normal, table, valued
 
@@ -24,12 +24,12 @@ def outputs(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES.keys())
-def family(request: pytest.FixtureRequest, outputs: int) -> Family:
+def family(request: pytest.FixtureRequest, outputs: int) -> TermFamily:
     return request.param(outputs)
 
 
 @pytest.fixture
-def jacobian(family: Family) -> Jacobian:
+def jacobian(family: TermFamily) -> Jacobian:
     """At rows of which some are missing."""
     return family.jacobian(normal(len(family.terms), family.weights), family.points(table(17)))
 
@@ -39,18 +39,18 @@ def assert_same(answer: Tensor, expected: Tensor) -> None:
     assert float((answer - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
 
 
-def test_each_weight_is_in_one_place(family: Family, jacobian: Jacobian) -> None:
+def test_each_weight_is_in_one_place(family: TermFamily, jacobian: Jacobian) -> None:
     places = torch.cat([jacobian.of_shared, jacobian.of_own.flatten()])
     assert places.sort().values.tolist() == list(range(family.weights))
 
 
-def test_written_out_it_is_the_derivative_of_the_values(family: Family, jacobian: Jacobian) -> None:
+def test_written_out_it_is_the_derivative_of_the_values(family: TermFamily, jacobian: Jacobian) -> None:
     points = family.points(table(17))
     whole = torch.func.jacrev(lambda at: family.values(at, points))(normal(len(family.terms), family.weights))
     assert_same(jacobian.dense(), torch.stack([whole[term, :, :, term] for term in range(len(family.terms))]))
 
 
-def test_products_are_those_of_the_dense_one(family: Family, jacobian: Jacobian) -> None:
+def test_products_are_those_of_the_dense_one(family: TermFamily, jacobian: Jacobian) -> None:
     dense = jacobian.dense()
     v, u = normal(len(family.terms), family.weights, seed=1), normal(*dense.shape[:3], seed=2)
     assert_same(jacobian.multiply(v), torch.einsum("gucp,gp->guc", dense, v))

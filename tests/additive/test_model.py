@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from bayescope.additive.model import AdditiveModel, Centre
-from bayescope.additive.problem import State
+from bayescope.additive.problem import TermWeights
 from bayescope.errors import InputTypeError
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from tests.additive.problems import CASES, Case, flat, normal, seeded, state_of, table
 
 
-def model_of(case: Case, state: State, *, unit: bool = False) -> AdditiveModel:
+def model_of(case: Case, state: TermWeights, *, unit: bool = False) -> AdditiveModel:
     problem = case.problem
     linear = problem.linearized(state, case.likelihood)
     centres = tuple(
@@ -35,11 +35,11 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def state(case: Case) -> State:
+def state(case: Case) -> TermWeights:
     return state_of(case.problem, case.outputs)
 
 
-def theta_of(state: State) -> torch.Tensor:
+def theta_of(state: TermWeights) -> torch.Tensor:
     return flat(state.thetas, state.intercept)
 
 
@@ -48,12 +48,12 @@ def spread(dim: int, seed: int = 40) -> torch.Tensor:
     return root @ root.T / dim + torch.eye(dim, dtype=torch.float64)
 
 
-def test_at_the_mode_it_is_the_training_model(case: Case, state: State) -> None:
+def test_at_the_mode_it_is_the_training_model(case: Case, state: TermWeights) -> None:
     f = model_of(case, state).forward(case.rows, theta_of(state))
     torch.testing.assert_close(f, case.problem.outputs(state), rtol=1e-10, atol=1e-10)
 
 
-def test_its_jacobian_there_is_the_training_models(case: Case, state: State) -> None:
+def test_its_jacobian_there_is_the_training_models(case: Case, state: TermWeights) -> None:
     model, theta = model_of(case, state), theta_of(state)
     expected = case.plain.jacobian(theta)
     torch.testing.assert_close(model.tape(case.rows, theta).jacobian(slice(None)), expected, rtol=1e-10, atol=1e-10)
@@ -61,13 +61,13 @@ def test_its_jacobian_there_is_the_training_models(case: Case, state: State) -> 
     torch.testing.assert_close(by_autograd, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_away_from_the_mode_its_jacobian_is_its_own(case: Case, state: State) -> None:
+def test_away_from_the_mode_its_jacobian_is_its_own(case: Case, state: TermWeights) -> None:
     model, theta = model_of(case, state), theta_of(state_of(case.problem, case.outputs, seed=20))
     by_autograd = torch.func.jacrev(lambda at: model.forward(case.rows, at))(theta)
     torch.testing.assert_close(model.tape(case.rows, theta).jacobian(slice(None)), by_autograd)
 
 
-def test_centring_is_linear_in_the_weights(case: Case, state: State) -> None:
+def test_centring_is_linear_in_the_weights(case: Case, state: TermWeights) -> None:
     """So it is a shear, whose determinant is 1: the model is the sum of terms as they are, in other coordinates."""
     model, theta = model_of(case, state), theta_of(state_of(case.problem, case.outputs, seed=20))
     for family, centre, weights in model._by_family(theta):
@@ -79,7 +79,7 @@ def test_centring_is_linear_in_the_weights(case: Case, state: State) -> None:
         torch.testing.assert_close(moved + centre.of(weights, there), raw)
 
 
-def test_effects_have_mean_zero_over_the_data_for_all_weights_to_first_order(case: Case, state: State) -> None:
+def test_effects_have_mean_zero_over_the_data_for_all_weights_to_first_order(case: Case, state: TermWeights) -> None:
     model, theta = model_of(case, state), theta_of(state)
     share = case.problem.weights / case.problem.rows()
     at_mode = torch.einsum("n,tnc->tc", share, model.contributions(case.rows, theta))
@@ -88,7 +88,7 @@ def test_effects_have_mean_zero_over_the_data_for_all_weights_to_first_order(cas
         assert float(torch.einsum("n,ncp->cp", share, jacobian).abs().max()) < 1e-12
 
 
-def test_contributions_intercept_and_offset_are_f(case: Case, state: State) -> None:
+def test_contributions_intercept_and_offset_are_f(case: Case, state: TermWeights) -> None:
     model = model_of(case, state, unit=True)
     for theta in (theta_of(state), theta_of(state_of(case.problem, case.outputs, seed=21))):
         parts = model.contributions(case.rows, theta)
@@ -98,7 +98,7 @@ def test_contributions_intercept_and_offset_are_f(case: Case, state: State) -> N
         torch.testing.assert_close(model.forward(case.rows, theta), whole, rtol=0.0, atol=1e-12)
 
 
-def test_another_unit_scales_f_and_its_jacobian(case: Case, state: State) -> None:
+def test_another_unit_scales_f_and_its_jacobian(case: Case, state: TermWeights) -> None:
     plain, scaled, theta = model_of(case, state), model_of(case, state, unit=True), theta_of(state)
     offset = 0.0 if case.rows.offset is None else case.rows.offset
     expected = scaled.shift + scaled.scale * (plain.forward(case.rows, theta) - offset) + offset
@@ -118,7 +118,7 @@ def precisions(model: AdditiveModel) -> list[tuple[Precision, torch.Tensor]]:
     return [(DensePrecision(full), torch.linalg.inv(full)), (by_block, torch.linalg.inv(blocks))]
 
 
-def test_covariances_are_those_of_the_dense_inverse(case: Case, state: State) -> None:
+def test_covariances_are_those_of_the_dense_inverse(case: Case, state: TermWeights) -> None:
     model, theta = model_of(case, state, unit=True), theta_of(state)
     jacobian = model.tape(case.rows, theta).jacobian(slice(None))
     for precision, inverse in precisions(model):
@@ -130,7 +130,7 @@ def test_covariances_are_those_of_the_dense_inverse(case: Case, state: State) ->
     torch.testing.assert_close(model.jacobian_product(case.rows, theta, v), expected)
 
 
-def test_equal_rows_have_the_same_variance_and_each_its_own_derivative(case: Case, state: State) -> None:
+def test_equal_rows_have_the_same_variance_and_each_its_own_derivative(case: Case, state: TermWeights) -> None:
     model, theta = model_of(case, state), theta_of(state)
     precision = precisions(model)[1][0]
     alone = torch.cat([model.variance(case.rows[n : n + 1], theta, precision) for n in range(4)])
@@ -155,7 +155,7 @@ def test_draws_have_the_models_own_spread() -> None:
     torch.testing.assert_close(drawn.var(0), expected, rtol=0.15, atol=1e-9)
 
 
-def test_many_weights_are_read_at_once(case: Case, state: State) -> None:
+def test_many_weights_are_read_at_once(case: Case, state: TermWeights) -> None:
     model = model_of(case, state, unit=True)
     draws = torch.stack([theta_of(state_of(case.problem, case.outputs, seed=seed)) for seed in range(3)])
     f = model.forward(case.rows, draws)
@@ -163,7 +163,7 @@ def test_many_weights_are_read_at_once(case: Case, state: State) -> None:
     torch.testing.assert_close(f[1], model.forward(case.rows, draws[1]))
 
 
-def test_no_rows(case: Case, state: State) -> None:
+def test_no_rows(case: Case, state: TermWeights) -> None:
     model, none, theta = model_of(case, state), case.rows[:0], theta_of(state)
     precision = DensePrecision(torch.eye(model.dim, dtype=torch.float64))
     assert model.forward(none, theta).shape == (0, case.outputs)
@@ -172,7 +172,7 @@ def test_no_rows(case: Case, state: State) -> None:
     assert model.jacobian_product(none, theta, theta[None]).shape == (1, 0, case.outputs)
 
 
-def test_it_is_a_model_of_its_own_weights(case: Case, state: State) -> None:
+def test_it_is_a_model_of_its_own_weights(case: Case, state: TermWeights) -> None:
     model, other = model_of(case, state), model_of(case, state)
     assert model.source is model
     assert model.space == other.space

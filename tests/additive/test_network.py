@@ -10,7 +10,7 @@ from torch.func import functional_call
 import bayescope as bs
 from bayescope.additive.families import SLOPES
 from bayescope.additive.network import AdditiveNetwork
-from bayescope.additive.terms import FeatureInput, Rows, Term
+from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.errors import InputError
 from tests.additive.problems import nets, normal, seeded
 
@@ -46,7 +46,7 @@ def test_it_is_the_nets_of_the_library(module: AdditiveNetwork) -> None:
     theta = torch.cat(
         [module.inner_weight, module.inner_bias, module.outer_weight.transpose(0, 1).flatten(1), module.missing.T], 1
     )
-    rows = Rows(torch.where(x.isnan(), 0.0, x), torch.where(x.isnan(), 0, -1))
+    rows = EncodedRows(torch.where(x.isnan(), 0.0, x), torch.where(x.isnan(), 0, -1))
     expected = family.values(theta, family.points(rows)).transpose(0, 1)
     torch.testing.assert_close(module.effects(x), expected, rtol=1e-12, atol=1e-12)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayescope.additive import newton
-from bayescope.additive.newton import FIRST_DAMPING, LEAST_DAMPING, step
-from bayescope.additive.problem import Blocks, State
+from bayescope.additive import fit as newton
+from bayescope.additive.fit import FIRST_DAMPING, LEAST_DAMPING, NewtonStep, step
+from bayescope.additive.problem import AdditiveHyperparameters, BlockFactors, TermWeights
 from bayescope.likelihoods import Gaussian
 from tests.additive.problems import (
     CASES,
@@ -30,23 +30,23 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
-def theta_of(state: State) -> torch.Tensor:
+def theta_of(state: TermWeights) -> torch.Tensor:
     return flat(state.thetas, state.intercept)
 
 
-def diagonal_of(case: Case, at: newton.Hyperparameters) -> torch.Tensor:
+def diagonal_of(case: Case, at: AdditiveHyperparameters) -> torch.Tensor:
     constant = torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
     return flat(at.diagonal(case.problem.families), constant)
 
 
-def gradient(case: Case, state: State, at: newton.Hyperparameters) -> torch.Tensor:
+def gradient(case: Case, state: TermWeights, at: AdditiveHyperparameters) -> torch.Tensor:
     """That of the log joint, by autograd of the plain model."""
     theta, means = theta_of(state), theta_of(start_of(case.problem, case.outputs))
     slope = torch.func.grad(lambda some: case.plain.log_likelihood(some, case.likelihood))(theta)
     return slope - diagonal_of(case, at) * (theta - means)
 
 
-def climbed(case: Case, at: newton.Hyperparameters, steps: int) -> tuple[State, list[newton.Step]]:
+def climbed(case: Case, at: AdditiveHyperparameters, steps: int) -> tuple[TermWeights, list[NewtonStep]]:
     state, damping, taken = start_of(case.problem, case.outputs), FIRST_DAMPING, []
     for _ in range(steps):
         taken.append(step(case.problem, state, at, damping))
@@ -69,7 +69,7 @@ def test_a_step_never_lowers_the_log_joint(case: Case) -> None:
 def test_steps_end_at_a_mode(case: Case) -> None:
     at = hyperparameters(case.problem, case.likelihood)
 
-    def left(state: State) -> float:
+    def left(state: TermWeights) -> float:
         """What a Newton step would still gain, ½ gᵀ A⁻¹ g, in nats."""
         a = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal_of(case, at))
         slope = gradient(case, state, at)
@@ -104,7 +104,7 @@ def test_conjugate_gradients_need_no_more_iterations_than_there_are_weights(
     monkeypatch.setattr(newton, "ITERATIONS", len(theta_of(state)))
     linear = case.problem.linearized(state, case.likelihood)
     damping = 1e-6
-    blocks = Blocks.of(linear.blocks, case.problem.families, at, damping)
+    blocks = BlockFactors.of(linear.blocks, case.problem.families, at, damping)
     solver = newton._Solver(linear, blocks, at.diagonal(case.problem.families), at.intercept_precision, damping)
     g = state_of(case.problem, case.outputs, seed=60)
     dense = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal_of(case, at) + damping)
@@ -164,7 +164,7 @@ def test_the_block_diagonal_is_a_good_preconditioner() -> None:
     """Its blocks are those of the full GGN, so that the preconditioned system has few far eigenvalues."""
     case = CASES[2]
     at, state = hyperparameters(case.problem, case.likelihood), state_of(case.problem, case.outputs)
-    blocks = Blocks.of(case.problem.linearized(state, case.likelihood).blocks, case.problem.families, at, 0.0)
+    blocks = BlockFactors.of(case.problem.linearized(state, case.likelihood).blocks, case.problem.families, at, 0.0)
     dense = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal_of(case, at))
     columns = []
     for column in dense.T:
@@ -176,7 +176,7 @@ def test_the_block_diagonal_is_a_good_preconditioner() -> None:
     assert float(eigenvalues.max()) <= len(case.plain.places) + 1e-9
 
 
-def _split(v: torch.Tensor, blocks: Blocks, outputs: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+def _split(v: torch.Tensor, blocks: BlockFactors, outputs: int) -> tuple[list[torch.Tensor], torch.Tensor]:
     sizes = [factor.shape[0] * factor.shape[1] for factor in blocks.factors]
     *parts, intercept = v.split([*sizes, outputs])
     return [part.view(factor.shape[:2]) for part, factor in zip(parts, blocks.factors, strict=True)], intercept

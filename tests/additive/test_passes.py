@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.fit import Schedule, climb
+from bayescope.additive.fit import EvidenceSchedule, climb
 from bayescope.additive.passes import Blockwise, Computed
-from bayescope.additive.seen import Seen
+from bayescope.additive.seen import TrainingValues
 from bayescope.processes import Processes
 from tests.additive.problems import CASES, Case, flat, hyperparameters, start_of, state_of
 
@@ -41,7 +41,7 @@ def test_sums_over_blocks_are_those_over_all_rows(case: Case) -> None:
 @pytest.mark.parametrize("name", ["gaussian, two outputs", "categorical"])
 def test_a_climb_over_blocks_ends_where_one_over_all_rows_does(name: str) -> None:
     case = next(each for each in CASES if each.name == name)
-    schedule = Schedule(epochs=6, burn_in=2)
+    schedule = EvidenceSchedule(epochs=6, burn_in=2)
     here, there = (
         climb(
             each.problem, start_of(each.problem, each.outputs), hyperparameters(each.problem, each.likelihood), schedule
@@ -58,7 +58,7 @@ def _of(fit: object) -> tuple[object, object]:
 
 def test_what_was_seen_in_blocks() -> None:
     case = next(each for each in CASES if each.name == "bernoulli")
-    here, there = (Seen.of(each.problem, 3) for each in (case, in_blocks(case)))
+    here, there = (TrainingValues.of(each.problem, 3) for each in (case, in_blocks(case)))
     for one, other in zip((*here.features, *here.pairs), (*there.features, *there.pairs), strict=True):
         assert torch.equal(one.numbers, other.numbers)
         assert torch.equal(one.levels, other.levels)

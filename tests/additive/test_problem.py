@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.problem import Blocks, State, noise_of
+from bayescope.additive.problem import BlockFactors, TermWeights, noise_of
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (
@@ -35,26 +35,26 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def state(case: Case) -> State:
+def state(case: Case) -> TermWeights:
     return state_of(case.problem, case.outputs)
 
 
-def theta_of(state: State) -> torch.Tensor:
+def theta_of(state: TermWeights) -> torch.Tensor:
     return flat(state.thetas, state.intercept)
 
 
-def test_outputs_are_the_sum_of_centred_terms(case: Case, state: State) -> None:
+def test_outputs_are_the_sum_of_centred_terms(case: Case, state: TermWeights) -> None:
     torch.testing.assert_close(case.problem.outputs(state), case.plain.f(theta_of(state)), **CLOSE)
 
 
-def test_the_intercept_is_the_mean_of_f_less_the_offset(case: Case, state: State) -> None:
+def test_the_intercept_is_the_mean_of_f_less_the_offset(case: Case, state: TermWeights) -> None:
     f = case.problem.outputs(state)
     f = f if case.problem.offset is None else f - case.problem.offset
     share = case.problem.weights / case.problem.rows()
     torch.testing.assert_close(share @ f, state.intercept, **CLOSE)
 
 
-def test_log_joint_is_the_likelihood_and_the_prior(case: Case, state: State) -> None:
+def test_log_joint_is_the_likelihood_and_the_prior(case: Case, state: TermWeights) -> None:
     at = hyperparameters(case.problem, case.likelihood)
     diagonal = flat(
         at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
@@ -64,7 +64,7 @@ def test_log_joint_is_the_likelihood_and_the_prior(case: Case, state: State) -> 
     torch.testing.assert_close(case.problem.log_joint(state, at), expected, **CLOSE)
 
 
-def test_jacobians_and_the_gradient_are_autograds(case: Case, state: State) -> None:
+def test_jacobians_and_the_gradient_are_autograds(case: Case, state: TermWeights) -> None:
     linear, theta = case.problem.linearized(state, case.likelihood), theta_of(state)
     jacobian = case.plain.jacobian(theta)
     columns = iter(case.plain.places)
@@ -75,7 +75,7 @@ def test_jacobians_and_the_gradient_are_autograds(case: Case, state: State) -> N
     torch.testing.assert_close(flat(*linear.gradient()), gradient, **CLOSE)
 
 
-def test_products_are_those_of_the_dense_jacobian(case: Case, state: State) -> None:
+def test_products_are_those_of_the_dense_jacobian(case: Case, state: TermWeights) -> None:
     linear, jacobian = case.problem.linearized(state, case.likelihood), case.plain.jacobian(theta_of(state))
     v = state_of(case.problem, case.outputs, seed=30)
     torch.testing.assert_close(linear.forward(v.thetas, v.intercept), jacobian @ theta_of(v), **CLOSE)
@@ -83,7 +83,7 @@ def test_products_are_those_of_the_dense_jacobian(case: Case, state: State) -> N
     torch.testing.assert_close(flat(*linear.transposed(u)), torch.einsum("ncp,nc->p", jacobian, u), **CLOSE)
 
 
-def test_blocks_are_those_of_the_dense_ggn(case: Case, state: State) -> None:
+def test_blocks_are_those_of_the_dense_ggn(case: Case, state: TermWeights) -> None:
     linear = case.problem.linearized(state, case.likelihood)
     ggn = case.plain.ggn(theta_of(state), case.likelihood)
     blocks, intercept = linear.blocks
@@ -95,7 +95,7 @@ def _each(blocks: list[torch.Tensor], intercept: torch.Tensor) -> list[torch.Ten
     return [*[block for family in blocks for block in family], intercept]
 
 
-def test_what_is_added_back_gives_the_jacobians_before_they_were_centred(case: Case, state: State) -> None:
+def test_what_is_added_back_gives_the_jacobians_before_they_were_centred(case: Case, state: TermWeights) -> None:
     linear = case.problem.linearized(state, case.likelihood)
     parts = zip(case.problem.families, case.problem.designs, state.thetas, linear.jacobians, linear.means, strict=True)
     for family, design, theta, jacobian, mean in parts:
@@ -117,9 +117,9 @@ def test_another_noise_is_read_at_the_same_weights(case: Case) -> None:
     torch.testing.assert_close(changed.blocks, expected.blocks)
 
 
-def test_solves_and_determinants_are_those_of_the_dense_blocks(case: Case, state: State) -> None:
+def test_solves_and_determinants_are_those_of_the_dense_blocks(case: Case, state: TermWeights) -> None:
     at = hyperparameters(case.problem, case.likelihood)
-    blocks = Blocks.of(case.problem.linearized(state, case.likelihood).blocks, case.problem.families, at, 0.0)
+    blocks = BlockFactors.of(case.problem.linearized(state, case.likelihood).blocks, case.problem.families, at, 0.0)
     diagonal = flat(
         at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
     )
@@ -140,7 +140,7 @@ def test_damping_stands_on_the_diagonal() -> None:
     case = CASES[0]
     at = hyperparameters(case.problem, case.likelihood)
     curvature = case.problem.linearized(start_of(case.problem, 1), case.likelihood).blocks
-    damped = Blocks.of(curvature, case.problem.families, at, 7.0)
+    damped = BlockFactors.of(curvature, case.problem.families, at, 7.0)
     (factor,), (block,) = damped.factors, curvature[0]
     (diagonal,) = at.diagonal(case.problem.families)
     torch.testing.assert_close(factor @ factor.mT, block + torch.diag_embed(diagonal + 7.0), **CLOSE)
@@ -154,7 +154,7 @@ def test_a_block_that_is_not_positive_definite_is_refused() -> None:
     blocks, intercept = case.problem.linearized(start_of(case.problem, 1), case.likelihood).blocks
     for bad in (blocks[0] - 1e6 * torch.eye(blocks[0].shape[-1], dtype=torch.float64), blocks[0] * torch.nan):
         with pytest.raises(NotPositiveDefiniteError, match="positive definite"):
-            Blocks.of(([bad], intercept), case.problem.families, at, 0.0)
+            BlockFactors.of(([bad], intercept), case.problem.families, at, 0.0)
 
 
 def test_a_weight_is_so_many_rows() -> None:

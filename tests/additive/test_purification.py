@@ -7,14 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
-from bayescope.additive import purification
-from bayescope.additive.additive import Options, fit_additive
-from bayescope.additive.contributions import position_of, read, read_pair
+from bayescope.additive import contributions
+from bayescope.additive.additive import AdditiveOptions, fit_additive
+from bayescope.additive.contributions import Functions, position_of, read, read_pair
 from bayescope.additive.effects import effect, surface
 from bayescope.additive.explanation import explain
-from bayescope.additive.observed import Data
-from bayescope.additive.purification import Functions
-from bayescope.additive.terms import Rows
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.terms import EncodedRows
 from bayescope.likelihoods import Gaussian
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.fitted import DOUBLE, encoded, fitted, frame, weights
@@ -56,10 +55,12 @@ def test_a_pair_that_took_over_an_effect_gives_it_back():
     encoding = TableEncoding.fit(columns)
     one = torch.ones(1, dtype=DOUBLE)
     targets = torch.from_numpy((y - y.mean()) / y.std())[:, None]
-    data = Data(
-        Rows.of(encoding.encode(columns)), targets, torch.ones(800, dtype=DOUBLE), y.std() * one, y.mean() * one
+    data = RowsInMemory(
+        EncodedRows.of(encoding.encode(columns)), targets, torch.ones(800, dtype=DOUBLE), y.std() * one, y.mean() * one
     )
-    additive = fit_additive(encoding, data, Gaussian(0.1), Options(hidden=16, pair_hidden=16, interactions=[(0, 1)]))
+    additive = fit_additive(
+        encoding, data, Gaussian(0.1), AdditiveOptions(hidden=16, pair_hidden=16, interactions=[(0, 1)])
+    )
     own, other = effect(additive, "u"), effect(additive, "v")
     assert np.abs(own.mean - (2 * np.sin(own.grid) - (2 * np.sin(u)).mean())).mean() < 0.12
     assert np.abs(other.mean).mean() < 0.12
@@ -84,7 +85,7 @@ def test_functions_are_centred_and_smooth_or_of_categories():
         functions = Functions.of(column, rows, weights())
         values = functions.at(rows)
         np.testing.assert_allclose(weights() @ values, 0, atol=1e-10)
-        assert values.shape == (len(rows), purification.STEPS + 1)
+        assert values.shape == (len(rows), contributions.STEPS + 1)
 
 
 def test_terms_are_found_in_either_order():

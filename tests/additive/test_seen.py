@@ -8,7 +8,7 @@ import torch
 
 from bayescope.additive import seen as module
 from bayescope.additive.importance import importance
-from bayescope.additive.seen import Seen, Values
+from bayescope.additive.seen import TrainingValues, Values
 from bayescope.errors import InputError
 from tests.additive.fitted import encoded, fitted, frame, weights
 
@@ -61,7 +61,7 @@ def test_features_side_by_side_are_each_whole():
 def test_many_cells_are_told_by_some_rows(monkeypatch):
     additive = fitted()
     monkeypatch.setattr(module, "MOST_CELLS", 80)
-    [some] = Seen.of(additive.fit.problem, 3).pairs
+    [some] = TrainingValues.of(additive.fit.problem, 3).pairs
     assert len(some.weights) <= 80
     assert float(some.weights.sum()) == pytest.approx(float(weights().sum()), rel=1e-12)
 

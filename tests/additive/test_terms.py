@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope.additive.terms import SLOTS, FeatureInput, Rows, Term, feature_term, pair_term
+from bayescope.additive.terms import SLOTS, EncodedRows, FeatureInput, Term, feature_term, pair_term
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, plain_inputs, table
 
 
-def encoded(frame: pd.DataFrame) -> tuple[TableEncoding, Rows]:
+def encoded(frame: pd.DataFrame) -> tuple[TableEncoding, EncodedRows]:
     columns = read_table(frame)
     encoding = TableEncoding.fit(columns)
-    return encoding, Rows.of(encoding.encode(columns))
+    return encoding, EncodedRows.of(encoding.encode(columns))
 
 
 def test_inputs_are_those_of_each_row_by_itself() -> None:
@@ -54,7 +54,7 @@ def test_the_rarest_categories_share_the_last_indicator() -> None:
 def test_labels_that_no_pair_tells_are_missing_to_it() -> None:
     encoding, _ = encoded(pd.DataFrame({"x": [1.0, 2.0, 3.0], "label": ["u", "v", "u"]}))
     new = read_table(pd.DataFrame({"x": [1.0, 2.0, 3.0], "label": ["u", None, "w"]}))
-    inputs, absent = pair_term(encoding, (0, 1)).read(Rows.of(encoding.encode(new)))
+    inputs, absent = pair_term(encoding, (0, 1)).read(EncodedRows.of(encoding.encode(new)))
     assert absent.tolist() == [False, True, True]
     assert inputs[0, 1:].tolist() == [1.0, 0.0]
 
@@ -84,7 +84,7 @@ def test_some_rows_are_all_that_they_were() -> None:
     assert some.offset is not None
     assert rows.offset is not None
     assert torch.equal(some.offset, rows.offset[[7, 2]])
-    assert Rows(rows.values, rows.levels)[2:4].offset is None
+    assert EncodedRows(rows.values, rows.levels)[2:4].offset is None
 
 
 def test_a_term_of_indicators_alone() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescope.additive.families import Points
-from bayescope.additive.terms import Rows
+from bayescope.additive.terms import EncodedRows
 from bayescope.additive.valued import ValuedNets, has_values, values_of
 from tests.additive.problems import FIRST, SECOND, normal, table, valued
 
@@ -52,7 +52,7 @@ def test_values_are_the_different_numbers_of_a_column() -> None:
 
 
 def test_columns_with_fewer_values_are_filled_up() -> None:
-    rows = Rows(torch.tensor([[0.0, 5.0], [1.0, 5.0], [2.0, 6.0]], dtype=torch.float64), torch.full((3, 2), -1))
+    rows = EncodedRows(torch.tensor([[0.0, 5.0], [1.0, 5.0], [2.0, 6.0]], dtype=torch.float64), torch.full((3, 2), -1))
     family = ValuedNets.of([FIRST, SECOND], 2, 1, rows)
     assert family.seen.tolist() == [[0.0, 1.0, 2.0], [5.0, 6.0, torch.inf]]
     theta = torch.zeros(2, family.weights, dtype=torch.float64)
@@ -74,10 +74,10 @@ def test_only_columns_of_few_values_that_come_often_have_effects_of_them() -> No
     n = 3000
     levels = torch.full((n, 3), -1)
     few = torch.arange(n, dtype=torch.float64) % 12
-    rows = Rows(torch.stack([torch.linspace(0.0, 1.0, n, dtype=torch.float64), few, few % 2], 1), levels)
+    rows = EncodedRows(torch.stack([torch.linspace(0.0, 1.0, n, dtype=torch.float64), few, few % 2], 1), levels)
     assert not has_values(FIRST, rows, n)  # as many as rows
     assert has_values(SECOND, rows, n)
     assert not has_values(SECOND, rows[:15], 15.0)  # too few rows of each
     assert has_values(SECOND, rows[:15], 300.0)  # each row stands for twenty
-    two = Rows(rows.values[:, 2:].expand(-1, 2), levels[:, :2])
+    two = EncodedRows(rows.values[:, 2:].expand(-1, 2), levels[:, :2])
     assert not has_values(SECOND, two, n)  # a net of two values is as free as two effects

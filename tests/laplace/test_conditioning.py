@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from bayescope.errors import ConvergenceWarning, UnsupportedError
-from bayescope.laplace import conditioning
+from bayescope.laplace import laplace as laplace_module
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, Posterior
@@ -160,7 +160,7 @@ def test_bases_that_differ_do_not_add(monkeypatch: pytest.MonkeyPatch) -> None:
     def unread(*_: Any, **__: Any) -> None:
         raise AssertionError("nothing is to be read")
 
-    monkeypatch.setattr(conditioning, "read_slope", unread)
+    monkeypatch.setattr(laplace_module, "read_slope", unread)
     with pytest.raises(UnsupportedError, match=r"condition: .*'ekfac'.*Take structure='kfac'"):
         q.condition((x[60:], y[60:]))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
-from bayescope.laplace.evidence import Evidence, _polished, maximise
+from bayescope.laplace.evidence import EvidenceOfModes, _polished, maximise
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.likelihoods import Categorical, Gaussian, Likelihood
@@ -68,7 +68,7 @@ def dense_evidence(fit: LaplaceFit, diagonal: np.ndarray, noise: float) -> float
 )
 def test_value_is_the_fits_own_evidence_and_the_gradient_its_slope(structure: str, kind: str) -> None:
     fit = fitted(structure, temperature=0.7)
-    evidence = Evidence([fit], kind, noise=True)
+    evidence = EvidenceOfModes([fit], kind, noise=True)
     assert float(evidence.value(evidence.start())) == pytest.approx(float(fit.log_evidence()), abs=1e-9)
     x = evidence.start() + 0.3 * normal(len(evidence.names), seed=4)
     (precisions,), noise = evidence.split(x)
@@ -86,7 +86,7 @@ def test_value_is_the_fits_own_evidence_and_the_gradient_its_slope(structure: st
 @pytest.mark.parametrize("kind", ["scalar", "layer"])
 def test_maximum_is_that_of_a_brute_force_grid(structure: str, kind: str) -> None:
     fit = fitted(structure)
-    evidence = Evidence([fit], kind, noise=True)
+    evidence = EvidenceOfModes([fit], kind, noise=True)
     optimum = maximise(evidence)
     assert optimum.settled
     assert optimum.stuck == ()
@@ -110,7 +110,7 @@ def test_maximum_is_that_of_a_brute_force_grid(structure: str, kind: str) -> Non
 @pytest.mark.parametrize(("structure", "kind"), PAIRS)
 def test_maximum_is_mackays_fixed_point(structure: str, kind: str) -> None:
     fit = fitted(structure)
-    evidence = Evidence([fit], kind, noise=True)
+    evidence = EvidenceOfModes([fit], kind, noise=True)
     optimum = maximise(evidence)
     assert optimum.settled
     groups, noise = evidence.groups[0], optimum.noise_variance
@@ -138,7 +138,7 @@ def test_a_linear_gaussian_model_has_the_closed_forms_hyperparameters() -> None:
     set_flat(module, torch.as_tensor(exact.coef_))
     # started far away from the answer, in both
     fit = LaplaceOptions(Gaussian(30.0), structure="full").fit(module, (x, y[:, None]), 1e-3)
-    optimum = maximise(Evidence([fit], "scalar", noise=True))
+    optimum = maximise(EvidenceOfModes([fit], "scalar", noise=True))
     assert float(optimum.prior_precisions[0]) == pytest.approx(float(exact.prior_precision_), rel=1e-9)
     assert float(optimum.noise_variance) == pytest.approx(float(exact.noise_variance_), rel=1e-9)  # type: ignore[arg-type]
     assert optimum.log_evidences[-1] == pytest.approx(float(exact.log_evidence_), abs=1e-6)
@@ -148,7 +148,7 @@ def test_a_linear_gaussian_model_has_the_closed_forms_hyperparameters() -> None:
 
 
 def test_newton_steps_reach_the_maximum_to_rounding() -> None:
-    evidence = Evidence([fitted("kfac")], "layer", noise=True)
+    evidence = EvidenceOfModes([fitted("kfac")], "layer", noise=True)
     optimum = maximise(evidence)
     best = torch.cat([*optimum.prior_precisions, optimum.noise_variance[None]]).log()  # type: ignore[index]
     free = torch.ones(3, dtype=torch.bool)
@@ -163,7 +163,7 @@ def test_an_irrelevant_input_is_switched_off() -> None:
     module = mlp(1, inputs=3, hidden=5)
     train(module, lambda: 50.0 * (module(x) - y).square().sum() + penalty(module, 1.0))
     fit = LaplaceOptions(Gaussian(0.01), structure="full").fit(module, (x, y), 1.0)
-    evidence = Evidence([fit], "feature", noise=True)
+    evidence = EvidenceOfModes([fit], "feature", noise=True)
     precisions = dict(zip(evidence.names, maximise(evidence).prior_precisions[0].tolist(), strict=False))
     relevant = max(precisions["0.weight[:, 0]"], precisions["0.weight[:, 1]"])
     assert precisions["0.weight[:, 2]"] > 5 * relevant
@@ -174,7 +174,7 @@ def test_hyperparameters_without_an_optimum_end_at_their_bounds() -> None:
     with torch.no_grad():
         module[2].weight.zero_()
     fit = LaplaceOptions(Categorical(), structure="block", groups="tensor").fit(module, (X, (Y[:, 0] > 0).long()), 0.5)
-    evidence = Evidence([fit], "tensor", noise=True)
+    evidence = EvidenceOfModes([fit], "tensor", noise=True)
     optimum = maximise(evidence)
     # The weights of the last layer are 0: no prior precision is too high. Those of the first one reach no output: the
     # lower theirs, the better, and it stays as it was.
@@ -187,7 +187,7 @@ def test_hyperparameters_without_an_optimum_end_at_their_bounds() -> None:
 
 
 def test_values_climb_and_are_those_of_the_points_reached() -> None:
-    evidence = Evidence([fitted("kfac")], "layer", noise=True)
+    evidence = EvidenceOfModes([fitted("kfac")], "layer", noise=True)
     optimum = maximise(evidence)
     assert all(after > before for before, after in itertools.pairwise(optimum.log_evidences))
     assert optimum.log_evidences[0] == pytest.approx(float(evidence.fits[0].log_evidence()), abs=1e-9)
@@ -200,14 +200,14 @@ def test_values_climb_and_are_those_of_the_points_reached() -> None:
 
 def test_several_modes_share_their_noise_alone() -> None:
     fits = [fitted("kfac"), LaplaceOptions(Gaussian(1.0)).fit(mlp(2, seed=5), (X, Y), 0.5)]
-    evidence = Evidence(fits, "layer", noise=True)
+    evidence = EvidenceOfModes(fits, "layer", noise=True)
     assert evidence.names == ("0 of mode 0", "2 of mode 0", "0 of mode 1", "2 of mode 1", "noise_variance")
     optimum = maximise(evidence)
     for fit, precisions in zip(fits, optimum.prior_precisions, strict=True):
         assert optimum.noise_variance is not None
-        alone = maximise(Evidence([fit.at_noise(optimum.noise_variance)], "layer", noise=False))
+        alone = maximise(EvidenceOfModes([fit.at_noise(optimum.noise_variance)], "layer", noise=False))
         torch.testing.assert_close(precisions, alone.prior_precisions[0], rtol=1e-6, atol=0.0)
-    apart = [maximise(Evidence([fit], "layer", noise=True)).noise_variance for fit in fits]
+    apart = [maximise(EvidenceOfModes([fit], "layer", noise=True)).noise_variance for fit in fits]
     assert min(map(float, apart)) < float(optimum.noise_variance) < max(map(float, apart))  # type: ignore[arg-type]
 
 
@@ -249,24 +249,24 @@ def test_no_precision_anywhere_near_is_an_error() -> None:
     fit = LaplaceOptions(Gaussian(0.01), structure="full", curvature="hessian").fit(module, (X, 5.0 * Y[:, :1]), 1e-3)
     assert float(torch.linalg.eigvalsh(fit.curvature.precision.to_dense())[0]) < -1.0
     with pytest.raises(NotPositiveDefiniteError, match="expected a positive definite matrix"):
-        maximise(Evidence([fit], "scalar", noise=False))
+        maximise(EvidenceOfModes([fit], "scalar", noise=False))
 
 
 def test_what_has_no_number_to_tune_is_refused() -> None:
     for noise in ([1.0, 2.0], [0.2, 0.2]):
         with pytest.raises(UnsupportedError, match=r"noise_variance: expected one number .* by noise=False"):
-            Evidence([fitted("kfac", Gaussian(noise))], "scalar", noise=True)
-    Evidence([fitted("kfac", Gaussian([1.0, 2.0]))], "scalar", noise=False)
-    Evidence([fitted("kfac", Categorical())], "scalar", noise=True)  # classes have none
+            EvidenceOfModes([fitted("kfac", Gaussian(noise))], "scalar", noise=True)
+    EvidenceOfModes([fitted("kfac", Gaussian([1.0, 2.0]))], "scalar", noise=False)
+    EvidenceOfModes([fitted("kfac", Categorical())], "scalar", noise=True)  # classes have none
     structured = fitted("full").posterior().precision
     with pytest.raises(UnsupportedError, match="expected a prior with a precision per weight, got a structured one"):
-        Evidence([fitted("full", prior=Prior(structured))], "scalar", noise=True)
+        EvidenceOfModes([fitted("full", prior=Prior(structured))], "scalar", noise=True)
 
 
 def test_a_prior_mean_counts() -> None:
     centre = 0.3
     fit = fitted("full", prior=Prior(0.5, centre))
-    optimum = maximise(Evidence([fit], "scalar", noise=False))
+    optimum = maximise(EvidenceOfModes([fit], "scalar", noise=False))
     (precision,) = optimum.prior_precisions[0]
     gamma = fit.effective_parameters(precision)
     torch.testing.assert_close(precision, gamma / (fit.mode - centre).square().sum(), rtol=1e-6, atol=0.0)

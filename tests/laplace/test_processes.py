@@ -20,8 +20,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import bayescope as bs
 from bayescope.errors import ConvergenceWarning
-from bayescope.laplace import conditioning
-from bayescope.laplace.evidence import Evidence
+from bayescope.laplace import laplace as laplace_module
+from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.mode import Slope
 from bayescope.posterior import Posterior
 from bayescope.processes import present
@@ -111,10 +111,10 @@ def told(q: Posterior) -> dict[str, Any]:
 @contextmanager
 def rounded_otherwise() -> Iterator[None]:
     """Rank 1 rounds evidences and slopes in another way, as with another number of threads."""
-    value, read = Evidence.value_and_gradient, conditioning.read_slope
+    value, read = EvidenceOfModes.value_and_gradient, laplace_module.read_slope
     factor = 1.0 + 1e-12 * present().rank
 
-    def other_value(self: Evidence, x: Tensor) -> tuple[Tensor, Tensor]:
+    def other_value(self: EvidenceOfModes, x: Tensor) -> tuple[Tensor, Tensor]:
         log_evidence, gradient = value(self, x)
         return log_evidence * factor, gradient * factor
 
@@ -123,8 +123,8 @@ def rounded_otherwise() -> Iterator[None]:
         return replace(slope, gradient=slope.gradient * factor)
 
     with (
-        mock.patch.object(Evidence, "value_and_gradient", other_value),
-        mock.patch.object(conditioning, "read_slope", other_slope),
+        mock.patch.object(EvidenceOfModes, "value_and_gradient", other_value),
+        mock.patch.object(laplace_module, "read_slope", other_slope),
     ):
         yield
 

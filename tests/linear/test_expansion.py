@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from bayescope.likelihoods import Gaussian
-from bayescope.linear.density import LinearDensity, Reading
+from bayescope.linear.density import LikelihoodExpansion, LinearDensity
 from bayescope.linear.evidence import weight_prior
-from bayescope.linear.expansion import Climb, Expansion
+from bayescope.linear.expansion import Expansion, PrecisionSearch
 from bayescope.linear.laplace import laplace
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
@@ -62,7 +62,7 @@ def test_uphill_ends_at_a_maximum_or_a_bound(table: LinearDensity):
 def test_a_climb_takes_bounded_steps_and_knows_when_it_rests(table: LinearDensity):
     theta = torch.zeros(5).double()
     reading = table.read(theta)
-    climb = Climb(table, INTERCEPT, (-30.0, 30.0), 15.0)
+    climb = PrecisionSearch(table, INTERCEPT, (-30.0, 30.0), 15.0)
     path = [15.0]
     while not climb.settled:
         path.append(math.log(climb.step(theta, reading)))
@@ -72,7 +72,7 @@ def test_a_climb_takes_bounded_steps_and_knows_when_it_rests(table: LinearDensit
 
 def test_a_climb_held_by_a_bound_rests_there(table: LinearDensity):
     theta = torch.zeros(5).double()
-    climb = Climb(table, INTERCEPT, (6.0, 30.0), 7.0)
+    climb = PrecisionSearch(table, INTERCEPT, (6.0, 30.0), 7.0)
     assert math.log(climb.step(theta, table.read(theta))) == pytest.approx(6.0)
     assert climb.settled
 
@@ -80,8 +80,8 @@ def test_a_climb_held_by_a_bound_rests_there(table: LinearDensity):
 def test_a_climb_that_is_sent_to_and_fro_comes_to_rest(table: LinearDensity):
     theta = torch.zeros(5).double()
     up, down = table.read(theta), table.read(theta)
-    up = Reading(up.log_likelihood, 0.01 * up.gradient, up.curvature)  # next to no signal: α is to be large
-    climb = Climb(table, INTERCEPT, (-30.0, 30.0), 3.0)
+    up = LikelihoodExpansion(up.log_likelihood, 0.01 * up.gradient, up.curvature)  # next to no signal: α is to be large
+    climb = PrecisionSearch(table, INTERCEPT, (-30.0, 30.0), 3.0)
     path = [math.log(climb.step(theta, reading)) for _ in range(20) for reading in (up, down)]
     assert abs(path[1] - path[0]) > 1.0
     assert abs(path[-1] - path[-2]) < 1e-3

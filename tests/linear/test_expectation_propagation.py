@@ -11,7 +11,7 @@ from bayescope.errors import ConvergenceError, InputError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.expectation_propagation import (
-    Fit,
+    SiteFit,
     expectation_propagation,
     fixed_point,
 )
@@ -51,7 +51,7 @@ def integrate(link: str, table: PlanarTable) -> Plane:
     return integrate_plane(log_joint, torch.zeros(2, dtype=torch.float64))
 
 
-def cavities(found: Fit, table: PlanarTable) -> tuple[Tensor, Tensor]:
+def cavities(found: SiteFit, table: PlanarTable) -> tuple[Tensor, Tensor]:
     """Mean and variance of each activation under the prior and all sites but its own, from the sites alone."""
     jacobian = table.jacobian
     means, variances = [], []

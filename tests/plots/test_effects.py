@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection, QuadMesh
 
-from bayescope.additive.effects import Effect, Missing, Surface, effect, surface
+from bayescope.additive.effects import Effect, MissingEffect, Surface, effect, surface
 from bayescope.additive.explanation import explain
 from bayescope.additive.importance import importance
 from bayescope.errors import InputError, InputTypeError
@@ -105,7 +105,7 @@ def test_several_outputs_have_a_colour_and_a_name_each():
     "shown",
     [
         plain([]),
-        plain([], missing=Missing(np.array(0.1), np.array(0.1), np.array(0.0), np.array(0.2), 1.0)),
+        plain([], missing=MissingEffect(np.array(0.1), np.array(0.1), np.array(0.0), np.array(0.2), 1.0)),
         plain([0.5], grid=np.array([3.0])),
         plain([0.0, 0.0], sd=0.0),
         plain([0.1] * 9, grid=np.array([f"a long name {place}" for place in range(9)], object), categorical=True),

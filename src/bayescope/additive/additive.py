@@ -12,16 +12,15 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.design import Design
-from bayescope.additive.evidence import first_precisions
-from bayescope.additive.families import Family, HiddenNets, LevelEffects
-from bayescope.additive.fit import AdditiveFit, Schedule, carried, climb, settled
+from bayescope.additive.evidence import MOST_PRECISION, first_precisions
+from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily, linear_weights
+from bayescope.additive.fit import ROUGHLY, AdditiveFit, EvidenceSchedule, carried, climb, settled
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.observed import Observed
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
-from bayescope.additive.problem import Hyperparameters, Problem, State
-from bayescope.additive.pruning import pruned
-from bayescope.additive.seen import Seen
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, TermWeights
+from bayescope.additive.seen import TrainingValues
 from bayescope.additive.terms import Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
 from bayescope.curvature.memory import require_memory
@@ -46,7 +45,7 @@ Pair = tuple[int, int]
 
 @final
 @dataclass(frozen=True)
-class Options:
+class AdditiveOptions:
     """What a fit of an additive model is told.
 
     Attributes:
@@ -70,7 +69,7 @@ class Options:
     structure: str = "block"
     prior_precision: float | str = "evidence"
     intercept_prior_precision: float = 1e-4
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: EvidenceSchedule = field(default_factory=EvidenceSchedule)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -113,14 +112,14 @@ class Additive:
     posterior: GaussianPosterior | PointPosterior
     model: AdditiveModel
     encoding: TableEncoding
-    seen: Seen
+    seen: TrainingValues
     precisions: tuple[Tensor, ...]
     pairs: tuple[Pair, ...]
     ranking: Ranking | None
     fit: AdditiveFit | None = None
 
 
-def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood, options: Options) -> Additive:
+def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood, options: AdditiveOptions) -> Additive:
     """Fits a neural additive model.
 
     Args:
@@ -144,7 +143,7 @@ def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood
         if options.posterior == "laplace"
         else point_at(fitted, model)
     )
-    seen = Seen.of(fitted.problem, len(encoding.features))
+    seen = TrainingValues.of(fitted.problem, len(encoding.features))
     return Additive(made, model, encoding, seen, fitted.at.precisions, pairs, ranking, fitted)
 
 
@@ -164,7 +163,7 @@ class _Fitter:
     encoding: TableEncoding
     data: Observed
     likelihood: Likelihood
-    options: Options
+    options: AdditiveOptions
     generator: torch.Generator
 
     def of_features(self) -> AdditiveFit:
@@ -217,7 +216,7 @@ class _Fitter:
         new = [HiddenNets.of(alike, self.options.pair_hidden, len(self.data.scale)) for alike in by_width]
         return self._climbed(fitted, (*fitted.problem.families, *new))
 
-    def _climbed(self, before: AdditiveFit | None, families: tuple[Family, ...]) -> AdditiveFit:
+    def _climbed(self, before: AdditiveFit | None, families: tuple[TermFamily, ...]) -> AdditiveFit:
         """The fit of families of terms, the first of which go on from an earlier fit where there is one."""
         data, options = self.data, self.options
         known = () if before is None else before.problem.designs
@@ -228,20 +227,20 @@ class _Fitter:
         ]
         centres = (*(() if before is None else before.problem.centres), *fresh)
         _require_room(families, designs)
-        problem = Problem(families, designs, data.targets, data.weights, centres, data.offset, data.passes)
-        state = State(centres, torch.zeros(len(data.scale), dtype=torch.float64))
+        problem = AdditiveProblem(families, designs, data.targets, data.weights, centres, data.offset, data.passes)
+        state = TermWeights(centres, torch.zeros(len(data.scale), dtype=torch.float64))
         learn = isinstance(options.prior_precision, str)
         inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
         precisions = first_precisions(
             problem, inner=inner, other=other if before is None or not learn else FIRST_PAIRED
         )
-        at = Hyperparameters(precisions, options.intercept_prior_precision, self.likelihood)
+        at = AdditiveHyperparameters(precisions, options.intercept_prior_precision, self.likelihood)
         if before is not None:
             state, at = carried(before, problem, state, at)
         return climb(problem, state, at, replace(options.schedule, learn=learn))
 
 
-def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[Family, ...]:
+def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[TermFamily, ...]:
     """Nets for numbers, with effects of their values where those are few; levels for categories, of like number."""
     nets: list[Term] = []
     valued: list[Term] = []
@@ -254,7 +253,7 @@ def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[Fam
         else:
             (valued if has_values(term, data.values, data.total) else nets).append(term)
     outputs = len(data.scale)
-    families: list[Family] = [HiddenNets.of(nets, hidden, outputs)] if nets else []
+    families: list[TermFamily] = [HiddenNets.of(nets, hidden, outputs)] if nets else []
     if valued:
         families.append(ValuedNets.of(valued, hidden, outputs, data.values))
     for _, alike in sorted(tables.items()):
@@ -263,7 +262,7 @@ def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[Fam
     return tuple(families)
 
 
-def _require_room(families: Sequence[Family], designs: Sequence[Design]) -> None:
+def _require_room(families: Sequence[TermFamily], designs: Sequence[Design]) -> None:
     """Refuses terms whose Jacobians and curvature memory does not hold, before they are made.
 
     Raises:
@@ -298,3 +297,71 @@ def _checked(pair: Sequence[int], features: int) -> Pair:
     if not (0 <= first < features and 0 <= second < features and first != second):
         raise InputError(f"interactions: expected two different features among 0 to {features - 1}, got {tuple(pair)}.")
     return int(first), int(second)
+
+
+# Terms that the evidence would rather be without: each that might be one is tried off.
+#
+# The fixed points of the precisions climb to a local maximum of log Z, which may keep a term that fits noise. Off is δ
+# = ∞ for the weights that a term's effect is linear in: far away for a climb, and close for a comparison.
+
+# Terms are tried whose removal would lose at most so many nats by the density ratio, which knows nothing of the others.
+DOUBTFUL = 5.0
+
+
+def pruned(fit: AdditiveFit) -> AdditiveFit:
+    """The fit with those terms off without which log Z is higher, tried one after another."""
+    gains = removal_gains(fit)
+    for gain, family, term in sorted(gains, reverse=True):
+        if gain < -DOUBTFUL:
+            break
+        trial = _without(fit, family, term)
+        if trial.log_evidence >= fit.log_evidence:
+            fit = trial
+    return fit
+
+
+def removal_gains(fit: AdditiveFit) -> list[tuple[float, int, int]]:
+    """What log Z would gain without each term that is on, by itself, with its family and place.
+
+    With o the weights that the effect is linear in, and 0 their prior mean, it is the Savage-Dickey density ratio
+    log q(o = 0) − log p(o = 0) of the Gaussian posterior to the prior (Dickey 1971).
+    """
+    problem = fit.problem
+    blocks = BlockFactors.of(fit.linear.blocks, problem.families, fit.at, 0.0)
+    gains = []
+    for place, (family, factor, departure, diagonal) in enumerate(
+        zip(
+            problem.families,
+            blocks.factors,
+            problem.departures(fit.state),
+            fit.at.diagonal(problem.families),
+            strict=True,
+        )
+    ):
+        outer = linear_weights(family)
+        covariance = torch.cholesky_inverse(factor)[:, outer][:, :, outer]
+        root = torch.linalg.cholesky(covariance)
+        whitened = torch.linalg.solve_triangular(root, departure[:, outer, None], upper=False)
+        log_posterior = -0.5 * whitened.square().sum((1, 2)) - root.diagonal(dim1=1, dim2=2).log().sum(1)
+        log_prior = 0.5 * diagonal[:, outer].log().sum(1)
+        on = diagonal[:, outer].amin(1) < MOST_PRECISION
+        gains += [
+            (float(gain), place, term)
+            for term, (gain, is_on) in enumerate(zip(log_posterior - log_prior, on.tolist(), strict=True))
+            if is_on
+        ]
+    return gains
+
+
+def _without(fit: AdditiveFit, family: int, term: int) -> AdditiveFit:
+    """The mode with a term switched off: all that it is linear in, or all of it where its layers share a precision."""
+    own = fit.at.precisions[family][term]
+    shared = bool((own == own[0]).all())
+    layers = torch.tensor([shared or name != "inner" for name in fit.problem.families[family].layers])
+    precisions = [precision.clone() for precision in fit.at.precisions]
+    precisions[family][term, layers] = MOST_PRECISION
+    thetas = [theta.clone() for theta in fit.state.thetas]
+    thetas[family][term] = fit.problem.centres[family][term]
+    at: AdditiveHyperparameters = replace(fit.at, precisions=tuple(precisions))
+    state = TermWeights(tuple(thetas), fit.state.intercept)
+    return settled(fit.problem, state, at, fit.trace, fit.ended, ROUGHLY, fit.log_evidence)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.design import ALL, MOST_CELLS, Design
-from bayescope.additive.families import Family, Points
+from bayescope.additive.families import Points, TermFamily
 from bayescope.additive.margins import Margin
 from bayescope.additive.passes import CODED_ROWS, Blockwise, Computed, RowValues
-from bayescope.additive.terms import FeatureInput, Rows, Term
+from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.processes import Processes
 from bayescope.tables.codes import Coded
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
@@ -138,7 +138,7 @@ class CodedData:
         return Blockwise(self.codes.blocks, self.processes)
 
     @cached_property
-    def values(self) -> Rows:
+    def values(self) -> EncodedRows:
         """The points of the features side by side; those of a feature with fewer are filled up with missing ones."""
         most = max(len(feature.numbers) for feature in self.features)
         numbers = torch.zeros(len(self.features), most, dtype=torch.float64)
@@ -146,9 +146,9 @@ class CodedData:
         for place, feature in enumerate(self.features):
             numbers[place, : len(feature.numbers)] = torch.from_numpy(feature.numbers)
             levels[place, : len(feature.levels)] = torch.from_numpy(feature.levels)
-        return Rows(numbers.mT, levels.mT)
+        return EncodedRows(numbers.mT, levels.mT)
 
-    def design(self, family: Family) -> Design:
+    def design(self, family: TermFamily) -> Design:
         """The points of a family whose terms all read one feature, or all two."""
         if all(len(term.features) == 1 for term in family.terms):
             return self._of_features(family)
@@ -162,7 +162,7 @@ class CodedData:
         place, group = CodedPlaces(self.codes, [column.feature]), margin.group[ALL]
         return replace(margin, group=Computed(lambda some: group[place[ALL, some][0]]))
 
-    def _of_features(self, family: Family) -> Design:
+    def _of_features(self, family: TermFamily) -> Design:
         which = [term.features[0] for term in family.terms]
         most = max(len(self.features[feature].numbers) for feature in which)
         points = family.points(self.values[:most])
@@ -173,7 +173,7 @@ class CodedData:
         grouped = tuple(term.name for term in family.terms if self.features[term.features[0]].grouped)
         return Design(points, CodedPlaces(self.codes, which), mass, family.centred(points).to(mass), grouped)
 
-    def _of_pairs(self, family: Family) -> Design:
+    def _of_pairs(self, family: TermFamily) -> Design:
         fine = [PairCells.of(term, self) for term in family.terms]
         pairs: list[tuple[PairCells, Tensor]] = []
         for some in (fine[at : at + TOGETHER] for at in range(0, len(fine), TOGETHER)):

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.additive.families import Family, Points
-from bayescope.additive.terms import Rows
+from bayescope.additive.families import Points, TermFamily
+from bayescope.additive.terms import EncodedRows
 from bayescope.tables.encoding import NO_LEVEL
 
 # While a model is fitted, a term reads at most so many different points; the numbers of a feature that has more, or of
@@ -49,7 +49,7 @@ class Design:
     grouped: tuple[str, ...]
 
     @classmethod
-    def of(cls, family: Family, rows: Rows, weights: Tensor) -> Design:
+    def of(cls, family: TermFamily, rows: EncodedRows, weights: Tensor) -> Design:
         """Finds the distinct points of all terms.
 
         Args:

@@ -30,7 +30,7 @@ UNIT = "linear predictor"
 
 @final
 @dataclass(frozen=True, eq=False)
-class Missing:
+class MissingEffect:
     """The effect of a missing value: scalars where there is one output, (C,) where there are several.
 
     Attributes:
@@ -77,7 +77,7 @@ class Effect:
     density: np.ndarray
     level: float
     categorical: bool
-    missing: Missing | None
+    missing: MissingEffect | None
     outputs: tuple[str, ...] = ()
     unit: str = UNIT
 
@@ -267,9 +267,9 @@ def _placed(jacobian: Tensor, start: int, total: int) -> Tensor:
     return row
 
 
-def _missing(additive: Additive, axis: Axis, wide: float) -> Missing | None:
+def _missing(additive: Additive, axis: Axis, wide: float) -> MissingEffect | None:
     gone = has_no_value(additive, axis)
     if gone == 0:
         return None
     mean, sd = (moment[0] for moment in _moments(additive, [axis.missing()], [(axis.feature,)]))
-    return Missing(mean, sd, mean - wide * sd, mean + wide * sd, gone)
+    return MissingEffect(mean, sd, mean - wide * sd, mean + wide * sd, gone)

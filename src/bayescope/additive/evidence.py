@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.passes import RowValues
-from bayescope.additive.problem import Blocks, Hyperparameters, Linearized, Problem, State
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, Linearized, TermWeights
 from bayescope.likelihoods import Gaussian
 
 # δ between these; at the upper end a term is switched off: in standardised units its effects are below 1e-4.
@@ -33,7 +33,7 @@ GROUPS = ("net", "layer")
 
 @final
 @dataclass(frozen=True, eq=False)
-class Evidence:
+class BlockEvidence:
     """log Z at weights and hyperparameters, with what its fixed points need.
 
     Attributes:
@@ -51,9 +51,11 @@ class Evidence:
     f: RowValues
 
     @classmethod
-    def of(cls, problem: Problem, state: State, at: Hyperparameters, linear: Linearized) -> Evidence:
+    def of(
+        cls, problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters, linear: Linearized
+    ) -> BlockEvidence:
         """Computes log Z and γ from the curvature's blocks at the weights, where the model is linearised."""
-        blocks = Blocks.of(linear.blocks, problem.families, at, 0.0)
+        blocks = BlockFactors.of(linear.blocks, problem.families, at, 0.0)
         diagonals = at.diagonal(problem.families)
         constants = sum((diagonal.log().sum() for diagonal in diagonals), start=torch.zeros((), dtype=torch.float64))
         constants = constants + len(state.intercept) * math.log(at.intercept_precision)
@@ -76,8 +78,8 @@ class Evidence:
         return cls(value, tuple(determined), tuple(squares), total, linear.f)
 
     def raised(
-        self, problem: Problem, at: Hyperparameters, groups: str, *, learn: bool, fixed: bool
-    ) -> Hyperparameters:
+        self, problem: AdditiveProblem, at: AdditiveHyperparameters, groups: str, *, learn: bool, fixed: bool
+    ) -> AdditiveHyperparameters:
         """Hyperparameters one fixed-point step on: δ = γ/‖θ − m‖² and σ² = RSS/(N − γ) (MacKay 1992, eqs. 4.12, 4.16).
 
         Args:
@@ -93,7 +95,7 @@ class Evidence:
             likelihood = likelihood.with_noise_variance(self._noise(problem, likelihood))
         return replace(at, precisions=precisions, likelihood=likelihood)
 
-    def _precisions(self, at: Hyperparameters, groups: str) -> tuple[Tensor, ...]:
+    def _precisions(self, at: AdditiveHyperparameters, groups: str) -> tuple[Tensor, ...]:
         precisions = []
         for gamma, squares, before in zip(self.determined, self.squares, at.precisions, strict=True):
             if groups == "net":
@@ -104,7 +106,7 @@ class Evidence:
             precisions.append((before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
         return tuple(precisions)
 
-    def _noise(self, problem: Problem, likelihood: Gaussian) -> Tensor:
+    def _noise(self, problem: AdditiveProblem, likelihood: Gaussian) -> Tensor:
         """One for each output, shape (D,), which are taken to have used up as many degrees of freedom each."""
         residuals = problem.squared_residuals(self.f)
         count = problem.rows()
@@ -113,7 +115,7 @@ class Evidence:
         return (before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(min=LEAST_NOISE)
 
 
-def first_precisions(problem: Problem, *, inner: float, other: float) -> tuple[Tensor, ...]:
+def first_precisions(problem: AdditiveProblem, *, inner: float, other: float) -> tuple[Tensor, ...]:
     """Where the precisions start: those of inner layers, and all others."""
     return tuple(
         torch.tensor([inner if name == "inner" else other for name in family.layers], dtype=torch.float64).repeat(

@@ -13,7 +13,7 @@ import torch
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import contrasted, intercept, read, together, variance
 from bayescope.additive.effects import UNIT, shown, width_of
-from bayescope.additive.terms import Rows
+from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.tables.columns import Column
 
@@ -124,7 +124,7 @@ class Explanation:
 
 
 def explain(
-    additive: Additive, rows: Rows, *, columns: Sequence[Column] | None = None, level: float = 0.95
+    additive: Additive, rows: EncodedRows, *, columns: Sequence[Column] | None = None, level: float = 0.95
 ) -> Explanation:
     """The contribution of each term to the prediction of each row, by the linearised posterior.
 

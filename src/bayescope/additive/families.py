@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.jacobian import Jacobian
-from bayescope.additive.terms import Rows, Term
+from bayescope.additive.terms import EncodedRows, Term
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL
 
@@ -38,7 +38,7 @@ class Points:
     levels: Tensor
 
 
-class Family(Protocol):
+class TermFamily(Protocol):
     """G terms of one shape, P weights each, C outputs."""
 
     @property
@@ -61,7 +61,7 @@ class Family(Protocol):
     def layer(self) -> Tensor:
         """The layer of each of a term's weights, int64 of shape (P,)."""
 
-    def points(self, rows: Rows) -> Points:
+    def points(self, rows: EncodedRows) -> Points:
         """What the terms read of each row: U = N."""
 
     def centred(self, points: Points) -> Tensor:
@@ -119,7 +119,7 @@ class HiddenNets:
         """0 for W and c, 1 for V and m."""
         return (torch.arange(self.weights) >= self.hidden * (self.inputs + 1)).long()
 
-    def points(self, rows: Rows) -> Points:
+    def points(self, rows: EncodedRows) -> Points:
         """The numbers and indicators of each row."""
         read = [term.read(rows) for term in self.terms]
         inputs = rows.values.new_zeros(len(read), len(rows), self.inputs)
@@ -222,7 +222,7 @@ class LevelEffects:
     def layer(self) -> Tensor:
         return torch.zeros(self.weights, dtype=torch.int64)
 
-    def points(self, rows: Rows) -> Points:
+    def points(self, rows: EncodedRows) -> Points:
         """The level of each row."""
         levels = torch.stack([rows.levels[:, term.features[0]] for term in self.terms])
         return Points(rows.values.new_zeros(*levels.shape, 0), levels)
@@ -248,6 +248,6 @@ class LevelEffects:
         return torch.zeros(len(self.terms), self.weights, dtype=torch.float64)
 
 
-def linear_weights(family: Family) -> Tensor:
+def linear_weights(family: TermFamily) -> Tensor:
     """Which of a term's weights its effect is linear in, and vanishes with: all but the hidden units', bool (P,)."""
     return torch.tensor([name != "inner" for name in family.layers])[family.layer]

@@ -7,15 +7,146 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 
+import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.additive.evidence import GROUPS, Evidence
-from bayescope.additive.newton import FIRST_DAMPING, step
-from bayescope.additive.problem import Hyperparameters, Linearized, Problem, State, noise_of
+from bayescope.additive.evidence import GROUPS, BlockEvidence
+from bayescope.additive.passes import RowValues
+from bayescope.additive.problem import (
+    AdditiveHyperparameters,
+    AdditiveProblem,
+    BlockFactors,
+    Linearized,
+    TermWeights,
+    noise_of,
+)
 from bayescope.errors import InputError
 from bayescope.process_state import threads_for
 from bayescope.progress import progress_bar
+
+# Gauss-Newton steps with Levenberg's damping: the weights of the largest log joint, from all rows at once.
+#
+# A step solves (Jᵀ Λ J + diag(δ) + μ I) s = ∇ log p(y, θ) by conjugate gradients (Hestenes & Stiefel 1952) on the full
+# GGN, of which products alone are taken, preconditioned by its block diagonal, which is factorised. μ rises where a
+# step does not raise the log joint (Levenberg 1944; Marquardt 1963), and after one that does it follows the ratio of
+# the gain to what the quadratic model foretold (Nielsen 1999, eq. 2.8): hardly a step is tried in vain.
+
+FIRST_DAMPING = 1.0
+LEAST_DAMPING, MOST_DAMPING = 1e-8, 1e10
+# By so much it falls at most, and rises at first; each rise in a row is so many times the last.
+FALL, RISE = 1.0 / 3.0, 2.0
+# The step's residual, in the preconditioner's norm, as a share of the gradient's; and the most iterations for it.
+RESIDUAL, ITERATIONS = 0.1, 40
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NewtonStep:
+    """Where a step led.
+
+    Attributes:
+        state: the weights.
+        f: the outputs there.
+        log_joint: there, but for the prior's constants.
+        gain: by how much it rose; 0 where no step raises it.
+        damping: for the next step.
+    """
+
+    state: TermWeights
+    f: RowValues
+    log_joint: Tensor
+    gain: float
+    damping: float
+
+
+def step(
+    problem: AdditiveProblem,
+    state: TermWeights,
+    at: AdditiveHyperparameters,
+    damping: float,
+    linearized: Linearized | None = None,
+) -> NewtonStep:
+    """One step that raises the log joint, or none if none does."""
+    linear = linearized or problem.linearized(state, at.likelihood)
+    here = problem.log_joint(state, at, linear.f)
+    diagonals = at.diagonal(problem.families)
+    thetas, intercept = linear.gradient()
+    departures = problem.departures(state)
+    thetas = [part - diagonal * off for part, diagonal, off in zip(thetas, diagonals, departures, strict=True)]
+    gradient = (thetas, intercept - at.intercept_precision * state.intercept)
+    rise = RISE
+    while damping < MOST_DAMPING:
+        blocks = BlockFactors.of(linear.blocks, problem.families, at, damping)
+        solver = _Solver(linear, blocks, diagonals, at.intercept_precision, damping)
+        moves, shift = solver.solve(*gradient)
+        moved = TermWeights(
+            tuple(theta + move for theta, move in zip(state.thetas, moves, strict=True)), state.intercept + shift
+        )
+        f = problem.outputs(moved)
+        there = problem.log_joint(moved, at, f)
+        gain = float(there - here)
+        if gain >= 0.0:
+            told = _foretold(_flat(moves, shift), _flat(*gradient), damping)
+            factor = max(FALL, 1.0 - (2.0 * gain / told - 1.0) ** 3) if told > 0.0 else 1.0
+            return NewtonStep(moved, f, there, gain, max(LEAST_DAMPING, damping * factor))
+        damping *= rise
+        rise *= RISE
+    return NewtonStep(state, linear.f, here, 0.0, FIRST_DAMPING)
+
+
+@final
+class _Solver:
+    """Conjugate gradients on the damped full GGN."""
+
+    def __init__(
+        self, linear: Linearized, blocks: BlockFactors, diagonals: Sequence[Tensor], intercept: float, damping: float
+    ) -> None:
+        self._linear, self._blocks = linear, blocks
+        self._diagonals, self._intercept = [diagonal + damping for diagonal in diagonals], intercept + damping
+
+    def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
+        """s for the right-hand side g: s always has gᵀ s > 0."""
+        residual = _flat(thetas, intercept)
+        solution = torch.zeros_like(residual)
+        whitened = self._preconditioned(residual)
+        direction, norm = whitened, residual @ whitened
+        target = RESIDUAL**2 * norm
+        for _ in range(ITERATIONS):
+            if bool(norm <= target):
+                break
+            product = self._product(direction)
+            length = norm / (direction @ product)
+            solution = solution + length * direction
+            residual = residual - length * product
+            whitened = self._preconditioned(residual)
+            before, norm = norm, residual @ whitened
+            direction = whitened + (norm / before) * direction
+        return self._split(solution)
+
+    def _product(self, v: Tensor) -> Tensor:
+        thetas, intercept = self._split(v)
+        parts, shift = self._linear.product(thetas, intercept)
+        pulled = [part + diagonal * theta for part, diagonal, theta in zip(parts, self._diagonals, thetas, strict=True)]
+        return _flat(pulled, shift + self._intercept * intercept)
+
+    def _preconditioned(self, v: Tensor) -> Tensor:
+        return _flat(*self._blocks.solve(*self._split(v)))
+
+    def _split(self, v: Tensor) -> tuple[list[Tensor], Tensor]:
+        sizes = [diagonal.numel() for diagonal in self._diagonals]
+        *parts, intercept = v.split([*sizes, len(v) - sum(sizes)])
+        return [part.view_as(diagonal) for part, diagonal in zip(parts, self._diagonals, strict=True)], intercept
+
+
+def _foretold(move: Tensor, gradient: Tensor, damping: float) -> float:
+    """½ sᵀ(g + μ s), which is gᵀs − ½ sᵀA s for (A + μ I) s = g, and where conjugate gradients end early as well."""
+    return float(0.5 * move @ (gradient + damping * move))
+
+
+def _flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
+    return torch.cat([*[theta.flatten() for theta in thetas], intercept])
+
 
 # The evidence has come to rest where so many updates have not raised it by more than this, in nats.
 AT_REST, PATIENCE = 0.05, 8
@@ -28,7 +159,7 @@ HOPE = 10.0
 
 @final
 @dataclass(frozen=True)
-class Schedule:
+class EvidenceSchedule:
     """When the evidence is asked.
 
     Attributes:
@@ -79,11 +210,11 @@ class AdditiveFit:
         ended: why the climb ended: "rest" of the evidence, or "all epochs".
     """
 
-    problem: Problem
-    state: State
-    at: Hyperparameters
+    problem: AdditiveProblem
+    state: TermWeights
+    at: AdditiveHyperparameters
     linear: Linearized
-    evidence: Evidence
+    evidence: BlockEvidence
     trace: Mapping[str, Sequence[float]] = field(default_factory=dict)
     ended: str = "rest"
 
@@ -93,9 +224,11 @@ class AdditiveFit:
         return float(self.evidence.value)
 
 
-def climb(problem: Problem, state: State, at: Hyperparameters, schedule: Schedule) -> AdditiveFit:
+def climb(
+    problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters, schedule: EvidenceSchedule
+) -> AdditiveFit:
     """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode."""
-    climber = _Climber(problem, state, at, schedule)
+    climber = _Epochs(problem, state, at, schedule)
     with threads_for(problem.numbers), progress_bar("fitting", shown=schedule.progress) as report:
         for epoch in range(schedule.epochs):
             report(epoch, schedule.epochs, f"epoch {epoch + 1}")
@@ -105,10 +238,12 @@ def climb(problem: Problem, state: State, at: Hyperparameters, schedule: Schedul
 
 
 @final
-class _Climber:
+class _Epochs:
     """The state of a climb: where it is, and the best that it has seen."""
 
-    def __init__(self, problem: Problem, state: State, at: Hyperparameters, schedule: Schedule) -> None:
+    def __init__(
+        self, problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters, schedule: EvidenceSchedule
+    ) -> None:
         self.trace: dict[str, list[float]] = {}
         self.best, self.ended = (state, at), "all epochs"
         self._problem, self._state, self._at, self._schedule = problem, state, at, schedule
@@ -121,7 +256,7 @@ class _Climber:
         taken = step(problem, self._state, self._at, self._damping, self._linear)
         self._state, self._damping = taken.state, taken.damping
         self._linear = problem.linearized(self._state, self._at.likelihood, taken.f)
-        evidence = Evidence.of(problem, self._state, self._at, self._linear)
+        evidence = BlockEvidence.of(problem, self._state, self._at, self._linear)
         _append(self.trace, evidence, taken.log_joint, self._at)
         if epoch < schedule.burn_in:
             self.best = (self._state, self._at)
@@ -142,9 +277,9 @@ class _Climber:
 
 
 def settled(
-    problem: Problem,
-    state: State,
-    at: Hyperparameters,
+    problem: AdditiveProblem,
+    state: TermWeights,
+    at: AdditiveHyperparameters,
     trace: Mapping[str, Sequence[float]],
     ended: str,
     enough: float = SETTLED,
@@ -162,33 +297,45 @@ def settled(
             linear = problem.linearized(state, at.likelihood, taken.f)
             if taken.gain < enough:
                 break
-            if wanted is not None and float(Evidence.of(problem, state, at, linear).value) + HOPE * taken.gain < wanted:
+            if (
+                wanted is not None
+                and float(BlockEvidence.of(problem, state, at, linear).value) + HOPE * taken.gain < wanted
+            ):
                 break
-        evidence = Evidence.of(problem, state, at, linear)
+        evidence = BlockEvidence.of(problem, state, at, linear)
     return AdditiveFit(problem, state, at, linear, evidence, trace, ended)
 
 
 def _updated(
-    problem: Problem, state: State, at: Hyperparameters, evidence: Evidence, linear: Linearized, schedule: Schedule
-) -> Hyperparameters:
+    problem: AdditiveProblem,
+    state: TermWeights,
+    at: AdditiveHyperparameters,
+    evidence: BlockEvidence,
+    linear: Linearized,
+    schedule: EvidenceSchedule,
+) -> AdditiveHyperparameters:
     for count in range(schedule.steps):
         if count:
-            evidence = Evidence.of(problem, state, at, linear.under(at.likelihood))
+            evidence = BlockEvidence.of(problem, state, at, linear.under(at.likelihood))
         at = evidence.raised(problem, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise)
     return at
 
 
-def _append(trace: dict[str, list[float]], evidence: Evidence, log_joint: Tensor, at: Hyperparameters) -> None:
+def _append(
+    trace: dict[str, list[float]], evidence: BlockEvidence, log_joint: Tensor, at: AdditiveHyperparameters
+) -> None:
     noise = noise_of(at.likelihood)
     numbers = {"log_evidence": float(evidence.value), "log_joint": float(log_joint)}
     for name, value in numbers.items() if noise is None else {**numbers, "noise_variance": noise}.items():
         trace.setdefault(name, []).append(value)
 
 
-def carried(fit: AdditiveFit, problem: Problem, first: State, at: Hyperparameters) -> tuple[State, Hyperparameters]:
+def carried(
+    fit: AdditiveFit, problem: AdditiveProblem, first: TermWeights, at: AdditiveHyperparameters
+) -> tuple[TermWeights, AdditiveHyperparameters]:
     """The weights and precisions of a fit in a problem that has more families after the same ones."""
     count = len(fit.state.thetas)
-    state = State((*fit.state.thetas, *first.thetas[count:]), fit.state.intercept)
+    state = TermWeights((*fit.state.thetas, *first.thetas[count:]), fit.state.intercept)
     precisions = (*fit.at.precisions, *at.precisions[count:])
     assert problem.families[:count] == fit.problem.families
     return state, replace(fit.at, precisions=precisions)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayescope.additive.additive import Additive
 from bayescope.additive.seen import Values
-from bayescope.additive.terms import Rows
+from bayescope.additive.terms import EncodedRows
 from bayescope.posterior.missing import InputRows, Missing
 from bayescope.quadrature import normal_nodes
 from bayescope.tables.encoding import CategoricalEncoding
@@ -33,7 +33,7 @@ NEVER = -2
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Source:
+class _GapEffect:
     """What a term adds to the numbers of a row.
 
     Attributes:
@@ -51,7 +51,7 @@ class _Source:
     effects: Tensor
 
 
-def with_gaps(additive: Additive, rows: Rows) -> InputRows:
+def with_gaps(additive: Additive, rows: EncodedRows) -> InputRows:
     """Encoded rows with what the data say of the values that they lack.
 
     The numbers of `Missing` are the D values of a row, its D levels and the C offsets.
@@ -65,9 +65,9 @@ def with_gaps(additive: Additive, rows: Rows) -> InputRows:
     offset = some.values.new_zeros(len(at), additive.model.outputs) if some.offset is None else some.offset
     numbers = torch.cat([some.values, some.levels.to(some.values), offset], 1).numpy()
 
-    def mapped(nodes: np.ndarray) -> Rows:
+    def mapped(nodes: np.ndarray) -> EncodedRows:
         values, levels, offset = torch.from_numpy(nodes).tensor_split([width, 2 * width], 1)
-        return Rows(values, levels.round().long(), offset)
+        return EncodedRows(values, levels.round().long(), offset)
 
     changes = partial(_changes, _sources(additive, np.flatnonzero(lacking.any(0))), numbers.shape[1])
     return InputRows(rows, Missing(at, lacking[at], additive.encoding.names, numbers, mapped, changes))
@@ -83,9 +83,9 @@ def _missing_levels(additive: Additive) -> Tensor:
     )
 
 
-def _sources(additive: Additive, lacking: np.ndarray) -> list[_Source]:
+def _sources(additive: Additive, lacking: np.ndarray) -> list[_GapEffect]:
     """Those that take part where some of these features are lacking."""
-    found: list[_Source] = []
+    found: list[_GapEffect] = []
     gapped = [feature.missing > 0 for feature in additive.encoding.features]
     for place, term in enumerate(additive.model.terms):
         one = len(term.features) == 1
@@ -97,7 +97,7 @@ def _sources(additive: Additive, lacking: np.ndarray) -> list[_Source]:
     return found
 
 
-def _source(additive: Additive, place: int, when: tuple[int, ...], values: Values) -> list[_Source]:
+def _source(additive: Additive, place: int, when: tuple[int, ...], values: Values) -> list[_GapEffect]:
     """That of one term, from the data's values of its features; none where these are all missing."""
     rows, width = values.rows(additive.encoding), len(additive.encoding.features)
     numeric = not isinstance(additive.encoding.features[when[0]], CategoricalEncoding)
@@ -114,10 +114,10 @@ def _source(additive: Additive, place: int, when: tuple[int, ...], values: Value
     else:
         columns = (when[0], width + when[0])
         changes = torch.cat([values.numbers, (values.levels - _missing_levels(additive)[when[0]]).to(share)], 1)
-    return [_Source(when, share.cumsum(0), columns, changes, effects)]
+    return [_GapEffect(when, share.cumsum(0), columns, changes, effects)]
 
 
-def _changes(sources: Sequence[_Source], width: int, lacking: np.ndarray) -> np.ndarray:
+def _changes(sources: Sequence[_GapEffect], width: int, lacking: np.ndarray) -> np.ndarray:
     """What is added to the numbers of a row that lacks some features, at each node, shape (M, width)."""
     used = [each for each in sources if lacking[list(each.when)].any()]
     if not used:

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.additive.additive import Additive
 from bayescope.additive.seen import Values, anywhere
-from bayescope.additive.terms import Rows, feature_term
+from bayescope.additive.terms import EncodedRows, feature_term
 from bayescope.additive.valued import has_values, values_of
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.tables.cells import column_of_cells
@@ -118,7 +118,7 @@ def feature_position(additive: Additive, feature: int | str) -> int:
     return int(feature)
 
 
-def rows_over(additive: Additive, axes: Sequence[Axis]) -> Rows:
+def rows_over(additive: Additive, axes: Sequence[Axis]) -> EncodedRows:
     """Rows at all combinations of the axes' values, the last running fastest; the other features are anywhere."""
     shape = [len(axis.values) for axis in axes]
     rows = anywhere(additive.encoding, int(np.prod(shape)))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescope.additive.families import HiddenNets, Points
 from bayescope.additive.passes import InMemory, Passes, RowValues
-from bayescope.additive.terms import FeatureInput, Rows, Term
+from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.tables.encoding import NO_LEVEL
 
 # Numbers that are more than this are cut into as many groups of equal size, each told by its mean.
@@ -39,7 +39,7 @@ class Margin:
     basis: Tensor
 
     @classmethod
-    def of(cls, column: FeatureInput, rows: Rows, weights: Tensor, generator: torch.Generator) -> Margin:
+    def of(cls, column: FeatureInput, rows: EncodedRows, weights: Tensor, generator: torch.Generator) -> Margin:
         """Groups a feature.
 
         Args:

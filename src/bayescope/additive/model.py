@@ -6,18 +6,57 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.additive.distinct import Distinct
-from bayescope.additive.families import Family, HiddenNets, Points
-from bayescope.additive.terms import Rows, Term
+from bayescope.additive.families import HiddenNets, Points, TermFamily
+from bayescope.additive.terms import EncodedRows, Term
 from bayescope.errors import InputTypeError
 from bayescope.models import among, among_pairs, at_draws
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.storage import stored
 from bayescope.tape import DenseTape, JoinedTape, Tape
 from bayescope.tape.tape import row_blocks
+
+# The distinct points that the terms of a family read of some rows: what depends on them is computed once for each.
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    """Points of which no two of a term are the same. Unlike those of a `Design` they are never grouped.
+
+    Attributes:
+        points: U for each of G terms, those of a term with fewer filled up with its first.
+        counts: how many each term has.
+        place: the point of each of N rows, int64 of shape (G, N).
+    """
+
+    points: Points
+    counts: tuple[int, ...]
+    place: Tensor
+
+    @classmethod
+    def of(cls, points: Points) -> Distinct:
+        """Of one point a row, at least one row."""
+        pairs = zip(points.inputs.detach().cpu().numpy(), points.levels.cpu().numpy(), strict=True)
+        found = [_distinct(np.concatenate([inputs, levels[:, None]], 1)) for inputs, levels in pairs]
+        first = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(rows) for rows, _ in found], True)
+        inputs = torch.gather(points.inputs, 1, first[..., None].expand(-1, -1, points.inputs.shape[2]))
+        place = torch.from_numpy(np.stack([inverse for _, inverse in found]))
+        return cls(Points(inputs, torch.gather(points.levels, 1, first)), tuple(len(rows) for rows, _ in found), place)
+
+
+def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each kind, and the kind of each row."""
+    codes = np.zeros(len(table), dtype=np.int64)
+    for column in table.T:
+        own, inverse = np.unique(column, return_inverse=True)
+        if len(own) > 1:
+            codes = np.unique(codes * len(own) + inverse, return_inverse=True)[1]
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return first, inverse
 
 
 @stored("additive_centre")
@@ -65,7 +104,7 @@ class AdditiveModel:
         shift: where the outputs' zero lies, shape (C,).
     """
 
-    families: tuple[Family, ...]
+    families: tuple[TermFamily, ...]
     centres: tuple[Centre, ...]
     scale: Tensor
     shift: Tensor
@@ -105,22 +144,22 @@ class AdditiveModel:
         """The model itself: its answers keep the graph of its rows."""
         return self
 
-    def inputs(self, x: Any) -> Rows:
+    def inputs(self, x: Any) -> EncodedRows:
         """Encoded rows.
 
         Raises:
             InputTypeError: for anything else: a table has to be encoded, as the estimators do.
         """
-        if not isinstance(x, Rows):
+        if not isinstance(x, EncodedRows):
             raise InputTypeError(f"X: expected encoded rows, got {type(x).__name__}. Ask the estimator instead.")
         return x
 
-    def forward(self, x: Rows, theta: Tensor) -> Tensor:
+    def forward(self, x: EncodedRows, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, C) for θ of shape (..., P)."""
         f = self.shift + self.scale * theta[..., None, -self.outputs :] + self.contributions(x, theta).sum(-3)
         return f if x.offset is None else f + x.offset
 
-    def contributions(self, x: Rows, theta: Tensor) -> Tensor:
+    def contributions(self, x: EncodedRows, theta: Tensor) -> Tensor:
         """scale · (f_g(x) − c_g) of each term, shape (..., T, N, C): they add up to f less the intercept and offset."""
         parts = [
             family.values(weights, points) - centre.of(weights, family.centred(points))
@@ -130,45 +169,47 @@ class AdditiveModel:
         joined = torch.cat(parts, -3) if parts else theta.new_zeros(*theta.shape[:-1], 0, len(x), self.outputs)
         return self.scale * joined
 
-    def sampled(self, x: Rows, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+    def sampled(
+        self, x: EncodedRows, theta: Tensor, precision: Precision, n: int, generator: torch.Generator
+    ) -> Tensor:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, C)."""
         return at_draws(self, x, theta, precision, n, generator)
 
-    def covariance(self, x: Rows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def covariance(self, x: EncodedRows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, C, C), a block of rows at a time."""
         return among_pairs(self._covariance(x, theta, precision), classes)
 
-    def variance(self, x: Rows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def variance(self, x: EncodedRows, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, C)."""
         return among(self._variance(x, theta, precision), classes)
 
-    def _covariance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
+    def _covariance(self, x: EncodedRows, theta: Tensor, precision: Precision) -> Tensor:
         if self._apart(precision, x):
             return self._summed(x, theta, precision, lambda block, tape: block.covariance_of(tape))
         blocks = [precision.covariance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
         return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, self.outputs)
 
-    def _variance(self, x: Rows, theta: Tensor, precision: Precision) -> Tensor:
+    def _variance(self, x: EncodedRows, theta: Tensor, precision: Precision) -> Tensor:
         if self._apart(precision, x):
             return self._summed(x, theta, precision, lambda block, tape: block.variance_of(tape))
         blocks = [precision.variance_of(self.tape(x[rows], theta)) for rows in self._blocks(len(x))]
         return torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs)
 
-    def jacobian_product(self, x: Rows, theta: Tensor, v: Tensor) -> Tensor:
+    def jacobian_product(self, x: EncodedRows, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, C), for v of shape (R, P)."""
         blocks = [self.tape(x[rows], theta).multiply(v.mT) for rows in self._blocks(len(x))]
         joined = torch.cat(blocks) if blocks else theta.new_zeros(0, self.outputs, v.shape[0])
         return joined.permute(2, 0, 1)
 
-    def is_last_layer(self, x: Rows, theta: Tensor) -> bool:
+    def is_last_layer(self, x: EncodedRows, theta: Tensor) -> bool:
         """No: it has a net for each term."""
         return False
 
-    def opened(self, x: Rows, theta: Tensor) -> AdditiveModel:
+    def opened(self, x: EncodedRows, theta: Tensor) -> AdditiveModel:
         """Itself: values and derivatives of the nets are computed together already."""
         return self
 
-    def tape(self, x: Rows, theta: Tensor) -> Tape:
+    def tape(self, x: EncodedRows, theta: Tensor) -> Tape:
         """The Jacobian, each term's part by itself."""
         constant = torch.diag(self.scale).expand(len(x), -1, -1)
         parts = [DenseTape(part) for part in [*self.jacobians(x, theta), constant]]
@@ -183,19 +224,19 @@ class AdditiveModel:
         of_term = Centre(centre.value[:, one], centre.slope[:, one], centre.at[one])
         return AdditiveModel((replace(family, terms=family.terms[one]),), (of_term,), self.scale, self.shift)
 
-    def jacobians(self, x: Rows, theta: Tensor) -> list[Tensor]:
+    def jacobians(self, x: EncodedRows, theta: Tensor) -> list[Tensor]:
         """∂ (the contribution of a term) / ∂ (its weights), shape (N, C, P_g) for each term."""
         parts: list[Tensor] = []
         for family, centre, weights in self._by_family(theta):
             parts.extend(self._slopes(family, centre, weights, family.points(x)).unbind(0))
         return parts
 
-    def _slopes(self, family: Family, centre: Centre, weights: Tensor, points: Points) -> Tensor:
+    def _slopes(self, family: TermFamily, centre: Centre, weights: Tensor, points: Points) -> Tensor:
         """Those of a family's terms at points, shape (G, U, C, P)."""
         slopes = family.jacobian(weights, points).dense() - centre.slopes(family.centred(points))
         return self.scale[:, None] * slopes
 
-    def _apart(self, precision: Precision, x: Rows) -> TypeGuard[BlockPrecision]:
+    def _apart(self, precision: Precision, x: EncodedRows) -> TypeGuard[BlockPrecision]:
         """Whether terms are independent, and no derivative by the rows is asked for, which tells equal rows apart."""
         return (
             isinstance(precision, BlockPrecision)
@@ -206,7 +247,7 @@ class AdditiveModel:
         )
 
     def _summed(
-        self, x: Rows, theta: Tensor, precision: BlockPrecision, verb: Callable[[Precision, Tape], Tensor]
+        self, x: EncodedRows, theta: Tensor, precision: BlockPrecision, verb: Callable[[Precision, Tape], Tensor]
     ) -> Tensor:
         """Σ of what the block of each term gives, computed once for each distinct point that a term reads."""
         *blocks, last = precision.blocks
@@ -225,7 +266,7 @@ class AdditiveModel:
                 total = total + torch.cat(part)[place]
         return total.expand(len(x), *total.shape[1:])
 
-    def _by_family(self, theta: Tensor) -> Sequence[tuple[Family, Centre, Tensor]]:
+    def _by_family(self, theta: Tensor) -> Sequence[tuple[TermFamily, Centre, Tensor]]:
         sizes = [len(family.terms) * family.weights for family in self.families]
         flat = theta.split([*sizes, self.outputs], -1)[:-1]
         weights = [

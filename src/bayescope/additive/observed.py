@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.design import Design
-from bayescope.additive.families import Family
+from bayescope.additive.families import TermFamily
 from bayescope.additive.margins import Margin
 from bayescope.additive.passes import InMemory, Passes, RowValues
-from bayescope.additive.terms import FeatureInput, Rows
+from bayescope.additive.terms import EncodedRows, FeatureInput
 
 
 class Observed(Protocol):
@@ -57,10 +57,10 @@ class Observed(Protocol):
         """How the rows are read."""
 
     @property
-    def values(self) -> Rows:
+    def values(self) -> EncodedRows:
         """Rows in which each feature takes all the values that it has, whatever the others have."""
 
-    def design(self, family: Family) -> Design:
+    def design(self, family: TermFamily) -> Design:
         """The distinct points of a family."""
 
     def margin(self, column: FeatureInput, generator: torch.Generator) -> Margin:
@@ -69,7 +69,7 @@ class Observed(Protocol):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Data:
+class RowsInMemory:
     """Rows in memory.
 
     Attributes:
@@ -81,7 +81,7 @@ class Data:
         log_unit: log∣dy/d target∣, summed over the targets of a row.
     """
 
-    rows: Rows
+    rows: EncodedRows
     targets: Tensor
     weights: Tensor
     scale: Tensor
@@ -102,10 +102,10 @@ class Data:
         return InMemory()
 
     @property
-    def values(self) -> Rows:
+    def values(self) -> EncodedRows:
         return self.rows
 
-    def design(self, family: Family) -> Design:
+    def design(self, family: TermFamily) -> Design:
         """The distinct points of a family."""
         return Design.of(family, self.rows, self.weights)
 

@@ -14,7 +14,7 @@ from bayescope.additive.evidence import MOST_PRECISION
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.model import AdditiveModel
 from bayescope.additive.passes import RowValues
-from bayescope.additive.problem import Blocks, Hyperparameters, Linearized
+from bayescope.additive.problem import AdditiveHyperparameters, BlockFactors, Linearized
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.likelihoods.quasi_monte_carlo import principal_root
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
@@ -72,7 +72,7 @@ def tightest_log_evidence(fitted: AdditiveFit) -> float:
     gram = whitened @ whitened.mT
     gram.diagonal().add_(1.0)
     full = torch.linalg.cholesky(gram).diagonal().log().sum() + 0.5 * prior.log().sum()
-    blocks = 0.5 * Blocks.of(linear.blocks, problem.families, at, 0.0).logdet()
+    blocks = 0.5 * BlockFactors.of(linear.blocks, problem.families, at, 0.0).logdet()
     return fitted.log_evidence + float(blocks - full)
 
 
@@ -113,7 +113,7 @@ def _averaged(fitted: AdditiveFit) -> Linearized:
             average = _expected_curvature(linear, variance)
             halfway = problem.passes.kept(_between(linear.curvature, average))
             linear = replace(linear, curvature=halfway, known=None)
-            logdet = float(Blocks.of(linear.blocks, problem.families, fitted.at, 0.0).logdet())
+            logdet = float(BlockFactors.of(linear.blocks, problem.families, fitted.at, 0.0).logdet())
             if before is not None and abs(logdet - before) < _SETTLED:
                 break
             before = logdet
@@ -124,10 +124,10 @@ def _between(one: RowValues, other: RowValues) -> Callable[[slice], Tensor]:
     return lambda rows: 0.5 * (one[rows] + other[rows])
 
 
-def _variances(linear: Linearized, at: Hyperparameters) -> RowValues:
+def _variances(linear: Linearized, at: AdditiveHyperparameters) -> RowValues:
     """Var[f] of each row by the blocks, shape (N, C²)."""
     problem = linear.problem
-    blocks = Blocks.of(linear.blocks, problem.families, at, 0.0)
+    blocks = BlockFactors.of(linear.blocks, problem.families, at, 0.0)
     tables = []
     for jacobian, factor in zip(linear.jacobians, blocks.factors, strict=True):
         rows = jacobian.flatten(1, 2)  # (G, U C, P)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.design import Design
-from bayescope.additive.families import Family
+from bayescope.additive.families import TermFamily
 from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.passes import InMemory, Passes, RowValues
 from bayescope.errors import NotPositiveDefiniteError
@@ -22,7 +22,7 @@ from bayescope.process_state import one_thread
 
 @final
 @dataclass(frozen=True, eq=False)
-class State:
+class TermWeights:
     """Weights.
 
     Attributes:
@@ -36,7 +36,7 @@ class State:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Hyperparameters:
+class AdditiveHyperparameters:
     """What the evidence is maximised over.
 
     Attributes:
@@ -49,14 +49,14 @@ class Hyperparameters:
     intercept_precision: float
     likelihood: Likelihood
 
-    def diagonal(self, families: Sequence[Family]) -> tuple[Tensor, ...]:
+    def diagonal(self, families: Sequence[TermFamily]) -> tuple[Tensor, ...]:
         """δ of each weight, shape (G, P) for each family."""
         return tuple(precision[:, family.layer] for precision, family in zip(self.precisions, families, strict=True))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Problem:
+class AdditiveProblem:
     """Weighted rows and the terms that read them, with centred terms: f = offset + b + Σ_g (f_g − f̄_g).
 
     Attributes:
@@ -69,7 +69,7 @@ class Problem:
         passes: how the rows are read.
     """
 
-    families: tuple[Family, ...]
+    families: tuple[TermFamily, ...]
     designs: tuple[Design, ...]
     targets: RowValues
     weights: RowValues
@@ -77,7 +77,7 @@ class Problem:
     offset: RowValues | None
     passes: Passes = field(default_factory=InMemory)
 
-    def outputs(self, state: State) -> RowValues:
+    def outputs(self, state: TermWeights) -> RowValues:
         """f of each row, shape (N, C)."""
         tables = []
         for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
@@ -117,18 +117,18 @@ class Problem:
         (total,) = self.passes.summed(lambda rows: [self.weights[rows] @ (self.targets[rows] - f[rows]).square()])
         return total
 
-    def log_joint(self, state: State, at: Hyperparameters, f: RowValues | None = None) -> Tensor:
+    def log_joint(self, state: TermWeights, at: AdditiveHyperparameters, f: RowValues | None = None) -> Tensor:
         """log p(y∣f) − ½ Σ δ (θ−m)² − ½ δ_b b²: the log joint but for the prior's constants."""
         pull = at.intercept_precision * state.intercept.square().sum()
         for departure, diagonal in zip(self.departures(state), at.diagonal(self.families), strict=True):
             pull = pull + (diagonal * departure.square()).sum()
         return self.log_likelihood(self.outputs(state) if f is None else f, at.likelihood) - 0.5 * pull
 
-    def departures(self, state: State) -> list[Tensor]:
+    def departures(self, state: TermWeights) -> list[Tensor]:
         """θ − m of each family, shape (G, P)."""
         return [theta - centre for theta, centre in zip(state.thetas, self.centres, strict=True)]
 
-    def linearized(self, state: State, likelihood: Likelihood, f: RowValues | None = None) -> Linearized:
+    def linearized(self, state: TermWeights, likelihood: Likelihood, f: RowValues | None = None) -> Linearized:
         """The Jacobians of the centred terms, the slope of log p(y∣f) and the curvature −∂² log p(y∣f) of the GGN.
 
         Args:
@@ -194,7 +194,7 @@ class Linearized:
         known: the `blocks`, if they are known.
     """
 
-    problem: Problem
+    problem: AdditiveProblem
     likelihood: Likelihood
     f: RowValues
     structured: tuple[Jacobian, ...]
@@ -260,7 +260,7 @@ class Linearized:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class BlockFactors:
     """The Cholesky factors of A_g = H_g + diag(δ_g) + damping, block by block.
 
     Attributes:
@@ -273,8 +273,12 @@ class Blocks:
 
     @classmethod
     def of(
-        cls, curvature: tuple[list[Tensor], Tensor], families: Sequence[Family], at: Hyperparameters, damping: float
-    ) -> Blocks:
+        cls,
+        curvature: tuple[list[Tensor], Tensor],
+        families: Sequence[TermFamily],
+        at: AdditiveHyperparameters,
+        damping: float,
+    ) -> BlockFactors:
         """Factorises.
 
         Raises:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.design import Design
-from bayescope.additive.problem import Problem
-from bayescope.additive.terms import Rows
+from bayescope.additive.problem import AdditiveProblem
+from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, TableEncoding
@@ -52,7 +52,7 @@ class Values:
         place = self.features.index(feature)
         return self.numbers[:, place], self.levels[:, place]
 
-    def rows(self, encoding: TableEncoding) -> Rows:
+    def rows(self, encoding: TableEncoding) -> EncodedRows:
         """U rows with these values; the other features are anywhere."""
         rows = anywhere(encoding, len(self.weights))
         rows.values[:, self.features], rows.levels[:, self.features] = self.numbers, self.levels
@@ -62,7 +62,7 @@ class Values:
 @stored("additive_seen")
 @final
 @dataclass(frozen=True, eq=False)
-class Seen:
+class TrainingValues:
     """The values of all features and pairs.
 
     Attributes:
@@ -74,7 +74,7 @@ class Seen:
     pairs: tuple[Values, ...]
 
     @classmethod
-    def of(cls, problem: Problem, features: int) -> Seen:
+    def of(cls, problem: AdditiveProblem, features: int) -> TrainingValues:
         """From the rows and terms of a fit.
 
         Args:
@@ -104,7 +104,7 @@ class Seen:
         """The values of a pair that has a term, in either order."""
         return next(values for values in self.pairs if sorted(values.features) == sorted(features))
 
-    def side_by_side(self, encoding: TableEncoding) -> tuple[Rows, Tensor]:
+    def side_by_side(self, encoding: TableEncoding) -> tuple[EncodedRows, Tensor]:
         """Rows in which each feature has its values, whatever the others have, and their weights, shape (D, U)."""
         most = max(len(values.weights) for values in self.features)
         rows, weights = anywhere(encoding, most), torch.zeros(len(self.features), most, dtype=torch.float64)
@@ -115,11 +115,11 @@ class Seen:
         return rows, weights
 
 
-def anywhere(encoding: TableEncoding, count: int) -> Rows:
+def anywhere(encoding: TableEncoding, count: int) -> EncodedRows:
     """Rows of a table in which no feature has a value that matters."""
     levels = [0 if isinstance(described, CategoricalEncoding) else NO_LEVEL for described in encoding.features]
     values = torch.zeros(count, len(levels), dtype=torch.float64)
-    return Rows(values, torch.tensor(levels).repeat(count, 1))
+    return EncodedRows(values, torch.tensor(levels).repeat(count, 1))
 
 
 @final
@@ -148,7 +148,7 @@ class _At:
         return self.kept[self.design.place[self.term : self.term + 1, rows][0]]
 
 
-def _together(features: tuple[int, ...], points: dict[int, tuple[Values, _At]], problem: Problem) -> Values:
+def _together(features: tuple[int, ...], points: dict[int, tuple[Values, _At]], problem: AdditiveProblem) -> Values:
     """The points of two features that occur in one row; where these are too many, those of rows evenly among all."""
     (first, at_first), (second, at_second) = (points[feature] for feature in features)
     count = len(second.weights)

@@ -34,7 +34,7 @@ class FeatureInput:
     slots: tuple[int, ...] | None = None
     width: int = 1
 
-    def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def read(self, rows: EncodedRows) -> tuple[Tensor, Tensor]:
         """Inputs of shape (N, width), and which rows have none, shape (N,)."""
         levels = rows.levels[:, self.feature]
         if self.slots is None:
@@ -68,7 +68,7 @@ class Term:
         """How many numbers a net of this term reads."""
         return sum(column.width for column in self.columns)
 
-    def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
+    def read(self, rows: EncodedRows) -> tuple[Tensor, Tensor]:
         """Inputs (N, width), 0 in rows where a feature is missing, and which rows those are, shape (N,)."""
         inputs, absent = zip(*[column.read(rows) for column in self.columns], strict=True)
         gone = torch.stack(absent).any(0)
@@ -77,7 +77,7 @@ class Term:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Rows:
+class EncodedRows:
     """Encoded rows as an additive model takes them.
 
     Attributes:
@@ -91,16 +91,16 @@ class Rows:
     offset: Tensor | None = None
 
     @classmethod
-    def of(cls, encoded: Encoded, offset: Tensor | None = None) -> Rows:
+    def of(cls, encoded: Encoded, offset: Tensor | None = None) -> EncodedRows:
         """The rows of an encoded table."""
         return cls(torch.from_numpy(encoded.values), torch.from_numpy(encoded.levels), offset)
 
     def __len__(self) -> int:
         return self.values.shape[0]
 
-    def __getitem__(self, rows: slice | Tensor) -> Rows:
+    def __getitem__(self, rows: slice | Tensor) -> EncodedRows:
         offset = None if self.offset is None else self.offset[rows]
-        return Rows(self.values[rows], self.levels[rows], offset)
+        return EncodedRows(self.values[rows], self.levels[rows], offset)
 
 
 def feature_term(encoding: TableEncoding, feature: int) -> Term:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescope.additive.families import HiddenNets, Points
 from bayescope.additive.jacobian import Jacobian
-from bayescope.additive.terms import Rows, Term
+from bayescope.additive.terms import EncodedRows, Term
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL
 
@@ -40,7 +40,7 @@ class ValuedNets:
     seen: Tensor
 
     @classmethod
-    def of(cls, terms: Sequence[Term], hidden: int, outputs: int, rows: Rows) -> ValuedNets:
+    def of(cls, terms: Sequence[Term], hidden: int, outputs: int, rows: EncodedRows) -> ValuedNets:
         """With the values that the rows have."""
         values = [values_of(term, rows) for term in terms]
         return cls(HiddenNets.of(terms, hidden, outputs), torch.nn.utils.rnn.pad_sequence(values, True, torch.inf))
@@ -69,7 +69,7 @@ class ValuedNets:
         own = torch.full((self.weights - self.net.weights,), len(self.net.layers))
         return torch.cat([self.net.layer, own])
 
-    def points(self, rows: Rows) -> Points:
+    def points(self, rows: EncodedRows) -> Points:
         """The number of each row."""
         return self.net.points(rows)
 
@@ -108,13 +108,13 @@ class ValuedNets:
         return self.net.scale * (points.levels == NO_LEVEL).to(points.inputs)[..., None]
 
 
-def values_of(term: Term, rows: Rows) -> Tensor:
+def values_of(term: Term, rows: EncodedRows) -> Tensor:
     """The different numbers that a feature has, ascending."""
     inputs, absent = term.read(rows)
     return inputs[~absent, 0].unique()
 
 
-def has_values(term: Term, rows: Rows, count: float) -> bool:
+def has_values(term: Term, rows: EncodedRows, count: float) -> bool:
     """Whether a feature takes few enough values, each often enough, for effects of their own.
 
     Args:

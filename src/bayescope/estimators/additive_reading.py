@@ -12,16 +12,16 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
-from bayescope.additive.additive import Additive, Options, fit_additive
+from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
 from bayescope.additive.contributions import intercept_at
 from bayescope.additive.effects import Effect, Surface, effect, effect_draws, surface
 from bayescope.additive.explanation import Explanation, explain
-from bayescope.additive.fit import Schedule
+from bayescope.additive.fit import EvidenceSchedule
 from bayescope.additive.gaps import with_gaps
 from bayescope.additive.grids import Grid
 from bayescope.additive.importance import Importance, importance
-from bayescope.additive.observed import Data
-from bayescope.additive.terms import Rows
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.estimators.additive_table import Outputs, coded
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
@@ -161,7 +161,7 @@ class AdditiveEstimator(PosteriorHolder):
         check_is_fitted(self)
         return self._named_outputs(importance(self.additive_, level=level))
 
-    def _model_rows(self, X: Any) -> Rows:
+    def _model_rows(self, X: Any) -> EncodedRows:
         return self._encoded(self._known(X), None)
 
     def _named_draws(self, theta: torch.Tensor) -> NamedDraws:
@@ -225,11 +225,11 @@ class AdditiveEstimator(PosteriorHolder):
         check_is_fitted(self)
         return self._reader.columns(self, X)
 
-    def _encoded(self, columns: Sequence[Column], offset: Any) -> Rows:
+    def _encoded(self, columns: Sequence[Column], offset: Any) -> EncodedRows:
         """Those columns as the model takes them."""
         offsets = row_offset(offset, len(columns[0].values), self._offset_columns)
         encoded = self.additive_.encoding.encode(columns)
-        return Rows.of(encoded, _padded(offsets, self.additive_.model.outputs))
+        return EncodedRows.of(encoded, _padded(offsets, self.additive_.model.outputs))
 
     def _rows(self, X: Any, offset: Any) -> InputRows:
         """A table as the model takes it, and what the data say of values that rows lack."""
@@ -252,8 +252,8 @@ class AdditiveEstimator(PosteriorHolder):
         """Encodes the rows, fits the model and sets the learned attributes."""
         generator = same_for_all(generator_from(self.random_state), rows.arrays)
         encoding = TableEncoding.fit(rows.columns, numeric_transform=self.numeric_transform, weights=rows.weights)
-        data = Data(
-            rows=Rows.of(encoding.encode(rows.columns), _padded(rows.offset, len(outputs.scale))),
+        data = RowsInMemory(
+            rows=EncodedRows.of(encoding.encode(rows.columns), _padded(rows.offset, len(outputs.scale))),
             targets=targets,
             weights=torch.from_numpy(rows.weights),
             scale=torch.from_numpy(outputs.scale),
@@ -285,8 +285,8 @@ class AdditiveEstimator(PosteriorHolder):
         self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **notes})
         self.additive_ = replace(additive, posterior=self.posterior_)
 
-    def _options(self, names: Sequence[str], learn_noise: bool, source: torch.Generator) -> Options:
-        return Options(
+    def _options(self, names: Sequence[str], learn_noise: bool, source: torch.Generator) -> AdditiveOptions:
+        return AdditiveOptions(
             hidden=self.hidden,
             pair_hidden=self.pair_hidden,
             interactions=feature_pairs(self.interactions, names),
@@ -295,7 +295,7 @@ class AdditiveEstimator(PosteriorHolder):
             structure=self.structure,
             prior_precision=_precision(self.prior_precision),
             intercept_prior_precision=self.intercept_prior_precision,
-            schedule=Schedule(
+            schedule=EvidenceSchedule(
                 epochs=self.epochs,
                 burn_in=self.burn_in,
                 every=self.evidence_every,

@@ -21,12 +21,12 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.estimators.priors import USELESS
-from bayescope.linear.density import LinearDensity, Spread
+from bayescope.linear.density import LinearDensity, OutputCovariance
 from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
 from bayescope.linear.expectation_propagation import expectation_propagation
 from bayescope.linear.expectations import log_expected_likelihood
 from bayescope.linear.laplace import laplace_at, map_at
-from bayescope.linear.mode import Mode, find_mode
+from bayescope.linear.mode import LinearMode, find_mode
 from bayescope.linear.row_space import require_room
 from bayescope.linear.sampling import metropolis, nuts
 from bayescope.linear.table import Batch, HeldTable
@@ -111,7 +111,7 @@ class Fitted:
     tuned_by: str | None = None
 
 
-def loss_added(mode: Mode) -> float:
+def loss_added(mode: LinearMode) -> float:
     """How many nats a row averaging over Laplace's posterior adds to the mode's log loss on the training rows.
 
     Where Laplace's Gaussian is close to the posterior this is next to nothing. Where the classes are separable the
@@ -121,7 +121,7 @@ def loss_added(mode: Mode) -> float:
     density = mode.density
     stride = -(-density.table.count // TESTED_ROWS)
     some = density if stride == 1 else density.every(stride)
-    spread = Spread.of(density.model, mode.precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64)))
+    spread = OutputCovariance.of(density.model, mode.precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64)))
 
     def block(rows: Batch) -> tuple[Tensor, Tensor]:
         f, y = density.model.forward(rows.features, mode.theta), rows.targets
@@ -201,7 +201,7 @@ def _warn(added: float, advice: str) -> None:
     )
 
 
-def _mode(task: Task) -> tuple[Mode, float, str | None]:
+def _mode(task: Task) -> tuple[LinearMode, float, str | None]:
     """The mode under the given or the learnt prior, γ there, and what was maximised."""
     if not task.tune:
         mode = find_mode(task.density)
@@ -210,7 +210,7 @@ def _mode(task: Task) -> tuple[Mode, float, str | None]:
     return tuned.mode, tuned.effective_parameters, OBJECTIVES["laplace"] + (USELESS if tuned.useless else "")
 
 
-def _laplace_of(task: Task) -> tuple[Fitted, Mode]:
+def _laplace_of(task: Task) -> tuple[Fitted, LinearMode]:
     mode, gamma, tuned_by = _mode(task)
     return Fitted(laplace_at(mode), mode.density.prior, gamma, tuned_by), mode
 

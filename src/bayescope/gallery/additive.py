@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope.additive.additive import Additive, Options, fit_additive
-from bayescope.additive.observed import Data
-from bayescope.additive.terms import Rows
+from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.terms import EncodedRows
 from bayescope.likelihoods import Bernoulli, Gaussian
 from bayescope.tables import Column, TableEncoding, read_table
 
@@ -39,16 +39,18 @@ class Table(NamedTuple):
         return cls(columns, TableEncoding.fit(columns), targets)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> EncodedRows:
         """As a model takes them."""
-        return Rows.of(self.encoding.encode(self.columns))
+        return EncodedRows.of(self.encoding.encode(self.columns))
 
 
 def regression(table: Table, *, plain: bool) -> Additive:
     """A Gaussian y: the plain additive model at its mode, or Laplace's posterior of one whose precisions are learnt."""
     y = torch.from_numpy(table.targets)
     mean, sd = y.mean(), y.std()
-    data = Data(table.rows, ((y - mean) / sd)[:, None], torch.ones_like(y), sd[None], mean[None], math.log(float(sd)))
+    data = RowsInMemory(
+        table.rows, ((y - mean) / sd)[:, None], torch.ones_like(y), sd[None], mean[None], math.log(float(sd))
+    )
     return fit_additive(table.encoding, data, Gaussian(0.5 if not plain else float(sd) ** -2), _options(plain))
 
 
@@ -57,9 +59,9 @@ def classification(table: Table, *, plain: bool) -> Additive:
     likelihood = Bernoulli()
     one = torch.ones(1, dtype=torch.float64)
     weights = torch.ones(len(table.targets), dtype=torch.float64)
-    data = Data(table.rows, likelihood.targets(table.targets, 1), weights, one, 0 * one)
+    data = RowsInMemory(table.rows, likelihood.targets(table.targets, 1), weights, one, 0 * one)
     return fit_additive(table.encoding, data, likelihood, _options(plain))
 
 
-def _options(plain: bool) -> Options:
-    return Options(posterior="map", prior_precision=WEAK) if plain else Options()
+def _options(plain: bool) -> AdditiveOptions:
+    return AdditiveOptions(posterior="map", prior_precision=WEAK) if plain else AdditiveOptions()

@@ -70,7 +70,7 @@ class Optimum:
 
 
 @final
-class Evidence:
+class EvidenceOfModes:
     """Σ_k log Z_k over modes k, as a function of x: the logs of their prior precisions, and of the noise they share.
 
     With S_g = Σ_{p ∈ g} (θ*_p − m_p)², log Z = Σ log p(y∣f*)/T + ½ Σ_g (n_g log δ_g − δ_g S_g) − ½ log∣H/T + diag(δ)∣.
@@ -179,7 +179,7 @@ class Evidence:
         return tuple(x[: sum(self._sizes)].exp().split(self._sizes)), x[-1].exp() if self.noise else None
 
 
-def maximise(evidence: Evidence) -> Optimum:
+def maximise(evidence: EvidenceOfModes) -> Optimum:
     """The largest evidence, by L-BFGS in the logs of the hyperparameters and Newton steps on its slope.
 
     With everything else held, log Z has one maximum in each log δ_g: γ_g/δ_g falls with δ_g, and the slope has the sign
@@ -188,7 +188,7 @@ def maximise(evidence: Evidence) -> Optimum:
     Raises:
         NotPositiveDefiniteError: if H/T + P₀ is none even close to where it was.
     """
-    climb = _Climb(evidence)
+    climb = _BoxSearch(evidence)
     radius = RADIUS
     while True:
         try:
@@ -211,10 +211,10 @@ def maximise(evidence: Evidence) -> Optimum:
 
 
 @final
-class _Climb:
+class _BoxSearch:
     """L-BFGS in boxes that move along: left to itself it takes first steps as long as the whole range."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: EvidenceOfModes) -> None:
         self.evidence = evidence
         self.low, self.high = evidence.bounds()
         self.best = evidence.start().clamp(self.low, self.high)
@@ -241,7 +241,7 @@ class _Climb:
         return -float(value), -gradient.cpu().numpy()
 
 
-def _polished(evidence: Evidence, x: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
+def _polished(evidence: EvidenceOfModes, x: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
     """x after Newton steps on the slope, within bounds and for as long as they make it smaller, and the slope."""
     slope, (low, high) = evidence.value_and_gradient(x)[1], evidence.bounds()
     places = free.nonzero()[:, 0].to(x.device)

@@ -61,7 +61,7 @@ WALL = 1e100
 
 @final
 @dataclass(frozen=True)
-class Comparison:
+class LossComparison:
     """The log loss of training rows under a posterior and under the network at its mode, in nats an observation.
 
     Attributes:
@@ -86,7 +86,7 @@ class Comparison:
         )
 
 
-def compared(q: Posterior, fit: LaplaceFit) -> Comparison | None:
+def compared(q: Posterior, fit: LaplaceFit) -> LossComparison | None:
     """The comparison of a posterior with the network on the fit's sample of training rows, where it has one.
 
     Args:
@@ -101,7 +101,7 @@ def compared(q: Posterior, fit: LaplaceFit) -> Comparison | None:
             found = _losses(q, fit, *block)
             sums = [total + more for total, more in zip(sums, found, strict=True)]
     count, posterior, network = processes.sum_numbers(*sums)
-    return Comparison(int(count), posterior / count, network / count) if count else None
+    return LossComparison(int(count), posterior / count, network / count) if count else None
 
 
 def warn_if_worse(q: Posterior, fit: LaplaceFit, advice: str, distance: Distance | None = None) -> None:
@@ -202,8 +202,8 @@ def _raised(fit: LaplaceFit, found_by: str, margin: float) -> tuple[LaplaceFit, 
 
 
 def _narrowest(
-    compare: Callable[[float], Comparison | None], first: Comparison, margin: float
-) -> tuple[Comparison, float]:
+    compare: Callable[[float], LossComparison | None], first: LossComparison, margin: float
+) -> tuple[LossComparison, float]:
     """The smallest logarithm of a factor whose excess is at most the margin, and at least `SPENT` of it if it can be.
 
     The excess falls about as a power of the factor: the next step is where a line through the logs meets the middle of

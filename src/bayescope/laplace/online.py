@@ -17,7 +17,7 @@ from bayescope.curvature.kinds import check_structure
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.laplace.constant import warn_if_constant
 from bayescope.laplace.distance import GO_ON
-from bayescope.laplace.evidence import Evidence
+from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import conditionable, own_copy
 from bayescope.laplace.options import LaplaceOptions
@@ -149,7 +149,7 @@ def fit_evidence(
             predicts the same for every row.
     """
     with present().called("fit_evidence", locals()):
-        pace = _Pace(
+        pace = _ClimbSchedule(
             checks.count("epochs", epochs), checks.count("every", every),
             1 if burn_in is None else checks.count("burn_in", burn_in), checks.count("steps", steps),
             float(checks.positive("step_size", step_size)), checks.choice("keep", keep, ("best", "last")) == "last",
@@ -158,7 +158,7 @@ def fit_evidence(
         inplace = checks.flag("inplace", inplace)
         noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
         given = _starts(starts, prior_precision, inplace=inplace)
-    best: tuple[Climber, Outcome, LaplaceFit, Minibatches] | None = None
+    best: tuple[EvidenceClimber, Outcome, LaplaceFit, Minibatches] | None = None
     for place, start in enumerate(given):
         settings = Settings(
             likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
@@ -167,7 +167,7 @@ def fit_evidence(
         )  # fmt: skip
         with settings.prepared(model, data, weights, inplace=inplace) as training:
             options = LaplaceOptions(_starting(settings.likelihood, training), training.weights, curvature, structure)
-            climber = Climber(
+            climber = EvidenceClimber(
                 options, data, training, network_prior(start, training.weights), groups, pace, prior=prior, noise=noise,
                 held_out=None if validation is None else training.held_out(validation),
             )  # fmt: skip
@@ -196,7 +196,7 @@ def fit_evidence(
 
 @final
 @dataclass(frozen=True)
-class _Pace:
+class _ClimbSchedule:
     """When there is a climb, how far it goes, and whether it is the last weights that count."""
 
     epochs: int
@@ -206,7 +206,7 @@ class _Pace:
     step_size: float
     keeps_last: bool
 
-    def checked(self) -> _Pace:
+    def checked(self) -> _ClimbSchedule:
         """The pace itself, if there is at least one climb.
 
         Raises:
@@ -228,7 +228,7 @@ class _Pace:
 
 
 @final
-class Climber:
+class EvidenceClimber:
     """Climbs the evidence at the weights of the moment, and keeps the best ones' hyperparameters.
 
     Args:
@@ -252,9 +252,18 @@ class Climber:
     """
 
     def __init__(
-        self, options: LaplaceOptions, data: Any, training: Training, start: Prior, groups: str, pace: _Pace, *,
-        prior: bool = True, noise: bool, held_out: Minibatches | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        options: LaplaceOptions,
+        data: Any,
+        training: Training,
+        start: Prior,
+        groups: str,
+        pace: _ClimbSchedule,
+        *,
+        prior: bool = True,
+        noise: bool,
+        held_out: Minibatches | None = None,
+    ) -> None:
         if not isinstance(start.precision, Tensor):
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
         self._options, self._data, self._training, self._pace = options, data, training, pace
@@ -266,7 +275,7 @@ class Climber:
         # A few rows tell whether the options go together, before any training.
         with alone():
             few = options.fit(training.module, training.rows.few, start, gradient=False)
-        trial = Evidence([few], groups, noise=noise)
+        trial = EvidenceOfModes([few], groups, noise=noise)
         (self._groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
         self._point = trial.start()
         self._climbed = torch.ones_like(self._point)
@@ -297,7 +306,7 @@ class Climber:
         # Passes that differ, as random augmentation makes them, are refused when the first gradient is read.
         first = self._best[0] == -math.inf
         fit = self._fit(self._training.module, self._point, gradient=first)
-        evidence = Evidence([fit], self._groups.kind, noise=self._noise)
+        evidence = EvidenceOfModes([fit], self._groups.kind, noise=self._noise)
         value = float(_first(evidence.value(self._point).detach()))
         if not math.isfinite(value):
             raise ConvergenceError(
@@ -317,7 +326,7 @@ class Climber:
             self._spared = epoch
         return verdict
 
-    def _climb(self, evidence: Evidence) -> None:
+    def _climb(self, evidence: EvidenceOfModes) -> None:
         for _ in range(self._pace.steps):
             self._point.grad = evidence.value_and_gradient(self._point)[1] * self._climbed
             self._adam.step()
@@ -357,7 +366,7 @@ class Climber:
         self.objective.move(self._likelihood(self._point), self._prior(self._point))
         if 0 < state["spared"] < self._pace.epochs:
             fit = self._fit(self._training.module, self._point, gradient=False)
-            self._climb(Evidence([fit], self._groups.kind, noise=self._noise))
+            self._climb(EvidenceOfModes([fit], self._groups.kind, noise=self._noise))
         else:
             self._spared = state["spared"]
 

@@ -29,16 +29,16 @@ class TrainingRows:
     batches: tuple[tuple[Any, Tensor], ...] = ()
 
 
-class _Part(NamedTuple):
+class _HashedRows(NamedTuple):
     """Rows of a batch, with the hash of each on the CPU."""
 
     hashes: Tensor
     inputs: Any
     targets: Tensor
 
-    def take(self, chosen: Tensor) -> _Part:
+    def take(self, chosen: Tensor) -> _HashedRows:
         rows = chosen.nonzero()[:, 0]
-        return _Part(
+        return _HashedRows(
             self.hashes[rows],
             map_tensors(lambda tensor: tensor[rows.to(tensor.device)], self.inputs),
             self.targets[rows.to(self.targets.device)],
@@ -54,7 +54,7 @@ class RowSample:
     """Keeps the labelled rows with the smallest hashes that are added: `ROWS` of them or as many as `BYTES` hold."""
 
     def __init__(self) -> None:
-        self._parts: list[_Part] = []
+        self._parts: list[_HashedRows] = []
         self._limit = ROWS
 
     def add(self, hashes: Tensor, inputs: Any, targets: Tensor, told: Tensor | None) -> None:
@@ -68,7 +68,7 @@ class RowSample:
         """
         size = sum(tensor.nbytes for tensor in tensors(inputs)) // len(targets)
         self._limit = min(self._limit, max(1, BYTES // max(1, size)))
-        self._parts.append(_Part(hashes.cpu(), inputs, targets))
+        self._parts.append(_HashedRows(hashes.cpu(), inputs, targets))
         every = torch.cat([part.hashes for part in self._parts])
         wanted = torch.ones(len(every), dtype=torch.bool)
         if told is not None:
@@ -93,7 +93,7 @@ class RowSample:
 
     def _joined(self) -> Iterator[tuple[Any, Tensor]]:
         """The rows, those of one shape in one batch."""
-        alike: dict[tuple[torch.Size, ...], list[_Part]] = {}
+        alike: dict[tuple[torch.Size, ...], list[_HashedRows]] = {}
         for part in self._parts:
             shapes = tuple(tensor.shape[1:] for tensor in (*tensors(part.inputs), part.targets))
             alike.setdefault(shapes, []).append(part)

@@ -17,7 +17,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.laplace.distance import LEARN
-from bayescope.laplace.evidence import Evidence, Optimum, maximise
+from bayescope.laplace.evidence import EvidenceOfModes, Optimum, maximise
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.laplace.hyperparameters import SHOWN, listed
@@ -144,7 +144,7 @@ def _by_evidence(
     fits: Sequence[LaplaceFit], kind: str, noise: bool
 ) -> tuple[list[LaplaceFit], Mapping[str, str], Mapping[str, list[float]]]:
     """The fits at the largest evidence, notes of the search, and the evidences on the way."""
-    evidence = Evidence(fits, kind, noise=noise)
+    evidence = EvidenceOfModes(fits, kind, noise=noise)
     with present().agreed():
         optimum = maximise(evidence)
     optimum = optimum.shared(present())

@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce, singledispatch
 from operator import add
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
@@ -17,16 +17,23 @@ from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.laplace.evidence import has_noise, require_diagonal
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
-from bayescope.laplace.shifts import Shifts, shifts_of
 from bayescope.latent import GaussianLatent, MixtureLatent
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.positions import Question, by_cotangent, by_pair
 from bayescope.posterior import MixturePosterior, Posterior
 from bayescope.posterior.posterior import in_rows
-from bayescope.precision import BlockPrecision, DiagonalPrecision, Precision
+from bayescope.precision import (
+    BlockPrecision,
+    DensePrecision,
+    DiagonalPrecision,
+    EigenvalueCorrectedPrecision,
+    KroneckerPrecision,
+    KroneckerProduct,
+    Precision,
+)
 from bayescope.processes import Processes, present, warn_once
-from bayescope.tape import JoinedTape
+from bayescope.tape import JoinedTape, Tape
 
 # The grid: so many values a decade, for so many decades to either side of the present value.
 PER_DECADE = 4
@@ -92,7 +99,7 @@ def by_validation(
     processes = present()
     rows = int(processes.sum_numbers(len(targets))[0])
     weights = log_weights.to(targets.device)
-    score = _Score(tables, targets, weights, first, resolved, tuple(scales), rows, processes)
+    score = _GridLoss(tables, targets, weights, first, resolved, tuple(scales), rows, processes)
     best, nll = _search(score, len(groups[0]), len(scales))
     names = [f"prior precision of {name}" if len(groups[0]) > 1 else "prior precision" for name in groups[0].names]
     _warn_of_ends(score, best, nll, [*names, *scales], len(groups[0]))
@@ -104,7 +111,7 @@ def by_validation(
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Piece:
+class _GroupBlock:
     """A block of H, which belongs to one group."""
 
     shifts: Shifts
@@ -125,7 +132,7 @@ class _Ladder:
     """
 
     fit: LaplaceFit
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[_GroupBlock, ...]
     rungs: Tensor
     variances: bool
 
@@ -166,7 +173,7 @@ class _Ladder:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Table:
+class _CovarianceTable:
     """f, shape (N, C), and the rungs' share of its covariance, shape (G, M, N, C[, C]), NaN where there is none."""
 
     f: Tensor
@@ -176,14 +183,14 @@ class _Table:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Score:
+class _GridLoss:
     """The mean NLL of the held-out data on the grid.
 
     A point has, for each group, the rung u of δ T/c among the present precision's multiples, and for each of the scales
     (noise, temperature) the steps away from its present value.
     """
 
-    tables: Sequence[_Table]
+    tables: Sequence[_CovarianceTable]
     targets: Tensor
     log_weights: Tensor
     fit: LaplaceFit
@@ -207,7 +214,7 @@ class _Score:
         value = -self.processes.sum_numbers(own)[0] / self.rows
         return value if math.isfinite(value) else math.inf
 
-    def _latent(self, table: _Table, rungs: Sequence[float], scale: float) -> GaussianLatent:
+    def _latent(self, table: _CovarianceTable, rungs: Sequence[float], scale: float) -> GaussianLatent:
         cov = scale * reduce(add, (_between(of_group, u) for of_group, u in zip(table.shares, rungs, strict=True)))
         return GaussianLatent(table.f, cov if cov.ndim == 3 else torch.diag_embed(cov), self.integral)
 
@@ -218,7 +225,7 @@ class _Score:
         return likelihood.with_noise_variance(self.fit.noise_variance * math.exp(STEP * steps[0]))
 
 
-def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[_Table], Tensor]:
+def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[_CovarianceTable], Tensor]:
     """The tables of all modes, and the targets, in one pass over the data; of several processes each its own rows'."""
     function, likelihood, processes = ladders[0].fit.function, ladders[0].fit.likelihood, present()
     batches = Batches(data, function.module, batch_size=batch_size)
@@ -243,7 +250,7 @@ def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[
     batches.check_shards()
     valid = processes.gather([ladder.valid().cpu() for ladder in ladders])[0]  # where rounding decides, alike on all
     tables = [
-        _Table(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), some)
+        _CovarianceTable(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), some)
         for some, parts in zip(valid, read, strict=True)
     ]
     return tables, torch.cat(targets).to(tables[0].f.device)
@@ -257,7 +264,7 @@ def _leading(shape: torch.Size, positions: int) -> int:
     raise InputError(f"data: expected targets for each of {positions} positions of a row, got shape {tuple(shape)}.")
 
 
-def _pieces(curved: Precision, groups: PriorGroups, fit: LaplaceFit) -> tuple[_Piece, ...]:
+def _pieces(curved: Precision, groups: PriorGroups, fit: LaplaceFit) -> tuple[_GroupBlock, ...]:
     """The blocks of the curvature, each with its group."""
     if isinstance(curved, BlockPrecision):
         found = list(zip(curved.blocks, curved.indices, strict=True))
@@ -265,7 +272,7 @@ def _pieces(curved: Precision, groups: PriorGroups, fit: LaplaceFit) -> tuple[_P
         values = curved.diagonal()
         found = [(DiagonalPrecision(values[i], semidefinite=True), i) for i in fit.curvature.network.indices]
     elif len(groups) == 1:
-        return (_Piece(shifts_of(curved), None, 0),)
+        return (_GroupBlock(shifts_of(curved), None, 0),)
     else:
         found = []
     owners = [groups.owner_of(index) for _, index in found]
@@ -275,7 +282,7 @@ def _pieces(curved: Precision, groups: PriorGroups, fit: LaplaceFit) -> tuple[_P
             f"{groups.kind!r}, which shares blocks of it. 'layer' goes with 'block', 'diagonal', 'kfac' and 'ekfac'."
         )
     return tuple(
-        _Piece(shifts_of(block), index, owner)
+        _GroupBlock(shifts_of(block), index, owner)
         for (block, index), owner in zip(found, owners, strict=True)
         if owner is not None
     )
@@ -365,7 +372,7 @@ def _moved(fit: LaplaceFit, groups: PriorGroups, steps: Sequence[float], scales:
     return moved.at_noise(fit.noise_variance * math.exp(STEP * found["noise_variance"]))
 
 
-def _warn_of_ends(score: _Score, best: tuple[int, ...], nll: float, names: Sequence[str], groups: int) -> None:
+def _warn_of_ends(score: _GridLoss, best: tuple[int, ...], nll: float, names: Sequence[str], groups: int) -> None:
     """Warns of values at the end of their range, but for small prior precisions whose last decade gains nothing."""
     ends = []
     for place, (value, name) in enumerate(zip(best, names, strict=True)):
@@ -388,3 +395,110 @@ def _integral(given: str | None, outputs: int) -> str | None:
 
 def _with(point: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
     return (*point[:place], value, *point[place + 1 :])
+
+
+# J (H + δ I)⁻¹ Jᵀ for many δ at the price of reading and rotating J once.
+
+
+class Shifts(Protocol):
+    """A semidefinite H with anything added to its diagonal, the same for all of its weights."""
+
+    def smallest(self) -> float:
+        """The smallest eigenvalue of H: a δ has to be above its negative."""
+
+    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        """J (H + δ I)⁻¹ Jᵀ per row, shape (M, N, K, K), float64, for δ of shape (M,)."""
+
+    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        """The diagonals of `covariances`, shape (M, N, K)."""
+
+
+@singledispatch
+def shifts_of(curvature: Precision) -> Shifts:
+    """H in the form that answers for many δ; any structure can, by a precision for each of them."""
+    return _SeparateShifts(curvature)
+
+
+@shifts_of.register
+def _(curvature: DensePrecision) -> Shifts:
+    return _DenseShifts(*torch.linalg.eigh(curvature.to_dense()))
+
+
+@shifts_of.register
+def _(curvature: DiagonalPrecision) -> Shifts:
+    return _RotatedShifts(None, curvature.diagonal())
+
+
+@shifts_of.register(KroneckerPrecision)
+@shifts_of.register(EigenvalueCorrectedPrecision)
+def _(curvature: KroneckerPrecision | EigenvalueCorrectedPrecision) -> Shifts:
+    return _RotatedShifts(curvature.basis, curvature.eigenvalues.flatten())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _RotatedShifts:
+    """H = Q diag(s) Qᵀ for an orthonormal Q of Kronecker form, or ``None`` for the identity."""
+
+    basis: KroneckerProduct | None
+    values: Tensor
+
+    def smallest(self) -> float:
+        return float(self.values.min())
+
+    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        rotated = tape if self.basis is None else self.basis.rotate(tape)
+        return torch.stack([rotated.gram((self.values + shift).reciprocal()).to(torch.float64) for shift in shifts])
+
+    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        rotated = tape if self.basis is None else self.basis.rotate(tape)
+        return torch.stack([rotated.norms((self.values + shift).reciprocal()).to(torch.float64) for shift in shifts])
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _DenseShifts:
+    """H = V diag(s) Vᵀ."""
+
+    values: Tensor
+    vectors: Tensor
+
+    def smallest(self) -> float:
+        return float(self.values[0])
+
+    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        blocks = []
+        for rows in tape.blocks():
+            u = tape.jacobian(rows).to(torch.float64) @ self.vectors
+            blocks.append(torch.stack([(u / (self.values + shift)) @ u.mT for shift in shifts]))
+        return torch.cat(blocks, 1)
+
+    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        inverses = (self.values + shifts[:, None]).reciprocal()
+        squares = [(tape.jacobian(rows).to(torch.float64) @ self.vectors).square() for rows in tape.blocks()]
+        return torch.cat([torch.einsum("nkp,mp->mnk", each, inverses) for each in squares], 1)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _SeparateShifts:
+    """A precision for each δ."""
+
+    curvature: Precision
+
+    def smallest(self) -> float:
+        return 0.0
+
+    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        return torch.stack([precision.covariance_of(tape) for precision in self._at(shifts)])
+
+    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
+        return torch.stack([precision.variance_of(tape) for precision in self._at(shifts)])
+
+    def _at(self, shifts: Tensor) -> list[Precision]:
+        known = self._known
+        return [known.setdefault(float(shift), self.curvature.add_diagonal(shift)) for shift in shifts]
+
+    @cached_property
+    def _known(self) -> dict[float, Precision]:
+        return {}

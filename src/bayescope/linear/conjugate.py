@@ -128,7 +128,7 @@ def tune_scales(
             `BOUNDS` times the largest λ, or the noise at one of `NOISE_BOUNDS` times the mean squared deviation of y.
         BayescopeWarning: if y is constant and the noise is to be learnt: the noise is then next to nothing.
     """
-    spectrum = _Spectrum.of(density, intercept_prior_precision, scale)
+    spectrum = _RegressionSpectrum.of(density, intercept_prior_precision, scale)
     if noise_variance is None and spectrum.constant:
         value = spectrum.mean / math.sqrt(spectrum.rows)
         noise_variance = (CONSTANT_NOISE * (abs(value) or 1.0)) ** 2
@@ -143,7 +143,7 @@ def tune_scales(
             f"sample_weight: expected weights that count at least {FEWEST_ROWS} rows in all, from which noise can be "
             f"learnt, got a sum of {spectrum.rows:.3g}. Divide the weights by their mean, or give noise_variance=."
         )
-    search = _Search.over(spectrum, prior_precision, noise_variance)
+    search = _ScaleSearch.over(spectrum, prior_precision, noise_variance)
     (q,) = density.table.agreed(search.maximum())
     alpha, beta = (search.offset + search.matrix @ q).exp().tolist()
     useless, unbounded = search.ends(q)
@@ -158,7 +158,7 @@ def tune_scales(
 
 @final
 @dataclass(frozen=True)
-class _Spectrum:
+class _RegressionSpectrum:
     """What the evidence needs of the table, in the eigenbasis of the centred XᵀX.
 
     Attributes:
@@ -182,7 +182,7 @@ class _Spectrum:
     flat: bool
 
     @classmethod
-    def of(cls, density: LinearDensity, intercept: float | None, scale: Tensor | None) -> _Spectrum:
+    def of(cls, density: LinearDensity, intercept: float | None, scale: Tensor | None) -> _RegressionSpectrum:
         """Reads the table twice, the second time for what is centred: XᵀX − N x̄x̄ᵀ cancels far from 0."""
         columns, bias = density.model.features, density.model.bias
         rows = density.table.total
@@ -255,7 +255,7 @@ class _Spectrum:
 
 @final
 @dataclass(frozen=True)
-class _Search:
+class _ScaleSearch:
     """The free scales q, shape (K,): log(α/β) and log β, or the one of α and β that is not known.
 
     Attributes:
@@ -267,7 +267,7 @@ class _Search:
         ratio_free: whether the first of q is log(α/β).
     """
 
-    spectrum: _Spectrum
+    spectrum: _RegressionSpectrum
     offset: Tensor
     matrix: Tensor
     low: np.ndarray
@@ -275,7 +275,9 @@ class _Search:
     ratio_free: bool
 
     @classmethod
-    def over(cls, spectrum: _Spectrum, prior_precision: float | None, noise_variance: float | None) -> _Search:
+    def over(
+        cls, spectrum: _RegressionSpectrum, prior_precision: float | None, noise_variance: float | None
+    ) -> _ScaleSearch:
         """The scales that are not known."""
         largest = float(spectrum.values.max())
         deviation = max(spectrum.squares / spectrum.rows, np.finfo(float).tiny)

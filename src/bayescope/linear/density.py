@@ -24,7 +24,7 @@ SPREAD_ROWS = 64
 
 @final
 @dataclass(frozen=True)
-class Reading:
+class LikelihoodExpansion:
     """What one pass over the rows tells of the likelihood at one θ; the prior is left aside.
 
     Attributes:
@@ -153,7 +153,7 @@ class LinearDensity:
         """∂² log p(y, θ)/∂θ², shape (P, P), for θ of shape (P,)."""
         return -(self.curvature(theta) + self.prior_precision.to_dense())
 
-    def read(self, theta: Tensor) -> Reading:
+    def read(self, theta: Tensor) -> LikelihoodExpansion:
         """One pass over the rows: the log likelihood, its gradient and its curvature at θ (P,)."""
 
         def block(rows: Batch) -> tuple[Tensor, ...]:
@@ -162,7 +162,7 @@ class LinearDensity:
             log_prob, slope = rows.weighed(self.likelihood.log_prob(f, y)), rows.weighed(self.likelihood.gradient(f, y))
             return log_prob.sum(), self.pull_back(x, slope), self._curvature(rows, f)
 
-        return Reading(*self.sum(block, size=self.dim**2))
+        return LikelihoodExpansion(*self.sum(block, size=self.dim**2))
 
     def curvature(self, theta: Tensor) -> Tensor:
         """Σ_n w_n J_nᵀ Λ_n J_n at θ, shape (P, P): the negative Hessian of the log likelihood."""
@@ -183,7 +183,7 @@ class LinearDensity:
 
     def latent_variance(self, precision: Precision) -> Tensor:
         """J_n A⁻¹ J_nᵀ of every row in memory, shape (N, C, C), for θ of precision A."""
-        spread = Spread.of(self.model, precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64)))
+        spread = OutputCovariance.of(self.model, precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64)))
         blocks = Rows(self.table.count, self.model.features, self.model.outputs).blocks(self.dim)
         return torch.cat([spread(self.features[rows]) for rows in blocks])
 
@@ -243,7 +243,7 @@ class LinearDensity:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Spread:
+class OutputCovariance:
     """The covariance of the outputs for uncertain weights, row by row.
 
     Attributes:
@@ -257,7 +257,7 @@ class Spread:
     bias: Tensor | None
 
     @classmethod
-    def of(cls, model: LinearModel, root: Tensor) -> Spread:
+    def of(cls, model: LinearModel, root: Tensor) -> OutputCovariance:
         """For a root R of the covariance A⁻¹ of θ, shape (P, P)."""
         weights, bias = model.unflat(root.mT)  # (P, C, D) and (P, C): entry p is from column p of R
         return cls(model, weights.permute(2, 1, 0).reshape(model.features, -1), None if bias is None else bias.mT)

@@ -11,9 +11,9 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning
-from bayescope.linear.density import LinearDensity, Reading
-from bayescope.linear.expansion import Climb, Expansion
-from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, Mode, Retune, find_mode, sample
+from bayescope.linear.density import LikelihoodExpansion, LinearDensity
+from bayescope.linear.expansion import Expansion, PrecisionSearch
+from bayescope.linear.mode import LARGE_ROWS, SAMPLE_TOLERANCE, LinearMode, Retune, find_mode, sample
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision, Precision
 from bayescope.priors import Prior
@@ -41,7 +41,7 @@ class TunedMode:
         useless: whether γ is next to nothing: the evidence rises or is flat as α → ∞, for features that tell nothing.
     """
 
-    mode: Mode
+    mode: LinearMode
     prior_precision: float
     effective_parameters: float
     useless: bool = False
@@ -108,9 +108,9 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
     some = sample(density) if large else density
     few = some.every(max(1, some.table.count // BOUND_ROWS))
     bounds, start = _bounds(few, intercept_prior_precision)
-    climb = Climb(density, intercept_prior_precision, bounds, start)
+    climb = PrecisionSearch(density, intercept_prior_precision, bounds, start)
 
-    def retune(theta: Tensor, reading: Reading) -> Prior:
+    def retune(theta: Tensor, reading: LikelihoodExpansion) -> Prior:
         return weight_prior(density.model, climb.step(theta, reading), intercept_prior_precision)
 
     some = some.with_prior(weight_prior(density.model, math.exp(start), intercept_prior_precision))
@@ -139,7 +139,7 @@ def first_precision(density: LinearDensity, intercept_prior_precision: float) ->
     return math.exp(_bounds(few, intercept_prior_precision)[1])
 
 
-def _at_mode(mode: Mode) -> float:
+def _at_mode(mode: LinearMode) -> float:
     """γ of Laplace's posterior at a mode."""
     gamma = effective_parameters(mode.density.model, mode.density.prior, mode.precision)
     return _agreed(mode.density, gamma)[0]
@@ -152,7 +152,7 @@ def _agreed(density: LinearDensity, *numbers: float) -> list[float]:
     return values
 
 
-def _rest(mode: Mode, climb: Climb, retune: Retune) -> Mode:
+def _rest(mode: LinearMode, climb: PrecisionSearch, retune: Retune) -> LinearMode:
     """Climbs on until α rests: where the effect of α is small, θ can come to rest before it."""
     for _ in range(MAX_CLIMBS):
         if climb.settled:
@@ -164,7 +164,7 @@ def _rest(mode: Mode, climb: Climb, retune: Retune) -> Mode:
     )
 
 
-def _stationary(slope: _TotalSlope, start: float, bounds: tuple[float, float]) -> tuple[float, Mode]:
+def _stationary(slope: _TotalSlope, start: float, bounds: tuple[float, float]) -> tuple[float, LinearMode]:
     """The root of d log Z/dt uphill of the start, or the bound there, with the mode."""
     low, high = bounds
     rise = slope(start)
@@ -184,7 +184,7 @@ def _stationary(slope: _TotalSlope, start: float, bounds: tuple[float, float]) -
 class _TotalSlope:
     """d log Z/dt at t = log α, with the mode's shift; modes that were found are where the next climb starts."""
 
-    def __init__(self, mode: Mode, intercept: float) -> None:
+    def __init__(self, mode: LinearMode, intercept: float) -> None:
         self._mode, self._intercept = mode, intercept
         self._known: dict[float, float] = {}
 
@@ -193,7 +193,7 @@ class _TotalSlope:
         """γ at the last mode."""
         return _at_mode(self._mode)
 
-    def mode(self, t: float) -> Mode:
+    def mode(self, t: float) -> LinearMode:
         """The mode under α = eᵗ."""
         prior = weight_prior(self._mode.density.model, math.exp(t), self._intercept)
         self._mode = find_mode(self._mode.density.with_prior(prior), self._mode.theta)
@@ -232,7 +232,7 @@ def _bounds(density: LinearDensity, intercept: float) -> tuple[tuple[float, floa
     return (low, high), start
 
 
-def _shift_slope(mode: Mode) -> float:
+def _shift_slope(mode: LinearMode) -> float:
     """−½ d log∣H(θ̂) + P₀∣ / d log α through θ̂ alone, by a central difference along dθ̂/d log α = −A⁻¹ P_w θ̂."""
     density = mode.density
     weights = density.model.outputs * density.model.features

@@ -11,7 +11,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from bayescope.linear.density import LinearDensity, Reading
+from bayescope.linear.density import LikelihoodExpansion, LinearDensity
 from bayescope.models import LinearModel
 
 GRID = 161
@@ -42,7 +42,9 @@ class Expansion:
     slope: float
 
     @classmethod
-    def at(cls, theta: Tensor, reading: Reading, model: LinearModel, intercept: float, slope: float = 0.0) -> Expansion:
+    def at(
+        cls, theta: Tensor, reading: LikelihoodExpansion, model: LinearModel, intercept: float, slope: float = 0.0
+    ) -> Expansion:
         """The expansion at θ, for the intercept's fixed prior precision."""
         weights = model.outputs * model.features
         curvature, linear = reading.curvature, reading.curvature @ theta + reading.gradient
@@ -85,7 +87,7 @@ class Expansion:
 
 
 @final
-class Climb:
+class PrecisionSearch:
     """A search for the best t, one step after each reading, while θ moves as well: it holds the state of one search.
 
     A step goes to the expansion's nearest maximum uphill, so that where the search rests the evidence is stationary.
@@ -102,7 +104,7 @@ class Climb:
         self._density, self._intercept, self._bounds = density, intercept, bounds
         self._last, self._limit = 0.0, LONGEST
 
-    def step(self, theta: Tensor, reading: Reading) -> float:
+    def step(self, theta: Tensor, reading: LikelihoodExpansion) -> float:
         """Moves t after a reading at θ, and returns α."""
         expansion = Expansion.at(theta, reading, self._density.model, self._intercept, self.slope)
         low, high = self._bounds

@@ -13,7 +13,7 @@ from bayescope import checks
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.mode import Mode, find_mode
+from bayescope.linear.mode import LinearMode, find_mode
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.priors import Prior
@@ -67,7 +67,7 @@ def _row_weights(weights: Any, rows: int) -> Tensor | None:
     return each
 
 
-def laplace_at(mode: Mode, *, method: str = "laplace", infer: Infer | None = None) -> GaussianPosterior:
+def laplace_at(mode: LinearMode, *, method: str = "laplace", infer: Infer | None = None) -> GaussianPosterior:
     """Laplace's approximation at a mode that is known; ``infer`` is what `condition` calls, by default `laplace`."""
     density, dim = mode.density, mode.density.dim
     evidence = mode.log_joint + 0.5 * (dim * math.log(2.0 * math.pi) - mode.precision.logdet())
@@ -81,7 +81,7 @@ def laplace_at(mode: Mode, *, method: str = "laplace", infer: Infer | None = Non
     )
 
 
-def map_at(mode: Mode) -> PointPosterior:
+def map_at(mode: LinearMode) -> PointPosterior:
     """The point posterior at a mode that is known."""
     density = mode.density
     return PointPosterior(mode.theta, Record("map", trace=mode.trace), density.model, density.likelihood)

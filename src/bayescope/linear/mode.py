@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError
-from bayescope.linear.density import LinearDensity, Reading
+from bayescope.linear.density import LikelihoodExpansion, LinearDensity
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 
@@ -33,12 +33,12 @@ MAX_STEPS = 200
 ARMIJO = 1e-4
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 
-Retune = Callable[[Tensor, Reading], Prior]
+Retune = Callable[[Tensor, LikelihoodExpansion], Prior]
 
 
 @final
 @dataclass(frozen=True)
-class Mode:
+class LinearMode:
     """The mode of a log joint density and its curvature there.
 
     Attributes:
@@ -54,7 +54,7 @@ class Mode:
     theta: Tensor
     log_joint: Tensor
     precision: DensePrecision
-    reading: Reading
+    reading: LikelihoodExpansion
     density: LinearDensity
     decrement: float
     trace: dict[str, list[float]]
@@ -66,7 +66,7 @@ def find_mode(
     *,
     retune: Retune | None = None,
     tolerance: float | None = None,
-) -> Mode:
+) -> LinearMode:
     """Climbs to argmax_θ log p(y, θ) by Newton's method, with the exact Hessian and Armijo backtracking.
 
     The log joint of a log-concave likelihood under a Gaussian prior has one mode and a positive definite precision
@@ -90,7 +90,7 @@ def find_mode(
     if tolerance is None:
         tolerance = LARGE_TOLERANCE if density.table.count >= LARGE_ROWS else TOLERANCE
     theta = torch.zeros(density.dim, dtype=torch.float64) if start is None else start
-    point = _Point.read(density, theta, retune)
+    point = _NewtonPoint.read(density, theta, retune)
     trace: dict[str, list[float]] = {"log_joint": [], "decrement": []}
     for _ in range(MAX_STEPS):
         trace["log_joint"].append(float(point.log_joint))
@@ -112,19 +112,19 @@ def sample(density: LinearDensity) -> LinearDensity:
 
 @final
 @dataclass(frozen=True)
-class _Point:
+class _NewtonPoint:
     """A θ with everything that one pass over the rows tells of it."""
 
     density: LinearDensity
     theta: Tensor
-    reading: Reading
+    reading: LikelihoodExpansion
     log_joint: Tensor
     precision: DensePrecision
     step: Tensor
     decrement: float
 
     @classmethod
-    def read(cls, density: LinearDensity, theta: Tensor, retune: Retune | None = None) -> _Point:
+    def read(cls, density: LinearDensity, theta: Tensor, retune: Retune | None = None) -> _NewtonPoint:
         """Reads the rows at θ, lets the prior be tuned, and solves for Newton's step."""
         reading = density.read(theta)
         if retune is not None:
@@ -132,7 +132,7 @@ class _Point:
         return cls.of(density, theta, reading)
 
     @classmethod
-    def of(cls, density: LinearDensity, theta: Tensor, reading: Reading) -> _Point:
+    def of(cls, density: LinearDensity, theta: Tensor, reading: LikelihoodExpansion) -> _NewtonPoint:
         """The same from a reading that is at hand."""
         pull = density.prior_precision.multiply(theta - density.prior_mean)
         gradient = reading.gradient - pull
@@ -145,9 +145,9 @@ class _Point:
         step, log_joint, decrement = density.table.agreed(step, log_joint, decrement)
         return cls(density, theta, reading, log_joint, precision, step, float(decrement))
 
-    def finish(self, trace: dict[str, list[float]]) -> Mode:
+    def finish(self, trace: dict[str, list[float]]) -> LinearMode:
         """Takes the last step, which needs no pass: what it changes is below the tolerance."""
-        return Mode(
+        return LinearMode(
             self.theta + self.step,
             self.log_joint + 0.5 * self.decrement**2,
             self.precision,
@@ -158,11 +158,11 @@ class _Point:
         )
 
 
-def _advance(point: _Point, retune: Retune | None) -> _Point:
+def _advance(point: _NewtonPoint, retune: Retune | None) -> _NewtonPoint:
     """Newton's step, halved until the log joint rises by a share of what its slope promises."""
     density, length = point.density, 1.0
     while True:
-        trial = _Point.read(density, point.theta + length * point.step, None)
+        trial = _NewtonPoint.read(density, point.theta + length * point.step, None)
         slack = ROUNDING * (1.0 + abs(float(point.log_joint)))
         if trial.log_joint >= point.log_joint + ARMIJO * length * point.decrement**2 - slack:
             break
@@ -174,10 +174,10 @@ def _advance(point: _Point, retune: Retune | None) -> _Point:
             )
     if retune is None:
         return trial
-    return _Point.of(density.with_prior(retune(trial.theta, trial.reading)), trial.theta, trial.reading)
+    return _NewtonPoint.of(density.with_prior(retune(trial.theta, trial.reading)), trial.theta, trial.reading)
 
 
-def _stalled(decrements: list[float], point: _Point) -> bool:
+def _stalled(decrements: list[float], point: _NewtonPoint) -> bool:
     """Whether rounding keeps the decrement from falling: it no longer halves, and its square changes no digit."""
     if len(decrements) < 2 or decrements[-1] < 0.5 * decrements[-2]:
         return False

@@ -17,7 +17,7 @@ from bayescope.density.random_walk import metropolis_draws
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.laplace import compile_density
-from bayescope.linear.mode import Mode, find_mode
+from bayescope.linear.mode import LinearMode, find_mode
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
@@ -140,7 +140,7 @@ def metropolis(
 class _Whitened:
     """The log joint in u, with θ = θ̂ + R u and R Rᵀ Laplace's covariance: near N(0, I), with a constant Jacobian."""
 
-    mode: Mode
+    mode: LinearMode
 
     @property
     def dim(self) -> int:

@@ -34,7 +34,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
 from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import LinearDensity, Spread
+from bayescope.linear.density import LinearDensity, OutputCovariance
 from bayescope.linear.expectations import expected_log_likelihood
 from bayescope.linear.laplace import compile_density
 from bayescope.linear.table import Batch
@@ -68,7 +68,7 @@ DEPENDENT = 1e-12
 
 @final
 @dataclass(frozen=True)
-class Family:
+class CovarianceFamily:
     """Which covariances q may have.
 
     Attributes:
@@ -84,8 +84,8 @@ class Family:
 
 _NAME = "the variational precision"
 FAMILIES = {
-    "full": Family("variational", lambda matrix: matrix, lambda matrix: DensePrecision(matrix, name=_NAME)),
-    "mean_field": Family(
+    "full": CovarianceFamily("variational", lambda matrix: matrix, lambda matrix: DensePrecision(matrix, name=_NAME)),
+    "mean_field": CovarianceFamily(
         "mean_field",
         lambda matrix: torch.diag(matrix.diagonal()),
         lambda matrix: DiagonalPrecision(matrix.diagonal(), name=_NAME),
@@ -95,7 +95,7 @@ FAMILIES = {
 
 @final
 @dataclass(frozen=True)
-class Fit:
+class BoundFit:
     """q = N(mean, precision⁻¹), with the bound and its derivatives there.
 
     Attributes:
@@ -120,7 +120,7 @@ class Fit:
     target: Tensor
     newton: Tensor
     trace: tuple[float, ...] = ()
-    history: tuple[Fit, ...] = ()
+    history: tuple[BoundFit, ...] = ()
 
     @property
     def elbo(self) -> float:
@@ -133,21 +133,21 @@ class Fit:
         return 0.5 * self.covariance @ (self.target - self.precision.to_dense()) @ self.covariance
 
     @cached_property
-    def natural(self) -> Step:
+    def natural(self) -> Direction:
         """To T in A, Newton's in m; with a full covariance its slope is the natural gradient's squared length."""
         try:
             mean = DensePrecision(self.newton).solve(self.gradient)
         except NotPositiveDefiniteError:  # far from the solution, a sum over few nodes need not be concave
             mean = self.precision.solve(self.gradient)
         (mean,) = self.density.table.agreed(mean)
-        return Step(mean, self.target - self.precision.to_dense())
+        return Direction(mean, self.target - self.precision.to_dense())
 
-    def slope(self, step: Step) -> float:
+    def slope(self, step: Direction) -> float:
         """dL for a change dm and a symmetric change dA: ∂L/∂m·dm + tr[∂L/∂A dA]."""
         (slope,) = self.density.table.agreed(self.gradient @ step.mean + (self._uphill * step.precision).sum())
         return float(slope)
 
-    def under(self, density: LinearDensity, family: Family) -> Fit:
+    def under(self, density: LinearDensity, family: CovarianceFamily) -> BoundFit:
         """The same q for the same rows under another prior, which needs no pass over the rows."""
         prior, newton = density.prior_precision, self.newton - self.density.prior_precision.to_dense()
         pull = self.density.prior_precision.multiply(self.mean - self.density.prior_mean)
@@ -160,7 +160,7 @@ class Fit:
 
 @final
 @dataclass(frozen=True)
-class Step:
+class Direction:
     """A direction: a change of m and of A."""
 
     mean: Tensor
@@ -251,19 +251,19 @@ def variational_of(
 
 def _maximise(
     density: LinearDensity,
-    start: Fit | None,
+    start: BoundFit | None,
     least: float,
     *,
-    family: Family,
+    family: CovarianceFamily,
     nodes: int,
     tolerance: float,
     max_iterations: int,
     report: Report,
-) -> Fit:
+) -> BoundFit:
     """Climbs from another prior's solution, or from the prior's mean, until the natural gradient is short enough."""
     evaluate = partial(_evaluate, density, family, nodes)
     wanted = max(tolerance, least)
-    history: list[Fit] = []
+    history: list[BoundFit] = []
     if start is None:
         narrow = density.curvature(density.prior_mean) + density.prior_precision.to_dense()
         fit = evaluate(density.prior_mean, family.structure(family.project(narrow)))
@@ -289,10 +289,12 @@ def _maximise(
     return replace(fit, trace=tuple(trace))
 
 
-def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, precision: Precision) -> Fit:
+def _evaluate(
+    density: LinearDensity, family: CovarianceFamily, nodes: int, mean: Tensor, precision: Precision
+) -> BoundFit:
     """The bound at q = N(mean, precision⁻¹), its terms and its derivatives."""
     prior, root = density.prior_precision, precision.sqrt_solve(torch.eye(density.dim, dtype=torch.float64))
-    spread, covariance = Spread.of(density.model, root), root @ root.mT
+    spread, covariance = OutputCovariance.of(density.model, root), root @ root.mT
 
     def block(rows: Batch) -> tuple[Tensor, ...]:
         f = density.model.forward(rows.features, mean)
@@ -312,7 +314,7 @@ def _evaluate(density: LinearDensity, family: Family, nodes: int, mean: Tensor, 
     }
     gradient, *values = density.table.agreed(slope - prior.multiply(mean - density.prior_mean), *terms.values())
     terms = dict(zip(terms, values, strict=True))
-    return Fit(density, mean, precision, covariance, terms, gradient, family.project(newton), newton)
+    return BoundFit(density, mean, precision, covariance, terms, gradient, family.project(newton), newton)
 
 
 def _expected_log_prior(density: LinearDensity, mean: Tensor, covariance: Tensor) -> Tensor:
@@ -320,7 +322,7 @@ def _expected_log_prior(density: LinearDensity, mean: Tensor, covariance: Tensor
     return density.prior.log_prob(mean) - 0.5 * (density.prior_precision.to_dense() * covariance).sum()
 
 
-def _extrapolated(history: list[Fit]) -> Step | None:
+def _extrapolated(history: list[BoundFit]) -> Direction | None:
     """Anderson's (1965) combination of the last steps, where it ascends well; else ``None``.
 
     With s the points and r their steps, s + r − Σ_j γ_j (Δs_j + Δr_j), with γ the least-squares fit of r by the Δr_j:
@@ -347,11 +349,16 @@ def _extrapolated(history: list[Fit]) -> Step | None:
     for share, (before, after) in zip(gamma, pairs, strict=True):
         mean = mean - share * (after.mean - before.mean)
         precision = precision - share * (after.precision.to_dense() - before.precision.to_dense())
-    found = Step(mean, precision)
+    found = Direction(mean, precision)
     return found if fit.slope(found) > ASCENT * fit.slope(step) else None
 
 
-def _climb(fit: Fit, extrapolated: Step | None, family: Family, evaluate: Callable[[Tensor, Precision], Fit]) -> Fit:
+def _climb(
+    fit: BoundFit,
+    extrapolated: Direction | None,
+    family: CovarianceFamily,
+    evaluate: Callable[[Tensor, Precision], BoundFit],
+) -> BoundFit:
     """The extrapolated step where it or a half of it raises the bound, else the first of ever shorter natural steps."""
     found = None if extrapolated is None else _raised(fit, extrapolated, family, evaluate, SHORTER)
     found = _raised(fit, fit.natural, family, evaluate, MAX_SHORTER) if found is None else found
@@ -364,8 +371,12 @@ def _climb(fit: Fit, extrapolated: Step | None, family: Family, evaluate: Callab
 
 
 def _raised(
-    fit: Fit, step: Step, family: Family, evaluate: Callable[[Tensor, Precision], Fit], halvings: int
-) -> Fit | None:
+    fit: BoundFit,
+    step: Direction,
+    family: CovarianceFamily,
+    evaluate: Callable[[Tensor, Precision], BoundFit],
+    halvings: int,
+) -> BoundFit | None:
     """The first of ever shorter steps that raises the bound; where rounding hides that, it must not overshoot."""
     slope, slack, length, current = fit.slope(step), SLACK * (1.0 + abs(fit.elbo)), 1.0, fit.precision.to_dense()
     for _ in range(halvings):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, warn
-from bayescope.laplace.judgement import WORSE, Comparison
+from bayescope.laplace.judgement import WORSE, LossComparison
 from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood
@@ -242,7 +242,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
         -float(each.predict(inputs, generator=0).latent.log_prob(likelihood, targets.flatten(0, 1)).mean())
         for each in (q, best)
     ]
-    found = Comparison(rows.rows, *losses)
+    found = LossComparison(rows.rows, *losses)
     if found.excess > WORSE:
         warn(
             f"Predictions of this posterior are likely worse than the plain network's. Expected about the log loss of "
