@@ -57,7 +57,7 @@ def together() -> dict[str, Any]:
     mixed.append(torch.full((5,), 2.0**-40, dtype=torch.float64) + rank)
     leaf = torch.full((3,), float(rank), requires_grad=True)
     strided = torch.full((4, 2), float(rank))
-    with bs.alone():
+    with bs.distributed.alone():
         lonely = present()
         own = present().sum([torch.tensor(float(rank))])
     return {

@@ -37,7 +37,7 @@ def tried(name: str, path: Path) -> Outcome:
     """What came of reading a file's manifest and of loading it."""
     before, start = peak(), time.process_time()
     try:
-        bs.read_manifest(path)
+        bs.storage.read_manifest(path)
         bs.load(path)
         said = "loaded"
     except FileError as error:

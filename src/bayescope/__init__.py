@@ -9,7 +9,7 @@ import bayescope_command.process  # noqa: F401  # from here on a signal ends `py
 # isort: split
 from importlib.metadata import version
 
-from bayescope import density, errors, layers, metrics, precision
+from bayescope import density, distributed, errors, layers, metrics, precision, storage
 from bayescope.active_learning import most_informative
 from bayescope.comparison import Comparison, compare
 from bayescope.conformal import Conformal, conformal
@@ -42,12 +42,11 @@ from bayescope.posterior import (
 from bayescope.prediction_table import prediction_table
 from bayescope.predictive import Predictive
 from bayescope.priors import Prior
-from bayescope.processes import alone
 from bayescope.report import report
 from bayescope.sampling.nuts import nuts
 from bayescope.sampling.sgmcmc import sgmcmc
 from bayescope.sampling.swag import swag
-from bayescope.storage import load, read_manifest
+from bayescope.storage import load
 from bayescope.tables.dataset import TableDataset, open_table
 from bayescope.training.fit_map import fit_map
 from bayescope.variational.variational import variational
@@ -80,10 +79,10 @@ __all__ = [
     "Prior",
     "Selection",
     "TableDataset",
-    "alone",
     "compare",
     "conformal",
     "density",
+    "distributed",
     "ensemble",
     "errors",
     "fit_curvature",
@@ -103,10 +102,10 @@ __all__ = [
     "plan",
     "precision",
     "prediction_table",
-    "read_manifest",
     "report",
     "select",
     "sgmcmc",
+    "storage",
     "swag",
     "tune_prior",
     "variational",

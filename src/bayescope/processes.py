@@ -69,7 +69,7 @@ def alone() -> Iterator[None]:
     itself, such as an evaluation on rank 0, is called inside of this:
 
         if torch.distributed.get_rank() == 0:
-            with bs.alone():
+            with bs.distributed.alone():
                 q = bs.laplace(other, held_out, likelihood="categorical")
 
     It holds for the thread that it is called in. Predictions, evidences, samples and files do without: they never wait.
@@ -323,8 +323,8 @@ class Processes:
             raise ProcessError(
                 f"processes: expected all to take part in a {work}{during} within {seconds:g} s, got: {_line(error)}. "
                 "Another process has died or is stopped, or does other work than this one: look at what it said, and "
-                f"call every fit on every rank, or inside bs.alone(). Where a rank needs longer, set {VARIABLE} to "
-                "more seconds on all of them."
+                "call every fit on every rank, or inside bs.distributed.alone(). Where a rank needs longer, set "
+                f"{VARIABLE} to more seconds on all of them."
             ) from error
 
     def _device(self, device: torch.device) -> torch.device:
@@ -386,7 +386,7 @@ def refuse_several(name: str, reason: str, advice: str) -> None:
     if count > 1:
         raise UnsupportedError(
             f"{name}: expected one process, got {count} that fit together: {reason}. Call it on one of them inside "
-            f"bs.alone(), with all rows, or {advice}."
+            f"bs.distributed.alone(), with all rows, or {advice}."
         )
 
 
@@ -413,14 +413,15 @@ def _require_alike(calls: Sequence[tuple[str, Mapping[str, str]]], failures: Seq
         if name != first:
             raise ProcessError(
                 f"processes: expected all {len(calls)} to call the same, got {_printable(first)} on rank 0 and "
-                f"{_printable(name)} on rank {rank}. Call every fit on every rank, or inside bs.alone()."
+                f"{_printable(name)} on rank {rank}. Call every fit on every rank, or inside bs.distributed.alone()."
             )
         for option, form in options.items():
             other = others.get(option, "none")
             if other != form:
                 raise ProcessError(
                     f"{name}: expected the same {option} on all {len(calls)} processes, got {_printable(form)} on rank "
-                    f"0 and {_printable(other)} on rank {rank}. Call it alike on every rank, or inside bs.alone()."
+                    f"0 and {_printable(other)} on rank {rank}. Call it alike on every rank, or inside "
+                    "bs.distributed.alone()."
                 )
 
 

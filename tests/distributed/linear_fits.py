@@ -84,7 +84,7 @@ def refusals(folder: str) -> list[str]:
             bs.BayesianLogisticRegression().fit(table, "two")
         except bs.errors.ProcessError as error:
             found.append(str(error))
-    with bs.alone():
+    with bs.distributed.alone():
         bs.BayesianLogisticRegression().fit(features(other)[["dose"]], other["two"])
         found.append(str(present().count))
     return found

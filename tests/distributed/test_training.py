@@ -281,7 +281,7 @@ def warned() -> int:
 def alone() -> bool:
     """Whether a process can train by itself while the other does not."""
     if distributed.get_rank() == 0:
-        with bs.alone():
+        with bs.distributed.alone():
             mapped(labelled())
     return True
 

@@ -123,7 +123,7 @@ def unlike() -> dict[str, str]:
     with patch.dict(processes.VERSIONS, {"version of bayescope": f"{rank}.0"}):
         said["version"] = message(laplace, same(rank))
     q = laplace(same(rank), prior_precision=1.0)
-    with bs.alone():
+    with bs.distributed.alone():
         other = laplace(deep((5,), (5,))(rank), prior_precision=1.0)
     said["posterior"] = message(bs.tune_prior, [q, other][rank])
     moved = written(lambda x: x.to("cpu").tanh(), lambda x: x.to("cpu:0").tanh())

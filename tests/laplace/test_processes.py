@@ -253,7 +253,7 @@ def _multiplied() -> Any:
 
 
 def _alone(data: Any) -> Any:
-    with bs.alone():
+    with bs.distributed.alone():
         return _fit(data)
 
 
@@ -287,7 +287,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "rows of its own making": (lambda: _fit(_multiplied()), "expected a row for each of the 16 that the Distributed"),
     "a kernel between rows": (
         lambda: bs.function_space(mlp(), examples(), likelihood="categorical"),
-        "UnsupportedError: function_space: expected one process, got 2 .*bs.alone",
+        "UnsupportedError: function_space: expected one process, got 2 .*bs.distributed.alone",
     ),
     "an unknown option": (
         lambda: bs.laplace(mlp(), examples(), likelihood="categorical", structure="kron"),
@@ -357,7 +357,7 @@ def lonely() -> tuple[float | None, float, Tensor]:
     warnings.simplefilter("ignore", ConvergenceWarning)
     own = None
     if present().first:
-        with bs.alone():
+        with bs.distributed.alone():
             own = float(_fit(examples()).log_evidence())
     module = NETWORKS["cnn"]()
     for buffer in module.buffers():

@@ -110,7 +110,7 @@ def reading() -> dict[str, Any]:
         orders.append(read(Batches(shuffled, plain())))
     found["epochs"] = orders
     found["unshuffled"] = same_on_all(present(), dealt())
-    with bs.alone():
+    with bs.distributed.alone():
         found["alone"] = read(Batches(numbered(), plain()))
     try:
         Batches(numbered(4, 10 * (present().rank // 2)), plain())

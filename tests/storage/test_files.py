@@ -156,24 +156,24 @@ def test_no_row_of_the_table_is_in_the_file(tmp_path):
     assert fitted.additive_.fit is not None
     path = fitted.save(tmp_path / "model.bayes")
     assert bs.load(path).additive_.fit is None
-    shapes = [shape for _, shape in bs.read_manifest(path).tensors.values()]
+    shapes = [shape for _, shape in bs.storage.read_manifest(path).tensors.values()]
     rows = len(fitted.additive_.fit.problem.weights)
     assert not [shape for shape in shapes if rows in shape and 3 in shape]
-    logistic = bs.read_manifest(estimator("logistic, none").save(tmp_path / "logistic.bayes"))
+    logistic = bs.storage.read_manifest(estimator("logistic, none").save(tmp_path / "logistic.bayes"))
     assert max(int(np.prod(shape)) for _, shape in logistic.tensors.values()) < 20
 
 
 def test_the_manifest_tells_what_is_in_a_file(tmp_path):
     q = posterior("laplace, kfac, float32")
     path = q.save(tmp_path / "q.bayes", metadata={"run": 7, "tags": ["a", None], "where": {"north": True}})
-    told = bs.read_manifest(path)
+    told = bs.storage.read_manifest(path)
     assert (told.format_version, told.bayescope_version, told.kind) == (1, bs.__version__, "gaussian_posterior")
     assert told.summary == q.summary()
     assert told.metadata == {"run": 7, "tags": ["a", None], "where": {"north": True}}
     assert sum(told.sizes.values()) < path.stat().st_size
     assert told.packages.keys() == {"torch", "numpy", "scikit-learn"}
     assert told.tensors["gaussian_posterior.location"] == ("F64", (26,))
-    kind = bs.read_manifest(estimator("linear, none").save(tmp_path / "est.bayes")).kind
+    kind = bs.storage.read_manifest(estimator("linear, none").save(tmp_path / "est.bayes")).kind
     assert kind == "BayesianLinearRegression"
 
 
@@ -294,14 +294,14 @@ def test_metadata_are_checked(metadata, error, match, tmp_path):
 
 @pytest.mark.parametrize("path", [None, 3, ["q.bayes"]])
 def test_paths_are_text_or_paths(path):
-    for act in (bs.load, bs.read_manifest, posterior("map").save):
+    for act in (bs.load, bs.storage.read_manifest, posterior("map").save):
         with pytest.raises(InputTypeError, match="path: expected a path as text or a pathlib"):
             act(path)
 
 
 def test_files_that_cannot_be_opened_are_named(tmp_path):
     for place in (tmp_path / "absent.bayes", tmp_path):
-        for read in (bs.load, bs.read_manifest):
+        for read in (bs.load, bs.storage.read_manifest):
             with pytest.raises(FileError, match="expected a file that can be read"):
                 read(place)
 

@@ -82,7 +82,7 @@ def test_layers_and_weights_that_are_shared_stay_shared(tmp_path):
     assert back[0] is back[2]
     assert back[3].weight is back[0].weight
     assert len(list(back.parameters())) == len(list(made.parameters())) == 3
-    assert bs.read_manifest(tmp_path / "net.bayes").tensors.keys() == {
+    assert bs.storage.read_manifest(tmp_path / "net.bayes").tensors.keys() == {
         "Sequential.0.weight", "Sequential.0.bias", "Sequential.3.bias",
     }  # fmt: skip
 

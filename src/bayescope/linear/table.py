@@ -260,7 +260,7 @@ class SharedTable:
     def held(self) -> Batch:
         raise UnsupportedError(
             "posterior: expected 'map', 'laplace', 'variational' or 'mean_field', which are sums over the rows, where "
-            "processes share these. Fit the others inside bs.alone()."
+            "processes share these. Fit the others inside bs.distributed.alone()."
         )
 
 

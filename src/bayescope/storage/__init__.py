@@ -1,8 +1,14 @@
-"""One file for a fitted model: values as tensors and a manifest, without pickle and without code."""
+"""One file for a fitted model: values as tensors and a manifest, without pickle and without code.
 
-from bayescope.storage.answers import answering
-from bayescope.storage.files import load, load_with_manifest, read_manifest, save
+``__all__`` has what users call; the other names are for the rest of the library.
+"""
+
+from bayescope.storage.answers import answering as answering
+from bayescope.storage.files import load as load
+from bayescope.storage.files import load_with_manifest as load_with_manifest
+from bayescope.storage.files import read_manifest
+from bayescope.storage.files import save as save
 from bayescope.storage.manifest import Manifest
-from bayescope.storage.registry import stored
+from bayescope.storage.registry import stored as stored
 
-__all__ = ["Manifest", "answering", "load", "load_with_manifest", "read_manifest", "save", "stored"]
+__all__ = ["Manifest", "read_manifest"]
