@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from torch import Tensor
 
 from bayescope.errors import InputError, InputTypeError, MissingDependencyError, OptionError
 from bayescope.process_state import ignoring
+
+S = TypeVar("S", bound=str)
 
 # The square of this, over many rows, still has a sum.
 FARTHEST = 1e150
@@ -111,7 +113,7 @@ def columns(name: str, value: Any) -> None:
         raise InputTypeError(f"{name}: expected a list of columns, got {value!r}. {advice}.")
 
 
-def choice(name: str, value: Any, supported: Iterable[str]) -> str:
+def choice(name: str, value: Any, supported: Iterable[S]) -> S:
     """Returns ``value`` if it is one of the supported names.
 
     Raises:

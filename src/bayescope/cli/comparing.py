@@ -61,7 +61,7 @@ def compare_table(path: Path, out: Path | None, settings: CompareSettings) -> No
 
 
 def _compare(path: Path, out: Path | None, settings: CompareSettings) -> None:
-    template = BayesianLogisticRegression(
+    template = BayesianLogisticRegression().set_params(
         link=settings.link,
         prior_precision=_prior_precision(settings.prior_precision),
         features=settings.features,

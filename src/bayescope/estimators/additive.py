@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Any, Literal, final, overload
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
-from bayescope.additive.additive import AdditiveOptions
-from bayescope.additive.fit import EvidenceSchedule
 from bayescope.errors import InputError, NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.additive_table import Outputs
+from bayescope.estimators.base import (
+    ClassWeight,
+    MissingAttributeError,
+    Prediction,
+    TableClassifier,
+    TableRegressor,
+    moments,
+    probabilities,
+)
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
-from bayescope.estimators.frames import columns_by_name
-from bayescope.estimators.labels import Labels, column_names, decided, numbers
-from bayescope.estimators.reading import MissingAttributeError, log_probabilities, probabilities, whole_or_not_at_all
+from bayescope.estimators.frames import FrameReader, columns_by_name
+from bayescope.estimators.labels import Labels, column_names, numbers
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
 from bayescope.estimators.target_units import Units, given_noise
-from bayescope.estimators.together import begin
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
-from bayescope.process_state import outside_inference_mode
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
 
@@ -36,9 +40,10 @@ LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
 FIRST_NOISE = 0.3
 
 
-@stored("NeuralAdditiveClassifier")
 @final
-class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ignore[misc]
+@stored("NeuralAdditiveClassifier")
+@dataclass(kw_only=True, eq=False, repr=False)
+class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
     """A neural additive model of labels whose every effect has a band (LA-NAM; Bouchiat et al. 2024).
 
     f(x) = b + Σ_j f_j(x_j) + Σ_jk f_jk(x_j, x_k) + offset. The effect of a number is a net with one hidden layer, that
@@ -105,73 +110,15 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         True
     """
 
-    classes_: np.ndarray
+    class_weight: ClassWeight = None
 
-    def __init__(
-        self,
-        *,
-        hidden: int = AdditiveOptions.hidden,
-        pair_hidden: int = AdditiveOptions.pair_hidden,
-        interactions: Any = AdditiveOptions.interactions,
-        ranking: str = AdditiveOptions.ranking,
-        posterior: str = AdditiveOptions.posterior,
-        structure: str = AdditiveOptions.structure,
-        numeric_transform: Any = "standard",
-        categorical: Any = None,
-        prior_precision: Any = AdditiveOptions.prior_precision,
-        intercept_prior_precision: float = AdditiveOptions.intercept_prior_precision,
-        groups: str = EvidenceSchedule.groups,
-        epochs: int = EvidenceSchedule.epochs,
-        burn_in: int = EvidenceSchedule.burn_in,
-        evidence_every: int = EvidenceSchedule.every,
-        evidence_steps: int = EvidenceSchedule.steps,
-        class_weight: Any = None,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.hidden = hidden
-        self.pair_hidden = pair_hidden
-        self.interactions = interactions
-        self.ranking = ranking
-        self.posterior = posterior
-        self.structure = structure
-        self.numeric_transform = numeric_transform
-        self.categorical = categorical
-        self.prior_precision = prior_precision
-        self.intercept_prior_precision = intercept_prior_precision
-        self.groups = groups
-        self.epochs = epochs
-        self.burn_in = burn_in
-        self.evidence_every = evidence_every
-        self.evidence_steps = evidence_steps
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.progress = progress
-
-    @outside_inference_mode
-    @whole_or_not_at_all
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, offset: Any = None) -> NeuralAdditiveClassifier:
-        """Fits the effects, their prior precisions and the posterior.
-
-        Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
-                one on disk (`open_table`), which is read in blocks.
-            y: N labels, or N rows of 0 and 1; or the name of a column of labels of X.
-            sample_weight: how often each row counts, shape (N,) or the name of a column, times ``class_weight``.
-            offset: added to f as it is, in logits, shape (N,) for one f, else (N, C); of a table on disk the name of a
-                column, for one f.
-
-        Raises:
-            InputError: if an input or an option cannot be used; the message names the column.
-            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
-            NotPositiveDefiniteError: if the curvature of a term is singular in float64.
-        """
-        begin(self)
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         table = opened(X)
         if table is not None:
-            return self._fit_table(table, y, sample_weight, offset)
+            self._fit_table(table, y, sample_weight, offset)
+            return
         X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
-        columns = self._columns(X, y)
+        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
         weights = row_weights(sample_weight, len(columns[0].values))
         labels = Labels.of(y, weights)
         self.classes_, self._multilabel = labels.classes, labels.multilabel
@@ -182,9 +129,8 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         rows = DistinctRows.of(columns, labels.codes, offset, weights)
         targets = labels.likelihood.targets(rows.targets if labels.multilabel else rows.targets[:, 0], labels.outputs)
         self._learn(rows, targets, Outputs.of_logits(labels.outputs), labels.likelihood, notes=notes)
-        return self
 
-    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any, offset: Any) -> NeuralAdditiveClassifier:
+    def _fit_table(self, table: TableDataset, y: object, sample_weight: object, offset: object) -> None:
         source = TableRows.of(table, y, sample_weight, offset=offset, categorical=self.categorical, labels=True)
         labels = TableLabels.of(source, self.class_weight)
         if offset is not None and labels.outputs > 1:
@@ -195,9 +141,8 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         self.classes_, self._multilabel = labels.classes, False
         self._offset_columns, self._output_names, self._unit = labels.outputs, labels.output_names, labels.unit
         self._learn_table(source, labels, Outputs.of_logits(labels.outputs), labels.likelihood, notes=labels.notes)
-        return self
 
-    def predict(self, X: Any, *, offset: Any = None, abstain: float | None = None) -> np.ndarray:
+    def predict(self, X: object, *, offset: object = None, abstain: float | None = None) -> np.ndarray:
         """The most probable class of each row, shape (N,); of several labels those that are probable, 0/1, (N, C).
 
         Args:
@@ -206,18 +151,15 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
             abstain: a probability between 0 and 1: ``None`` stands for a class, or for one of several labels, that is
                 less probable than that, in an array of objects.
         """
-        return decided(self.predict_proba(X, offset=offset), None if self._multilabel else self.classes_, abstain)
+        return self._decided(self.predict_proba(X, offset=offset), abstain)
 
-    def predict_proba(self, X: Any, *, offset: Any = None) -> np.ndarray:
+    def predict_proba(self, X: object, *, offset: object = None) -> np.ndarray:
         """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``."""
-        return self._read(X, offset, probabilities)
+        return self._read(X, probabilities, offset)
 
-    def predict_log_proba(self, X: Any, *, offset: Any = None) -> np.ndarray:
+    def predict_log_proba(self, X: object, *, offset: object = None) -> np.ndarray:
         """log p(y = k∣x, data), shape (N, K), without underflow where a row has one label."""
-        check_is_fitted(self)
-        if self._multilabel:
-            return np.log(self.predict_proba(X, offset=offset))
-        return self._read(X, offset, lambda predictive: log_probabilities(predictive, len(self.classes_)))
+        return self._read(X, self._logs, offset)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -225,9 +167,10 @@ class NeuralAdditiveClassifier(ClassifierMixin, AdditiveEstimator):  # type: ign
         return tags
 
 
-@stored("NeuralAdditiveRegressor")
 @final
-class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignore[misc]
+@stored("NeuralAdditiveRegressor")
+@dataclass(kw_only=True, eq=False, repr=False)
+class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
     """A neural additive model of numbers whose every effect has a band (LA-NAM; Bouchiat et al. 2024).
 
     y = b + Σ_j f_j(x_j) + Σ_jk f_jk(x_j, x_k) + offset + noise. The effect of a number is a net with one hidden layer,
@@ -289,72 +232,18 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         True
     """
 
-    def __init__(
-        self,
-        *,
-        likelihood: str = "gaussian",
-        hidden: int = AdditiveOptions.hidden,
-        pair_hidden: int = AdditiveOptions.pair_hidden,
-        interactions: Any = AdditiveOptions.interactions,
-        ranking: str = AdditiveOptions.ranking,
-        posterior: str = AdditiveOptions.posterior,
-        structure: str = AdditiveOptions.structure,
-        numeric_transform: Any = "standard",
-        categorical: Any = None,
-        prior_precision: Any = AdditiveOptions.prior_precision,
-        noise_variance: Any = "evidence",
-        intercept_prior_precision: float = AdditiveOptions.intercept_prior_precision,
-        groups: str = EvidenceSchedule.groups,
-        epochs: int = EvidenceSchedule.epochs,
-        burn_in: int = EvidenceSchedule.burn_in,
-        evidence_every: int = EvidenceSchedule.every,
-        evidence_steps: int = EvidenceSchedule.steps,
-        random_state: Any = None,
-        progress: bool = False,
-    ) -> None:
-        self.likelihood = likelihood
-        self.hidden = hidden
-        self.pair_hidden = pair_hidden
-        self.interactions = interactions
-        self.ranking = ranking
-        self.posterior = posterior
-        self.structure = structure
-        self.numeric_transform = numeric_transform
-        self.categorical = categorical
-        self.prior_precision = prior_precision
-        self.noise_variance = noise_variance
-        self.intercept_prior_precision = intercept_prior_precision
-        self.groups = groups
-        self.epochs = epochs
-        self.burn_in = burn_in
-        self.evidence_every = evidence_every
-        self.evidence_steps = evidence_steps
-        self.random_state = random_state
-        self.progress = progress
+    likelihood: Literal["gaussian", "heteroscedastic_gaussian"] = "gaussian"
+    noise_variance: float | Sequence[float] | np.ndarray | Literal["evidence"] = "evidence"
 
-    @outside_inference_mode
-    @whole_or_not_at_all
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, offset: Any = None) -> NeuralAdditiveRegressor:
-        """Fits the effects, their prior precisions, the noise and the posterior.
+    _flat: bool = field(init=False)
 
-        Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
-                one on disk (`open_table`), which is read in blocks.
-            y: N numbers, or N rows of D; or the name of a column. All others are features.
-            sample_weight: how often each row counts, shape (N,) or the name of a column.
-            offset: added to E(y∣f) as it is, in y's unit, of y's shape, or the name of a column.
-
-        Raises:
-            InputError: if an input or an option cannot be used; the message names the column.
-            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
-            NotPositiveDefiniteError: if the curvature of a term is singular in float64.
-        """
-        begin(self)
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         table = opened(X)
         if table is not None:
-            return self._fit_table(table, y, sample_weight, offset)
+            self._fit_table(table, y, sample_weight, offset)
+            return
         X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
-        columns = self._columns(X, y)
+        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
         rows = len(columns[0].values)
         weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
         self._flat = targets.ndim == 1
@@ -371,9 +260,8 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         learnt = isinstance(self.noise_variance, str)
         with self._explained():
             self._learn(distinct, standardised, self._outputs(units), likelihood, learn_noise=learnt)
-        return self
 
-    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any, offset: Any) -> NeuralAdditiveRegressor:
+    def _fit_table(self, table: TableDataset, y: object, sample_weight: object, offset: object) -> None:
         source = TableRows.of(table, y, sample_weight, offset=offset, categorical=self.categorical, labels=False)
         seen = TableNumbers.of(source)
         self._flat, self._offset_columns = True, 1
@@ -385,7 +273,6 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
         learnt = isinstance(self.noise_variance, str)
         with self._explained():
             self._learn_table(source, seen, self._outputs(units), likelihood, learn_noise=learnt)
-        return self
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -400,14 +287,15 @@ class NeuralAdditiveRegressor(RegressorMixin, AdditiveEstimator):  # type: ignor
                 f"exactly, whose log variance has no bound. Use likelihood='gaussian'. ({error})"
             ) from None
 
+    @overload
+    def predict(self, X: object, return_std: Literal[False] = False, *, offset: object = None) -> np.ndarray: ...
+    @overload
     def predict(
-        self, X: Any, return_std: bool = False, *, offset: Any = None
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        self, X: object, return_std: Literal[True], *, offset: object = None
+    ) -> tuple[np.ndarray, np.ndarray]: ...
+    def predict(self, X: object, return_std: bool = False, *, offset: object = None) -> Prediction:
         """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""
-        read = self._read(X, offset, lambda predictive: np.stack([predictive.mean, predictive.variance], axis=1))
-        mean, sd = read[:, 0], np.sqrt(read[:, 1])
-        mean, sd = (mean[:, 0], sd[:, 0]) if self._flat else (mean, sd)
-        return (mean, sd) if return_std else mean
+        return self._moments(self._read(X, moments, offset), return_std)
 
     @property
     def noise_variance_(self) -> float | np.ndarray:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -24,10 +24,9 @@ from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.estimators.additive_table import Outputs, coded
+from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, generator_from, noted
 from bayescope.estimators.distinct_rows import DistinctRows, row_offset
-from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.pairs import feature_pairs
-from bayescope.estimators.reading import BLOCK_NUMBERS, PosteriorHolder, generator_from, noted
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.estimators.together import same_for_all
@@ -38,6 +37,8 @@ from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
 from bayescope.tables import Column, TableEncoding
+from bayescope.tables.encoding import Transform
+from bayescope.tables.preprocessing import Table
 
 # What a summary calls the numbers that a transform makes.
 UNITS = {"standard": "in standard deviations", "quantile": "as normal scores"}
@@ -48,45 +49,60 @@ Precisions = float | dict[str, float]
 Shown = TypeVar("Shown", Effect, Surface, Explanation, Importance)
 
 
-class AdditiveEstimator(PosteriorHolder):
+@dataclass(kw_only=True, eq=False, repr=False)
+class AdditiveEstimator(TableEstimator):
     """A table, an additive model and its posterior."""
 
-    hidden: int
-    pair_hidden: int
-    interactions: Any
-    ranking: str
-    posterior: str
-    structure: str
-    numeric_transform: Any
-    categorical: Any
-    prior_precision: Any
-    intercept_prior_precision: float
-    groups: str
-    epochs: int
-    burn_in: int
-    evidence_every: int
-    evidence_steps: int
-    progress: bool
-    random_state: Any
+    hidden: int = AdditiveOptions.hidden
+    pair_hidden: int = AdditiveOptions.pair_hidden
+    interactions: int | Literal["auto"] | Sequence[tuple[str | int, str | int]] = 0
+    ranking: Literal["evidence", "mutual_information"] = "evidence"
+    posterior: Literal["laplace", "map"] = "laplace"
+    structure: Literal["block", "full"] = "block"
+    numeric_transform: Transform | Mapping[str, Transform] = "standard"
+    prior_precision: float | Literal["evidence"] = "evidence"
+    intercept_prior_precision: float = AdditiveOptions.intercept_prior_precision
+    groups: Literal["layer", "net"] = "layer"
+    epochs: int = EvidenceSchedule.epochs
+    burn_in: int = EvidenceSchedule.burn_in
+    evidence_every: int = EvidenceSchedule.every
+    evidence_steps: int = EvidenceSchedule.steps
+    progress: bool = False
 
-    additive_: Additive
-    posterior_: GaussianPosterior | PointPosterior
-    n_features_in_: int
-    _reader: FrameReader
-    _offset_columns: int
-    _groups: str
-    _output_names: tuple[str, ...]
-    _unit: str
+    additive_: Additive = field(init=False)
+    posterior_: GaussianPosterior | PointPosterior = field(init=False)
+    _offset_columns: int = field(init=False)
+    _groups: str = field(init=False)
+    _output_names: tuple[str, ...] = field(init=False)
+    _unit: str = field(init=False)
+
+    def fit(self, X: object, y: object, sample_weight: object = None, *, offset: object = None) -> Self:
+        """Fits the effects, their prior precisions, the noise and the posterior.
+
+        Args:
+            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
+                one on disk (`open_table`), which is read in blocks.
+            y: N labels or numbers, or N rows of several: labels of 0 and 1, or numbers; or the name of a column.
+            sample_weight: how often each row counts, shape (N,) or the name of a column, times ``class_weight``.
+            offset: added to f as it is, in logits or in y's unit, shape (N,) for one f, else (N, C), or the name of a
+                column; of a table on disk the name of a column, for one f.
+
+        Raises:
+            InputError: if an input or an option cannot be used; the message names the column.
+            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
+            NotPositiveDefiniteError: if the curvature of a term is singular in float64.
+        """
+        return self._whole(X, y, sample_weight, offset)
 
     def predict_distribution(
         self,
-        X: Any,
+        X: object,
         *,
-        offset: Any = None,
+        offset: object = None,
         integral: str | None = None,
         method: str | None = None,
         samples: int | None = None,
-        generator: torch.Generator | int | None = None,
+        generator: Generator = None,
     ) -> Predictive:
         """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
 
@@ -101,9 +117,8 @@ class AdditiveEstimator(PosteriorHolder):
             samples: how many draws, where there are any.
             generator: for the draws; ``random_state`` by default.
         """
-        rows = self._rows(X, offset)
-        source = generator_from(self.random_state) if generator is None else generator
-        return self.posterior_.predict(rows, integral=integral, method=method, samples=samples, generator=source)
+        source, rows = self._generator() if generator is None else generator, self._rows(X, offset)
+        return self._predicted(rows, integral=integral, method=method, samples=samples, generator=source)
 
     def effects(self, feature: int | str, *, grid: Grid = None, level: float = 0.95) -> Effect:
         """The effect of one feature with its band, in the unit of the linear predictor: the logit, or y's unit.
@@ -144,7 +159,7 @@ class AdditiveEstimator(PosteriorHolder):
         check_is_fitted(self)
         return self._named_outputs(surface(self.additive_, (a, b), grid=grid, level=level, whole=whole))
 
-    def explain(self, X: Any, *, offset: Any = None, level: float = 0.95) -> Explanation:
+    def explain(self, X: object, *, offset: object = None, level: float = 0.95) -> Explanation:
         """What each term contributes to the prediction of each row, with intervals; the parts sum to the total.
 
         Args:
@@ -152,7 +167,7 @@ class AdditiveEstimator(PosteriorHolder):
             offset: added to the linear predictor, as for predictions.
             level: the probability of the intervals.
         """
-        columns = self._known(X)
+        columns = self._table(X)
         told = explain(self.additive_, self._encoded(columns, offset), columns=columns, level=level)
         return self._named_outputs(told)
 
@@ -161,13 +176,10 @@ class AdditiveEstimator(PosteriorHolder):
         check_is_fitted(self)
         return self._named_outputs(importance(self.additive_, level=level))
 
-    def _model_rows(self, X: Any) -> EncodedRows:
-        return self._encoded(self._known(X), None)
-
     def _named_draws(self, theta: torch.Tensor) -> NamedDraws:
         outputs = ["output"] if self._output_names else []
         named = {"intercept": (outputs, _one(intercept_at(self.additive_, theta), outputs))}
-        coords: dict[str, Sequence[Any]] = {"output": list(self._output_names)} if outputs else {}
+        coords: dict[str, Sequence[object]] = {"output": list(self._output_names)} if outputs else {}
         for feature, name in enumerate(self.additive_.encoding.names):
             grid, effects = effect_draws(self.additive_, feature, theta.flatten(0, 1))
             coords[f"{name}_value"] = grid.tolist()
@@ -215,35 +227,25 @@ class AdditiveEstimator(PosteriorHolder):
         """Epochs that the last training took, that with the pairs."""
         return len(self.trace_["log_evidence"])
 
-    def _columns(self, X: Any, y: Any) -> list[Column]:
-        """The columns of the table to fit, whose names and kinds are learnt from it."""
-        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
-        return columns
-
-    def _known(self, X: Any) -> list[Column]:
+    def _table(self, X: object) -> list[Column]:
         """A table of the columns that were fitted."""
         check_is_fitted(self)
         return self._reader.columns(self, X)
 
-    def _encoded(self, columns: Sequence[Column], offset: Any) -> EncodedRows:
+    def _encoded(self, columns: Sequence[Column], offset: object) -> EncodedRows:
         """Those columns as the model takes them."""
         offsets = row_offset(offset, len(columns[0].values), self._offset_columns)
         encoded = self.additive_.encoding.encode(columns)
         return EncodedRows.of(encoded, _padded(offsets, self.additive_.model.outputs))
 
-    def _rows(self, X: Any, offset: Any) -> InputRows:
+    def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
         """A table as the model takes it, and what the data say of values that rows lack."""
-        columns = self._known(X)
-        return with_gaps(self.additive_, self._encoded(columns, offset))
+        return with_gaps(self.additive_, self._encoded(cast(list[Column], table), offset))
 
-    def _read(self, X: Any, offset: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
-        """Predicts rows in blocks that bound the memory, and joins what is read from each."""
-        rows = self._rows(X, offset)
-        posterior, model = self.posterior_, self.additive_.model
+    def _block(self, rows: InputRows) -> tuple[int, int]:
+        model = self.additive_.model
         size = max(1, BLOCK_NUMBERS // (model.dim * model.outputs))
-        with threads_for(model.dim * min(size, len(rows))):
-            starts = range(0, max(1, len(rows)), size)
-            return np.concatenate([read(posterior.predict(rows[start : start + size])) for start in starts])
+        return size, model.dim * min(size, len(rows))
 
     def _learn(
         self, rows: DistinctRows, targets: torch.Tensor, outputs: Outputs, likelihood: Likelihood,
@@ -323,12 +325,6 @@ class AdditiveEstimator(PosteriorHolder):
         names = self.additive_.encoding.names
         return [(names[first], names[second]) for first, second in pairs]
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
-        return tags
-
 
 def _told(groups: str, layers: Sequence[str], values: Sequence[float]) -> Precisions:
     alike = groups == "net" and len(set(values)) == 1
@@ -340,7 +336,7 @@ def _one(values: torch.Tensor, outputs: Sequence[str]) -> np.ndarray:
     return values.numpy() if outputs else values[..., 0].numpy()
 
 
-def _precision(value: Any) -> float | str:
+def _precision(value: object) -> float | str:
     """The prior precision as a number, or "evidence"."""
     if isinstance(value, str) and value == "evidence":
         return value

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Literal, final
 
-import numpy as np
 import torch
-from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.estimators.base import TableRegressor, noted
 from bayescope.estimators.frames import FrameReader, columns_by_name
 from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import USELESS, intercept_precision, prior_notes, weight_precision
-from bayescope.estimators.reading import noted, whole_or_not_at_all
 from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.target_units import refuse_one_row
-from bayescope.estimators.together import begin
 from bayescope.estimators.weights import counted, row_count, row_weights, total_notes, weight_notes
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.conjugate import conjugate_at, tune_scales
@@ -30,7 +28,7 @@ from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import Table
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
-from bayescope.process_state import outside_inference_mode, threads_for
+from bayescope.process_state import threads_for
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
 
@@ -41,7 +39,8 @@ MATRICES = 9
 
 @final
 @stored("BayesianLinearRegression")
-class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore[misc]
+@dataclass(kw_only=True, eq=False, repr=False)
+class BayesianLinearRegression(TableRegressor, LinearEstimator):
     """y = w·x + b + noise, with the exact posterior of w and b and the exact evidence.
 
     The prior is w ~ N(0, 1/prior_precision), independent of the noise, and flat for b, which is integrated out exactly:
@@ -89,53 +88,18 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         True
     """
 
-    def __init__(
-        self,
-        *,
-        prior_precision: Any = "evidence",
-        noise_variance: Any = "evidence",
-        intercept_prior_precision: float | None = None,
-        features: Any = None,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        categorical: Any = None,
-        encoding: str = "one_hot",
-        random_state: Any = None,
-    ) -> None:
-        self.prior_precision = prior_precision
-        self.noise_variance = noise_variance
-        self.intercept_prior_precision = intercept_prior_precision
-        self.features = features
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.categorical = categorical
-        self.encoding = encoding
-        self.random_state = random_state
+    noise_variance: float | Literal["evidence"] = "evidence"
 
-    @outside_inference_mode
-    @whole_or_not_at_all
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianLinearRegression:
-        """Finds the posterior of the weights, after the scales that are to be learnt.
+    noise_variance_: float = field(init=False)
+    effective_parameters_: float = field(init=False)
+    _flat: bool = field(init=False)
 
-        Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
-                one on disk (`open_table`), which is read in blocks.
-            y: N numbers; of a frame or a table on disk also the name of their column, all others being features.
-            sample_weight: how often each row counts, shape (N,) or the name of a column: 2 is the same as the row
-                twice.
-
-        Raises:
-            InputError: if an input or an option cannot be used; the message names the column.
-            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
-
-        Warns:
-            ConvergenceWarning: if the evidence has no maximum.
-            BayescopeWarning: if y is constant and its noise is to be learnt.
-        """
-        begin(self)
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
+        self._flat = True
         on_disk = opened(X)
         if on_disk is not None:
-            return self._fit_table(on_disk, y, sample_weight)
+            self._fit_table(on_disk, y, sample_weight)
+            return
         X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
         self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
         rows = row_count(table)
@@ -153,9 +117,8 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         )
         data = rows_in_memory(mapped, Gaussian().targets(targets, 1), row_weight)
         self._infer(data, weight_notes(row_weight, len(targets)))
-        return self
 
-    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianLinearRegression:
+    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
         """The same, a block of rows in memory at a time."""
         source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=False)
         learnt = TableInputs.fit(
@@ -174,7 +137,6 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
         self._refuse_few(data.count)
         weighted = {} if sample_weight is None else total_notes(data.total, data.count)
         self._infer(data, {**learnt.notes(data.count), **weighted})
-        return self
 
     @property
     def _class_names(self) -> tuple[str, ...]:
@@ -213,11 +175,6 @@ class BayesianLinearRegression(RegressorMixin, LinearEstimator):  # type: ignore
             **told,
         }
         self.posterior_ = self._bound(noted(posterior, notes))
-
-    def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """E[y∣x, data] of each row, shape (N,), and on request the standard deviation of y, noise included."""
-        read = self._read(X, lambda predictive: np.concatenate([predictive.mean, predictive.variance], axis=1))
-        return (read[:, 0], np.sqrt(read[:, 1])) if return_std else read[:, 0]
 
     def _scales(
         self, model: LinearModel, data: Table, precision: Tensor | None, intercept: float | None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import final
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterio
 from bayescope.priors import Prior
 from bayescope.processes import alone, present, warn_once
 
+PosteriorName: TypeAlias = Literal["auto", "map", "laplace", "variational", "mean_field", "ep", "nuts", "metropolis"]
 Infer = Callable[[LinearDensity, Tensor | None], GaussianPosterior]
 
 # Where the search for the precision of the greatest evidence begins.
@@ -278,7 +279,7 @@ OBJECTIVES = {
     "variational": "the evidence lower bound",
     "ep": "expectation propagation's evidence",
 }
-POSTERIORS: dict[str, Callable[[Task], Fitted]] = {
+POSTERIORS: dict[PosteriorName, Callable[[Task], Fitted]] = {
     "map": _map,
     "laplace": _laplace,
     "variational": partial(_iterated, infer=partial(_variational, family="full"), objective=OBJECTIVES["variational"]),
@@ -290,14 +291,14 @@ POSTERIORS: dict[str, Callable[[Task], Fitted]] = {
     "metropolis": partial(_sampled, sample=metropolis),
 }
 # What the option may be: one of them, or the one that "auto" chooses.
-CHOICES: dict[str, Callable[[Task], Fitted]] = {"auto": _auto, **POSTERIORS}
+CHOICES: dict[PosteriorName, Callable[[Task], Fitted]] = {"auto": _auto, **POSTERIORS}
 # Those that are made of chains.
 SAMPLERS = ("nuts", "metropolis")
 # Those that read the rows by sums over them, wherever the rows lie.
 BY_SUMS = ("auto", "map", "laplace", "variational", "mean_field")
 
 
-def fit_posterior(name: str, task: Task) -> Fitted:
+def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     """Fits the named posterior; what is no sum over the rows is found by the first process for all."""
     processes = present()
     if processes.count == 1 or name in BY_SUMS:

@@ -1,77 +1,64 @@
-"""What both linear estimators do: they read tables, and answer from the posterior of their weights."""
+"""What both linear estimators do: they read tables, answer from the posterior of their weights, and report these."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.estimators.coefficients import coefficient_draws, coefficient_lines, coefficient_table
-from bayescope.estimators.frames import FrameReader
+from bayescope.estimators.base import BLOCK_NUMBERS, P, TableEstimator
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
-from bayescope.estimators.reading import BLOCK_NUMBERS, P, PosteriorHolder, generator_from
-from bayescope.posterior import DrawsPosterior
+from bayescope.models import LinearModel
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
 from bayescope.posterior.arviz_groups import NamedDraws
 from bayescope.posterior.missing import InputRows
-from bayescope.predictive import Predictive
-from bayescope.process_state import threads_for
-from bayescope.tables.dataset import opened
+from bayescope.priors import Prior
+from bayescope.tables.preprocessing import EncodingName, Table
 
 # A summary has the coefficients of models with up to so many weights: their sds take the inverse of the precision.
 MOST_COEFFICIENTS = 2000
+# A summary shows so many coefficients, those furthest from 0 in standard deviations.
+SHOWN = 10
+# Draws that stand for a posterior that is neither Gaussian nor draws.
+DRAWS = 4000
+
+Features: TypeAlias = Literal["rbf", "polynomial"] | TransformerMixin | None
+WeightPrecision: TypeAlias = float | Sequence[float] | np.ndarray | Tensor | Prior | Literal["evidence"]
 
 
-class LinearEstimator(PosteriorHolder):
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearEstimator(TableEstimator):
     """A table, a linear model and its posterior."""
 
-    random_state: Any
-    fit_intercept: bool
-    intercept_prior_precision: float | None
-    n_features_in_: int
-    _reader: FrameReader
-    _inputs: InputMap
+    prior_precision: WeightPrecision = "evidence"
+    intercept_prior_precision: float | None = None
+    features: Features = None
+    fit_intercept: bool = True
+    standardize: bool = True
+    encoding: EncodingName = "one_hot"
 
-    def predict_distribution(
-        self,
-        X: Any,
-        *,
-        integral: str | None = None,
-        method: str | None = None,
-        samples: int | None = None,
-        generator: torch.Generator | int | None = None,
-    ) -> Predictive:
-        """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
+    coef_: np.ndarray = field(init=False)
+    intercept_: float | np.ndarray = field(init=False)
+    prior_precision_: float | np.ndarray = field(init=False)
+    weight_names_: tuple[str, ...] = field(init=False)
+    _inputs: InputMap = field(init=False)
 
-        The labels of a classifier are the codes 0…K−1 of ``classes_``.
-
-        Args:
-            X: a table of the columns that were fitted, of N rows.
-            integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
-                the most accurate one. Where there is a closed form it is used.
-            method: "linearized" or "sampled".
-            samples: how many draws, where there are any.
-            generator: for the draws; ``random_state`` by default.
-        """
-        check_is_fitted(self)
-        source = generator_from(self.random_state) if generator is None else generator
-        return self.posterior_.predict(X, integral=integral, method=method, samples=samples, generator=source)
-
-    def transform_inputs(self, X: Any) -> np.ndarray:
+    def transform_inputs(self, X: object) -> np.ndarray:
         """The inputs of the posterior's model, shape (N, D): X encoded, standardised and mapped to features.
 
         Without ``intercept_prior_precision`` they are centred in the end, and the posterior's intercept is f at their
         means.
         """
-        check_is_fitted(self)
-        return self._inputs(self._reader.table(self, X))
+        return self._inputs(self._table(X))
 
     def coefficients(self, *, level: float = 0.95) -> pd.DataFrame:
         """The coefficients, one line each, of several classes one for each of them; the intercept comes last.
@@ -89,7 +76,7 @@ class LinearEstimator(PosteriorHolder):
 
     def summary(self) -> str:
         """How the posterior was made, with the prior and its units, and the coefficients."""
-        told = super().summary()
+        told = TableEstimator.summary(self)
         if sum(self.posterior_.sizes) > MOST_COEFFICIENTS:
             return told
         return "\n".join([told, *coefficient_lines(self.coefficients())])
@@ -108,28 +95,112 @@ class LinearEstimator(PosteriorHolder):
             return "zero"
         return "means" if self.intercept_prior_precision is None else "as_mapped"
 
-    def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
-        """Predicts rows in blocks that bound the memory, and joins what is read from each."""
-        check_is_fitted(self)
-        on_disk = opened(X)
-        if on_disk is None:
-            return self._read_inputs(self._inputs.read(self._reader.table(self, X), linear=True), read)
-        blocks = self._reader.blocks(on_disk)
-        return np.concatenate([self._read_inputs(self._inputs.read(block, linear=True), read) for block in blocks])
+    def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
+        return self._inputs.read(table, linear=True)
+
+    def _block(self, rows: InputRows) -> tuple[int, int]:
+        posterior = self.posterior_
+        draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
+        outputs = max(1, posterior.function.outputs if posterior.function else 1)
+        return max(1, BLOCK_NUMBERS // (draws * outputs)), rows.values.size
 
     def _bound(self, posterior: P) -> P:
         """The posterior, which then reads tables as the estimator does."""
         return replace(posterior, reader=EstimatorTable.of(self, self._reader, self._inputs, linear=True))
 
-    def _read_inputs(self, inputs: InputRows, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
-        posterior = self.posterior_
-        draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else posterior.mean.shape[0]
-        rows = max(1, BLOCK_NUMBERS // (draws * max(1, posterior.function.outputs if posterior.function else 1)))
-        starts = range(0, max(1, len(inputs)), rows)
-        with threads_for(inputs.values.size):
-            return np.concatenate([read(posterior.predict(inputs[start : start + rows])) for start in starts])
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        return tags
+def coefficient_table(posterior: Posterior, inputs: InputMap, classes: Sequence[str], level: float) -> pd.DataFrame:
+    """One line for each coefficient and, where there are several, class; the intercept comes last.
+
+    Args:
+        posterior: of a linear model's weights.
+        inputs: the map from tables to the model's inputs.
+        classes: the names of the outputs, where there are several.
+        level: the probability of the intervals.
+
+    Returns:
+        The columns name, class (of several), mean, sd, low, high and per. A point has no sd: NaN.
+    """
+    model = posterior.function
+    assert isinstance(model, LinearModel)
+    tail = 0.5 * (1.0 - checks.fraction("level", level))
+    mean, sd, low, high = _moments(posterior, model, inputs.centre, tail)
+    count = len(mean) // model.outputs
+    told = pd.DataFrame(
+        {
+            "name": np.tile(np.array([*inputs.names, *["intercept"] * model.bias], dtype=object), model.outputs),
+            "class": np.repeat(np.array(classes or range(model.outputs), dtype=object), count),
+            "mean": mean, "sd": sd, "low": low, "high": high,
+            "per": np.tile(np.append(inputs.units, np.ones(int(model.bias))), model.outputs),
+        }
+    )  # fmt: skip
+    return told if model.outputs > 1 else told.drop(columns="class")
+
+
+def coefficient_lines(table: pd.DataFrame) -> list[str]:
+    """The table for a summary: the coefficients furthest from 0 in standard deviations, then the intercepts."""
+    # A column may be called "intercept", too: the intercept is the last row of its output.
+    last = ~table.get("class", pd.Series(0, table.index)).duplicated(keep="last")
+    intercepts, inputs = (table[(last & (table["name"] == "intercept")) == which] for which in (True, False))
+    distance = (inputs["mean"] / inputs["sd"]).abs() if inputs["sd"].notna().all() else inputs["mean"].abs()
+    # Columns that are the same but for rounding, such as one of 0 and 1 and its square, keep their order.
+    rounded = distance.map(lambda x: float(f"{x:.6g}"))
+    first = rounded.sort_values(ascending=False, kind="stable").index[:SHOWN]
+    shown = pd.concat([inputs.loc[first], intercepts.head(SHOWN)])
+    which = f", the {SHOWN} of {len(inputs)} furthest from 0 in sds" if len(inputs) > SHOWN else ""
+    heading = f"  coefficients{which}, with 95 % intervals; per: the change of the column that each is for"
+    text = shown.to_string(index=False, float_format=lambda x: f"{x:.4g}").splitlines()
+    return [heading, *(f"    {line}" for line in text)]
+
+
+def coefficient_draws(theta: Tensor, posterior: Posterior, inputs: InputMap, classes: Sequence[str]) -> NamedDraws:
+    """Drawn flat weights, shape (chains, draws, P), as "weights" and "intercept".
+
+    Args:
+        theta: the draws.
+        posterior: of a linear model's weights.
+        inputs: the map from tables to the model's inputs.
+        classes: the names of the outputs, where there are several.
+    """
+    model = posterior.function
+    assert isinstance(model, LinearModel)
+    told = _at_zero(theta, model, inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
+    told = told if classes else told[..., 0, :]
+    outputs = ["class"] if classes else []
+    named = {"weights": ([*outputs, "feature"], told[..., : model.features])}
+    if model.bias:
+        named["intercept"] = (outputs, told[..., -1])
+    coords: dict[str, Sequence[Any]] = {"feature": list(inputs.names)}
+    return NamedDraws(named, coords | ({"class": list(classes)} if classes else {}))
+
+
+def _at_zero(theta: Tensor, model: LinearModel, centre: np.ndarray | None) -> Tensor:
+    """Flat weights (..., P) with the weights of each output together, its intercept last: f where the inputs are 0."""
+    weights, bias = model.unflat(theta)
+    if bias is None:
+        return weights.flatten(-2)
+    at_zero = bias if centre is None else bias - weights @ torch.from_numpy(centre)
+    return torch.cat([weights, at_zero[..., None]], -1).flatten(-2)
+
+
+def _moments(
+    posterior: Posterior, model: LinearModel, centre: np.ndarray | None, tail: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Mean, sd and the ends of the central intervals, each of shape (C (D + 1),)."""
+    mean = _at_zero(posterior.mean, model, centre).numpy()
+    if isinstance(posterior, PointPosterior):
+        unknown = np.full(mean.shape, np.nan)
+        return mean, unknown, unknown, unknown
+    if isinstance(posterior, GaussianPosterior):
+        variance = _at_zero(posterior.precision.marginal_variance(), model, None)
+        if model.bias:
+            at = torch.zeros(1, model.features) if centre is None else -torch.from_numpy(centre)[None]
+            intercepts = model.variance(at.to(torch.float64), posterior.mean, posterior.precision)[0]
+            variance = torch.cat([variance.unflatten(0, (model.outputs, -1))[:, :-1], intercepts[:, None]], 1).flatten()
+        sd = variance.sqrt().numpy()
+        half = -float(torch.special.ndtri(torch.tensor(tail, dtype=torch.float64))) * sd
+        return mean, sd, mean - half, mean + half
+    draws = posterior.flat if isinstance(posterior, DrawsPosterior) else posterior.sample(DRAWS, generator=0)
+    told = _at_zero(draws, model, centre).numpy()
+    low, high = np.quantile(told, [tail, 1.0 - tail], axis=0)
+    return mean, told.std(0, ddof=1), low, high

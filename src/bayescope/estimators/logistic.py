@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.estimators.base import ClassWeight, MissingAttributeError, TableClassifier, generator_from, noted
 from bayescope.estimators.frames import FrameReader, columns_by_name
 from bayescope.estimators.inputs import InputMap
-from bayescope.estimators.labels import decided, factorized, one_class
+from bayescope.estimators.labels import factorized, one_class
 from bayescope.estimators.linear_posteriors import (
     BY_SUMS,
     CHOICES,
@@ -20,25 +21,17 @@ from bayescope.estimators.linear_posteriors import (
     MATRICES,
     POSTERIORS,
     SAMPLERS,
+    PosteriorName,
     Task,
     fit_posterior,
     refuse_all_rows,
 )
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import intercept_precision, per_feature, prior_notes, weight_precision
-from bayescope.estimators.reading import (
-    MissingAttributeError,
-    generator_from,
-    log_probabilities,
-    noted,
-    probabilities,
-    whole_or_not_at_all,
-)
 from bayescope.estimators.shared_rows import rows_in_memory
 from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels
-from bayescope.estimators.together import begin
 from bayescope.estimators.weights import (
     class_factors,
     class_notes,
@@ -54,7 +47,7 @@ from bayescope.linear.evidence import weight_prior
 from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import Table
 from bayescope.models import LinearModel
-from bayescope.process_state import outside_inference_mode, threads_for
+from bayescope.process_state import threads_for
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
 
@@ -66,7 +59,8 @@ INTERCEPT_PRECISION = 0.01
 
 @final
 @stored("BayesianLogisticRegression")
-class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ignore[misc]
+@dataclass(kw_only=True, eq=False, repr=False)
+class BayesianLogisticRegression(TableClassifier, LinearEstimator):
     """Logistic or probit regression with a posterior over its weights.
 
     Two classes have one output f = w·x + b and p(y = classes_[1]∣f) = σ(f) or Φ(f). More classes have one weight
@@ -133,62 +127,23 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         array(['yes'], dtype='<U3')
     """
 
-    def __init__(
-        self,
-        *,
-        link: str = "logit",
-        posterior: str = "auto",
-        prior_precision: Any = "evidence",
-        intercept_prior_precision: float | None = None,
-        features: Any = None,
-        fit_intercept: bool = True,
-        standardize: bool = True,
-        categorical: Any = None,
-        encoding: str = "one_hot",
-        class_weight: Any = None,
-        random_state: Any = None,
-        draws: int | None = None,
-        tune: int | None = None,
-        chains: int | None = None,
-    ) -> None:
-        self.link = link
-        self.posterior = posterior
-        self.prior_precision = prior_precision
-        self.intercept_prior_precision = intercept_prior_precision
-        self.features = features
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.categorical = categorical
-        self.encoding = encoding
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.draws = draws
-        self.tune = tune
-        self.chains = chains
+    link: Literal["logit", "probit"] = "logit"
+    posterior: PosteriorName = "auto"
+    class_weight: ClassWeight = None
+    draws: int | None = None
+    tune: int | None = None
+    chains: int | None = None
 
-    @outside_inference_mode
-    @whole_or_not_at_all
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianLogisticRegression:
-        """Finds the posterior of the weights.
+    n_iter_: int = field(init=False)
+    _effective_parameters: float | None = field(init=False)
 
-        Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
-                one on disk (`open_table`), which is read in blocks.
-            y: N class labels; of a frame or a table on disk also the name of their column, all others being features.
-            sample_weight: how often each row counts, shape (N,) or the name of a column, times ``class_weight``: 2 is
-                the same as the row twice, under any posterior.
-
-        Raises:
-            InputError: if an input or an option cannot be used; the message names the column.
-            InputTypeError: if a column holds what is neither a number nor a label, such as dates.
-            UnsupportedError: if the link or the posterior does not go with the number of classes.
-            ConvergenceError: if the inference does not reach its tolerance.
-        """
-        begin(self)
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         checks.choice("posterior", self.posterior, CHOICES)
+        self._multilabel = False
         on_disk = opened(X)
         if on_disk is not None:
-            return self._fit_table(on_disk, y, sample_weight)
+            self._fit_table(on_disk, y, sample_weight)
+            return
         X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
         self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
         rows = row_count(table)
@@ -214,9 +169,8 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         targets = likelihood.targets(codes, outputs)
         data = rows_in_memory(mapped, targets, each, spread=self.posterior in BY_SUMS)
         self._infer(data, model, likelihood, notes)
-        return self
 
-    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianLogisticRegression:
+    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
         """The same, a block of rows in memory at a time."""
         refuse_all_rows(self.posterior)
         source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=True)
@@ -240,32 +194,6 @@ class BayesianLogisticRegression(ClassifierMixin, LinearEstimator):  # type: ign
         model = LinearModel(len(learnt.inputs.names), outputs, checks.flag("fit_intercept", self.fit_intercept))
         weighted = {} if once else total_notes(data.total, data.count)
         self._infer(data, model, likelihood, {**learnt.notes(data.count), **weighted, **labels.notes})
-        return self
-
-    def predict(self, X: Any, *, abstain: float | None = None) -> np.ndarray:
-        """The most probable class of each row, shape (N,).
-
-        Args:
-            X: a table of the columns that were fitted.
-            abstain: a probability between 0 and 1: ``None`` stands for a class that is less probable than that, in an
-                array of objects.
-        """
-        return decided(self.predict_proba(X), self.classes_, abstain)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``.
-
-        Two classes are integrated to 1e-8; the rows are taken in blocks, so that memory stays bounded.
-        """
-        return self._read(X, probabilities)
-
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """log p(y = k∣x, data), shape (N, K), without underflow.
-
-        For three classes and more it is the logarithm of `predict_proba`, but for probabilities below 1e-8, which are
-        integrated anew where their own mass lies.
-        """
-        return self._read(X, lambda predictive: log_probabilities(predictive, len(self.classes_)))
 
     @property
     def effective_parameters_(self) -> float:

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from bayescope.estimators.base import ClassWeight, TableClassifier, TableRegressor
 from bayescope.estimators.distinct_rows import DistinctRows
-from bayescope.estimators.frames import columns_by_name
-from bayescope.estimators.labels import Labels, decided, numbers
+from bayescope.estimators.frames import FrameReader, columns_by_name
+from bayescope.estimators.labels import Labels, numbers
 from bayescope.estimators.mlp_learning import FIRST_NOISE
 from bayescope.estimators.mlp_reading import MLPEstimator, Targets
-from bayescope.estimators.reading import log_probabilities, probabilities, whole_or_not_at_all
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableLabels, TableNumbers
 from bayescope.estimators.target_units import Units, given_noise
-from bayescope.estimators.together import begin
 from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.likelihoods import Gaussian, Likelihood
-from bayescope.process_state import outside_inference_mode
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset, opened
-from bayescope.training.checkpoint import resumable
 
 
 @final
 @stored("BayesianMLPClassifier", without=("checkpoint",))
-class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc]
+@dataclass(kw_only=True, eq=False, repr=False)
+class BayesianMLPClassifier(TableClassifier, MLPEstimator):
     """A multilayer perceptron of labels with a posterior over its weights.
 
     Two classes have one output f, the logit of ``classes_[1]``. More have one each, p(y = k∣f) = softmax(f)_k. Labels
@@ -107,77 +106,16 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         array([ True, False,  True])
     """
 
-    classes_: np.ndarray
-    _multilabel: bool
+    class_weight: ClassWeight = None
 
-    def __init__(
-        self,
-        *,
-        posterior: str = "laplace",
-        hidden: Any = (50, 50),
-        activation: str = "tanh",
-        prior_precision: Any = "evidence",
-        scaling: str | None = "standard",
-        encoding: str = "one_hot",
-        categorical: Any = None,
-        class_weight: Any = None,
-        epochs: int | None = None,
-        lr: float | None = None,
-        batch_size: int | None = None,
-        members: int = 5,
-        rate: Any = 0.1,
-        draws: int | None = None,
-        posterior_options: Any = None,
-        random_state: Any = None,
-        progress: bool = False,
-        checkpoint: Any = None,
-    ) -> None:
-        self.posterior = posterior
-        self.hidden = hidden
-        self.activation = activation
-        self.prior_precision = prior_precision
-        self.scaling = scaling
-        self.encoding = encoding
-        self.categorical = categorical
-        self.class_weight = class_weight
-        self.epochs = epochs
-        self.lr = lr
-        self.batch_size = batch_size
-        self.members = members
-        self.rate = rate
-        self.draws = draws
-        self.posterior_options = posterior_options
-        self.random_state = random_state
-        self.progress = progress
-        self.checkpoint = checkpoint
-
-    @outside_inference_mode
-    @whole_or_not_at_all
-    @resumable
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPClassifier:
-        """Trains the network and finds the posterior of its weights.
-
-        Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
-                one on disk (`open_table`), which is read in blocks.
-            y: N labels, or N rows of 0 and 1; or the name of a column of labels of X.
-            sample_weight: how often each row counts, shape (N,) or the name of a column.
-
-        Raises:
-            InputError: if an input or an option cannot be used; the message names the column.
-            OptionError: if a name is unknown.
-            UnsupportedError: if two options do not go together.
-            ConvergenceError: if the loss stops being a finite number.
-
-        Warns:
-            ConvergenceWarning: if the network predicts the same for every row.
-        """
-        begin(self)
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         table = opened(X)
         if table is not None:
-            return self._fit_table(table, y, sample_weight)
+            self._fit_table(table, y, sample_weight)
+            return
         X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
-        columns, rows = self._columns(X, y)
+        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
+        rows = len(columns[0].values)
         weights = row_weights(sample_weight, rows)
         labels = Labels.of(y, weights)
         weights, told = class_weighted(self.class_weight, labels, weights)
@@ -186,37 +124,14 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
         codes = distinct.targets if labels.multilabel else distinct.targets[:, 0].astype(np.int64)
         values = labels.likelihood.targets(codes, labels.outputs)
         self._learn(distinct, Targets(codes, values, labels.likelihood, labels.outputs, told))
-        return self
 
-    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianMLPClassifier:
+    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
         source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=True)
         labels = TableLabels.of(source, self.class_weight)
         self.classes_, self._multilabel = labels.classes, False
         none = torch.empty(0, dtype=torch.float64)
         goal = Targets(np.empty(0), none, labels.likelihood, labels.outputs, labels.notes)
         self._learn_table(source, labels, goal)
-        return self
-
-    def predict(self, X: Any, *, abstain: float | None = None) -> np.ndarray:
-        """The most probable class of each row, shape (N,); of several labels those that are probable, 0/1, (N, C).
-
-        Args:
-            X: a table of the columns that were fitted.
-            abstain: a probability between 0 and 1: ``None`` stands for a class, or for one of several labels, that is
-                less probable than that, in an array of objects.
-        """
-        return decided(self.predict_proba(X), None if self._multilabel else self.classes_, abstain)
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """p(y = k∣x, data), averaged over the posterior, shape (N, K), columns as in ``classes_``."""
-        return self._read(X, probabilities)
-
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """log p(y = k∣x, data), shape (N, K), without underflow where a row has one label."""
-        check_is_fitted(self)
-        if self._multilabel:
-            return np.log(self.predict_proba(X))
-        return self._read(X, lambda predictive: log_probabilities(predictive, len(self.classes_)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -226,7 +141,8 @@ class BayesianMLPClassifier(ClassifierMixin, MLPEstimator):  # type: ignore[misc
 
 @final
 @stored("BayesianMLPRegressor", without=("checkpoint",))
-class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
+@dataclass(kw_only=True, eq=False, repr=False)
+class BayesianMLPRegressor(TableRegressor, MLPEstimator):
     """A multilayer perceptron of numbers with a posterior over its weights: y = f(x) + Gaussian noise.
 
     By default one prior precision a layer and the noise variance are learnt first. Laplace's evidence proposes them
@@ -298,77 +214,19 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         True
     """
 
-    _flat: bool
-    _outputs: int
+    noise_variance: float | Sequence[float] | np.ndarray | Literal["evidence"] = "evidence"
 
-    def __init__(
-        self,
-        *,
-        posterior: str = "laplace",
-        hidden: Any = (50, 50),
-        activation: str = "tanh",
-        prior_precision: Any = "evidence",
-        noise_variance: Any = "evidence",
-        scaling: str | None = "standard",
-        encoding: str = "one_hot",
-        categorical: Any = None,
-        epochs: int | None = None,
-        lr: float | None = None,
-        batch_size: int | None = None,
-        members: int = 5,
-        rate: Any = 0.1,
-        draws: int | None = None,
-        posterior_options: Any = None,
-        random_state: Any = None,
-        progress: bool = False,
-        checkpoint: Any = None,
-    ) -> None:
-        self.posterior = posterior
-        self.hidden = hidden
-        self.activation = activation
-        self.prior_precision = prior_precision
-        self.noise_variance = noise_variance
-        self.scaling = scaling
-        self.encoding = encoding
-        self.categorical = categorical
-        self.epochs = epochs
-        self.lr = lr
-        self.batch_size = batch_size
-        self.members = members
-        self.rate = rate
-        self.draws = draws
-        self.posterior_options = posterior_options
-        self.random_state = random_state
-        self.progress = progress
-        self.checkpoint = checkpoint
+    _flat: bool = field(init=False)
+    _outputs: int = field(init=False)
 
-    @outside_inference_mode
-    @whole_or_not_at_all
-    @resumable
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> BayesianMLPRegressor:
-        """Trains the network, learns the noise, and finds the posterior of the weights.
-
-        Args:
-            X: a table of N rows: a frame of any library that narwhals knows, an array, a tensor, a list of rows, or
-                one on disk (`open_table`), which is read in blocks.
-            y: N numbers, or N rows of D; or the name of a column. All others are features.
-            sample_weight: how often each row counts, shape (N,) or the name of a column.
-
-        Raises:
-            InputError: if an input or an option cannot be used; the message names the column.
-            OptionError: if a name is unknown.
-            UnsupportedError: if two options do not go together.
-            ConvergenceError: if the loss stops being a finite number.
-
-        Warns:
-            ConvergenceWarning: if the network predicts the same for every row.
-        """
-        begin(self)
+    def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         table = opened(X)
         if table is not None:
-            return self._fit_table(table, y, sample_weight)
+            self._fit_table(table, y, sample_weight)
+            return
         X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
-        columns, rows = self._columns(X, y)
+        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
+        rows = len(columns[0].values)
         weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
         self._flat = targets.ndim == 1
         distinct = DistinctRows.of(columns, targets[:, None] if self._flat else targets, None, weights)
@@ -377,9 +235,8 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         values = torch.from_numpy(units.standardised(distinct.targets))
         codes = distinct.targets[:, 0] if self._flat else distinct.targets
         self._learn(distinct, Targets(codes, values, likelihood, len(units.scale), units.notes(), units, learns_noise))
-        return self
 
-    def _fit_table(self, table: TableDataset, y: Any, sample_weight: Any) -> BayesianMLPRegressor:
+    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
         source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=False)
         seen = TableNumbers.of(source)
         self._flat, self._outputs = True, 1
@@ -388,19 +245,11 @@ class BayesianMLPRegressor(RegressorMixin, MLPEstimator):  # type: ignore[misc]
         none = torch.empty(0, dtype=torch.float64)
         goal = Targets(np.empty(0), none, likelihood, 1, units.notes(), units, learns_noise)
         self._learn_table(source, seen, goal)
-        return self
 
     def _first_noise(self, units: Units, rows: int) -> tuple[Likelihood, bool]:
         """The likelihood of standardised targets, and whether its noise variance is to be learnt."""
         given = given_noise(self.noise_variance, units.scale, rows)
         return Gaussian(FIRST_NOISE) if given is None else given, given is None
-
-    def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""
-        read = self._read(X, lambda predictive: np.stack([predictive.mean, predictive.variance], axis=1))
-        mean, sd = read[:, 0], np.sqrt(read[:, 1])
-        mean, sd = (mean[:, 0], sd[:, 0]) if self._flat else (mean, sd)
-        return (mean, sd) if return_std else mean
 
     @property
     def noise_variance_(self) -> float | np.ndarray:

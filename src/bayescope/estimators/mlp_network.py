@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from torch import nn
 from bayescope import checks
 from bayescope.errors import InputError
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+Activation: TypeAlias = Literal["tanh", "relu", "sigmoid", "softplus", "silu", "gelu"]
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
     "sigmoid": nn.Sigmoid,
@@ -39,7 +40,7 @@ class Architecture:
 
     features: int
     hidden: tuple[int, ...]
-    activation: str
+    activation: Activation
     outputs: int
 
     @classmethod

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast, final
+from typing import Any, Literal, TypeAlias, cast, final
 
 from torch import Tensor, nn
 
@@ -27,6 +27,10 @@ from bayescope.sampling.sgmcmc import sgmcmc
 from bayescope.sampling.swag import swag
 from bayescope.training.fit_map import fit_map
 from bayescope.variational.variational import variational
+
+PosteriorName: TypeAlias = Literal[
+    "map", "laplace", "last_layer", "function_space", "variational", "mc_dropout", "ensemble", "swag", "sgmcmc", "nuts"
+]
 
 # What the estimators say themselves; the rest is for posterior_options.
 _OWN = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, cast, final
+from typing import Any, Literal, Protocol, cast, final
 
 import numpy as np
 import torch
@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, as_tensor, generator_from
 from bayescope.estimators.distinct_rows import DistinctRows
-from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.inputs import EstimatorTable, InputMap, require_room
 from bayescope.estimators.mlp_learning import Learnt, Lesson, Schedule, learn
-from bayescope.estimators.mlp_network import Architecture
-from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, Setting, chosen, infer
+from bayescope.estimators.mlp_network import Activation, Architecture
+from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, PosteriorName, Setting, chosen, infer
 from bayescope.estimators.mlp_table import ORDERED_ROWS, NetworkFiles
-from bayescope.estimators.reading import PosteriorHolder, as_tensor, generator_from
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.estimators.target_units import Units
@@ -34,13 +33,12 @@ from bayescope.posterior import DrawsPosterior, Posterior
 from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
-from bayescope.tables import Column
-from bayescope.tables.preprocessing import Preprocessing
+from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, Table
 
 # What to do where the network predicts the same for all rows.
 TELL = "To tell which, fit once with prior_precision=0.1 and compare the scores on rows that were held out."
-# Rows that are predicted at once, and the numbers that their outputs at all draws may take.
-MOST_ROWS, BLOCK_NUMBERS = 2048, 2**22
+# Rows that are predicted at once.
+MOST_ROWS = 2048
 
 
 @final
@@ -67,71 +65,42 @@ class Targets:
     learns_noise: bool = False
 
 
-class MLPEstimator(PosteriorHolder):
+@dataclass(kw_only=True, eq=False, repr=False)
+class MLPEstimator(TableEstimator):
     """A table, a network and its posterior."""
 
-    posterior: str
-    hidden: Any
-    activation: str
-    prior_precision: Any
-    scaling: Any
-    encoding: str
-    categorical: Any
-    epochs: int | None
-    lr: float | None
-    batch_size: int | None
-    members: int
-    rate: Any
-    draws: int | None
-    posterior_options: Any
-    random_state: Any
-    progress: bool
-    checkpoint: Any
+    posterior: PosteriorName = "laplace"
+    hidden: Sequence[int] = (50, 50)
+    activation: Activation = "tanh"
+    prior_precision: float | Literal["evidence"] = "evidence"
+    scaling: ScalingName | None = "standard"
+    encoding: EncodingName = "one_hot"
+    epochs: int | None = None
+    lr: float | None = None
+    batch_size: int | None = None
+    members: int = 5
+    rate: float | Literal["concrete"] = 0.1
+    draws: int | None = None
+    posterior_options: Mapping[str, Any] | None = None
+    progress: bool = False
+    checkpoint: str | Path | None = None
 
-    preprocessing_: Preprocessing
-    prior_precision_: float | dict[str, float]
-    n_iter_: int
-    n_features_in_: int
-    _frames: FrameReader
-    _samples: int | None
-    _seed: int
+    preprocessing_: Preprocessing = field(init=False)
+    prior_precision_: float | dict[str, float] = field(init=False)
+    n_iter_: int = field(init=False)
+    _samples: int | None = field(init=False)
+    _seed: int = field(init=False)
 
-    def predict_distribution(
-        self,
-        X: Any,
-        *,
-        integral: str | None = None,
-        method: str | None = None,
-        samples: int | None = None,
-        generator: torch.Generator | int | None = None,
-    ) -> Predictive:
-        """The predictive distribution, with its epistemic and aleatoric parts and its intervals.
-
-        The labels of a classifier are the codes 0…K−1 of ``classes_``; several labels a row are 0 and 1.
-
-        Args:
-            X: a table of the columns that were fitted.
-            integral: over the latent f: "quadrature", "mackay", "monte_carlo" or "laplace_bridge"; the default is
-                the most accurate one. Where there is a closed form it is used.
-            method: "linearized" or "sampled".
-            samples: how many draws, where there are any; ``draws``, or 200, by default.
-            generator: for the draws; the same ones at every call by default.
-        """
-        return self._predicted(self._rows(X), integral=integral, method=method, samples=samples, generator=generator)
-
-    def transform_inputs(self, X: Any) -> np.ndarray:
+    def transform_inputs(self, X: object) -> np.ndarray:
         """The inputs of the network, shape (N, D): X as numbers, scaled as they were when fitting."""
-        check_is_fitted(self)
-        return self.preprocessing_(self._frames.columns(self, X))
+        return self.preprocessing_(self._table(X))
 
     @property
     def _inputs(self) -> InputMap:
         return InputMap(self.preprocessing_, None, self.preprocessing_.names, (0.0, 0.0))
 
-    def _rows(self, X: Any) -> InputRows:
-        """The inputs of the network, and what is known of values that rows lack."""
-        check_is_fitted(self)
-        return self._inputs.read(self._frames.columns(self, X), linear=False)
+    def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
+        return self._inputs.read(table, linear=False)
 
     @property
     def trace_(self) -> Mapping[str, Sequence[Any]]:
@@ -145,11 +114,6 @@ class MLPEstimator(PosteriorHolder):
         check_is_fitted(self)
         return cast(nn.Module, self.posterior_.model)
 
-    def _columns(self, X: Any, y: Any) -> tuple[list[Column], int]:
-        """The columns of the table to fit, whose names and kinds are learnt from it, and how many rows there are."""
-        self._frames, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
-        return columns, len(columns[0].values)
-
     def _learn(self, rows: DistinctRows, targets: Targets) -> None:
         """Learns the network and its hyperparameters, finds the posterior and sets the learned attributes."""
         kind, given = chosen(self.posterior, self.posterior_options, self.draws)
@@ -157,7 +121,7 @@ class MLPEstimator(PosteriorHolder):
         source = same_for_all(generator_from(self.random_state), rows.arrays)
         require_room(rows.columns, self.encoding)
         self.preprocessing_, table = Preprocessing.fit(
-            rows.columns, targets.codes, scaling=self.scaling, encoding=cast(Any, self.encoding), weights=rows.weights,
+            rows.columns, targets.codes, scaling=self.scaling, encoding=self.encoding, weights=rows.weights,
             random_state=checks.seed_from(source),
         )  # fmt: skip
         self._teach(_Held(as_tensor(table), rows, targets), targets, kind, given, schedule, source)
@@ -172,7 +136,7 @@ class MLPEstimator(PosteriorHolder):
                 "rows in memory. Take one of those, or fit some of the rows as a data frame."
             )
         table.describe(self)
-        self._frames = table.reader
+        self._reader = table.reader
         source = table.processes.common_generator(generator_from(self.random_state))
         order = checks.seed_from(source)
         self.preprocessing_, files = NetworkFiles.of(table, targets, self.scaling, self.encoding)
@@ -227,7 +191,7 @@ class MLPEstimator(PosteriorHolder):
         record = posterior.record
         trace = record.trace or learnt.trace
         told = replace(record, notes={**notes, **record.notes}, trace=trace)
-        reader = EstimatorTable.of(self, self._frames, self._inputs, linear=False)
+        reader = EstimatorTable.of(self, self._reader, self._inputs, linear=False)
         self.posterior_ = replace(cast(Any, posterior), record=told, reader=reader)
         one = len(set(learnt.precisions.values())) == 1 and not isinstance(self.prior_precision, str)
         precisions = dict(learnt.precisions)
@@ -264,31 +228,27 @@ class MLPEstimator(PosteriorHolder):
                 f"{self.prior_precision!r}."
             ) from None
 
+    def _generator(self) -> Generator:
+        return self._seed
+
     def _predicted(self, rows: InputRows, **options: Any) -> Predictive:
         """Predictions of rows as the network takes them; draws are the same ones at every call."""
-        if options.get("generator") is None:
-            options["generator"] = self._seed
         if options.get("samples") is None and options.get("method") in (None, "sampled"):
             options["samples"] = self._samples
-        return self.posterior_.predict(rows, **options)
+        return self.posterior_.predict(rows, **{"generator": self._seed, **options})
 
-    def _read(self, X: Any, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
-        """Predicts rows in blocks that bound the memory, and joins what is read from each."""
-        rows, posterior = self._rows(X), self.posterior_
-        if not len(rows):  # a network has to be called on a row; what it says of any has the shapes
-            return read(self._predicted(InputRows(np.zeros((1, rows.values.shape[1])))))[:0]
+    def _block(self, rows: InputRows) -> tuple[int, int]:
+        posterior = self.posterior_
         draws = posterior.draws[..., 0].numel() if isinstance(posterior, DrawsPosterior) else self._samples or 1
         widest = max([rows.values.shape[1], *self.hidden])
         size = min(MOST_ROWS, max(1, BLOCK_NUMBERS // (draws * widest)))
-        starts = range(0, len(rows), size)
-        with threads_for(size * draws * widest):
-            return np.concatenate([read(self._predicted(rows[start : start + size])) for start in starts])
+        return size, size * draws * widest
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
-        return tags
+    def _read_rows(self, rows: InputRows, read: Callable[[Predictive], np.ndarray]) -> np.ndarray:
+        if len(rows):
+            return TableEstimator._read_rows(self, rows, read)
+        # A network has to be called on a row; what it says of any has the shapes.
+        return read(self._predicted(InputRows(np.zeros((1, rows.values.shape[1])))))[:0]
 
 
 class _Material(Protocol):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from bayescope.estimators.base import as_tensor
 from bayescope.estimators.inputs import require_encoded
-from bayescope.estimators.reading import as_tensor
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
 from bayescope.likelihoods import Likelihood

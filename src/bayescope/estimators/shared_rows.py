@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.estimators.reading import as_tensor
+from bayescope.estimators.base import as_tensor
 from bayescope.estimators.together import refuse_other_rows
 from bayescope.linear.table import Batch, HeldTable, SharedTable, Table
 from bayescope.processes import present

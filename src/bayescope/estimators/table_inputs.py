@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescope.estimators.base import as_tensor
 from bayescope.estimators.features import feature_map
 from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, require_encoded
-from bayescope.estimators.reading import as_tensor
 from bayescope.estimators.table_rows import Block, TableRows
 from bayescope.linear.table import Batch, SharedTable, StreamedTable, Table
 from bayescope.tables import Column

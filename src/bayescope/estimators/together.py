@@ -7,20 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
 
 from bayescope.errors import InputError
 from bayescope.processes import Processes, present
-
-
-def begin(estimator: BaseEstimator) -> None:
-    """The head of a fit that all processes make together.
-
-    Raises:
-        ProcessError: on all processes, if they fit different estimators, or with different parameters.
-    """
-    with present().called(type(estimator).__name__, estimator.get_params(deep=False)):
-        pass
 
 
 def same_for_all(own: torch.Generator, arrays: Callable[[], Sequence[np.ndarray]]) -> torch.Generator:

@@ -64,7 +64,7 @@ def surfaces(scene: Scene, *, size: int = 72, draws: int = 800) -> dict[str, np.
 
 
 def _fit(scene: Scene, posterior: str, draws: int) -> BayesianLogisticRegression:
-    model = BayesianLogisticRegression(
+    model: BayesianLogisticRegression = BayesianLogisticRegression().set_params(
         posterior=posterior,
         features=scene.features,
         prior_precision=scene.prior_precision,

@@ -1,0 +1,56 @@
+"""Parameters are declared once: the names in the types are those that a fit knows, and a checker finds others."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import bayescope as bs
+from bayescope.errors import OptionError
+
+ESTIMATORS = [
+    bs.BayesianLinearRegression, bs.BayesianLogisticRegression, bs.BayesianMLPClassifier, bs.BayesianMLPRegressor,
+    bs.NeuralAdditiveClassifier, bs.NeuralAdditiveRegressor,
+]  # fmt: skip
+NAMED = [
+    (bs.BayesianLogisticRegression, "posterior"), (bs.BayesianMLPClassifier, "posterior"),
+    (bs.BayesianMLPClassifier, "activation"), (bs.BayesianMLPRegressor, "encoding"),
+    (bs.NeuralAdditiveRegressor, "structure"), (bs.NeuralAdditiveRegressor, "likelihood"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("estimator", "option"), NAMED)
+def test_the_names_in_the_type_are_those_that_a_fit_knows(estimator: type, option: str) -> None:
+    with pytest.raises(OptionError) as error:
+        estimator(**{option: "none of them"}).fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+    assert all(repr(name) in str(error.value) for name in get_args(get_type_hints(estimator)[option]))
+    assert str(error.value).count("', '") == len(get_args(get_type_hints(estimator)[option])) - 1
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_what_is_learnt_is_no_parameter(estimator: Any) -> None:
+    names = list(inspect.signature(estimator).parameters)
+    assert sorted(names) == sorted(estimator().get_params())
+    assert not any(name.startswith("_") or name.endswith("_") for name in names)
+    assert sorted(vars(estimator())) == sorted(names)
+
+
+def test_a_type_checker_finds_a_name_that_is_misspelt(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import bayescope as bs\n"
+        "bs.BayesianLogisticRegression(posterior='laplase')\n"
+        "mean, sd = bs.BayesianLinearRegression().fit([[0.0]], [1.0]).predict([[0.0]], return_std=True)\n"
+        "print(mean.shape, sd.shape)\n"
+    )
+    root = Path(bs.__file__).parents[2]
+    command = [sys.executable, "-m", "mypy", "--config-file", str(root / "pyproject.toml"), str(script)]
+    told = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout
+    assert "script.py:2: error" in told
+    assert "laplase" in told
+    assert told.count(" error: ") == 1, told
