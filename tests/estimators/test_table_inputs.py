@@ -22,7 +22,7 @@ from bayescope.errors import InputError
 from bayescope.estimators import table_inputs
 from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
-from bayescope.linear.table import Table
+from bayescope.linear.table import RowTable
 
 ROWS = 400
 
@@ -77,7 +77,7 @@ def learnt(folder: Path, processes: Any = None) -> TableInputs:
     )
 
 
-def grams(table: Table) -> Tensor:
+def grams(table: RowTable) -> Tensor:
     """Sums of two passes."""
     for _ in range(2):
         (gram,) = table.sum(lambda part: (part.features.mT @ part.weighed(part.features),), size=1)

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear import rows
+from bayescope.linear import table as module
 from bayescope.linear.density import LinearDensity
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
@@ -97,7 +97,7 @@ def test_blocks_and_threads_change_nothing_but_rounding(
         case.density.latent_variance(DensePrecision(torch.diag(case.precision))),
     )
     for name, value in {"LEAST_ROWS": 2, "CACHE_BYTES": 1, "PARALLEL_SIZE": 0, "SUMS_SHARE": 1e-3, "PARTS": 3}.items():
-        monkeypatch.setattr(rows, name, value)
+        monkeypatch.setattr(module, name, value)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

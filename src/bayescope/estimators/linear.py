@@ -25,7 +25,7 @@ from bayescope.linear.conjugate import conjugate_at, tune_scales
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
 from bayescope.linear.row_space import RowSpace
-from bayescope.linear.table import Table
+from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from bayescope.process_state import threads_for
@@ -146,7 +146,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
         if isinstance(self.noise_variance, str):
             refuse_one_row(rows)
 
-    def _infer(self, data: Table, told: dict[str, str]) -> None:
+    def _infer(self, data: RowTable, told: dict[str, str]) -> None:
         """Finds the posterior and sets the learned attributes."""
         model = LinearModel(len(self._inputs.names), 1, checks.flag("fit_intercept", self.fit_intercept))
         intercept = intercept_precision(self.intercept_prior_precision)
@@ -177,7 +177,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
         self.posterior_ = self._bound(noted(posterior, notes))
 
     def _scales(
-        self, model: LinearModel, data: Table, precision: Tensor | None, intercept: float | None
+        self, model: LinearModel, data: RowTable, precision: Tensor | None, intercept: float | None
     ) -> tuple[Tensor, float, str | None]:
         """The prior precision, a number or one a feature, the noise variance, and what the first maximises."""
         noise = None

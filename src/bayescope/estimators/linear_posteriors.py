@@ -29,7 +29,7 @@ from bayescope.linear.laplace import laplace_at, map_at
 from bayescope.linear.mode import LinearMode, find_mode
 from bayescope.linear.row_space import require_room
 from bayescope.linear.sampling import metropolis, nuts
-from bayescope.linear.table import Batch, HeldTable
+from bayescope.linear.table import Batch
 from bayescope.linear.tuning import search_range
 from bayescope.linear.variational import variational_of
 from bayescope.models import LinearModel
@@ -143,7 +143,7 @@ def _auto(task: Task, *, quiet: bool = False) -> Fitted:
         return _chosen(fitted, "laplace", f"{why}, at most {TRUSTED:g}")
     why += f", more than {TRUSTED:g}"
     density = task.density
-    two = density.model.outputs == 1 and isinstance(density.table, HeldTable)
+    two = density.model.outputs == 1 and density.table.in_memory
     affordable = density.dim <= MOST_WEIGHTS and density.table.count * density.dim * density.model.outputs <= MOST_WORK
     if affordable and two:
         with suppress(ConvergenceError), warnings.catch_warnings():

@@ -45,7 +45,7 @@ from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.row_space import RowSpace
-from bayescope.linear.table import Table
+from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
 from bayescope.process_state import threads_for
 from bayescope.storage import stored
@@ -232,7 +232,7 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
             )
         return Categorical(), classes
 
-    def _infer(self, data: Table, model: LinearModel, likelihood: Likelihood, told: dict[str, str]) -> None:
+    def _infer(self, data: RowTable, model: LinearModel, likelihood: Likelihood, told: dict[str, str]) -> None:
         """Fits the named posterior and sets the learned attributes."""
         precision = weight_precision(self.prior_precision, model.features)
         intercept = intercept_precision(self.intercept_prior_precision) or INTERCEPT_PRECISION

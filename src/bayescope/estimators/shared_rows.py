@@ -8,11 +8,11 @@ from torch import Tensor
 
 from bayescope.estimators.base import as_tensor
 from bayescope.estimators.together import refuse_other_rows
-from bayescope.linear.table import Batch, HeldTable, SharedTable, Table
+from bayescope.linear.table import Batch, RowTable
 from bayescope.processes import present
 
 
-def rows_in_memory(inputs: np.ndarray, targets: Tensor, weights: np.ndarray | None, *, spread: bool = True) -> Table:
+def rows_in_memory(inputs: np.ndarray, targets: Tensor, weights: np.ndarray | None, *, spread: bool = True) -> RowTable:
     """The rows; where several processes are given the same, each sums a part of its own.
 
     Args:
@@ -28,10 +28,10 @@ def rows_in_memory(inputs: np.ndarray, targets: Tensor, weights: np.ndarray | No
     batch = Batch(as_tensor(inputs), targets, each)
     processes = present()
     if processes.count == 1:
-        return HeldTable(batch)
+        return RowTable.of(batch)
     refuse_other_rows(processes, lambda: [inputs, targets.numpy(), *([] if weights is None else [weights])])
     if not spread:
-        return HeldTable(batch)
+        return RowTable.of(batch)
     part = processes.slice(len(inputs))
     own = Batch(batch.features[part], batch.targets[part], None if each is None else each[part])
-    return SharedTable.of(HeldTable(own), processes)
+    return RowTable.of(own).shared(processes)

@@ -16,7 +16,7 @@ from bayescope.estimators.base import as_tensor
 from bayescope.estimators.features import feature_map
 from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, require_encoded
 from bayescope.estimators.table_rows import Block, TableRows
-from bayescope.linear.table import Batch, SharedTable, StreamedTable, Table
+from bayescope.linear.table import Batch, RowTable
 from bayescope.tables import Column
 from bayescope.tables.preprocessing import EncodingName, ScalingName
 from bayescope.tables.preprocessing_in_blocks import TableSeen
@@ -107,19 +107,19 @@ class TableInputs:
         sampled = len(numbers) if transformer is not None else None
         return cls(source, inputs, rows, total, weigh, counted_once, sampled)
 
-    def table(self, targets: Callable[[Block], Tensor]) -> Table:
+    def table(self, targets: Callable[[Block], Tensor]) -> RowTable:
         """The rows as a linear model takes them, over all processes.
 
         Args:
             targets: of a block, in the likelihood's canonical form.
         """
-        own: Table = StreamedTable(lambda: self._batches(targets), self.rows, self.total)
+        own = RowTable.streamed(lambda: self._batches(targets), self.rows, self.total)
         processes = self.source.processes
         # All hold their parts or none does: whoever reads blocks meets the others at other points.
         if 8 * max(processes.gather(self.rows)) * len(self.inputs.names) <= HELD_BYTES:
             with processes.agreed():
                 own = own.every(1)
-        return own if processes.count == 1 else SharedTable.of(own, processes)
+        return own.shared(processes)
 
     def notes(self, total: int) -> dict[str, str]:
         """What a summary says of the map."""

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.slopes import log_prob_and_gradient
-from bayescope.linear.rows import Rows
-from bayescope.linear.table import Batch, Block, HeldTable, Table
+from bayescope.linear.table import Batch, Block, RowTable, blocks
 from bayescope.models import LinearModel
 from bayescope.precision import Precision
 from bayescope.priors import Prior
@@ -54,7 +53,7 @@ class LinearDensity:
     model: LinearModel
     likelihood: Likelihood
     prior: Prior
-    table: Table
+    table: RowTable
 
     @classmethod
     def of(
@@ -79,7 +78,7 @@ class LinearDensity:
         Raises:
             InputError: if there is not a target for each row.
         """
-        return cls(model, likelihood, prior, HeldTable(Batch(features, targets, weights)))
+        return cls(model, likelihood, prior, RowTable.of(Batch(features, targets, weights)))
 
     @property
     def dim(self) -> int:
@@ -178,14 +177,14 @@ class LinearDensity:
 
     def gram_of_all(self, lam: Tensor) -> Tensor:
         """`gram` of all rows in memory, a block at a time, for Λ of shape (N, C, C)."""
-        rows = HeldTable(Batch(self.features, lam))
+        rows = RowTable.of(Batch(self.features, lam))
         return rows.sum(lambda some: (self.gram(some.features, some.targets),), size=self.dim**2)[0]
 
     def latent_variance(self, precision: Precision) -> Tensor:
         """J_n A⁻¹ J_nᵀ of every row in memory, shape (N, C, C), for θ of precision A."""
         spread = OutputCovariance.of(self.model, precision.sqrt_solve(torch.eye(self.dim, dtype=torch.float64)))
-        blocks = Rows(self.table.count, self.model.features, self.model.outputs).blocks(self.dim)
-        return torch.cat([spread(self.features[rows]) for rows in blocks])
+        ranges = blocks(self.table.count, self.model.features, self.model.outputs, self.dim)
+        return torch.cat([spread(self.features[rows]) for rows in ranges])
 
     def largest_output(self, theta: Tensor) -> float:
         """The largest ∣f∣ of any row and output at θ, shape (P,)."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bayescope.curvature.memory import require_memory
 from bayescope.linear.evidence import weight_prior
-from bayescope.linear.table import Batch, HeldTable, Table
+from bayescope.linear.table import Batch, RowTable
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.precision import LowRankPrecision
@@ -45,7 +45,7 @@ class RowSpace:
     """
 
     wide: LinearModel
-    table: Table
+    table: RowTable
     precision: Tensor | None
     basis: Tensor | None
     scale: Tensor
@@ -54,7 +54,7 @@ class RowSpace:
     def of(
         cls,
         model: LinearModel,
-        table: Table,
+        table: RowTable,
         precision: Tensor | None,
         *,
         matrices: int,
@@ -75,7 +75,7 @@ class RowSpace:
             MemoryBudgetError: if memory does not hold what the inference takes; nothing has been made then.
         """
         scale = torch.ones(model.features, dtype=torch.float64)
-        turned = turned and isinstance(table, HeldTable) and table.count < model.features
+        turned = turned and table.in_memory and table.count < model.features
         require_room(model, matrices, rows=table.count if turned else None, lifted=lifted)
         if not turned:
             return cls(model, table, precision, None, scale)
@@ -83,7 +83,7 @@ class RowSpace:
             scale, precision = precision.rsqrt(), torch.ones((), dtype=torch.float64)
         features, targets, weights = table.held()
         basis, triangle = torch.linalg.qr((features * scale).mT)
-        return cls(model, HeldTable(Batch(triangle.mT.contiguous(), targets, weights)), precision, basis, scale)
+        return cls(model, RowTable.of(Batch(triangle.mT.contiguous(), targets, weights)), precision, basis, scale)
 
     @property
     def model(self) -> LinearModel:
