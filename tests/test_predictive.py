@@ -109,7 +109,7 @@ def test_the_error_of_an_integral_is_said_or_refused():
     assert isinstance(several.integration_error, np.ndarray)
     assert several.integration_error.shape == (1, 3)
     assert 0 < several.integration_error.max() < 2e-3
-    with pytest.raises(UnsupportedError, match="'mackay' is an approximation whose error nothing tells"):
+    with pytest.raises(UnsupportedError, match="'mackay' is an approximation whose error is unknown"):
         _ = Predictive(GaussianLatent(mean, cov, "mackay"), Categorical()).integration_error
 
 

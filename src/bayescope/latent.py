@@ -72,7 +72,7 @@ class Latent(Protocol):
         """The standard error of the means of `moments` as integrals over this distribution, shape (N, K).
 
         Raises:
-            UnsupportedError: for a closed form that is an approximation, whose error nothing tells.
+            UnsupportedError: for a closed form that is an approximation, whose error is unknown.
         """
 
 

@@ -142,7 +142,7 @@ class Predictive:
         It is 0 where the rule is right to 1e-10. Draws of the weights or of f count as independent.
 
         Raises:
-            UnsupportedError: for approximations whose error nothing tells: "mackay" and "laplace_bridge", and ``top=``
+            UnsupportedError: for approximations whose error is unknown: "mackay" and "laplace_bridge", and ``top=``
                 of so many classes that the others are taken together.
         """
         return self._give(self.latent.integration_error(self.likelihood))

@@ -36,7 +36,7 @@ def _product_rule(mean: Tensor, cov: Tensor) -> Tensor:
 def test_three_classes_equal_a_product_rule_within_the_stated_error() -> None:
     mean, cov = _problem(60, 3, scale=0.3)
     moments = Categorical().predictive(mean, cov, "quadrature")
-    error = Categorical().integration_error(mean, cov)
+    error = Categorical().integration_error(mean, cov, "quadrature")
     score = (moments.mean - _product_rule(mean, cov)) / error
     assert error.max() < 5e-4
     assert score.abs().max() < 5.5
@@ -81,7 +81,7 @@ def test_two_classes_are_a_bernoulli_of_the_difference() -> None:
     y = torch.arange(20) % 2
     log_prob = Categorical().predictive_log_prob(mean, cov, y, "quadrature")
     torch.testing.assert_close(log_prob, got.mean[torch.arange(20), y].log(), rtol=1e-10, atol=1e-12)
-    assert (Categorical().integration_error(mean, cov) == 0).all()
+    assert (Categorical().integration_error(mean, cov, "quadrature") == 0).all()
 
 
 @pytest.mark.parametrize("integral", ["quadrature", "mackay", "laplace_bridge"])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bayescope.errors import OptionError, UnsupportedError
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
+from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian, Moments
 from bayescope.likelihoods.information import (
     entropy,
     entropy_of_mixture,
@@ -20,7 +20,6 @@ from bayescope.likelihoods.information import (
     information_of_draws,
     information_of_mixture,
 )
-from bayescope.likelihoods.likelihood import Moments
 from tests.reference import (
     bernoulli_information,
     density_entropy,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,16 +10,15 @@ from torch import Tensor
 
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import (
+    INTEGRALS,
     Bernoulli,
     BradleyTerry,
     Categorical,
     Gaussian,
     HeteroscedasticGaussian,
-    Likelihood,
+    Weighted,
     resolve,
 )
-from bayescope.likelihoods.likelihood import INTEGRALS
-from bayescope.likelihoods.weighted import Weighted
 from tests.cases import LIKELIHOODS, LikelihoodCase
 from tests.reference import dense_derivatives, expected_hessian
 
@@ -37,11 +35,6 @@ def _outputs(case: LikelihoodCase, *lead: int, scale: float = 2.0) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     shape = (*lead, len(case.labels), case.outputs)
     return scale * torch.randn(shape, dtype=torch.float64, generator=generator)
-
-
-@everywhere
-def test_it_fulfils_the_protocol(case: LikelihoodCase) -> None:
-    assert isinstance(case.likelihood, Likelihood)
 
 
 @everywhere
@@ -265,10 +258,6 @@ def test_unknown_likelihoods_are_refused_with_the_known_ones() -> None:
     for other in (3, Bernoulli):
         with pytest.raises(InputTypeError, match="likelihood: expected one of"):
             resolve(other)  # type: ignore[arg-type]
-    own = Gaussian()
-    most = SimpleNamespace(**{name: getattr(own, name) for name in dir(own) if name[0] != "_" and name != "sample"})
-    with pytest.raises(InputTypeError, match=r", which lacks sample\.$"):
-        resolve(most)  # type: ignore[arg-type]
 
 
 @everywhere
@@ -288,7 +277,7 @@ def test_an_integral_tells_its_error_or_that_nothing_tells_it(case: LikelihoodCa
     assert bool((error > 0).all()) == (case.outputs == 3 and likelihood.name == "categorical")
     if likelihood.integral("mackay", case.outputs) == "mackay":
         for name in ("mackay", "laplace_bridge"):
-            with pytest.raises(UnsupportedError, match=f"'{name}' is an approximation whose error nothing tells"):
+            with pytest.raises(UnsupportedError, match=f"'{name}' is an approximation whose error is unknown"):
                 likelihood.integration_error(f, cov, name)
 
 

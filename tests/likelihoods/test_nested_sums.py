@@ -52,7 +52,7 @@ def test_three_classes_are_right_to_1e_5_and_as_the_error_says(sd: float) -> Non
     mean, cov = _problem(40, 3, sd)
     truth = _three(mean, cov)
     error = Categorical().predictive_mean(mean, cov, "quadrature") - truth
-    score = error / Categorical().integration_error(mean, cov)
+    score = error / Categorical().integration_error(mean, cov, "quadrature")
     assert error.abs().max() < 1e-5
     assert 0.7 < score.square().mean().sqrt() < 1.3
     log_prob = Categorical().predictive_log_prob(mean, cov, torch.arange(40) % 3, "quadrature")
@@ -110,7 +110,7 @@ def test_stated_errors_are_below_1e_5_for_covariances_of_full_rank(outputs: int,
     known = torch.zeros(1, outputs, outputs, dtype=torch.float64)
     known[0, 1:, 1:] = sd**2 * (torch.eye(outputs - 1) - 1.0 / (outputs - 1))
     mean, cov = torch.cat([mean, first]), torch.cat([cov, known])
-    assert Categorical().integration_error(mean, cov).max() < 1e-5
+    assert Categorical().integration_error(mean, cov, "quadrature").max() < 1e-5
     log_prob = Categorical().predictive_log_prob(mean, cov, torch.arange(21) % outputs, "quadrature")
     assert not log_prob.isnan().any()
 

@@ -12,8 +12,16 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import BayescopeWarning, InputError
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian
-from bayescope.likelihoods.targets import LabelError, place_of, read_targets, warn_of_probabilities
+from bayescope.likelihoods import (
+    Bernoulli,
+    BradleyTerry,
+    Categorical,
+    Gaussian,
+    LabelError,
+    place_of,
+    read_targets,
+    warn_of_probabilities,
+)
 
 labels = torch.tensor([0, 2, 1, 1])
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
-from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, Likelihood
-from bayescope.likelihoods.weighted import Weighted
+from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, Likelihood, Weighted
 
 WEIGHTS = torch.tensor([1, 3, 0, 2, 1])
 CASES: dict[str, tuple[Likelihood, int, Tensor]] = {

@@ -233,7 +233,7 @@ def position_of(additive: Additive, features: Sequence[int]) -> int:
 
 def contrasted(additive: Additive, values: Tensor, axis: int) -> Tensor:
     """Outputs as they are told: of a softmax, which sees their differences alone, less their mean over the classes."""
-    softmax = additive.posterior.likelihood is not None and additive.posterior.likelihood.name == "categorical"
+    softmax = additive.posterior.likelihood is not None and additive.posterior.likelihood.domain.kind == "classes"
     return values - values.mean(axis, keepdim=True) if softmax else values
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayescope.additive.passes import RowValues
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, Linearized, TermWeights
-from bayescope.likelihoods import Gaussian
+from bayescope.likelihoods import Likelihood
 
 # δ between these; at the upper end a term is switched off: in standardised units its effects are below 1e-4.
 LEAST_PRECISION, MOST_PRECISION = 1e-6, 1e8
@@ -91,7 +91,7 @@ class BlockEvidence:
         """
         precisions = self._precisions(at, groups) if learn else at.precisions
         likelihood = at.likelihood
-        if isinstance(likelihood, Gaussian) and not fixed:
+        if likelihood.noise_variance is not None and not fixed:
             likelihood = likelihood.with_noise_variance(self._noise(problem, likelihood))
         return replace(at, precisions=precisions, likelihood=likelihood)
 
@@ -106,7 +106,7 @@ class BlockEvidence:
             precisions.append((before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
         return tuple(precisions)
 
-    def _noise(self, problem: AdditiveProblem, likelihood: Gaussian) -> Tensor:
+    def _noise(self, problem: AdditiveProblem, likelihood: Likelihood) -> Tensor:
         """One for each output, shape (D,), which are taken to have used up as many degrees of freedom each."""
         residuals = problem.squared_residuals(self.f)
         count = problem.rows()

@@ -15,7 +15,7 @@ from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.model import AdditiveModel
 from bayescope.additive.passes import RowValues
 from bayescope.additive.problem import AdditiveHyperparameters, BlockFactors, Linearized
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.quasi_monte_carlo import principal_root
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
@@ -89,10 +89,10 @@ def _flat(fitted: AdditiveFit) -> Tensor:
 def _likelihood(fitted: AdditiveFit, model: AdditiveModel) -> Likelihood:
     """p(y∣f) in y's unit: a noise variance in the targets' unit times the scale's square."""
     likelihood = fitted.at.likelihood
-    if not isinstance(likelihood, Gaussian):
+    if likelihood.noise_variance is None:
         return likelihood
     variance = likelihood.noise(model.scale) * model.scale.square()
-    return Gaussian(variance if len(variance.unique()) > 1 else variance[0])
+    return likelihood.with_noise_variance(variance if len(variance.unique()) > 1 else variance[0])
 
 
 def _averaged(fitted: AdditiveFit) -> Linearized:
@@ -104,7 +104,7 @@ def _averaged(fitted: AdditiveFit) -> Linearized:
     there; the variances of f are those of the blocks.
     """
     linear, problem = fitted.linear, fitted.problem
-    if isinstance(fitted.at.likelihood, Gaussian):
+    if fitted.at.likelihood.noise_variance is not None:
         return linear
     before: float | None = None
     with threads_for(problem.numbers):
@@ -227,7 +227,7 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
     }
     if structure is not None:
         per = "a block of the GGN for each term, effects centred" if structure == "block" else "the full GGN"
-        averaged = "" if isinstance(at.likelihood, Gaussian) else ", averaged over the posterior"
+        averaged = "" if at.likelihood.noise_variance is not None else ", averaged over the posterior"
         notes["curvature"] = per + averaged
     grouped = [name for design in problem.designs for name in design.grouped]
     if grouped:

@@ -16,7 +16,7 @@ from bayescope.additive.families import TermFamily
 from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.passes import InMemory, Passes, RowValues
 from bayescope.errors import NotPositiveDefiniteError
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Likelihood
 from bayescope.process_state import one_thread
 
 
@@ -212,7 +212,7 @@ class Linearized:
 
     def _scaled(self, likelihood: Likelihood) -> tuple[list[Tensor], Tensor] | None:
         """The blocks under another noise, where that is a number: Λ = 1/σ² is the same but for a factor."""
-        if not (isinstance(likelihood, Gaussian) and isinstance(self.likelihood, Gaussian) and self.outputs == 1):
+        if likelihood.noise_variance is None or self.likelihood.noise_variance is None or self.outputs > 1:
             return None
         one = torch.ones(1, dtype=torch.float64)
         factor = self.likelihood.noise(one) / likelihood.noise(one)
@@ -311,7 +311,7 @@ class BlockFactors:
 
 def noise_of(likelihood: Likelihood) -> float | None:
     """The noise variance of a Gaussian likelihood, the mean over its outputs; others have none."""
-    if not isinstance(likelihood, Gaussian):
+    if likelihood.noise_variance is None:
         return None
     return float(torch.as_tensor(likelihood.noise_variance, dtype=torch.float64).mean())
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import OptionError, UnsupportedError
-from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.targets import labelled, read_targets
+from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.recording import Recording
 from bayescope.tape.tape import row_blocks
 
@@ -170,8 +169,7 @@ class Observations:
         yield from _spread(columns, (*self.shape[:-1], matrix.shape[1]), cotangents)
 
     def _below(self, f: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
-        through = getattr(self.likelihood, "ggn_sqrt_below", None)
-        root = matrix.mT @ self.likelihood.ggn_sqrt(f, y) if through is None else through(f, y, matrix)
+        root = self.likelihood.ggn(f, y).root_below(matrix)
         if below_columns(*matrix.shape) < root.shape[-1]:
             wide = root.to(torch.float64)
             values, vectors = torch.linalg.eigh(wide @ wide.mT)  # below 0 by rounding alone
@@ -208,7 +206,7 @@ class Observations:
             for place, f in zip(ranges.tolist(), padded.split(DRAWN_TOGETHER), strict=True)
         ]
         drawn = torch.cat([self.y[:0], *draws])[slots]
-        told = labelled(self.likelihood, self.y)
+        told = self.likelihood.labelled(self.y)
         return drawn if told is None else torch.where(told, drawn, self.y)
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from bayescope.curvature.hessian import Product, check_symmetric, hessian_product
 from bayescope.curvature.kinds import Observations, begins_below
 from bayescope.errors import BayescopeWarning, InputError, warn
-from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.targets import place_of, warn_of_probabilities
+from bayescope.likelihoods import Likelihood, place_of, warn_of_probabilities
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, first_not_finite, take_rows

@@ -19,8 +19,7 @@ from bayescope.curvature.kinds import SUPPORTED, Observations, check_pair
 from bayescope.curvature.memory import free_memory, readable
 from bayescope.curvature.output_factor import DENSE, DIAGONAL, FACTORS, KRONECKER, check_output_factor, output_factors
 from bayescope.errors import InputError, MemoryBudgetError
-from bayescope.likelihoods import Likelihood, resolve
-from bayescope.likelihoods.targets import read_targets
+from bayescope.likelihoods import Likelihood, read_targets, resolve
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading

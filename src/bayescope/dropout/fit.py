@@ -13,7 +13,7 @@ from bayescope.dropout.objective import DropoutObjective, LearntRate, WithNoise
 from bayescope.dropout.passes import DropoutPasses, best_noise, squared_residuals
 from bayescope.dropout.weight_decay import dropout_prior, rates_behind_dropout
 from bayescope.errors import UnsupportedError
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Likelihood
 from bayescope.posterior.implicit import DEFAULT_PASSES
 from bayescope.priors import Prior
 from bayescope.processes import present
@@ -52,7 +52,7 @@ def train(
     """
     rates = {} if network.learnt else rates_behind_dropout(network.module, training.rows.few[0])
     start, noise = likelihood, None
-    if isinstance(likelihood, Gaussian) and likelihood.learnable:
+    if likelihood.learnable:
         targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
         noise = WithNoise(network.module, mean_square(targets, about_mean=True))
         start = likelihood.with_noise_variance(noise.noise_variance)
@@ -76,8 +76,8 @@ def train(
 
 
 def learnt_noise(
-    likelihood: Gaussian, passes: DropoutPasses, rows: Minibatches, generator: torch.Generator
-) -> tuple[Gaussian, Mapping[str, str]]:
+    likelihood: Likelihood, passes: DropoutPasses, rows: Minibatches, generator: torch.Generator
+) -> tuple[Likelihood, Mapping[str, str]]:
     """The likelihood with the noise that the rows' predictive probability is largest under, and a note of it."""
     squares = squared_residuals(passes, rows, DEFAULT_PASSES, generator)
     noise, log_prob = best_noise(squares, rows.outputs)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.dropout.fit import learnt_noise, train
@@ -17,7 +17,7 @@ from bayescope.dropout.network import Stochastic
 from bayescope.dropout.passes import DropoutPasses
 from bayescope.dropout.weight_decay import noise_variance
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.likelihoods import Gaussian, Likelihood, resolve
+from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import ImplicitPosterior, Record
@@ -144,7 +144,7 @@ def mc_dropout(
             outcome, told = train(network, training, noisy, prior, held_out, patience)
             notes.update(told)
             trace = outcome.trace
-        if isinstance(noisy, Gaussian) and noisy.learnable:
+        if noisy.learnable:
             noisy, note = learnt_noise(noisy, DropoutPasses(network.module), held_out or training.rows, source)
             notes |= note
         elif not trains:
@@ -158,7 +158,7 @@ def _as_it_is(network: Stochastic, likelihood: Likelihood) -> ImplicitPosterior:
     Raises:
         InputError: if its noise is still to be learnt.
     """
-    if isinstance(likelihood, Gaussian) and likelihood.learnable:
+    if likelihood.learnable:
         raise InputError(
             "likelihood: expected a noise variance, got 'evidence' and nothing to learn it from. Give "
             "bs.Gaussian(noise_variance=...), data= with epochs=0, or weight_decay=, rows= and prior_precision=."
@@ -178,8 +178,8 @@ def _posterior(
     network.module.eval()
     function = NetworkModel(network.module, network.weights, outputs)
     notes = {"dropout": network.summary(), "likelihood": likelihood.name, **notes}
-    if isinstance(likelihood, Gaussian) and "noise variance" not in notes:
-        noise = torch.as_tensor(likelihood.noise_variance).reshape(-1)
+    if isinstance(likelihood.noise_variance, Tensor) and "noise variance" not in notes:
+        noise = likelihood.noise_variance.reshape(-1)
         notes["noise variance"] = ", ".join(f"{float(value):.4g}" for value in noise)
     record = Record("mc_dropout", notes=notes, trace=trace)
     return ImplicitPosterior(function.flat, DropoutPasses(network.module), record, function, likelihood)
@@ -221,7 +221,7 @@ class _WeightDecay:
         likelihood = resolve(given)
         if self.value is None:
             return likelihood
-        if not isinstance(likelihood, Gaussian) or not (isinstance(given, str) or likelihood.learnable):
+        if likelihood.noise_variance is None or not (isinstance(given, str) or likelihood.learnable):
             raise UnsupportedError(
                 "weight_decay: expected a Gaussian likelihood whose noise it tells, 'gaussian' or "
                 f"bs.Gaussian('evidence'), got {given!r}. Leave weight_decay out, or the noise."

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.dropout.concrete import ConcreteDropout
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Likelihood
 from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.training.objective import NegativeLogJoint
@@ -126,5 +126,5 @@ class DropoutObjective:
 
     def _at_noise(self) -> None:
         likelihood = self._joint.likelihood
-        if self._noise is not None and isinstance(likelihood, Gaussian):
+        if self._noise is not None and likelihood.noise_variance is not None:
             self._joint.move(likelihood.with_noise_variance(self._noise.noise_variance), self._joint.prior)

@@ -302,7 +302,7 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         """The noise variance in y's unit squared, a number or one an output."""
         check_is_fitted(self)
         likelihood = self.posterior_.likelihood
-        if not isinstance(likelihood, Gaussian):
+        if likelihood is None or likelihood.noise_variance is None:
             raise MissingAttributeError(
                 f"noise_variance_: likelihood={self.likelihood!r} has one for each row. Ask predict_distribution(X)."
             )

@@ -256,7 +256,7 @@ class BayesianMLPRegressor(TableRegressor, MLPEstimator):
         """The noise variance in y's unit squared, a number or one for each column of y."""
         check_is_fitted(self)
         likelihood = self.posterior_.likelihood
-        assert isinstance(likelihood, Gaussian)
+        assert likelihood is not None
         noise: np.ndarray = likelihood.noise(torch.zeros(self._outputs, dtype=torch.float64)).numpy()
         return float(noise[0]) if self._flat else noise.copy()
 

@@ -17,8 +17,7 @@ from bayescope import checks
 from bayescope.errors import ConvergenceWarning
 from bayescope.estimators.mlp_network import Architecture
 from bayescope.laplace.online import fit_evidence
-from bayescope.likelihoods import Gaussian, Likelihood
-from bayescope.likelihoods.weighted import Weighted, unweighted
+from bayescope.likelihoods import Likelihood, Weighted
 from bayescope.posterior import GaussianPosterior
 from bayescope.training.fit_map import fit_map
 
@@ -218,8 +217,7 @@ def learn(lesson: Lesson, seed: int, *, train: bool) -> Learnt:
         found, judged = _sought(lesson, module, seed)
         fit: Any = found.fit
         if lesson.learns_noise:
-            gaussian: Any = lesson.likelihood
-            lesson = replace(lesson, likelihood=gaussian.with_noise_variance(fit.noise_variance))
+            lesson = replace(lesson, likelihood=lesson.likelihood.with_noise_variance(fit.noise_variance))
         return _trained(lesson, found.model, _by_layer(found, names), seed, judged)
     if lesson.learns_noise or train:
         return _trained(lesson, module, given, seed)
@@ -290,9 +288,9 @@ def _trained(
 
 def _of_rows(likelihood: Likelihood, targets: Tensor) -> Likelihood:
     """The likelihood of some rows, whose mean weight is another than that of all."""
-    if not isinstance(likelihood, Weighted):
+    if likelihood.mean_weight is None:
         return likelihood
-    return replace(likelihood, mean_weight=float(targets[:, -1].mean()))
+    return Weighted(likelihood.unweighted, float(targets[:, -1].mean()))
 
 
 def _by_layer(q: GaussianPosterior, names: Mapping[str, float]) -> dict[str, float]:
@@ -304,13 +302,13 @@ def _by_layer(q: GaussianPosterior, names: Mapping[str, float]) -> dict[str, flo
 @torch.no_grad()
 def _noises(lesson: Lesson, likelihood: Likelihood, module: nn.Module) -> Tensor | None:
     """The noise variance of each output: that of all, shared out among them as their squared residuals are."""
-    gaussian = unweighted(likelihood)
-    if not isinstance(gaussian, Gaussian):
+    plain = likelihood.unweighted
+    if plain.noise_variance is None:
         return None
-    noise = gaussian.noise(torch.zeros(lesson.architecture.outputs, dtype=torch.float64)).clone()
+    noise = plain.noise(torch.zeros(lesson.architecture.outputs, dtype=torch.float64)).clone()
     if not lesson.learns_noise or len(noise) == 1:
         return noise
     inputs, targets = lesson.data
-    weights = targets[:, -1:] if isinstance(likelihood, Weighted) else torch.ones_like(targets[:, :1])
+    weights = targets[:, -1:] if likelihood.mean_weight is not None else torch.ones_like(targets[:, :1])
     squares = ((targets[:, : len(noise)] - module(inputs)).square() * weights).sum(0)
     return torch.where(squares > 0, noise * squares / squares.mean(), noise)  # a constant column leaves none

@@ -19,7 +19,6 @@ from bayescope.estimators.mlp_learning import Schedule
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.weighted import unweighted
 from bayescope.network.weights import LargestVariance, Weights
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.sampling.nuts import nuts
@@ -253,7 +252,7 @@ def infer(kind: Kind, setting: Setting, given: Mapping[str, Any]) -> Posterior:
             # At what distance from the mode the network is: the summary says so.
             warnings.simplefilter("ignore", ConvergenceWarning)
         q = kind.infer(kind.model(setting), setting.data, **call)
-    plain = unweighted(setting.likelihood)
+    plain = setting.likelihood.unweighted
     if plain is setting.likelihood:
         return q
     # Weights are for the fit: rows to come count once, also those of `condition`.

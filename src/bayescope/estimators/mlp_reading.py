@@ -27,8 +27,7 @@ from bayescope.estimators.table_targets import TableTargets
 from bayescope.estimators.target_units import Units
 from bayescope.estimators.together import same_for_all
 from bayescope.laplace.constant import warn_if_constant
-from bayescope.likelihoods import Gaussian, Likelihood
-from bayescope.likelihoods.weighted import Weighted
+from bayescope.likelihoods import Gaussian, Likelihood, Weighted
 from bayescope.posterior import DrawsPosterior, Posterior
 from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive

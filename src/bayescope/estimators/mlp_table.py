@@ -17,8 +17,7 @@ from bayescope.estimators.base import as_tensor
 from bayescope.estimators.inputs import require_encoded
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.table_targets import TableTargets
-from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.weighted import Weighted
+from bayescope.likelihoods import Likelihood, Weighted
 from bayescope.processes import present
 from bayescope.tables.preprocessing import SPREAD_ROWS, EncodingName, Preprocessing, ScalingName
 from bayescope.tables.preprocessing_in_blocks import TableSeen

@@ -15,8 +15,6 @@ from torch import Tensor
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
-from bayescope.likelihoods import Gaussian
-from bayescope.likelihoods.weighted import unweighted
 from bayescope.processes import Processes
 
 MAX_ITERATIONS = 500
@@ -277,7 +275,7 @@ def has_noise(fit: LaplaceFit) -> bool:
     Raises:
         UnsupportedError: if there is one for each output.
     """
-    if not isinstance(unweighted(fit.likelihood), Gaussian):
+    if fit.likelihood.unweighted.noise_variance is None:
         return False
     _ = fit.noise_variance  # raises where there is one for each output
     return True

@@ -17,8 +17,7 @@ from bayescope.errors import UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.distance import Distance
 from bayescope.laplace.hyperparameters import hyperparameters
 from bayescope.laplace.training_rows import NO_ROWS, TrainingRows
-from bayescope.likelihoods import Gaussian, Likelihood
-from bayescope.likelihoods.weighted import observations_per_row, unweighted
+from bayescope.likelihoods import Likelihood
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import by_parameter, owners, prior_diagonal
 from bayescope.posterior import GaussianPosterior, Posterior, Record
@@ -89,8 +88,7 @@ class LaplaceFit:
             self.curvature, precision=self.curvature.precision.scaled(factor), log_likelihood=log_likelihood
         )
         gradient = None if self.gradient is None else self.gradient * factor
-        gaussian: Any = self.likelihood
-        likelihood = gaussian.with_noise_variance(new.detach())
+        likelihood = self.likelihood.with_noise_variance(new.detach())
         return replace(self, curvature=curvature, gradient=gradient, likelihood=likelihood)
 
     @property
@@ -100,12 +98,11 @@ class LaplaceFit:
         Raises:
             UnsupportedError: if the likelihood is no Gaussian with one noise variance for all outputs.
         """
-        gaussian = unweighted(self.likelihood)
-        if not isinstance(gaussian, Gaussian):
+        noise = self.likelihood.unweighted.noise_variance
+        if noise is None:
             raise UnsupportedError(
                 f"noise_variance: expected a Gaussian likelihood, got {self.likelihood.name!r}, which has none."
             )
-        noise = gaussian.noise_variance
         if isinstance(noise, str) or noise.numel() != 1:
             raise UnsupportedError(
                 "noise_variance: expected one number for all outputs, got one for each. Only a single one is a factor "
@@ -116,7 +113,7 @@ class LaplaceFit:
     @property
     def numbers(self) -> float:
         """How many outcomes the likelihood is of: outputs of observations, by their weights."""
-        return self.observations * self.function.outputs * observations_per_row(self.likelihood)
+        return self.observations * self.function.outputs * (self.likelihood.mean_weight or 1.0)
 
     def tempered(self) -> Precision:
         """H/T, the curvature of the data as it enters A."""
@@ -315,9 +312,9 @@ def _is_dense(precision: Precision) -> bool:
 
 
 def _noise_of(likelihood: Likelihood) -> Tensor | str:
-    gaussian = unweighted(likelihood)
-    if not isinstance(gaussian, Gaussian):
+    noise = likelihood.unweighted.noise_variance
+    if noise is None:
         raise UnsupportedError(
             f"likelihood: expected a Gaussian with another noise, got {likelihood.name!r}. Fit again."
         )
-    return gaussian.noise_variance
+    return noise

@@ -21,9 +21,7 @@ from bayescope.laplace.distance import Distance
 from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MarginalLatent
-from bayescope.likelihoods import Categorical
-from bayescope.likelihoods.targets import labelled, read_targets
-from bayescope.likelihoods.weighted import Weighted
+from bayescope.likelihoods import read_targets
 from bayescope.network.inputs import take_rows
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, Record
 from bayescope.posterior.posterior import in_rows
@@ -94,7 +92,7 @@ def compared(q: Posterior, fit: LaplaceFit) -> LossComparison | None:
         fit: what it stands on.
     """
     sums, processes = [0.0, 0.0, 0.0], present()
-    if isinstance(fit.likelihood, Weighted):
+    if fit.likelihood.mean_weight is not None:
         return None
     with processes.agreed():
         for block in _blocks(fit):
@@ -277,7 +275,7 @@ def _blocks(fit: LaplaceFit) -> Iterator[tuple[Any, Tensor, int]]:
     """
     outputs = fit.function.outputs
     for inputs, y in fit.sample.batches:
-        positions = max(1, y[0].numel() // (1 if fit.likelihood.name == "categorical" else outputs))
+        positions = max(1, y[0].numel() // (1 if fit.likelihood.domain.kind == "classes" else outputs))
         places = min(PLACES, positions)
         most = len(y) if fit.function.is_last_layer(inputs, fit.mode) else COTANGENTS // outputs
         count = min(len(y), max(LEAST, min(len(y), most) // places))
@@ -304,7 +302,7 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
     else:
         assert isinstance(q, GaussianPosterior)
         chosen = torch.randperm(math.prod(shape[1:]), generator=torch.Generator().manual_seed(0))
-        told = labelled(fit.likelihood, targets)
+        told = fit.likelihood.labelled(targets)
         if told is not None:  # positions that are padding in all rows say nothing
             chosen = chosen[told.unflatten(0, (len(outputs), -1)).any(0).cpu()[chosen]]
         chosen = chosen[:places].sort().values
@@ -314,7 +312,7 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
         latent = _latent(q, fit, inputs, f, chosen.to(f.device) if len(shape) > 1 else None)
     log_prob = latent.log_prob(fit.likelihood, targets)
     network = DrawsLatent(f[None]).log_prob(fit.likelihood, targets)
-    told = labelled(fit.likelihood, targets)
+    told = fit.likelihood.labelled(targets)
     count = log_prob.numel() if told is None else int(told.sum())
     return count, -float(log_prob.sum()), -float(network.sum())
 
@@ -324,7 +322,7 @@ def _latent(q: GaussianPosterior, fit: LaplaceFit, inputs: Any, f: Tensor, place
     outputs, integral = f.shape[-1], fit.likelihood.integral(None, f.shape[-1])
     if fit.likelihood.discrete and outputs > DRAWN:
         integral = "mackay"
-    elif isinstance(fit.likelihood, Categorical) and outputs > 2:
+    elif fit.likelihood.domain.kind == "classes" and outputs > 2:
         integral = "monte_carlo"
     if outputs > 1 and not fit.likelihood.needs_covariance(integral):
         variance = fit.function.variance(inputs, q.location, q.precision, places=places).flatten(0, -2)

@@ -25,7 +25,7 @@ from bayescope.laplace.mode import read_slope
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.sampling import sample_posterior
 from bayescope.laplace.tuning import fits_of, tune_prior
-from bayescope.likelihoods import Gaussian, Likelihood, resolve
+from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import module_copy
 from bayescope.network.batches import Batches
 from bayescope.network.guard import check_readable
@@ -203,8 +203,7 @@ def learns_noise(likelihood: str | Likelihood, word: str | None, *, allowed: boo
         word: that stands for the prior precision, or ``None`` for numbers.
         allowed: whether the caller lets it be learnt.
     """
-    resolved = resolve(likelihood)
-    left_open = isinstance(resolved, Gaussian) and resolved.learnable
+    left_open = resolve(likelihood).learnable
     return allowed and (word == EVIDENCE or (word is not None and left_open))
 
 
@@ -284,7 +283,7 @@ def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likeli
         UnsupportedError: if the noise is to be learnt where nothing is.
     """
     found = resolve(likelihood)
-    if not isinstance(found, Gaussian) or not found.learnable:
+    if not found.learnable:
         return found
     if not learnt:
         raise UnsupportedError(

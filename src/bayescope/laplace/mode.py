@@ -14,7 +14,6 @@ from bayescope.curvature.passes import DIFFERS
 from bayescope.errors import InputError
 from bayescope.laplace.training_rows import RowSample, TrainingRows
 from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.targets import labelled
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import owned, reading
@@ -150,7 +149,7 @@ class _Sums:
         ):
             for inputs, targets in batches:
                 report(rows, rows, "the gradient")
-                sample.add(fingerprint.add(inputs, targets), inputs, targets, labelled(likelihood, targets))
+                sample.add(fingerprint.add(inputs, targets), inputs, targets, likelihood.labelled(targets))
                 for some in row_blocks(len(targets), 1, at_once or len(targets)):
                     with torch.enable_grad(), explained(module, inputs):
                         f = call(module, owned(take_rows(inputs, some), copy=True))

@@ -21,8 +21,7 @@ from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import conditionable, own_copy
 from bayescope.laplace.options import LaplaceOptions
-from bayescope.likelihoods import Gaussian, Likelihood
-from bayescope.likelihoods.weighted import unweighted
+from bayescope.likelihoods import Likelihood
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
@@ -268,7 +267,7 @@ class EvidenceClimber:
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
         self._options, self._data, self._training, self._pace = options, data, training, pace
         self._held_out = held_out
-        if not prior and not (noise and isinstance(unweighted(options.likelihood), Gaussian)):
+        if not prior and not (noise and options.likelihood.unweighted.noise_variance is not None):
             raise UnsupportedError(
                 "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
             )
@@ -401,7 +400,7 @@ class EvidenceClimber:
 
     def _likelihood(self, point: Tensor) -> Likelihood:
         noise = self._split(point)[1]
-        likelihood: Any = self._options.likelihood
+        likelihood = self._options.likelihood
         return likelihood if noise is None else likelihood.with_noise_variance(noise)
 
     def _entries(self, epoch: int, value: float) -> dict[str, Any]:
@@ -454,7 +453,7 @@ def _first(values: Tensor) -> Tensor:
 
 def _starting(likelihood: Likelihood, training: Training) -> Likelihood:
     """The likelihood to begin with: a noise variance to be learnt begins at the variance of the targets."""
-    if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
+    if not likelihood.learnable:
         return likelihood
     targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
     return likelihood.with_noise_variance(mean_square(targets, about_mean=True))

@@ -18,7 +18,7 @@ from bayescope.laplace.evidence import has_noise, require_diagonal
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.latent import GaussianLatent, MixtureLatent
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.positions import Question, by_cotangent, by_pair
 from bayescope.posterior import MixturePosterior, Posterior
@@ -220,7 +220,7 @@ class _GridLoss:
 
     def _likelihood(self, steps: Sequence[float]) -> Likelihood:
         likelihood = self.fit.likelihood
-        if "noise_variance" not in self.scales or not isinstance(likelihood, Gaussian):
+        if "noise_variance" not in self.scales or likelihood.noise_variance is None:
             return likelihood
         return likelihood.with_noise_variance(self.fit.noise_variance * math.exp(STEP * steps[0]))
 

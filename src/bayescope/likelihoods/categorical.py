@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from bayescope import checks
-from bayescope.errors import InputError, OptionError
-from bayescope.likelihoods.bernoulli import Bernoulli
+from bayescope.errors import InputError
+from bayescope.likelihoods.bernoulli import Bernoulli, DifferenceIntegral, mackay_scale
+from bayescope.likelihoods.curvatures import Lambdas
 from bayescope.likelihoods.information import divergence, information_of_dirichlet
-from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_components, refuse_unknown_error, variances
+from bayescope.likelihoods.likelihood import (
+    Domain,
+    Integral,
+    Likelihood,
+    Moments,
+    refuse_unknown_error,
+    variances,
+)
 from bayescope.likelihoods.nested_sums import BIAS, log_means, log_means_of_many
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, nodes, principal_root
-from bayescope.likelihoods.targets import LabelError
+from bayescope.likelihoods.targets import LabelError, labels_in_rows
 from bayescope.storage import stored
 
 # Up to so many classes are integrated by nested sums.
@@ -31,7 +39,7 @@ UNLABELLED = -100
 @stored("categorical")
 @final
 @dataclass(frozen=True)
-class Categorical:
+class Categorical(Likelihood):
     """p(y = c∣f) = softmax(f)_c for C ≥ 2 outputs. Canonical targets are integers 0…C−1, int64 of shape (N,).
 
     The outcome columns are the K = C indicators of the classes. Integrals over f ~ N(mean, cov):
@@ -56,20 +64,11 @@ class Categorical:
 
     ignored: int | None = None
 
-    @property
-    def name(self) -> str:
-        """``"categorical"``, as ``likelihood=`` spells it."""
-        return "categorical"
+    name = "categorical"
 
     @property
-    def discrete(self) -> bool:
-        """True: y is a label."""
-        return True
-
-    @property
-    def elementwise(self) -> bool:
-        """False: a class probability depends on every output."""
-        return False
+    def domain(self) -> Domain:
+        return Domain("classes", self.ignored)
 
     def targets(self, y: Any, outputs: int) -> Tensor:
         """Checks integer labels and returns them in int64, shape (N,).
@@ -86,12 +85,7 @@ class Categorical:
                 f"outputs: expected at least 2 for the categorical likelihood, got {outputs}. "
                 "Use the Bernoulli likelihood for two classes and one output."
             )
-        labels = checks.float64("y", y)
-        if labels.ndim == 2 and labels.shape[1] == 1:
-            labels = labels[:, 0]
-        if labels.ndim != 1:
-            advice = " Give y.argmax(1) for one-hot labels." if labels.shape[1:] == (outputs,) else ""
-            raise InputError(f"y: expected class labels of shape (N,), got {tuple(labels.shape)}.{advice}")
+        labels = labels_in_rows(y, classes=outputs)
         if self.ignored is not None and 0 <= self.ignored < outputs:
             raise InputError(
                 f"ignored: expected a label that is no class 0…{outputs - 1}, got {self.ignored}. Take -100."
@@ -111,69 +105,26 @@ class Categorical:
             )
         return labels.to(torch.int64)
 
-    def labelled(self, y: Tensor) -> Tensor | None:
-        """Which canonical targets are labels; ``None`` where none are ignored."""
-        return None if self.ignored is None else y != self.ignored
-
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """f_y − log Σ_c exp f_c, shape (..., N)."""
-        return self._pick(torch.log_softmax(f, -1), y)
+        return self._of_labels(torch.log_softmax(f, -1), y)
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         """[c = y] − p_c, shape (..., N, C), the entry of y as Σ_{c≠y} p_c, which does not cancel as p_y → 1."""
-        p = torch.softmax(f, -1)
+        p, labelled = torch.softmax(f, -1), self.labelled(y)
         place = self._places(y).expand(f.shape[:-1])[..., None]
         others = p.scatter(-1, place, 0.0).sum(-1, keepdim=True)
-        return self._told((-p).scatter(-1, place, others), y, 1)
+        gradient = (-p).scatter(-1, place, others)
+        return gradient if labelled is None else torch.where(labelled[..., None], gradient, 0.0)
 
-    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
-        """Λ = diag(p) − p pᵀ, its diagonal p_c Σ_{j≠c} p_j, shape (..., N, C, C)."""
-        p = torch.softmax(f, -1)
-        hessian = -p[..., :, None] * p[..., None, :]
-        hessian.diagonal(dim1=-2, dim2=-1).copy_(p * _others(p))
-        return self._told(hessian, y, 2)
+    def observed(self, f: Tensor, y: Tensor) -> SoftmaxLambdas:
+        """Λ = diag(p) − p pᵀ, which is the expected one; 0 for an ignored label."""
+        labelled = self.labelled(y)
+        return self.expected(f) if labelled is None else self.expected(f).times(labelled.to(f.dtype))
 
-    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
-        """p_c Σ_{j≠c} p_j, shape (..., N, C)."""
-        p = torch.softmax(f, -1)
-        return self._told(p * _others(p), y, 1)
-
-    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
-        """diag(Σ_n p_n) − Σ_n p_n p_nᵀ, its diagonal Σ_n p_nc Σ_{j≠c} p_nj, shape (..., C, C)."""
-        p = self._told(torch.softmax(f, -1), y, 1)
-        total = -(p.mT @ p)
-        total.diagonal(dim1=-2, dim2=-1).copy_((p * _others(p)).sum(-2))
-        return total
-
-    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
-        """A root of C − 1 columns, shape (..., N, C, C − 1); observed and expected Λ are the same."""
-        return self._told(self.fisher_sqrt(f), y, 2)
-
-    def ggn_sqrt_below(self, f: Tensor, y: Tensor, matrix: Tensor) -> Tensor:
-        """Wᵀ S for a root S of Λ and W of shape (C, H), shape (..., N, H, C), without S.
-
-        With S = diag(√p) − p √pᵀ the columns are √p_c (W_c − Σ_j p_j W_j): C H products a row, and not C² H. A
-        difference of rows is right to its own size where one p_c nears 1 and all that is left is small.
-        """
-        p = torch.softmax(f, -1)
-        columns = p.sqrt()[..., None, :] * (matrix.mT - (p @ matrix)[..., None])
-        return self._told(columns, y, 2)
-
-    def fisher_sqrt(self, f: Tensor) -> Tensor:
-        """A root of Λ with as many columns as its rank, shape (..., N, C, C − 1).
-
-        With q = √p, S = diag(q) − p qᵀ is a root, and S q = 0. The reflection H = I − v vᵀ/(1 + q_C), v = q + e_C,
-        takes e_C to −q, so that the last column of the root S H is 0. The others are, for the classes but the last,
-        q_c ([c = k] − q_c q_k/(1 + q_C)), and for the last −q_C q_k; on the diagonal that is
-        q_c (Σ_{j≠c} p_j + q_C)/(1 + q_C). Nothing cancels as a p_c → 1.
-        """
-        p = torch.softmax(f, -1)
-        q = p.sqrt()
-        most, last = q[..., :-1], q[..., -1:]
-        lean = p[..., :-1] / (1.0 + last)
-        root = -torch.cat([lean, last], -1)[..., :, None] * most[..., None, :]
-        root.diagonal(dim1=-2, dim2=-1).copy_(most * (_others(p)[..., :-1] + last) / (1.0 + last))
-        return root
+    def expected(self, f: Tensor) -> SoftmaxLambdas:
+        """Λ = diag(p) − p pᵀ."""
+        return SoftmaxLambdas(torch.softmax(f, -1))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Draws labels, int64 of shape (..., N), as the first arrival of C exponential clocks with rates p."""
@@ -186,114 +137,89 @@ class Categorical:
         p = torch.softmax(f, -1)
         return p, p * _others(p)
 
-    def integral(self, name: str | None, outputs: int) -> str:
-        """Resolves the integral over f: "quadrature" by default.
-
-        Raises:
-            OptionError: if the name is unknown.
-        """
-        return checks.choice("integral", "quadrature" if name is None else name, INTEGRALS)
-
-    def needs_covariance(self, integral: str) -> bool:
-        """Whether an integral needs covariances of the outputs: all but "mackay" do."""
-        return integral != "mackay"
-
-    def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
-        """Moments of the class indicators, each (N, C).
-
-        Raises:
-            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
-        """
-        return _rule(integral, _MOMENTS)(mean.to(torch.float64), cov.to(torch.float64))
-
-    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """The class probabilities, shape (N, C).
-
-        Raises:
-            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
-        """
-        return _rule(integral, _MEANS)(mean.to(torch.float64), cov.to(torch.float64))
-
-    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
-        """log E[p_y] per row, shape (N,), right in the tails by "quadrature".
-
-        It is the logarithm of `predictive_mean`, also below what a float holds, but for rare classes of more than 32.
-
-        Raises:
-            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
-        """
-        mean, cov = mean.to(torch.float64), cov.to(torch.float64)
-        if integral != "quadrature":
-            return self._pick(_rule(integral, _LOG_PROBS)(mean, cov), y)
-        mean, root = _centred(mean, cov)
-        places = self._places(y)
-        if mean.shape[-1] == 2:
-            found = Bernoulli().predictive_log_prob(*_difference(mean, root), places[:, None], "quadrature")
-        else:
-            found = _log_mean(_log_answers(mean, root, places)).gather(-1, places[:, None])[:, 0]
-        return self._told(found, y, 0)
-
-    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
-        """The one distribution over the classes, shape (..., N, 1, C)."""
-        return columns[..., None, :]
-
-    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """I(y; f), shape (N,): at the nodes of `predictive` by "quadrature"; else of the Dirichlet with its moments.
-
-        Raises:
-            OptionError: if the integral is not "quadrature", "mackay" or "laplace_bridge".
-        """
-        mean, cov = mean.to(torch.float64), cov.to(torch.float64)
-        if integral != "quadrature":
-            return information_of_dirichlet(_rule(integral, _MOMENTS)(mean, cov))
-        mean, root = _centred(mean, cov)
-        if mean.shape[-1] == 2:
-            return Bernoulli().mutual_information(*_difference(mean, root), "quadrature")
-        return by_rows(lambda rows: (_information(mean[rows], root[rows]),), *mean.shape)[0]
-
-    def integration_error(self, mean: Tensor, cov: Tensor, integral: str = "quadrature") -> Tensor:
-        """The standard error of the means that `predictive` gives by "quadrature", shape (N, C).
-
-        It is the standard deviation of the means of independent scramblings or shifts of the nodes, over the root of
-        how many there are; for C = 2 it is 0, the integral being one-dimensional. Of more than 32 classes those that
-        few nodes see have at least the share of two nodes as their error.
-
-        Raises:
-            UnsupportedError: for "mackay" and "laplace_bridge".
-        """
-        refuse_unknown_error(integral)
-        _rule(integral, _MOMENTS)
-        mean, root = _centred(mean.to(torch.float64), cov.to(torch.float64))
-        outputs = mean.shape[-1]
-        if outputs == 2:
-            return torch.zeros_like(mean)
-        answers = _log_answers(mean, root).exp()
-        error = answers.std(0) / math.sqrt(len(answers))
-        if outputs <= _FEW:
-            return torch.hypot(error, error.new_tensor(BIAS))
-        if outputs <= _MANY:
-            return error
-        rare = by_rows(lambda rows: (_effective_nodes(_at_nodes(mean[rows], root[rows])) < _SEEN,), *mean.shape)[0]
-        return torch.where(rare, error.clamp_min(2.0 / (NODES * SCRAMBLES)), error)
-
-    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Refused: a label is no mixture of Gaussians."""
-        refuse_components(self.name)
-
-    def _pick(self, values: Tensor, y: Tensor) -> Tensor:
-        """The value of each label, shape (..., N)."""
-        places = self._places(y).expand(values.shape[:-1])[..., None]
-        return self._told(values.gather(-1, places)[..., 0], y, 0)
+    @property
+    def integrals(self) -> Mapping[str, Integral]:
+        return {
+            "quadrature": _Quadrature(self),
+            "mackay": _Approximation(self, "mackay"),
+            "laplace_bridge": _Approximation(self, "laplace_bridge"),
+        }
 
     def _places(self, y: Tensor) -> Tensor:
         """The labels as indices: that of an ignored one is 0."""
         labelled = self.labelled(y)
         return y if labelled is None else torch.where(labelled, y, 0)
 
-    def _told(self, values: Tensor, y: Tensor, dims: int) -> Tensor:
-        """Values (..., N, *dims) of the labels, 0 where there is none."""
+    def _of_labels(self, values: Tensor, y: Tensor) -> Tensor:
+        """The value (..., N, C) of each label, shape (..., N), 0 for an ignored one."""
+        found = values.gather(-1, self._places(y).expand(values.shape[:-1])[..., None])[..., 0]
         labelled = self.labelled(y)
-        return values if labelled is None else torch.where(labelled.reshape(*labelled.shape, *[1] * dims), values, 0.0)
+        return found if labelled is None else torch.where(labelled, found, 0.0)
+
+
+@final
+@dataclass(frozen=True)
+class SoftmaxLambdas(Lambdas):
+    """w (diag(p) − p pᵀ), the diagonal as p_c Σ_{j≠c} p_j.
+
+    Attributes:
+        p: the probabilities, shape (..., N, C).
+        weights: w, shape (..., N) or fewer dimensions before N; ``None`` for 1.
+    """
+
+    p: Tensor
+    weights: Tensor | None = None
+
+    def dense(self) -> Tensor:
+        matrix = -self.p[..., :, None] * self.p[..., None, :]
+        matrix.diagonal(dim1=-2, dim2=-1).copy_(self.p * _others(self.p))
+        return self._weighted(matrix, self.weights)
+
+    def diagonal(self) -> Tensor:
+        return self._weighted(self.p * _others(self.p), self.weights)
+
+    def sum(self) -> Tensor:
+        weighted = self._weighted(self.p, self.weights)
+        total = -(weighted.mT @ self.p)
+        total.diagonal(dim1=-2, dim2=-1).copy_((weighted * _others(self.p)).sum(-2))
+        return total
+
+    def times(self, weights: Tensor) -> SoftmaxLambdas:
+        return SoftmaxLambdas(self.p, weights if self.weights is None else self.weights * weights)
+
+    def root(self) -> Tensor:
+        """A root with as many columns as the rank, shape (..., N, C, C − 1).
+
+        With q = √p, S = diag(q) − p qᵀ is a root, and S q = 0. The reflection H = I − v vᵀ/(1 + q_C), v = q + e_C,
+        takes e_C to −q, so that the last column of the root S H is 0. The others are, for the classes but the last,
+        q_c ([c = k] − q_c q_k/(1 + q_C)), and for the last −q_C q_k; on the diagonal that is
+        q_c (Σ_{j≠c} p_j + q_C)/(1 + q_C). Nothing cancels as a p_c → 1.
+        """
+        p, q = self.p, self.p.sqrt()
+        most, last = q[..., :-1], q[..., -1:]
+        lean = p[..., :-1] / (1.0 + last)
+        root = -torch.cat([lean, last], -1)[..., :, None] * most[..., None, :]
+        root.diagonal(dim1=-2, dim2=-1).copy_(most * (_others(p)[..., :-1] + last) / (1.0 + last))
+        return self._weighted(root, self._root_weights)
+
+    def root_below(self, matrix: Tensor) -> Tensor:
+        """Wᵀ S for S = diag(√p) − p √pᵀ, without S, shape (..., N, H, C).
+
+        The columns are √p_c (W_c − Σ_j p_j W_j): C H products a row, and not C² H. A difference of rows is right to its
+        size where one p_c nears 1 and all that is left is small.
+        """
+        columns = self.p.sqrt()[..., None, :] * (matrix.mT - (self.p @ matrix)[..., None])
+        return self._weighted(columns, self._root_weights)
+
+    @property
+    def _root_weights(self) -> Tensor | None:
+        return None if self.weights is None else self.weights.sqrt()
+
+    def _weighted(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        """Values (..., N, *any) times the weights of the rows."""
+        if weights is None:
+            return values
+        return values * weights.reshape(*weights.shape, *[1] * (values.ndim - self.p.ndim + 1))
 
 
 def _others(p: Tensor) -> Tensor:
@@ -313,12 +239,6 @@ def _project(cov: Tensor) -> Tensor:
     """P cov P with P = I − 1 1ᵀ/C."""
     rows = cov - cov.mean(-1, keepdim=True)
     return rows - rows.mean(-2, keepdim=True)
-
-
-def _difference(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (N, 1) and variance (N, 1, 1) of f₁ − f₀."""
-    variance = (root[:, 1] - root[:, 0]).square().sum(-1)
-    return mean[:, 1:] - mean[:, :1], variance[:, None, None]
 
 
 def _at_nodes(mean: Tensor, root: Tensor) -> Tensor:
@@ -386,32 +306,114 @@ def _scrambled(mean: Tensor, root: Tensor, chosen: Tensor) -> Tensor:
     return torch.log_softmax(logs.masked_scatter(alone, _log_single(mean[rows], root[rows], classes)), -1)
 
 
-def _rule(integral: str, table: dict[str, Any]) -> Any:
-    if integral not in table:
-        raise OptionError.unknown("integral", integral, _MOMENTS)
-    return table[integral]
+@final
+@dataclass(frozen=True)
+class _Quadrature(Integral):
+    """By nodes; for two classes the Bernoulli's integral over f₁ − f₀."""
+
+    likelihood: Categorical
+
+    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
+        if mean.shape[-1] == 2:
+            return _TWO.moments(mean, cov)
+        mean, root = _centred(mean, cov)
+        found = Moments(*by_rows(lambda rows: _moments_at_nodes(mean[rows], root[rows]), *mean.shape))
+        # The nodes tell how the variance divides; its sum follows from the mean.
+        sums = found.aleatoric + found.epistemic
+        share = torch.where(sums > 0, found.epistemic / torch.where(sums > 0, sums, 1.0), 0.0)
+        return _divided(_log_mean(_log_answers(mean, root)).exp(), share)
+
+    def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
+        if mean.shape[-1] == 2:
+            return _TWO.mean(mean, cov)
+        return _log_mean(_log_answers(*_centred(mean, cov))).exp()
+
+    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        """The logarithm of `mean`, also below what a float holds, but for rare classes of more than 32."""
+        places = self.likelihood._places(y)
+        if mean.shape[-1] > 2:
+            return self.likelihood._of_labels(_log_mean(_log_answers(*_centred(mean, cov), places)), y)
+        found, labelled = _TWO.log_prob(mean, cov, places), self.likelihood.labelled(y)
+        return found if labelled is None else torch.where(labelled, found, 0.0)
+
+    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
+        if mean.shape[-1] == 2:
+            return _TWO.information(mean, cov)
+        mean, root = _centred(mean, cov)
+        return by_rows(lambda rows: (_information(mean[rows], root[rows]),), *mean.shape)[0]
+
+    def error(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """The standard deviation over independent randomisations of the nodes, over the root of their number.
+
+        It is 0 for two classes. Of more than 32 classes those that few nodes see have at least the share of two nodes.
+        """
+        outputs = mean.shape[-1]
+        if outputs == 2:
+            return torch.zeros_like(mean)
+        mean, root = _centred(mean, cov)
+        answers = _log_answers(mean, root).exp()
+        error = answers.std(0) / math.sqrt(len(answers))
+        if outputs <= _FEW:
+            return torch.hypot(error, error.new_tensor(BIAS))
+        if outputs <= _MANY:
+            return error
+        rare = by_rows(lambda rows: (_effective_nodes(_at_nodes(mean[rows], root[rows])) < _SEEN,), *mean.shape)[0]
+        return torch.where(rare, error.clamp_min(2.0 / (NODES * SCRAMBLES)), error)
 
 
-def _quadrature(mean: Tensor, cov: Tensor) -> Moments:
-    mean, root = _centred(mean, cov)
-    if mean.shape[-1] == 2:
-        return Bernoulli().predictive(*_difference(mean, root), "quadrature")
-    found = Moments(*by_rows(lambda rows: _quadrature_block(mean[rows], root[rows]), *mean.shape))
-    # The nodes tell how the variance divides; its sum follows from the mean.
-    p, sums = _log_mean(_log_answers(mean, root)).exp(), found.aleatoric + found.epistemic
-    share = torch.where(sums > 0, found.epistemic / torch.where(sums > 0, sums, 1.0), 0.0)
+_TWO = DifferenceIntegral(Bernoulli().integrals["quadrature"])
+
+
+@final
+@dataclass(frozen=True)
+class _Approximation(Integral):
+    """A closed form: the softmax of some logits, and a share of the variance that is epistemic.
+
+    Attributes:
+        likelihood: for the labels.
+        method: "mackay" or "laplace_bridge".
+    """
+
+    likelihood: Categorical
+    method: str
+
+    @property
+    def needs_covariance(self) -> bool:
+        return self.method != "mackay"
+
+    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
+        logits, share = self._logits(mean, cov)
+        return _divided(torch.softmax(logits, -1), share)
+
+    def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
+        return torch.softmax(self._logits(mean, cov)[0], -1)
+
+    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        return self.likelihood._of_labels(torch.log_softmax(self._logits(mean, cov)[0], -1), y)
+
+    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """That of the Dirichlet with the moments."""
+        return information_of_dirichlet(self.moments(mean, cov))
+
+    def error(self, mean: Tensor, cov: Tensor) -> Tensor:
+        raise refuse_unknown_error(self.method)
+
+    def _logits(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
+        if self.method == "mackay":
+            scale = mackay_scale(variances(cov))
+            return scale * mean, 1.0 - scale
+        log_counts = _bridge_log_counts(mean, cov)
+        # Var[p] = p(1 − p)/(A + 1) for the total count A
+        return log_counts, torch.sigmoid(-torch.logsumexp(log_counts, -1, keepdim=True))
+
+
+def _divided(p: Tensor, share: Tensor) -> Moments:
+    """The moments of indicators with the mean p and an epistemic share of their variance."""
     total = p * _others(p)
     return Moments(p, (1.0 - share) * total, share * total)
 
 
-def _quadrature_mean(mean: Tensor, cov: Tensor) -> Tensor:
-    mean, root = _centred(mean, cov)
-    if mean.shape[-1] == 2:
-        return Bernoulli().predictive_mean(*_difference(mean, root), "quadrature")
-    return _log_mean(_log_answers(mean, root)).exp()
-
-
-def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _moments_at_nodes(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     p = _at_nodes(mean, root)
     average = p.mean((0, 1))
     return average, (p * (1.0 - p)).mean((0, 1)), (p - average).square().mean((0, 1))
@@ -420,18 +422,6 @@ def _quadrature_block(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tenso
 def _information(mean: Tensor, root: Tensor) -> Tensor:
     p = _at_nodes(mean, root)
     return divergence(p, p.mean((0, 1))).mean((0, 1))
-
-
-def _mackay_logits(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
-    scale = torch.rsqrt(1.0 + math.pi / 8.0 * variances(cov))
-    return scale, scale * mean
-
-
-def _mackay(mean: Tensor, cov: Tensor) -> Moments:
-    scale, logits = _mackay_logits(mean, cov)
-    p = torch.softmax(logits, -1)
-    total = p * _others(p)
-    return Moments(p, scale * total, (1.0 - scale) * total)
 
 
 def _bridge_log_counts(mean: Tensor, cov: Tensor) -> Tensor:
@@ -448,25 +438,3 @@ def _bridge_log_counts(mean: Tensor, cov: Tensor) -> Tensor:
     if outputs > 2:
         weights = torch.logaddexp(weights, torch.full_like(weights, math.log1p(-2.0 / outputs)))
     return weights - variance.log()
-
-
-def _laplace_bridge(mean: Tensor, cov: Tensor) -> Moments:
-    log_counts = _bridge_log_counts(mean, cov)
-    p = torch.softmax(log_counts, -1)
-    # Var[p] = p(1 − p)/(A + 1) for the total count A
-    share = torch.sigmoid(-torch.logsumexp(log_counts, -1, keepdim=True))
-    total = p * _others(p)
-    return Moments(p, (1.0 - share) * total, share * total)
-
-
-_MOMENTS = {"quadrature": _quadrature, "mackay": _mackay, "laplace_bridge": _laplace_bridge}
-# The same for E[p] alone, and for log E[p].
-_MEANS = {
-    "quadrature": _quadrature_mean,
-    "mackay": lambda mean, cov: torch.softmax(_mackay_logits(mean, cov)[1], -1),
-    "laplace_bridge": lambda mean, cov: torch.softmax(_bridge_log_counts(mean, cov), -1),
-}
-_LOG_PROBS = {
-    "mackay": lambda mean, cov: torch.log_softmax(_mackay_logits(mean, cov)[1], -1),
-    "laplace_bridge": lambda mean, cov: torch.log_softmax(_bridge_log_counts(mean, cov), -1),
-}

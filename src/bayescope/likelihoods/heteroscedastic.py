@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import InputError, OptionError
+from bayescope.errors import InputError
+from bayescope.likelihoods.curvatures import Lambdas
 from bayescope.likelihoods.information import information_of_mixture
-from bayescope.likelihoods.likelihood import INTEGRALS, Moments, refuse_distributions
+from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Moments, variances
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, nodes, principal_root
 from bayescope.likelihoods.targets import numbers_in_columns
 from bayescope.quadrature import log_integral
@@ -22,7 +24,7 @@ _PARAMETRIZATIONS = ("mean_log_variance", "natural")
 _LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 # The outcome is handed out as so many Gaussians, at log variances up to so many sds from their mean. In natural
 # parameters the mean moves with the log variance, and needs more of them.
-_COMPONENTS = {"mean_log_variance": 129, "natural": 257}
+_COMPONENTS, _NATURAL_COMPONENTS = 129, 257
 _REACH = 7.5
 # Integrands are followed down to exp(−_DEPTH) of their peak, and log variances as far as their squares are float64.
 _DEPTH = 42.0
@@ -33,7 +35,7 @@ _ROW_BLOCK = 1024
 @stored("heteroscedastic_gaussian")
 @final
 @dataclass(frozen=True)
-class HeteroscedasticGaussian:
+class HeteroscedasticGaussian(Likelihood):
     """p(y∣f) = Π_d N(y_d; m_d, σ²_d) for D targets and C = 2D outputs, the D first ones of one kind, then D of another.
 
     Canonical targets are float64 of shape (N, D). The outputs are, by parametrisation,
@@ -62,20 +64,13 @@ class HeteroscedasticGaussian:
     def __post_init__(self) -> None:
         checks.choice("parametrization", self.parametrization, _PARAMETRIZATIONS)
 
-    @property
-    def name(self) -> str:
-        """``"heteroscedastic_gaussian"``, as ``likelihood=`` spells it."""
-        return "heteroscedastic_gaussian"
-
-    @property
-    def discrete(self) -> bool:
-        """False: y is a number."""
-        return False
+    name = "heteroscedastic_gaussian"
+    domain = Domain("real")
 
     @property
     def elementwise(self) -> bool:
         """Whether E(y_d∣f) is an output: not in natural parameters, where it is η₁σ²."""
-        return not self._natural
+        return not self.natural
 
     def targets(self, y: Any, outputs: int) -> Tensor:
         """Checks finite numbers and returns them in float64, shape (N, D).
@@ -105,46 +100,29 @@ class HeteroscedasticGaussian:
         """
         m, t = self._mean_and_log_variance(f)
         error, precision = y.to(f) - m, torch.exp(-t)
-        if self._natural:
+        if self.natural:
             return torch.cat([error, 0.5 * (1.0 - precision * error * (y.to(f) + m))], -1)
         return torch.cat([precision * error, 0.5 * (precision * error.square() - 1.0)], -1)
 
-    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
-        """The observed Λ, shape (..., N, C, C): indefinite where y is far from m, and not what the GGN takes.
+    def observed(self, f: Tensor, y: Tensor) -> PairLambdas:
+        """The observed Λ: indefinite where y is far from m, and not what the GGN takes.
 
         Per target ((1/σ², e/σ²), (e/σ², e²/(2σ²))), or ((σ², −m), (−m, (y² + m²)/(2σ²))) in natural parameters.
         """
         m, t = self._mean_and_log_variance(f)
         precision, y = torch.exp(-t), y.to(f)
-        if self._natural:
-            return _by_target(torch.exp(t), -m, 0.5 * precision * (y.square() + m.square()))
+        if self.natural:
+            return PairLambdas(torch.exp(t), -m, 0.5 * precision * (y.square() - m.square()), semidefinite=False)
         error = y - m
-        return _by_target(precision, precision * error, 0.5 * precision * error.square())
+        return PairLambdas(precision, precision * error, -0.5 * precision * error.square(), semidefinite=False)
 
-    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
-        """The diagonal of the expected Λ, shape (..., N, C)."""
-        first, _, second = self._expected(f)
-        return torch.cat([first, second], -1)
-
-    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
-        """The expected Λ summed over the rows, shape (..., C, C)."""
-        return _by_target(*(entries.sum(-2) for entries in self._expected(f)))
-
-    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
-        """A root of the expected Λ, shape (..., N, C, C)."""
-        return self.fisher_sqrt(f)
-
-    def fisher_sqrt(self, f: Tensor) -> Tensor:
-        """A root of the expected Λ, shape (..., N, C, C).
-
-        Per target diag(1/σ, √½), or the Cholesky factor ((σ, 0), (−m/σ, √½)) in natural parameters.
-        """
+    def expected(self, f: Tensor) -> PairLambdas:
+        """The expected Λ: per target diag(1/σ², ½), or ((σ², −m), (−m, m²/σ² + ½)) in natural parameters."""
         m, t = self._mean_and_log_variance(f)
-        half = torch.full_like(m, math.sqrt(0.5))
-        if not self._natural:
-            return torch.diag_embed(torch.cat([torch.exp(-0.5 * t), half], -1))
-        zero = torch.zeros_like(m)
-        return _from_blocks(torch.exp(0.5 * t), zero, -m * torch.exp(-0.5 * t), half)
+        half = torch.full_like(m, 0.5)
+        if self.natural:
+            return PairLambdas(torch.exp(t), -m, half)
+        return PairLambdas(torch.exp(-t), torch.zeros_like(m), half)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """m plus noise, float64, shape (..., N, D)."""
@@ -157,60 +135,64 @@ class HeteroscedasticGaussian:
         m, t = self._mean_and_log_variance(f)
         return m, torch.exp(t)
 
-    def integral(self, name: str | None, outputs: int) -> str:
-        """Resolves every integral to "quadrature": moments exact, log densities by quadrature over the log variance.
+    @property
+    def integrals(self) -> Mapping[str, Integral]:
+        return {"quadrature": _Quadrature(self.natural)}
 
-        Raises:
-            OptionError: if the name is unknown.
-        """
-        checks.choice("integral", "quadrature" if name is None else name, INTEGRALS)
-        return "quadrature"
+    @property
+    def natural(self) -> bool:
+        """Whether the outputs are natural parameters."""
+        return self.parametrization == "natural"
 
-    def needs_covariance(self, integral: str) -> bool:
-        """Always: a target's two outputs are correlated."""
-        return True
+    def _mean_and_log_variance(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = _halves(f)
+        return (first * torch.exp(-second), -second) if self.natural else (first, second)
 
-    def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
+
+@final
+@dataclass(frozen=True)
+class _Quadrature(Integral):
+    """Moments in closed form; log densities by quadrature over the log variance, to 1e-9."""
+
+    natural: bool
+
+    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
         """E[m], E[σ²] and Var[m], each (N, D), in closed form.
 
         With a = η₁, t = log σ² and c = Cov(a, t), the moments of m = a eᵗ under a Gaussian are
         E[m] = (E[a] + c) exp(E[t] + v/2) and E[m²] = ((E[a] + 2c)² + Var[a]) exp(2E[t] + 2v).
         """
-        _check(integral)
         pair = self._pairs(mean, cov)
         aleatoric = torch.exp(pair.t + 0.5 * pair.t_variance)
-        if not self._natural:
+        if not self.natural:
             return Moments(pair.a, aleatoric, pair.a_variance)
         c, v = pair.covariance, pair.t_variance
         # E[m²] − E[m]², with E[σ²]² taken out and the squares subtracted by hand
         spread = (pair.a + 2.0 * c).square() * torch.expm1(v) + c * (2.0 * pair.a + 3.0 * c) + pair.a_variance * v.exp()
         return Moments((pair.a + c) * aleatoric, aleatoric, aleatoric.square() * spread)
 
-    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """The mean E[m] of the outcome, shape (N, D)."""
-        return self.predictive(mean, cov, integral).mean
+    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        blocks = zip(mean.split(_ROW_BLOCK), cov.split(_ROW_BLOCK), y.split(_ROW_BLOCK), strict=True)
+        log_prob = torch.cat([self._pairs(m, c).log_density(label, natural=self.natural) for m, c, label in blocks])
+        log_prob = log_prob.sum(-1)
+        same = torch.eye(y.shape[-1], dtype=torch.bool, device=cov.device).repeat(2, 2)
+        correlated = torch.where(same, 0.0, cov).flatten(1).any(-1)
+        if correlated.any():
+            joint = self._joint_log_density(mean[correlated], cov[correlated], y[correlated])
+            log_prob = log_prob.index_put((correlated,), joint)
+        return log_prob
 
-    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
-        """Refused: a number has no class probabilities."""
-        refuse_distributions(self.name)
-
-    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
+    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
         """Σ_d I(y_d; t) + E[I(y_d; m∣t)] for t = log σ², shape (N,).
 
         Given t, y is Gaussian with some variance v(t), and the second term is E[½ log(v(t)/eᵗ)]. Both are taken over
         the t of `components`.
         """
-        _check(integral)
         pair = self._pairs(mean, cov)
         weights, centres, spread = self._components(pair)
         noise = pair.t + pair.t_variance.sqrt() * self._scores(mean)[:, None, None]
         within = torch.tensordot(weights.exp(), 0.5 * (spread - noise), dims=1).sum(-1)
         return within + information_of_mixture(weights, centres, spread.exp())
-
-    def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """Zero, shape (N, D): the moments are closed forms."""
-        _check(integral)
-        return torch.zeros_like(mean[..., : mean.shape[-1] // 2], dtype=torch.float64)
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The outcome as Gaussians at evenly spaced log variances: log weights (S,), means and variances (S, N, D).
@@ -221,60 +203,29 @@ class HeteroscedasticGaussian:
         weights, centres, log_variances = self._components(self._pairs(mean, cov))
         return weights, centres, log_variances.exp()
 
-    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
-        """log E[p(y∣f)] per row, shape (N,)."""
-        _check(integral)
-        mean, cov, y = mean.to(torch.float64), cov.to(torch.float64), y.to(mean.device)
-        blocks = zip(mean.split(_ROW_BLOCK), cov.split(_ROW_BLOCK), y.split(_ROW_BLOCK), strict=True)
-        log_prob = torch.cat([self._pairs(m, c).log_density(label, natural=self._natural) for m, c, label in blocks])
-        log_prob = log_prob.sum(-1)
-        same = torch.eye(y.shape[-1], dtype=torch.bool, device=cov.device).repeat(2, 2)
-        correlated = torch.where(same, 0.0, cov).flatten(1).any(-1)
-        if correlated.any():
-            joint = self._joint_log_density(mean[correlated], cov[correlated], y[correlated])
-            log_prob = log_prob.index_put((correlated,), joint)
-        return log_prob
-
     def _components(self, pair: _Pair) -> tuple[Tensor, Tensor, Tensor]:
         """Log weights (S,), and means and log variances of y, each (S, N, D)."""
         z = self._scores(pair.t)
-        centres, log_variances = pair.outcome(z, natural=self._natural)
+        centres, log_variances = pair.outcome(z, natural=self.natural)
         return torch.log_softmax(-0.5 * z.square(), 0), centres.movedim(-1, 0), log_variances.movedim(-1, 0)
 
     def _scores(self, like: Tensor) -> Tensor:
         """Where the components are, in sds of the log variance from its mean, shape (S,)."""
-        return torch.linspace(
-            -_REACH, _REACH, _COMPONENTS[self.parametrization], dtype=torch.float64, device=like.device
-        )
-
-    @property
-    def _natural(self) -> bool:
-        return self.parametrization == "natural"
-
-    def _mean_and_log_variance(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = _halves(f)
-        return (first * torch.exp(-second), -second) if self._natural else (first, second)
-
-    def _expected(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The expected Λ's entries per target, each (..., N, D): both diagonals around what is off them."""
-        m, t = self._mean_and_log_variance(f)
-        precision = torch.exp(-t)
-        if self._natural:
-            return torch.exp(t), -m, precision * m.square() + 0.5
-        return precision, torch.zeros_like(m), torch.full_like(m, 0.5)
+        count = _NATURAL_COMPONENTS if self.natural else _COMPONENTS
+        return torch.linspace(-_REACH, _REACH, count, dtype=torch.float64, device=like.device)
 
     def _pairs(self, mean: Tensor, cov: Tensor) -> _Pair:
-        sign = -1.0 if self._natural else 1.0
-        first, second = _halves(mean.to(torch.float64))
-        variances = _halves(cov.diagonal(dim1=-2, dim2=-1).to(torch.float64))
-        covariance = cov.diagonal(offset=first.shape[-1], dim1=-2, dim2=-1).to(torch.float64)
-        return _Pair(first, variances[0], sign * second, variances[1], sign * covariance)
+        sign = -1.0 if self.natural else 1.0
+        first, second = _halves(mean)
+        covariance = cov.diagonal(offset=first.shape[-1], dim1=-2, dim2=-1)
+        first_variance, second_variance = _halves(variances(cov))
+        return _Pair(first, first_variance, sign * second, second_variance, sign * covariance)
 
     def _joint_log_density(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
         """log E[p(y∣f)] of correlated targets: nodes over the log variances, the other outputs in closed form."""
         count = y.shape[-1]
         points = nodes(count).reshape(-1, count).to(mean.device)
-        sign = -1.0 if self._natural else 1.0
+        sign = -1.0 if self.natural else 1.0
         first, second = _halves(mean)
         upper, lower = cov[:, :count], cov[:, count:]
         root = principal_root(lower[:, :, count:], lower.diagonal(dim1=-2, dim2=-1).amax(-1))
@@ -286,13 +237,54 @@ class HeteroscedasticGaussian:
         def answer(rows: slice) -> tuple[Tensor]:
             t = (sign * second[rows])[:, None] + points @ root[rows].mT
             a = first[rows][:, None] + points @ slope[rows].mT
-            scale = torch.exp(t) if self._natural else torch.ones_like(t)
+            scale = torch.exp(t) if self.natural else torch.ones_like(t)
             noisy = scale[..., :, None] * rest[rows][:, None] * scale[..., None, :] + torch.diag_embed(torch.exp(t))
             normal = torch.distributions.MultivariateNormal(scale * a, noisy, validate_args=False)
             log_terms = normal.log_prob(y[rows][:, None].to(t))
             return (torch.logsumexp(log_terms, 1) - math.log(SCRAMBLES * NODES),)
 
         return by_rows(answer, len(mean), count * count)[0]
+
+
+@final
+@dataclass(frozen=True)
+class PairLambdas(Lambdas):
+    """A 2 × 2 matrix for each target: ((first, cross), (cross, rest + cross²/first)), each shape (..., N, D).
+
+    Attributes:
+        first: positive.
+        cross: off the diagonals.
+        rest: the Schur complement of ``first``.
+        semidefinite: whether ``rest`` is nowhere negative.
+    """
+
+    first: Tensor
+    cross: Tensor
+    rest: Tensor
+    semidefinite: bool = True
+
+    def dense(self) -> Tensor:
+        return _from_blocks(self.first, self.cross, self.cross, self._second)
+
+    def root(self) -> Tensor:
+        """The Cholesky factor of each."""
+        root = self.first.sqrt()
+        return _from_blocks(root, torch.zeros_like(root), self.cross / root, self.rest.sqrt())
+
+    def diagonal(self) -> Tensor:
+        return torch.cat([self.first, self._second], -1)
+
+    def sum(self) -> Tensor:
+        first, cross, second = (entries.sum(-2) for entries in (self.first, self.cross, self._second))
+        return _from_blocks(first, cross, cross, second)
+
+    def times(self, weights: Tensor) -> PairLambdas:
+        first, cross, rest = (entries * weights[..., None] for entries in (self.first, self.cross, self.rest))
+        return PairLambdas(first, cross, rest, self.semidefinite)
+
+    @property
+    def _second(self) -> Tensor:
+        return self.rest + self.cross.square() / self.first
 
 
 @final
@@ -344,17 +336,7 @@ def _halves(values: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def _by_target(first: Tensor, cross: Tensor, second: Tensor) -> Tensor:
-    """The symmetric (..., 2D, 2D) whose entries (d, d), (d, D + d) and (D + d, D + d) are given, each (..., D)."""
-    return _from_blocks(first, cross, cross, second)
-
-
 def _from_blocks(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
     """The matrix ((diag a, diag b), (diag c, diag d)), shape (..., 2D, 2D)."""
     upper, lower = torch.cat([a.diag_embed(), b.diag_embed()], -1), torch.cat([c.diag_embed(), d.diag_embed()], -1)
     return torch.cat([upper, lower], -2)
-
-
-def _check(integral: str) -> None:
-    if integral != "quadrature":
-        raise OptionError.unknown("integral", integral, ["quadrature"])

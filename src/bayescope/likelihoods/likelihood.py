@@ -1,14 +1,18 @@
-"""What a likelihood p(y∣f) is: the protocol that every likelihood fulfils."""
+"""What a likelihood p(y∣f) is: the twelve members that each one writes, and all that follows from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, cast, final
 
 import torch
 from torch import Tensor
 
-from bayescope.errors import UnsupportedError
+from bayescope import checks
+from bayescope.errors import InputError, OptionError, UnsupportedError
+from bayescope.likelihoods.curvatures import Lambdas
 
 # The names that a caller may give an integral over f; each likelihood resolves them to what it can do.
 INTEGRALS = ("mackay", "quadrature", "monte_carlo", "laplace_bridge")
@@ -28,26 +32,89 @@ class Moments:
     epistemic: Tensor
 
 
-@runtime_checkable
-class Likelihood(Protocol):
+@final
+@dataclass(frozen=True)
+class Domain:
+    """What y is.
+
+    Attributes:
+        kind: "classes" for one label 0…C−1 a row, "binary" for a label 0 or 1 of each output, "real" for numbers.
+        ignored: the label of a row that has none; ``None`` where every row needs a label.
+    """
+
+    kind: Literal["classes", "binary", "real"]
+    ignored: int | None = None
+
+
+class Integral(ABC):
+    """A deterministic integral of p(y∣f) over f ~ N(mean, cov), shapes (N, C) and (N, C, C), float64.
+
+    Attributes:
+        needs_covariance: whether it depends on the covariances between outputs. If not, ``cov`` may be their variances,
+            shape (N, C).
+    """
+
+    @property
+    def needs_covariance(self) -> bool:
+        return True
+
+    @abstractmethod
+    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
+        """The moments of y."""
+
+    def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """The mean of `moments`, equal to the last bit; overridden where it costs less than the variances."""
+        return self.moments(mean, cov).mean
+
+    @abstractmethod
+    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""
+
+    @abstractmethod
+    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """I(y; f) = H[y] − E H[y∣f] in nats, summed over labels or outputs, shape (N,)."""
+
+    def error(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """The standard error of `mean`, shape (N, K): 0 for rules that are right to 1e-10."""
+        return torch.zeros_like(self.mean(mean, cov))
+
+    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """A continuous y as a mixture of Gaussians: log weights (S,), means and variances (S, N, K)."""
+        raise NotImplementedError
+
+
+class Likelihood(ABC):
     """p(y∣f) for outputs f of shape (..., N, C): its link, its domain and its constants.
 
     All methods broadcast over leading dimensions of f (posterior draws). Targets passed to the methods are in the
     canonical form that `targets` returns. Log densities keep all their constants.
+
+    A likelihood writes the members up to `integrals`; the others follow from them.
+
+    Attributes:
+        noise_variance: a constant noise variance, ``"evidence"`` if it is to be learnt; ``None`` if there is none.
+        mean_weight: the mean weight of weighted rows; ``None`` where each row counts once.
     """
 
+    noise_variance: Tensor | str | None = None
+    mean_weight: float | None = None
+
     @property
+    @abstractmethod
     def name(self) -> str:
         """The field's name, such as ``"bernoulli"``."""
 
     @property
-    def discrete(self) -> bool:
-        """Whether y is a class label. A continuous y is Gaussian given f, with a variance that f may tell."""
+    @abstractmethod
+    def domain(self) -> Domain:
+        """What y is."""
 
     @property
     def elementwise(self) -> bool:
         """Whether each outcome column is a monotone function of one output alone (not so for a softmax)."""
+        return self.domain.kind != "classes"
 
+    @abstractmethod
     def targets(self, y: Any, outputs: int) -> Tensor:
         """Checks the labels for a model with C = ``outputs`` outputs and returns them in canonical form.
 
@@ -55,77 +122,156 @@ class Likelihood(Protocol):
             InputError: if a label is outside the likelihood's domain; the message names it.
         """
 
+    @abstractmethod
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y∣f) per row, shape (..., N)."""
 
+    @abstractmethod
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         """∂ log p(y∣f) / ∂f, shape (..., N, C)."""
 
-    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
-        """The observed Λ = −∂² log p(y∣f) / ∂f², shape (..., N, C, C)."""
+    @abstractmethod
+    def observed(self, f: Tensor, y: Tensor) -> Lambdas:
+        """The observed Λ = −∂² log p(y∣f) / ∂f² of each row."""
 
-    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
-        """A root S of the Λ of the GGN, S Sᵀ: the observed one, or the expected one where that is indefinite.
+    @abstractmethod
+    def expected(self, f: Tensor) -> Lambdas:
+        """The expected Λ of each row, E_{y∣f}[Λ]."""
 
-        Shape (..., N, C, K).
-        """
-
-    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
-        """The diagonal of S Sᵀ, shape (..., N, C), without the rest of it."""
-
-    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
-        """Σ_n S_n S_nᵀ over the rows, shape (..., C, C), without one matrix for each of them."""
-
-    def fisher_sqrt(self, f: Tensor) -> Tensor:
-        """A root S of the expected Λ, E_{y∣f}[Λ] = S Sᵀ, shape (..., N, C, K)."""
-
+    @abstractmethod
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """Draws y ~ p(y∣f), in canonical form."""
 
+    @abstractmethod
     def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """E(y∣f) and Var(y∣f) per outcome column, each of shape (..., N, K)."""
+
+    @property
+    @abstractmethod
+    def integrals(self) -> Mapping[str, Integral]:
+        """The integrals over a Gaussian f by name, the most accurate one first."""
+
+    # What follows from these
+
+    @property
+    def discrete(self) -> bool:
+        """Whether y is a class label."""
+        return self.domain.kind != "real"
+
+    @property
+    def learnable(self) -> bool:
+        """Whether the noise variance is still to be learnt from the evidence."""
+        return isinstance(self.noise_variance, str)
+
+    @property
+    def unweighted(self) -> Likelihood:
+        """The likelihood of a row that counts once."""
+        return self
+
+    def with_noise_variance(self, noise_variance: Any) -> Self:
+        """The same likelihood with another noise variance, such as the one that was learnt.
+
+        Raises:
+            UnsupportedError: if the likelihood has none.
+        """
+        if self.noise_variance is None:
+            raise UnsupportedError(f"noise_variance: expected a Gaussian likelihood, got {self.name!r}.")
+        return cast(Self, replace(cast(Any, self), noise_variance=noise_variance))
+
+    def noise(self, like: Tensor) -> Tensor:
+        """The noise variance per output, shape (D,), for f of shape (..., D) and in its dtype.
+
+        Raises:
+            InputError: if it is still to be learnt, or was given for another number of outputs.
+        """
+        variance = self.noise_variance
+        if not isinstance(variance, Tensor):
+            raise InputError(
+                "noise_variance: expected a number, got 'evidence', which has not been learnt yet. Fit a posterior "
+                "that learns it (fit_evidence, variational, mc_dropout; BayesianLinearRegression), or give its value: "
+                "likelihood.with_noise_variance(value)."
+            )
+        outputs = like.shape[-1]
+        if variance.ndim and variance.shape[0] != outputs:
+            raise InputError(
+                f"noise_variance: expected one number or {outputs} of them for {outputs} output(s), "
+                f"got {variance.shape[0]}."
+            )
+        return variance.to(like).expand(outputs)
+
+    def labelled(self, y: Tensor) -> Tensor | None:
+        """Which canonical targets are labels; ``None`` where none are ignored."""
+        return None if self.domain.ignored is None else y != self.domain.ignored
+
+    def log_prob_and_gradient(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """`log_prob` and `gradient` at once, without a graph; overridden where both cost little more than one."""
+        return self.log_prob(f, y), self.gradient(f, y)
+
+    def ggn(self, f: Tensor, y: Tensor) -> Lambdas:
+        """The Λ of the GGN: the observed one, or the expected one where that is indefinite."""
+        observed = self.observed(f, y)
+        return observed if observed.semidefinite else self.expected(f)
+
+    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
+        """The observed Λ, shape (..., N, C, C)."""
+        return self.observed(f, y).dense()
+
+    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
+        """A root S of the Λ of the GGN, S Sᵀ, shape (..., N, C, K)."""
+        return self.ggn(f, y).root()
+
+    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
+        """The diagonal of the Λ of the GGN, shape (..., N, C), without the rest of it."""
+        return self.ggn(f, y).diagonal()
+
+    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
+        """The Λ of the GGN summed over the rows, shape (..., C, C), without one matrix for each of them."""
+        return self.ggn(f, y).sum()
+
+    def fisher_sqrt(self, f: Tensor) -> Tensor:
+        """A root S of the expected Λ, shape (..., N, C, K)."""
+        return self.expected(f).root()
 
     def integral(self, name: str | None, outputs: int) -> str:
         """Resolves the name of an integral over f; ``None`` is the most accurate one for C = ``outputs``.
 
         Raises:
-            OptionError: if the name is none of "mackay", "quadrature", "monte_carlo", "laplace_bridge".
+            OptionError: if the name is unknown.
         """
+        names = list(self.integrals)
+        found = checks.choice("integral", names[0] if name is None else name, dict.fromkeys([*names, *INTEGRALS]))
+        return names[0] if len(names) == 1 else found
 
     def needs_covariance(self, integral: str) -> bool:
         """Whether an integral depends on the covariances between the outputs of a Gaussian f.
 
-        Where it does not, the methods below take their variances, shape (N, C), in the place of cov.
+        If not, the methods below also take the variances, shape (N, C), as ``cov``.
         """
+        return integral not in self.integrals or self.integrals[integral].needs_covariance
 
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """Moments of y when f ~ N(mean, cov), shapes (N, C) and (N, C, C), by a resolved deterministic integral."""
+        return self._by(integral).moments(mean.to(torch.float64), cov.to(torch.float64))
 
     def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The mean of `predictive`, shape (N, K), to the last bit the same, without the work of its variances."""
+        return self._by(integral).mean(mean.to(torch.float64), cov.to(torch.float64))
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""
-
-    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
-        """Probabilities in outcome columns (..., N, K) as the distributions of G labels a row, shape (..., N, G, L).
-
-        Raises:
-            UnsupportedError: if y is continuous.
-        """
+        return self._by(integral).log_prob(mean.to(torch.float64), cov.to(torch.float64), y.to(mean.device))
 
     def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """I(y; f) = H[y] − E H[y∣f] for f ~ N(mean, cov), in nats, shape (N,): a sum over labels or over outputs.
-
-        Labels or outputs of a row count each for itself, as if told apart from the others.
-        """
+        """I(y; f) for f ~ N(mean, cov), in nats, shape (N,), summed over labels or outputs, each by itself."""
+        return self._by(integral).information(mean.to(torch.float64), cov.to(torch.float64))
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The standard error of the means that `predictive` gives, shape (N, K); 0 for rules that are right to 1e-10.
 
         Raises:
-            UnsupportedError: for a closed form that is an approximation, whose error nothing tells.
+            UnsupportedError: for a closed form that is an approximation, whose error is unknown.
         """
+        return self._by(integral).error(mean.to(torch.float64), cov.to(torch.float64))
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A continuous y as a mixture of Gaussians: log weights (S,), means and variances (S, N, K).
@@ -133,39 +279,41 @@ class Likelihood(Protocol):
         Raises:
             UnsupportedError: if y is a class label.
         """
+        if self.discrete:
+            raise UnsupportedError(
+                f"components: expected a continuous outcome, got the labels of a {self.name} likelihood."
+            )
+        first = next(iter(self.integrals.values()))
+        return first.components(mean.to(torch.float64), cov.to(torch.float64))
+
+    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
+        """Probabilities in outcome columns (..., N, K) as the distributions of G labels a row, shape (..., N, G, L).
+
+        Raises:
+            UnsupportedError: if y is continuous.
+        """
+        if not self.discrete:
+            raise UnsupportedError(
+                f"distributions: expected labels, got the continuous outcome of a {self.name} likelihood."
+            )
+        if self.domain.kind == "binary" and outputs > 1:
+            return torch.stack([1.0 - columns, columns], -1)
+        return columns[..., None, :]
+
+    def _by(self, integral: str) -> Integral:
+        if integral not in self.integrals:
+            raise OptionError.unknown("integral", integral, self.integrals)
+        return self.integrals[integral]
 
 
 def variances(cov: Tensor) -> Tensor:
-    """The variances (N, C), in float64, of covariances (N, C, C), or as they are where they were given alone."""
-    return (cov if cov.ndim == 2 else cov.diagonal(dim1=-2, dim2=-1)).to(torch.float64)
+    """The variances (N, C) of covariances (N, C, C), or unchanged where they were given alone."""
+    return cov if cov.ndim == 2 else cov.diagonal(dim1=-2, dim2=-1)
 
 
-def refuse_unknown_error(integral: str) -> None:
-    """Refuses to say how far off a closed-form approximation is.
-
-    Raises:
-        UnsupportedError: if the integral is "mackay" or "laplace_bridge".
-    """
-    if integral in ("mackay", "laplace_bridge"):
-        raise UnsupportedError(
-            f"integration_error: {integral!r} is an approximation whose error nothing tells. Ask for 'quadrature', "
-            "whose error is known, and compare."
-        )
-
-
-def refuse_distributions(name: str) -> NoReturn:
-    """Refuses to take a number for a class label.
-
-    Raises:
-        UnsupportedError: always.
-    """
-    raise UnsupportedError(f"distributions: expected labels, got the continuous outcome of a {name} likelihood.")
-
-
-def refuse_components(name: str) -> NoReturn:
-    """Refuses to take a class label for a number.
-
-    Raises:
-        UnsupportedError: always.
-    """
-    raise UnsupportedError(f"components: expected a continuous outcome, got the labels of a {name} likelihood.")
+def refuse_unknown_error(integral: str) -> UnsupportedError:
+    """The error for a closed-form approximation that is asked how far off it is."""
+    return UnsupportedError(
+        f"integration_error: {integral!r} is an approximation whose error is unknown. Ask for 'quadrature', "
+        "whose error is known, and compare."
+    )

@@ -69,6 +69,26 @@ def numbers_in_columns(y: Any, columns: int, outputs: int) -> Tensor:
     return values
 
 
+def labels_in_rows(y: Any, expected: str = "class labels of", classes: int = 0) -> Tensor:
+    """Labels, one a row, in float64 of shape (N,).
+
+    Args:
+        y: shape (N,) or (N, 1).
+        expected: what they are, for the message.
+        classes: how many there are, for advice on one-hot labels.
+
+    Raises:
+        InputError: if the shape does not fit or a label is not finite.
+    """
+    labels = checks.float64("y", y)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        advice = " Give y.argmax(1) for one-hot labels." if labels.shape[1:] == (classes,) else ""
+        raise InputError(f"y: expected {expected} shape (N,), got {tuple(labels.shape)}.{advice}")
+    return labels
+
+
 def read_targets(likelihood: Likelihood, targets: Any, shape: Sequence[int], first: int = 0) -> Tensor:
     """The labels of outputs (N, *positions, C) in canonical form, one for each position of each row.
 
@@ -102,12 +122,6 @@ def read_targets(likelihood: Likelihood, targets: Any, shape: Sequence[int], fir
     return rows
 
 
-def labelled(likelihood: Likelihood, y: Tensor) -> Tensor | None:
-    """Which of some targets tell something, of their shape; ``None`` where the likelihood knows of none that do not."""
-    told = getattr(likelihood, "labelled", None)
-    return None if told is None else told(y)
-
-
 def warn_of_probabilities(likelihood: Likelihood, f: Tensor) -> None:
     """Warns of outputs that have been through a softmax, which the categorical likelihood takes for logits.
 
@@ -116,7 +130,7 @@ def warn_of_probabilities(likelihood: Likelihood, f: Tensor) -> None:
     Warns:
         BayescopeWarning: if all numbers are between 0 and 1 and those of each row sum to 1.
     """
-    if likelihood.name != "categorical" or not f.numel() or f.min() < 0 or f.max() > 1:
+    if likelihood.domain.kind != "classes" or not f.numel() or f.min() < 0 or f.max() > 1:
         return
     if (f.to(torch.float64).sum(-1) - 1.0).abs().max() <= SUM_TOLERANCE:
         warn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.likelihoods.gaussian import Gaussian
-from bayescope.likelihoods.likelihood import Likelihood, Moments
+from bayescope.likelihoods.curvatures import Lambdas
+from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Moments
 
 
 @final
 @dataclass(frozen=True)
-class Weighted:
+class Weighted(Likelihood):
     """p(y∣f)^w: log densities, gradients and curvatures of a row times its weight w, as if it were there w times.
 
     Targets have the weight as one column more, shape (N, K + 1): canonical ones are float64. It is for fitting: what is
@@ -42,12 +43,16 @@ class Weighted:
         return self.likelihood.name
 
     @property
-    def discrete(self) -> bool:
-        return self.likelihood.discrete
+    def domain(self) -> Domain:
+        return Domain(self.likelihood.domain.kind)
 
     @property
     def elementwise(self) -> bool:
         return self.likelihood.elementwise
+
+    @property
+    def unweighted(self) -> Likelihood:
+        return self.likelihood
 
     def with_noise_variance(self, noise_variance: Any) -> Weighted:
         """The same weights with another noise variance.
@@ -55,10 +60,7 @@ class Weighted:
         Raises:
             UnsupportedError: if the likelihood has none.
         """
-        gaussian = self.likelihood
-        if not isinstance(gaussian, Gaussian):
-            raise UnsupportedError(f"noise_variance: expected a Gaussian likelihood, got {self.name!r}.")
-        return Weighted(gaussian.with_noise_variance(noise_variance), self.mean_weight)
+        return Weighted(self.likelihood.with_noise_variance(noise_variance), self.mean_weight)
 
     def targets(self, y: Any, outputs: int) -> Tensor:
         """Checks targets and weights and returns both in float64, shape (N, K + 1).
@@ -81,82 +83,59 @@ class Weighted:
         """w ∂ log p(y∣f)/∂f, shape (..., N, C)."""
         return self.likelihood.gradient(f, self._y(y)) * _weights(y, f)[..., None]
 
-    def hessian(self, f: Tensor, y: Tensor) -> Tensor:
-        """w Λ, shape (..., N, C, C)."""
-        return self.likelihood.hessian(f, self._y(y)) * _weights(y, f)[..., None, None]
+    def observed(self, f: Tensor, y: Tensor) -> Lambdas:
+        """w Λ."""
+        return self.likelihood.observed(f, self._y(y)).times(_weights(y, f))
 
-    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
-        """√w S, shape (..., N, C, K)."""
-        return self.likelihood.ggn_sqrt(f, self._y(y)) * _weights(y, f).sqrt()[..., None, None]
+    def ggn(self, f: Tensor, y: Tensor) -> Lambdas:
+        """w times the Λ of the GGN."""
+        return self.likelihood.ggn(f, self._y(y)).times(_weights(y, f))
 
-    def ggn_diagonal(self, f: Tensor, y: Tensor) -> Tensor:
-        """w times the diagonal of S Sᵀ, shape (..., N, C)."""
-        return self.likelihood.ggn_diagonal(f, self._y(y)) * _weights(y, f)[..., None]
+    def expected(self, f: Tensor) -> NoReturn:
+        """Refused: f does not determine the weight."""
+        _refuse()
 
-    def ggn_sum(self, f: Tensor, y: Tensor) -> Tensor:
-        """Σ_n w_n S_n S_nᵀ, shape (..., C, C)."""
-        roots = self.ggn_sqrt(f, y)
-        return torch.einsum("...nck,...ndk->...cd", roots, roots)
+    def sample(self, f: Tensor, generator: torch.Generator) -> NoReturn:
+        """Refused: a drawn outcome has no weight."""
+        _refuse()
 
     def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """E(y∣f) and Var(y∣f), those of the likelihood."""
         return self.likelihood.conditional(f)
 
-    def integral(self, name: str | None, outputs: int) -> str:
-        """As the likelihood resolves it."""
-        return self.likelihood.integral(name, outputs)
-
-    def needs_covariance(self, integral: str) -> bool:
-        return self.likelihood.needs_covariance(integral)
-
-    def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
-        """Moments of the outcome, which has no weight."""
-        return self.likelihood.predictive(mean, cov, integral)
-
-    def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """The mean of the outcome, which has no weight."""
-        return self.likelihood.predictive_mean(mean, cov, integral)
-
-    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
-        """w log ∫ p(y∣f) N(f; mean, cov) df, shape (N,)."""
-        return self.likelihood.predictive_log_prob(mean, cov, self._y(y), integral) * _weights(y, mean)
-
-    def distributions(self, columns: Tensor, outputs: int) -> Tensor:
-        """As the likelihood has them."""
-        return self.likelihood.distributions(columns, outputs)
-
-    def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        """That of an outcome, which has no weight."""
-        return self.likelihood.mutual_information(mean, cov, integral)
-
-    def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
-        return self.likelihood.integration_error(mean, cov, integral)
-
-    def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return self.likelihood.components(mean, cov)
-
-    def fisher_sqrt(self, f: Tensor) -> Tensor:
-        """Refused: f does not tell the weight."""
-        _refuse()
-
-    def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        """Refused: a drawn outcome has no weight."""
-        _refuse()
+    @property
+    def integrals(self) -> Mapping[str, Integral]:
+        return {name: _WeightedIntegral(each, self) for name, each in self.likelihood.integrals.items()}
 
     def _y(self, y: Tensor) -> Tensor:
         """The targets as the likelihood takes them: of one label a row, which several outputs decide, its number."""
-        one_label = self.discrete and not self.elementwise and y.shape[1] == 2
-        return y[:, 0].long() if one_label else y[:, :-1]
+        return y[:, 0].long() if self.domain.kind == "classes" else y[:, :-1]
 
 
-def unweighted(likelihood: Likelihood) -> Likelihood:
-    """The likelihood of a row that counts once."""
-    return likelihood.likelihood if isinstance(likelihood, Weighted) else likelihood
+@final
+@dataclass(frozen=True)
+class _WeightedIntegral(Integral):
+    """An integral over f of an outcome, which has no weight, and of log p(y∣f), which has one."""
 
+    inner: Integral
+    weighted: Weighted
 
-def observations_per_row(likelihood: Likelihood) -> float:
-    """How many observations stand behind a row, on average."""
-    return likelihood.mean_weight if isinstance(likelihood, Weighted) else 1.0
+    @property
+    def needs_covariance(self) -> bool:
+        return self.inner.needs_covariance
+
+    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
+        return self.inner.moments(mean, cov)
+
+    def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
+        return self.inner.mean(mean, cov)
+
+    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        """w log ∫ p(y∣f) N(f; mean, cov) df, shape (N,)."""
+        return self.inner.log_prob(mean, cov, self.weighted._y(y)) * _weights(y, mean)
+
+    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
+        return self.inner.information(mean, cov)
 
 
 def _weights(y: Tensor, f: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.slopes import log_prob_and_gradient
 from bayescope.linear.table import Batch, Block, RowTable, blocks
 from bayescope.models import LinearModel
 from bayescope.precision import Precision
@@ -210,7 +209,7 @@ class LinearDensity:
             f = features @ point[:split].reshape(self.model.outputs, -1).T
             if self.model.bias:
                 f += point[split:]
-            log_prob, slope = log_prob_and_gradient(self.likelihood, torch.from_numpy(f), rows.targets)
+            log_prob, slope = self.likelihood.log_prob_and_gradient(torch.from_numpy(f), rows.targets)
         return rows.weighed(log_prob).sum(), self.pull_back(rows.features, rows.weighed(slope))
 
     def _curvature(self, rows: Batch, f: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import UnsupportedError
-from bayescope.likelihoods import Categorical, Likelihood
+from bayescope.likelihoods import Likelihood
 from bayescope.quadrature import activation_nodes, normal_nodes
 
 # Rows × nodes × outputs that are worked on at once: what is computed from them stays in a core's cache.
@@ -57,13 +57,13 @@ def expected_log_likelihood(
         UnsupportedError: if no rule is known for the likelihood; the message lists those that have one.
     """
     outputs = mean.shape[-1]
-    if likelihood.name == "gaussian":
+    if likelihood.noise_variance is not None:
         return _quadratic(likelihood, mean, cov, y)
-    if likelihood.name in ("bernoulli", "probit") and outputs == 1:
+    if likelihood.domain.kind == "binary" and outputs == 1:
         parts = zip(*(each.split(BLOCK_ENTRIES // 128) for each in (mean, cov, y)), strict=True)
         blocks = [_over_activation(likelihood, *part) for part in parts]
         return Expectation(*(torch.cat(each) for each in zip(*blocks, strict=True)))
-    if likelihood.name == "categorical":
+    if likelihood.domain.kind == "classes":
         return _over_contrasts(likelihood, mean, cov, y, _matched_nodes(outputs - 1, nodes))
     raise UnsupportedError(
         f"likelihood: expected a Bernoulli with one output, a Categorical or a Gaussian, got {likelihood.name} with "
@@ -114,7 +114,7 @@ def _over_contrasts(likelihood: Likelihood, mean: Tensor, cov: Tensor, y: Tensor
     working precision. By the chain rule through the Cholesky factor, with D = Σ_s w_s Uᵀ∇log p(f_s) z_sᵀ = ∂E/∂L,
     ∂E/∂(LLᵀ) = L⁻ᵀ sym(tril(LᵀD) − ½ diag(LᵀD)) L⁻¹.
     """
-    labelled = likelihood.labelled(y) if isinstance(likelihood, Categorical) else None
+    labelled = likelihood.labelled(y)
     places = y if labelled is None else torch.where(labelled, y, 0)
     basis = _contrasts(mean.shape[-1])
     steps, root = _roots(cov)

@@ -16,7 +16,7 @@ from bayescope import checks
 from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.latent import Latent
-from bayescope.likelihoods import Categorical, Likelihood, described
+from bayescope.likelihoods import Likelihood, described
 from bayescope.models import Model
 from bayescope.network.inputs import leaves, tensors
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups
@@ -91,7 +91,7 @@ def _check_top(top: Any, likelihood: Likelihood, outputs: int) -> None:
         UnsupportedError: if the likelihood is not categorical.
         InputError: if there are no more classes than asked for.
     """
-    if not isinstance(likelihood, Categorical):
+    if likelihood.domain.kind != "classes":
         raise UnsupportedError(f"top: expected the categorical likelihood, got {likelihood.name!r}. Leave it out.")
     if checks.count("top", top) >= outputs > 0:
         raise InputError(f"top: expected fewer than all {outputs} classes, got {top}. Leave it out for all of them.")

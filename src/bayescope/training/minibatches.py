@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.targets import warn_of_probabilities
+from bayescope.likelihoods import Likelihood, warn_of_probabilities
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
-from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.targets import read_targets
+from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.inputs import call
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior

@@ -17,7 +17,6 @@ from bayescope.laplace.judgement import WORSE, LossComparison
 from bayescope.layers import deterministic
 from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood
-from bayescope.likelihoods.weighted import Weighted
 from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import GaussianPosterior, Record
@@ -229,7 +228,7 @@ def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_pr
     """
     likelihood, rows = q.likelihood, training.rows
     assert likelihood is not None
-    if present().count > 1 or isinstance(likelihood, Weighted) or not suits_lbfgs(training.module, rows):
+    if present().count > 1 or likelihood.mean_weight is not None or not suits_lbfgs(training.module, rows):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is a baseline, mode or not

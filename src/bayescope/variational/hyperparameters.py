@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayescope.laplace.groups import PriorGroups
 from bayescope.laplace.hyperparameters import listed, prior_precision
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Likelihood
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 from bayescope.variational.elbo import Bound
@@ -52,7 +52,6 @@ class Hyperparameters(nn.Module):
         """The likelihood under the hyperparameters of the moment."""
         if not self.learns_noise:
             return self._likelihood
-        assert isinstance(self._likelihood, Gaussian)
         return self._likelihood.with_noise_variance(self.get_buffer("noise_variance"))
 
     @property
@@ -119,7 +118,7 @@ class Hyperparameters(nn.Module):
         notes["likelihood"] = self._likelihood.name
         if self.learns_noise:
             notes["noise variance"] = learnt.format(f"{float(self.get_buffer('noise_variance')):.4g}")
-        elif isinstance(self._likelihood, Gaussian) and isinstance(self._likelihood.noise_variance, Tensor):
+        elif isinstance(self._likelihood.noise_variance, Tensor):
             values = self._likelihood.noise_variance.reshape(-1).tolist()
             notes["noise variance"] = ", ".join(f"{value:.4g}" for value in values)
         return notes

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.groups import PriorGroups
-from bayescope.likelihoods import Gaussian
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call
 from bayescope.network.network import Network
@@ -181,7 +180,7 @@ def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
         A float64 scalar, or ``None`` where the noise is given or the likelihood has none.
     """
     likelihood = training.settings.likelihood
-    if not isinstance(likelihood, Gaussian) or not likelihood.learnable:
+    if not likelihood.learnable:
         return None
 
     def apart(inputs: Any, targets: Tensor) -> Tensor:
