@@ -25,6 +25,7 @@ from bayescope.additive.interactions import (
 )
 from bayescope.additive.margins import GROUPS, Grids, Margin
 from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.passes import RowPasses
 from bayescope.additive.terms import EncodedRows, FeatureInput, pair_term
 from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
@@ -76,7 +77,7 @@ def read_plainly(
     """B and φ of each row, with the draws that `evidence_gains` makes of the same generator."""
     generator, term = seeded(), pair_term(encoding, pair)
     first, second = (Margin.of(column, rows, fit.problem.weights, generator) for column in term.columns)
-    grids = Grids.of([(first, second)], fit.problem.weights[:, None])
+    grids = Grids.of([(first, second)], fit.problem.weights[:, None], RowPasses())
     net = HiddenNets.of([term], UNITS, 1)
     units = net.units(net.start(grids.points, grids.share, generator), grids.points)[0]
     cell = first.group * max(len(first.share), len(second.share)) + second.group

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from bayescope.additive.fit import EvidenceSchedule, climb
-from bayescope.additive.passes import Blockwise, Computed
+from bayescope.additive.passes import Computed, RowPasses
 from bayescope.additive.seen import TrainingValues
-from bayescope.processes import Processes
 from tests.additive.problems import CASES, Case, flat, hyperparameters, start_of, state_of
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -19,7 +18,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 def in_blocks(case: Case, size: int = 5) -> Case:
     count = len(case.problem.weights)
     blocks = tuple(slice(at, min(at + size, count)) for at in range(0, count, size))
-    return replace(case, problem=replace(case.problem, passes=Blockwise(blocks, Processes())))
+    return replace(case, problem=replace(case.problem, passes=RowPasses(blocks, in_files=True)))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -68,5 +67,5 @@ def test_what_was_seen_in_blocks() -> None:
 def test_rows_evenly_among_all_are_the_same_in_blocks() -> None:
     numbers = torch.arange(23.0)
     blocks = tuple(slice(at, min(at + 5, 23)) for at in range(0, 23, 5))
-    passes = Blockwise(blocks, Processes())
+    passes = RowPasses(blocks, in_files=True)
     assert passes.evenly(lambda rows: numbers[rows], 8).tolist() == numbers[::3].tolist()

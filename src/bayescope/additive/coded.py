@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.additive.design import ALL, MOST_CELLS, Design
+from bayescope.additive.design import MOST_CELLS, Design
 from bayescope.additive.families import Points, TermFamily
 from bayescope.additive.margins import Margin
-from bayescope.additive.passes import CODED_ROWS, Blockwise, Computed, RowValues
+from bayescope.additive.passes import ALL, CODED_ROWS, Computed, RowPasses, RowValues
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.processes import Processes
 from bayescope.tables.codes import Coded
@@ -134,8 +134,8 @@ class CodedData:
         return {"table": f"read twice from disk, then from temporary files of {size:,.0f} MiB of codes, freed since"}
 
     @cached_property
-    def passes(self) -> Blockwise:
-        return Blockwise(self.codes.blocks, self.processes)
+    def passes(self) -> RowPasses:
+        return RowPasses(self.codes.blocks, True, self.processes)
 
     @cached_property
     def values(self) -> EncodedRows:

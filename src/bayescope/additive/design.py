@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, final
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.families import Points, TermFamily
+from bayescope.additive.passes import ALL
 from bayescope.additive.terms import EncodedRows
 from bayescope.tables.encoding import NO_LEVEL
 
@@ -18,8 +20,6 @@ from bayescope.tables.encoding import NO_LEVEL
 # a pair that has, are replaced by the means of groups of equal size. Answers are always at the numbers themselves.
 MOST_POINTS = 1024
 MOST_CELLS = 4096
-
-ALL = slice(None)
 
 
 class Places(Protocol):
@@ -78,26 +78,21 @@ class Design:
     def gathered(self, values: Tensor, rows: slice = ALL) -> Tensor:
         """Σ_g v_g at the points of some rows, shape (n, C), for v of shape (G, U, C)."""
         # Flat look-ups: torch.gather takes five times as long.
-        read = values.flatten(0, 1).index_select(0, self._flat(rows))
+        read = values.flatten(0, 1).index_select(0, self._flat[rows])
         return read.view(values.shape[0], -1, values.shape[2]).sum(0)
 
     def scattered(self, numbers: Tensor, rows: slice = ALL) -> Tensor:
         """Sums over some rows of each point, shape (G, U, ...), for numbers of shape (n, ...)."""
         groups, count = self.mass.shape
-        places, columns = self._flat(rows), numbers.flatten(1).mT
+        places, columns = self._flat[rows], numbers.flatten(1).mT
         sums = columns.new_zeros(len(columns), groups * count)
         for own, column in zip(sums, columns, strict=True):  # flat, which takes half as long as scatter_add
             own.index_add_(0, places, column.repeat(groups))
         return sums.mT.unflatten(0, (groups, count)).unflatten(2, numbers.shape[1:])
 
-    def _flat(self, rows: slice) -> Tensor:
-        """The places of some rows among the points of all terms, int64 of shape (G n,)."""
-        known: tuple[slice, Tensor] | None = self.__dict__.get("_last")
-        if known is None or known[0] != rows:  # most are asked for twice in a row: to look up, and to add up
-            groups, count = self.mass.shape
-            flat = (self.place[:, rows] + torch.arange(0, groups * count, count)[:, None]).flatten()
-            self.__dict__["_last"] = known = rows, flat
-        return known[1]
+    @cached_property
+    def _flat(self) -> _FlatPlaces:
+        return _FlatPlaces(self.place, *self.mass.shape)
 
     def mean(self, values: Tensor) -> Tensor:
         """What values (G, U, ...) are centred by, shape (2, G, ...): first where the term has a value, then elsewhere.
@@ -116,6 +111,25 @@ class Design:
         """Values (G, U, ...) less what they are centred by, shape (2, G, ...)."""
         centred = self.centred.view(*self.centred.shape, *[1] * (values.ndim - 2))
         return values - (mean[1][:, None] + centred * (mean[0] - mean[1])[:, None])
+
+
+@final
+class _FlatPlaces:
+    """The places of rows among the G U points of all terms; those asked for last are kept.
+
+    Most are asked for twice in a row: to look up values there, and to add up values there.
+    """
+
+    def __init__(self, place: Places, groups: int, count: int) -> None:
+        self._place, self._first = place, torch.arange(0, groups * count, count)[:, None]
+        self._last: tuple[slice, Tensor] | None = None
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Those of some rows, int64 of shape (G n,)."""
+        last = self._last  # another thread may replace it
+        if last is None or last[0] != rows:
+            self._last = last = rows, (self._place[:, rows] + self._first).flatten()
+        return last[1]
 
 
 def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:

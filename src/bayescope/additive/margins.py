@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.families import HiddenNets, Points
-from bayescope.additive.passes import InMemory, Passes, RowValues
+from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.tables.encoding import NO_LEVEL
 
@@ -109,13 +109,13 @@ class Grids:
     sums: Tensor
 
     @classmethod
-    def of(cls, pairs: Sequence[tuple[Margin, Margin]], summed: RowValues, passes: Passes | None = None) -> Grids:
+    def of(cls, pairs: Sequence[tuple[Margin, Margin]], summed: RowValues, passes: RowPasses) -> Grids:
         """Adds up the rows.
 
         Args:
             pairs: of margins, whose nets all have as many inputs.
             summed: what is added up, shape (N, S); its first column holds the rows' weights.
-            passes: how the rows are read; all at once by default.
+            passes: how the rows are read.
         """
         side = max(len(margin.share) for pair in pairs for margin in pair)
         wide = 1 + max(first.basis.shape[1] + second.basis.shape[1] for first, second in pairs)
@@ -133,7 +133,7 @@ class Grids:
             basis[place, :rows, :, 1:middle] = first.basis[:, None]
             basis[place, :, :columns, middle : middle + second.basis.shape[1]] = second.basis
             gone[place, : rows - 1, : columns - 1] = False
-        (sums,) = (passes or InMemory()).summed(lambda rows: [_sums(pairs, side, summed[rows], rows)])
+        (sums,) = passes.summed(lambda rows: [_sums(pairs, side, summed[rows], rows)])
         share = sums[..., 0] / sums[..., 0].sum(1, keepdim=True)
         points = Points(inputs.flatten(1, 2), torch.where(gone.flatten(1), 0, NO_LEVEL))
         return cls(points, share, basis.flatten(1, 2), sums)

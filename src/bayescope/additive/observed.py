@@ -11,7 +11,7 @@ from torch import Tensor
 from bayescope.additive.design import Design
 from bayescope.additive.families import TermFamily
 from bayescope.additive.margins import Margin
-from bayescope.additive.passes import InMemory, Passes, RowValues
+from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.additive.terms import EncodedRows, FeatureInput
 
 
@@ -53,7 +53,7 @@ class Observed(Protocol):
         """Shape (N, C), in the unit of the targets."""
 
     @property
-    def passes(self) -> Passes:
+    def passes(self) -> RowPasses:
         """How the rows are read."""
 
     @property
@@ -98,8 +98,8 @@ class RowsInMemory:
         return None if self.rows.offset is None else self.rows.offset / self.scale
 
     @property
-    def passes(self) -> Passes:
-        return InMemory()
+    def passes(self) -> RowPasses:
+        return RowPasses()
 
     @property
     def values(self) -> EncodedRows:

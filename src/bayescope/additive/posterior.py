@@ -9,11 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayescope.additive.design import ALL
 from bayescope.additive.evidence import MOST_PRECISION
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.model import AdditiveModel
-from bayescope.additive.passes import RowValues
+from bayescope.additive.passes import ALL, RowValues
 from bayescope.additive.problem import AdditiveHyperparameters, BlockFactors, Linearized
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.quasi_monte_carlo import principal_root
@@ -63,7 +62,7 @@ def tightest_log_evidence(fitted: AdditiveFit) -> float:
     """
     linear, at, problem = fitted.linear, fitted.at, fitted.problem
     outputs = linear.outputs
-    if not problem.passes.whole or len(problem.weights[ALL]) * outputs > MOST_ROWS:
+    if problem.passes.in_files or len(problem.weights[ALL]) * outputs > MOST_ROWS:
         return fitted.log_evidence
     root = problem.root(linear.f, at.likelihood, ALL)
     jacobian = (root.mT @ _jacobian(fitted, ALL)).flatten(0, 1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from bayescope.additive.design import Design
 from bayescope.additive.families import TermFamily
 from bayescope.additive.jacobian import Jacobian
-from bayescope.additive.passes import InMemory, Passes, RowValues
+from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Likelihood
 from bayescope.process_state import one_thread
@@ -75,7 +75,7 @@ class AdditiveProblem:
     weights: RowValues
     centres: tuple[Tensor, ...]
     offset: RowValues | None
-    passes: Passes = field(default_factory=InMemory)
+    passes: RowPasses = field(default_factory=RowPasses)
 
     def outputs(self, state: TermWeights) -> RowValues:
         """f of each row, shape (N, C)."""
