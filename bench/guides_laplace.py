@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.gallery import network_banana, network_underfitting, networks
+from bayescope.gallery import network_laplace, networks
 from bench import record
 
 Record = dict[str, Any]
@@ -116,7 +116,7 @@ def learnt_on_digits(data: Digits, epochs: int) -> Record:
 
 
 # The curve with a gap ------------------------------------------------------------------------------------------------
-def learnt_on_curve(rows: networks.Rows, epochs: int) -> Record:
+def learnt_on_curve(rows: networks.TrainTest, epochs: int) -> Record:
     """`fit_evidence`, which learns the noise too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", bs.errors.ConvergenceWarning)
@@ -129,7 +129,7 @@ def learnt_on_curve(rows: networks.Rows, epochs: int) -> Record:
             "linearised": networks.test_loss(q, rows), "noise": float(likelihood.noise_variance)}  # fmt: skip
 
 
-def log_joint(model: nn.Module, rows: networks.Rows, precision: float) -> float:
+def log_joint(model: nn.Module, rows: networks.TrainTest, precision: float) -> float:
     """Σ log p(y∣f) + log p(θ), up to a constant."""
     with torch.no_grad():
         likelihood = bs.Gaussian(networks.NOISE_SD**2)
@@ -137,7 +137,7 @@ def log_joint(model: nn.Module, rows: networks.Rows, precision: float) -> float:
         return float(likelihood.log_prob(model(rows.x), rows.y).sum()) - 0.5 * precision * squares
 
 
-def towards_the_mode(rows: networks.Rows, lengths: tuple[int, ...], further: int) -> list[Record]:
+def towards_the_mode(rows: networks.TrainTest, lengths: tuple[int, ...], further: int) -> list[Record]:
     """Networks of the curve that were trained for longer and longer: what is left, and what the decrement says."""
     settings: dict[str, Any] = {"likelihood": bs.Gaussian(networks.NOISE_SD**2), "prior_precision": 1.0}
     training = {**settings, "optimizer": "lbfgs", "progress": False}
@@ -182,8 +182,8 @@ WEIGHTS: dict[str, Any] = {
 
 def on_the_plane(side: int) -> tuple[list[Record], list[Record]]:
     """Structures and subsets of the weights: how far p is from that of the full GGN of all, and what they lose."""
-    rows, plane = networks.banana(), network_banana.plane(side)
-    full = network_banana.fit(rows)
+    rows, plane = networks.banana(), network_laplace.plane(side)
+    full = network_laplace.fit_banana(rows)
     network: Any = full.model
     reference = torch.as_tensor(full.predict(plane).probs)[:, 1]
 
@@ -192,7 +192,7 @@ def on_the_plane(side: int) -> tuple[list[Record], list[Record]]:
         return {"name": name, "distance": float((p - reference).abs().mean()), "loss": networks.test_loss(q, rows)}
 
     def fitted(options: Mapping[str, Any]) -> Any:
-        settings: dict[str, Any] = {"prior_precision": network_banana.PRIOR_PRECISION, "generator": 0, **options}
+        settings: dict[str, Any] = {"prior_precision": network_laplace.BANANA_PRECISION, "generator": 0, **options}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", bs.errors.BayescopeWarning)
             return bs.laplace(network, rows.train, likelihood="bernoulli", **settings)
@@ -284,7 +284,7 @@ def main() -> None:
     data, rows = digits(sizes.rows), networks.gap()
     structures, subsets = on_the_plane(sizes.side)
     found = {
-        "curve": list(network_underfitting.losses(network_underfitting.fit(rows), rows)),
+        "curve": list(network_laplace.losses(network_laplace.fit_gap(rows), rows)),
         "digits": [of_digits(data, precision, sizes.epochs) for precision in sizes.precisions],
         "learnt": [learnt_on_curve(rows, sizes.evidence[1]), learnt_on_digits(data, sizes.evidence[0])],
         "steps": towards_the_mode(rows, sizes.lengths, sizes.on),

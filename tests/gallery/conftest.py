@@ -9,8 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from bayescope.gallery.canvas import WIDTH
-from bayescope.plots.style import DPI, house
+from bayescope.gallery import page
+from bayescope.plots import style
 
 # Boxes have the height of a line with ascenders and descenders, and glyphs rarely fill it.
 SLACK = 3.0  # pixels
@@ -41,11 +41,11 @@ def readable() -> Callable[[Callable[[], Figure]], None]:
     """Draws a page and asserts that it has the gallery's width, that its texts lie on it, and that no two overlap."""
 
     def check(draw: Callable[[], Figure]) -> None:
-        with house(mathematics=True):
+        with style.house(mathematics=True):
             figure = draw()
             figure.draw_without_rendering()
         width, height = (figure.get_size_inches() * figure.dpi).tolist()
-        assert width == WIDTH * DPI
+        assert width == page.WIDTH * style.DPI
         boxes = [(text.get_text(), shrunk(text)) for text in shown(figure)]
         for text, (x0, y0, x1, y1) in boxes:
             assert min(x0, y0, width - x1, height - y1) >= 0, f"off the page: {text!r}"

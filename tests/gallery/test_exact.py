@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from bayescope.gallery.exact import curve, grid
+from bayescope.gallery import exact
 
 MEAN = torch.tensor([0.3, -0.2], dtype=torch.float64)
 COVARIANCE = torch.tensor([[1.5, 0.6], [0.6, 0.8]], dtype=torch.float64)
@@ -21,7 +21,7 @@ def unnormalised(theta: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def plane():
-    return grid(unnormalised, (-12, 12), (-9, 9), size=401)
+    return exact.grid(unnormalised, (-12, 12), (-9, 9), size=401)
 
 
 def test_normaliser_and_moments(plane):
@@ -40,15 +40,15 @@ def test_both_divergences_are_the_gaussians_closed_form(plane):
 
 
 def test_a_density_that_stops_at_an_edge():
-    line = grid(lambda x: (x.log() - x)[..., 0], (1e-9, 60.0), size=400_001)
+    line = exact.grid(lambda x: (x.log() - x)[..., 0], (1e-9, 60.0), size=400_001)
     assert line.log_normaliser == pytest.approx(math.lgamma(2), abs=1e-8)
 
 
 def test_the_ends_of_a_span_count_half():
-    assert grid(
+    assert exact.grid(
         lambda x: torch.zeros(len(x), dtype=torch.float64), (0, 1), (0, 2), size=11
     ).log_normaliser == pytest.approx(math.log(2), abs=1e-12)
 
 
 def test_curve_evaluates_points_of_a_line():
-    np.testing.assert_allclose(curve(lambda x: x[..., 0] ** 2, np.array([1.0, 2.0])), [1.0, 4.0])
+    np.testing.assert_allclose(exact.curve(lambda x: x[..., 0] ** 2, np.array([1.0, 2.0])), [1.0, 4.0])

@@ -15,8 +15,17 @@ QUICK = "sigmoid-against-probit"
 OTHER = "kappa-against-quadrature"
 
 
-def test_register_has_the_twenty_three_pictures_under_their_names():
-    assert len(PICTURES) == 23
+NAMES = """
+predictive-surfaces many-borders laplace-in-four-panels laplace-in-one-dimension evidence-by-laplace
+laplace-error-against-n kl-directions one-observation elbo-and-kl evidence-over-basis-functions sigmoid-against-probit
+kappa-against-quadrature network-banana network-underfitting network-evidence network-online-evidence
+network-structures network-segmentation network-moons network-sine network-variational-training additive-effects
+additive-local-explanations
+"""
+
+
+def test_register_has_the_twenty_three_pictures_in_their_order():
+    assert list(PICTURES) == NAMES.split()
     assert all(name == picture.name for name, picture in PICTURES.items())
 
 

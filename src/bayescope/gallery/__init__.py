@@ -10,29 +10,15 @@ from matplotlib.figure import Figure
 from bayescope import checks
 from bayescope.files import staged
 from bayescope.gallery import (
-    additive_effects,
-    additive_local,
-    borders,
-    bound,
-    densities,
+    additive_models,
     divergences,
-    evidence,
-    integrals,
-    links,
-    network_banana,
-    network_evidence,
-    network_moons,
-    network_online,
-    network_segmentation,
-    network_sine,
-    network_structures,
-    network_training,
-    network_underfitting,
-    one_observation,
-    rates,
-    surfaces,
+    linear_models,
+    network_laplace,
+    network_learning,
+    network_posteriors,
+    one_dimension,
 )
-from bayescope.gallery.picture import Picture
+from bayescope.gallery.page import Picture
 from bayescope.plots.style import house
 from bayescope.process_state import one_thread
 
@@ -41,29 +27,29 @@ __all__ = ["PICTURES", "Picture", "draw", "draw_all"]
 PICTURES: dict[str, Picture] = {
     picture.name: picture
     for picture in (
-        surfaces.SURFACES,
-        borders.BORDERS,
-        densities.STEPS,
-        densities.FITS,
-        integrals.EVIDENCE_AREAS,
-        rates.RATES,
+        linear_models.SURFACES,
+        linear_models.BORDERS,
+        one_dimension.STEPS,
+        one_dimension.FITS,
+        one_dimension.EVIDENCE_AREAS,
+        one_dimension.RATES,
         divergences.DIRECTIONS,
-        one_observation.ONE_OBSERVATION,
-        bound.BOUND,
-        evidence.EVIDENCE,
-        links.SIGMOID,
-        links.KAPPA,
-        network_banana.BANANA,
-        network_underfitting.UNDERFITTING,
-        network_evidence.EVIDENCE,
-        network_online.ONLINE,
-        network_structures.STRUCTURES_PICTURE,
-        network_segmentation.SEGMENTATION,
-        network_moons.MOONS,
-        network_sine.SINE,
-        network_training.TRAINING,
-        additive_effects.EFFECTS,
-        additive_local.LOCAL,
+        divergences.ONE_OBSERVATION,
+        divergences.BOUND,
+        linear_models.EVIDENCE,
+        divergences.SIGMOID,
+        divergences.KAPPA,
+        network_laplace.BANANA,
+        network_laplace.UNDERFITTING,
+        network_learning.EVIDENCE,
+        network_learning.ONLINE,
+        network_laplace.STRUCTURES_PICTURE,
+        network_laplace.SEGMENTATION,
+        network_posteriors.MOONS,
+        network_posteriors.SINE,
+        network_learning.TRAINING,
+        additive_models.EFFECTS,
+        additive_models.LOCAL,
     )
 }
 INDEX = "index.md"

@@ -1,8 +1,8 @@
-"""The truth that the pictures are held against: densities integrated on fine grids in one and two dimensions."""
+"""Densities integrated on fine grids, the truth of the pictures, and the Gaussians that are fitted to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -10,6 +10,10 @@ from typing import final
 import numpy as np
 import torch
 from torch import Tensor
+
+from bayescope import density
+from bayescope.posterior import GaussianPosterior, MixturePosterior, Record
+from bayescope.precision import DensePrecision
 
 LogDensityFunction = Callable[[Tensor], Tensor]
 
@@ -89,3 +93,28 @@ def grid(log_density: LogDensityFunction, *spans: tuple[float, float], size: int
 def curve(log_density: LogDensityFunction, x: np.ndarray) -> np.ndarray:
     """log f at the points x of a line, shape (M,)."""
     return log_density(torch.from_numpy(np.ascontiguousarray(x, dtype=np.float64))[:, None]).numpy()
+
+
+def laplace(log_density: LogDensityFunction, start: Sequence[float], transform: str | None = None) -> GaussianPosterior:
+    """Laplace's approximation at the mode that the start leads to."""
+    point = torch.tensor(start, dtype=torch.float64)
+    return density.laplace(log_density, point, transform=transform)
+
+
+def moment_match(p: Grid | MixturePosterior) -> GaussianPosterior:
+    """The Gaussian with the mean and covariance of p: the optimum of KL(p‖q), and EP's answer for a single factor."""
+    return GaussianPosterior(p.mean, DensePrecision(p.covariance.inverse()), Record("moment matching"))
+
+
+def ellipse(q: GaussianPosterior, mass: float = 0.9) -> np.ndarray:
+    """The contour of a two-dimensional Gaussian that holds the given mass, shape (2, 200)."""
+    angle = torch.linspace(0, 2 * torch.pi, 200, dtype=torch.float64)
+    radius = (-2 * np.log1p(-mass)) ** 0.5
+    circle = radius * torch.stack([angle.cos(), angle.sin()])
+    return (q.location[:, None] + q.precision.sqrt_solve(circle)).numpy()
+
+
+def on_plane(log_density: LogDensityFunction, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """log f on a lattice, shape (len(y), len(x))."""
+    points = torch.cartesian_prod(torch.from_numpy(x), torch.from_numpy(y))
+    return log_density(points).reshape(len(x), len(y)).numpy().T

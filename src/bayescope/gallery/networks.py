@@ -1,4 +1,4 @@
-"""Small networks and data that several pictures share, all of them made here from seeds."""
+"""Small networks and data that several pictures share, all of them made from seeds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from bayescope.training.fit_map import fit_map
 DOUBLE = torch.float64
 
 
-class Rows(NamedTuple):
-    """Rows to learn from and rows to judge on.
+class TrainTest(NamedTuple):
+    """Rows to train on and rows to test on.
 
     Attributes:
         x: inputs, shape (N, D).
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
     @property
     def train(self) -> tuple[Tensor, Tensor]:
-        """The rows to learn from."""
+        """The rows to train on."""
         return self.x, self.y
 
 
@@ -83,11 +83,11 @@ def parts(q: Posterior) -> tuple[Model, Likelihood]:
 
 
 def at_mode(q: GaussianPosterior) -> PointPosterior:
-    """What is left of a posterior without its width: the network's own prediction."""
+    """The mode of a posterior as a posterior without width: the prediction of the trained network."""
     return PointPosterior(q.mean, Record("map"), q.function, q.likelihood)
 
 
-def test_loss(q: Posterior, rows: Rows, **options: Any) -> float:
+def test_loss(q: Posterior, rows: TrainTest, **options: Any) -> float:
     """NLL per test row, in nats; the options are those of `Posterior.predict`."""
     return -float(q.predict(rows.test_x, **options).log_prob(rows.test_y).mean())
 
@@ -102,8 +102,8 @@ def truth(x: Tensor) -> Tensor:
     return torch.sin(2.0 * x) + 0.3 * x
 
 
-def gap(rows: int = 60, seed: int = 0) -> Rows:
-    """A curve seen with noise on two intervals and nowhere between; the test rows come from the same intervals."""
+def gap(rows: int = 60, seed: int = 0) -> TrainTest:
+    """A curve measured with noise on two intervals and nowhere between; test rows come from the same intervals."""
     source = torch.Generator().manual_seed(seed)
 
     def draw(count: int) -> tuple[Tensor, Tensor]:
@@ -111,11 +111,11 @@ def gap(rows: int = 60, seed: int = 0) -> Rows:
         x = (low + (high - low) * torch.rand(count, dtype=DOUBLE, generator=source))[:, None]
         return x, truth(x) + NOISE_SD * torch.randn(count, 1, dtype=DOUBLE, generator=source)
 
-    return Rows(*draw(rows), *draw(1000))
+    return TrainTest(*draw(rows), *draw(1000))
 
 
 # Two bananas ---------------------------------------------------------------------------------------------------------
-def banana(rows: int = 160, seed: int = 0) -> Rows:
+def banana(rows: int = 160, seed: int = 0) -> TrainTest:
     """A bent class, label 1, around a round one, label 0, that overlaps it; both are equally frequent."""
     source = torch.Generator().manual_seed(seed)
 
@@ -127,4 +127,4 @@ def banana(rows: int = 160, seed: int = 0) -> Rows:
         round_ = torch.stack([0.62 * noise[:, 0], 0.5 * noise[:, 1] - 0.45], 1)
         return torch.where(labels[:, None] == 1, bent, round_), labels
 
-    return Rows(*draw(rows), *draw(2000))
+    return TrainTest(*draw(rows), *draw(2000))

@@ -98,6 +98,16 @@ def dash(name: str) -> str | tuple[int, tuple[float, ...]]:
     return DASHES.get(name, "-")
 
 
+def class_colour(k: int) -> str:
+    """The colour of the k-th class; the colours repeat after eight."""
+    return CLASS_COLOURS[k % len(CLASS_COLOURS)]
+
+
+def class_marker(k: int) -> str:
+    """The marker of the k-th class; the markers repeat after eight."""
+    return CLASS_MARKERS[k % len(CLASS_MARKERS)]
+
+
 def label(name: str) -> str:
     """What a posterior is called in pictures and tables."""
     return LABELS.get(name, name.replace("_", " "))
