@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescope.errors import InputError
-from bayescope.layers.rescaled import Rescaled
+from bayescope.layers.outputs import Rescaled
 
 
 def test_it_shifts_and_scales_and_learns_nothing():

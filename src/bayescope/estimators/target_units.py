@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.layers.rescaled import Rescaled
+from bayescope.layers.outputs import Rescaled
 from bayescope.likelihoods import Gaussian
 from bayescope.tables.scaling import Standard
 

@@ -1,6 +1,6 @@
 """Layers: variational ones, and those that turn a model of one thing into the model that a likelihood asks for."""
 
-from bayescope.layers.pairwise import Pairwise
+from bayescope.layers.outputs import Pairwise
 from bayescope.layers.variational import (
     Conv1dVariational,
     Conv2dVariational,

@@ -8,9 +8,8 @@ bound; on a minibatch of M rows the first term is scaled by N/M. Each row of a b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, ClassVar, Protocol, Self, TypeVar, final, runtime_checkable
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, final
 
 import torch
 import torch.nn.functional as F
@@ -22,28 +21,124 @@ from bayescope.module_copies import module_copy
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, gaussian_kl, linear
 from bayescope.storage.modules import stored_layer
 
-Plain = TypeVar("Plain", bound=nn.Module)
-
 INITIAL_SD = 0.05
+Size = int | tuple[int, ...]
 
 
-@runtime_checkable
-class VariationalLayer(Protocol):
-    """What `kl` and `deterministic` look for in a module."""
+class VariationalLayer(nn.Module):
+    """A plain layer of torch whose weight and bias are Gaussian.
+
+    Args:
+        plain: the layer whose weights are the means; it is left unchanged.
+        prior_precision: of every entry of weight and bias, around 0.
+        initial_sd: σ at the start.
+        estimator: one of `reparameterization.ESTIMATORS`.
+    """
+
+    _plain: ClassVar[Callable[..., nn.Module]]
+    _arguments: ClassVar[tuple[str, ...]]  # of the plain layer, which has attributes of the same names
+    weight_mean: nn.Parameter
+    weight_rho: nn.Parameter
+    bias_mean: nn.Parameter | None
+    bias_rho: nn.Parameter | None
+
+    def __init__(self, plain: nn.Module, prior_precision: float, initial_sd: float, estimator: str) -> None:
+        super().__init__()
+        self.prior_precision = checks.positive_number("prior_precision", prior_precision)
+        self.initial_sd = checks.positive_number("initial_sd", initial_sd)
+        self.estimator = checks.choice("estimator", estimator, ESTIMATORS)
+        self._options = {name: getattr(plain, name) for name in self._arguments}
+        if not isinstance(plain, nn.Embedding):
+            self._options["bias"] = plain.bias is not None
+        elif plain.max_norm is not None or plain.scale_grad_by_freq or plain.sparse:
+            raise UnsupportedError(
+                "plain: expected an nn.Embedding without max_norm, scale_grad_by_freq and sparse. "
+                "A table that is drawn has none of them."
+            )
+        self._form = (type(self)._plain(**self._options, device="meta"),)  # in a tuple: its parameters are not ours
+        rho = math.log(math.expm1(self.initial_sd))
+        for name in ("weight", "bias"):
+            value: nn.Parameter | None = getattr(plain, name, None)
+            starts = (None, None) if value is None else (value.detach().clone(), torch.full_like(value, rho))
+            for suffix, start in zip(("mean", "rho"), starts, strict=True):
+                trained = value is not None and value.requires_grad
+                parameter = None if start is None else nn.Parameter(start.detach(), requires_grad=trained)
+                self.register_parameter(f"{name}_{suffix}", parameter)
+        if self._options.get("padding_idx") is not None:  # a fixed entry: softplus(−∞) = 0, and so is its slope
+            with torch.no_grad():
+                self.weight_rho[self._options["padding_idx"]] = -math.inf
+
+    @classmethod
+    def of(
+        cls,
+        plain: nn.Module,
+        *,
+        prior_precision: float = 1.0,
+        initial_sd: float = INITIAL_SD,
+        estimator: str = "local_reparameterization",
+    ) -> Self:
+        """The layer whose means are the weights of a plain layer, which is left unchanged.
+
+        Args:
+            plain: the layer.
+            prior_precision: as for a new layer.
+            initial_sd: likewise.
+            estimator: likewise.
+
+        Raises:
+            UnsupportedError: if the plain layer is an embedding that writes to its table (`max_norm`) or scales its
+                gradients.
+        """
+        layer = cls.__new__(cls)
+        VariationalLayer.__init__(layer, plain, prior_precision, initial_sd, estimator)
+        return layer.train(plain.training)
+
+    @property
+    def weight(self) -> GaussianTensor:
+        """The Gaussian over the weight matrix."""
+        return GaussianTensor(self.weight_mean, F.softplus(self.weight_rho))
+
+    @property
+    def bias(self) -> GaussianTensor | None:
+        """The Gaussian over the bias, or ``None``."""
+        if self.bias_mean is None or self.bias_rho is None:
+            return None
+        return GaussianTensor(self.bias_mean, F.softplus(self.bias_rho))
 
     def kl(self) -> Tensor:
-        """KL(q ∥ prior) of the layer's weights."""
+        """KL(q ∥ N(0, 1/prior_precision)), summed over weight and bias, a float64 scalar."""
+        terms = [gaussian_kl(q.mean, q.sd, self.prior_precision) for q in (self.weight, self.bias) if q is not None]
+        return torch.stack(terms).sum()
+
+    def deviations(self) -> dict[str, Tensor]:
+        """σ of "weight" and "bias", detached."""
+        named = {"weight": self.weight, "bias": self.bias}
+        return {name: q.sd.detach() for name, q in named.items() if q is not None}
 
     def deterministic(self) -> nn.Module:
         """The plain layer at the means, a copy."""
+        plain = type(self)._plain(**self._options, device="meta")
+        for name in self.deviations():
+            mean = getattr(self, f"{name}_mean")
+            setattr(plain, name, nn.Parameter(mean.detach().clone(), requires_grad=mean.requires_grad))
+        return plain.train(self.training)
 
-    def deviations(self) -> dict[str, Tensor]:
-        """σ by the name that the parameter has in the plain layer, detached."""
+    def extra_repr(self) -> str:
+        """The shape of the weight, and the prior precision."""
+        return (
+            f"{tuple(self.weight_mean.shape)}, bias={self.bias is not None}, prior_precision={self.prior_precision:g}"
+        )
+
+
+def stored_arguments(layer: VariationalLayer) -> dict[str, Any]:
+    """The arguments that make another layer like it."""
+    options = {name: getattr(layer, name) for name in ("prior_precision", "initial_sd", "estimator")}
+    return {**layer._options, **options}
 
 
 def is_variational(module: nn.Module) -> bool:
     """Whether a module is itself a variational layer."""
-    return isinstance(module, _Variational)
+    return isinstance(module, VariationalLayer)
 
 
 def kl(module: nn.Module) -> Tensor:
@@ -61,89 +156,22 @@ def deterministic(module: nn.Module) -> tuple[nn.Module, dict[str, Tensor]]:
         The copy, and σ by the name of a parameter of the copy.
     """
     made = {id(layer): layer.deterministic() for layer in _layers(module)}
-    sds = {id(parameter): sd for layer in _layers(module) for parameter, sd in _paired(made[id(layer)], layer)}
+    sds = {
+        id(made[id(layer)].get_parameter(name)): sd
+        for layer in _layers(module)
+        for name, sd in layer.deviations().items()
+    }
     replaced = module_copy(module, made)
     return replaced, {name: sds[id(p)] for name, p in replaced.named_parameters() if id(p) in sds}
-
-
-def _paired(plain: nn.Module, layer: VariationalLayer) -> Iterator[tuple[nn.Parameter, Tensor]]:
-    return ((plain.get_parameter(name), sd) for name, sd in layer.deviations().items())
 
 
 def _layers(module: nn.Module) -> list[VariationalLayer]:
     return [layer for layer in module.modules() if isinstance(layer, VariationalLayer)]
 
 
-class _Variational(nn.Module):
-    """What all layers have: q of a weight and of a bias, in the place of those of a plain layer."""
-
-    weight_mean: nn.Parameter
-    weight_rho: nn.Parameter
-    bias_mean: nn.Parameter | None
-    bias_rho: nn.Parameter | None
-
-    def __init__(self, prior_precision: float, initial_sd: float, estimator: str) -> None:
-        super().__init__()
-        self.prior_precision = checks.positive_number("prior_precision", prior_precision)
-        self.initial_sd = checks.positive_number("initial_sd", initial_sd)
-        self.estimator = checks.choice("estimator", estimator, ESTIMATORS)
-
-    @property
-    def weight(self) -> GaussianTensor:
-        """The Gaussian over the weight matrix."""
-        return GaussianTensor(self.weight_mean, F.softplus(self.weight_rho))
-
-    @property
-    def bias(self) -> GaussianTensor | None:
-        """q of the bias, or ``None``."""
-        if self.bias_mean is None or self.bias_rho is None:
-            return None
-        return GaussianTensor(self.bias_mean, F.softplus(self.bias_rho))
-
-    def kl(self) -> Tensor:
-        """KL(q ∥ N(0, 1/prior_precision)), summed over weight and bias, a float64 scalar."""
-        terms = [gaussian_kl(q.mean, q.sd, self.prior_precision) for q in (self.weight, self.bias) if q is not None]
-        return torch.stack(terms).sum()
-
-    def deviations(self) -> dict[str, Tensor]:
-        """σ of "weight" and "bias", detached."""
-        named = {"weight": self.weight, "bias": self.bias}
-        return {name: q.sd.detach() for name, q in named.items() if q is not None}
-
-    def extra_repr(self) -> str:
-        """The shape of the weight, and the prior precision."""
-        return (
-            f"{tuple(self.weight_mean.shape)}, bias={self.bias is not None}, prior_precision={self.prior_precision:g}"
-        )
-
-    def _arguments(self, sizes: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Those that make another layer like it; the sizes of its weight by the names that they have."""
-        biased = {} if isinstance(self, EmbeddingVariational) else {"bias": self.bias_mean is not None}
-        options = {name: getattr(self, name) for name in ("prior_precision", "initial_sd", "estimator")}
-        return {**dict(zip(sizes, self.weight_mean.shape, strict=False)), **biased, **options}
-
-    def _start(self, plain: nn.Module) -> None:
-        """Takes the weights of a plain layer for means, and one σ for all."""
-        rho = math.log(math.expm1(self.initial_sd))
-        for name in ("weight", "bias"):
-            value: nn.Parameter | None = getattr(plain, name, None)
-            starts = (None, None) if value is None else (value.detach().clone(), torch.full_like(value, rho))
-            for suffix, start in zip(("mean", "rho"), starts, strict=True):
-                trained = value is not None and value.requires_grad
-                parameter = None if start is None else nn.Parameter(start, requires_grad=trained)
-                self.register_parameter(f"{name}_{suffix}", parameter)
-
-    def _stopped(self, plain: Plain) -> Plain:
-        """A plain layer with copies of the means for weights."""
-        for name in self.deviations():
-            mean = getattr(self, f"{name}_mean")
-            setattr(plain, name, nn.Parameter(mean.detach().clone(), requires_grad=mean.requires_grad))
-        return plain.train(self.training)
-
-
-@stored_layer("LinearVariational", lambda layer: layer._arguments(("out_features", "in_features")))
+@stored_layer("LinearVariational", stored_arguments)
 @final
-class LinearVariational(_Variational):
+class LinearVariational(VariationalLayer):
     """x Wᵀ + b with Gaussian W and b: ``nn.Linear`` drawn in every pass, in training and in eval mode.
 
     Means start as ``nn.Linear`` starts its weights, from torch's random state.
@@ -164,6 +192,8 @@ class LinearVariational(_Variational):
         OptionError: if the estimator is unknown.
     """
 
+    _plain, _arguments = nn.Linear, ("in_features", "out_features")
+
     def __init__(
         self,
         in_features: int,
@@ -173,60 +203,34 @@ class LinearVariational(_Variational):
         prior_precision: float = 1.0,
         initial_sd: float = INITIAL_SD,
         estimator: str = "local_reparameterization",
-        device: Any = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(prior_precision, initial_sd, estimator)
-        self._start(nn.Linear(in_features, out_features, bias, device, dtype))
-
-    @classmethod
-    def of(
-        cls,
-        plain: nn.Linear,
-        *,
-        prior_precision: float = 1.0,
-        initial_sd: float = INITIAL_SD,
-        estimator: str = "local_reparameterization",
-    ) -> Self:
-        """The layer whose means are the weights of a plain one, which is left as it is.
-
-        Args:
-            plain: the layer.
-            prior_precision: as for a new layer.
-            initial_sd: likewise.
-            estimator: likewise.
-        """
-        layer = cls(
-            plain.in_features, plain.out_features, plain.bias is not None,
-            prior_precision=prior_precision, initial_sd=initial_sd, estimator=estimator, device="meta",
-        )  # fmt: skip
-        layer._start(plain)
-        return layer.train(plain.training)
+        super().__init__(
+            nn.Linear(in_features, out_features, bias, device, dtype), prior_precision, initial_sd, estimator
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """A draw of x Wᵀ + b, shape (N, ..., O)."""
         return linear(x, self.weight, self.bias, self.estimator)
 
-    def deterministic(self) -> nn.Linear:
-        """The plain layer at the means, a copy."""
-        out, into = self.weight_mean.shape
-        return self._stopped(nn.Linear(into, out, self.bias is not None, device="meta"))
 
+class _ConvolutionVariational(VariationalLayer):
+    """The arguments of a convolution, and its call to torch."""
 
-class _ConvolutionVariational(_Variational):
-    """What the three convolutions have: all but their plain layer and torch's function."""
-
-    _plain: ClassVar[Callable[..., Any]]
     _function: ClassVar[Callable[..., Tensor]]
+    _arguments = (
+        "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode",
+    )  # fmt: skip
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
         groups: int = 1,
         bias: bool = True,
         padding_mode: str = "zeros",
@@ -234,63 +238,24 @@ class _ConvolutionVariational(_Variational):
         prior_precision: float = 1.0,
         initial_sd: float = INITIAL_SD,
         estimator: str = "local_reparameterization",
-        device: Any = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(prior_precision, initial_sd, estimator)
-        self._make = partial(
-            self._plain, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
-        )
-        plain = self._make(device=device, dtype=dtype)
-        pads = plain._reversed_padding_repeated_twice
-        self._around = None if padding_mode == "zeros" else (pads, padding_mode)
-        self._options = (plain.stride, plain.padding if self._around is None else 0, plain.dilation, plain.groups)
-        self._start(plain)
-
-    @classmethod
-    def of(
-        cls,
-        plain: nn.Conv1d | nn.Conv2d | nn.Conv3d,
-        *,
-        prior_precision: float = 1.0,
-        initial_sd: float = INITIAL_SD,
-        estimator: str = "local_reparameterization",
-    ) -> Self:
-        """The layer whose means are the weights of a plain one, which is left as it is.
-
-        Args:
-            plain: the layer.
-            prior_precision: as for a new layer.
-            initial_sd: likewise.
-            estimator: likewise.
-        """
-        layer = cls(
-            plain.in_channels, plain.out_channels, plain.kernel_size, plain.stride, plain.padding, plain.dilation,
-            plain.groups, plain.bias is not None, plain.padding_mode,
-            prior_precision=prior_precision, initial_sd=initial_sd, estimator=estimator, device="meta",
-        )  # fmt: skip
-        layer._start(plain)
-        return layer.train(plain.training)
-
-    def _geometry(self) -> dict[str, Any]:
-        """The arguments of the plain layer, but for its channels and bias."""
-        names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-        return {**dict(zip(names, self._make.args, strict=False)), "padding_mode": self._make.args[-1]}
+        geometry = in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode
+        plain = type(self)._plain(*geometry, device, dtype)
+        super().__init__(plain, prior_precision, initial_sd, estimator)
 
     def forward(self, x: Tensor) -> Tensor:
         """A draw of the convolution."""
-        if self._around is not None:
-            pads, mode = self._around
-            x = F.pad(x, pads, mode=mode)
-        rows = 0 if x.ndim == self.weight_mean.ndim else None
-        return convolution(type(self)._function, x, self.weight, self.bias, self.estimator, *self._options, rows=rows)
-
-    def deterministic(self) -> nn.Module:
-        """The plain layer at the means, a copy."""
-        return self._stopped(self._make(device="meta"))
+        plain: Any = self._form[0]
+        rows, padding = 0 if x.ndim == self.weight_mean.ndim else None, plain.padding
+        if plain.padding_mode != "zeros":
+            x, padding = F.pad(x, plain._reversed_padding_repeated_twice, mode=plain.padding_mode), 0
+        options = plain.stride, padding, plain.dilation, plain.groups
+        return convolution(type(self)._function, x, self.weight, self.bias, self.estimator, *options, rows=rows)
 
 
-@stored_layer("Conv1dVariational", lambda layer: {**layer._arguments(), **layer._geometry()})
+@stored_layer("Conv1dVariational", stored_arguments)
 @final
 class Conv1dVariational(_ConvolutionVariational):
     """``nn.Conv1d`` with a Gaussian kernel and bias, drawn in every pass: each row of a batch by itself, by flipout.
@@ -321,7 +286,7 @@ class Conv1dVariational(_ConvolutionVariational):
     _plain, _function = nn.Conv1d, F.conv1d
 
 
-@stored_layer("Conv2dVariational", lambda layer: {**layer._arguments(), **layer._geometry()})
+@stored_layer("Conv2dVariational", stored_arguments)
 @final
 class Conv2dVariational(_ConvolutionVariational):
     """``nn.Conv2d`` with a Gaussian kernel and bias, drawn in every pass: each row of a batch by itself, by flipout.
@@ -352,7 +317,7 @@ class Conv2dVariational(_ConvolutionVariational):
     _plain, _function = nn.Conv2d, F.conv2d
 
 
-@stored_layer("Conv3dVariational", lambda layer: {**layer._arguments(), **layer._geometry()})
+@stored_layer("Conv3dVariational", stored_arguments)
 @final
 class Conv3dVariational(_ConvolutionVariational):
     """``nn.Conv3d`` with a Gaussian kernel and bias, drawn in every pass: each row of a batch by itself, by flipout.
@@ -383,12 +348,9 @@ class Conv3dVariational(_ConvolutionVariational):
     _plain, _function = nn.Conv3d, F.conv3d
 
 
-@stored_layer(
-    "EmbeddingVariational",
-    lambda layer: {**layer._arguments(("num_embeddings", "embedding_dim")), "padding_idx": layer.padding_idx},
-)
+@stored_layer("EmbeddingVariational", stored_arguments)
 @final
-class EmbeddingVariational(_Variational):
+class EmbeddingVariational(VariationalLayer):
     """Rows of a Gaussian table: ``nn.Embedding`` drawn in every pass, a token once for each observation.
 
     Means start as torch starts its tables, from its random state. The embedding of `padding_idx` is fixed, σ = 0.
@@ -408,6 +370,8 @@ class EmbeddingVariational(_Variational):
         OptionError: if the estimator is unknown.
     """
 
+    _plain, _arguments = nn.Embedding, ("num_embeddings", "embedding_dim", "padding_idx")
+
     def __init__(
         self,
         num_embeddings: int,
@@ -417,58 +381,12 @@ class EmbeddingVariational(_Variational):
         prior_precision: float = 1.0,
         initial_sd: float = INITIAL_SD,
         estimator: str = "local_reparameterization",
-        device: Any = None,
+        device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(prior_precision, initial_sd, estimator)
         plain = nn.Embedding(num_embeddings, embedding_dim, padding_idx, device=device, dtype=dtype)
-        self.padding_idx = plain.padding_idx
-        self._start(plain)
-        self._fix_padding()
-
-    @classmethod
-    def of(
-        cls,
-        plain: nn.Embedding,
-        *,
-        prior_precision: float = 1.0,
-        initial_sd: float = INITIAL_SD,
-        estimator: str = "local_reparameterization",
-    ) -> Self:
-        """The layer whose means are the table of a plain one, which is left as it is.
-
-        Args:
-            plain: the layer.
-            prior_precision: as for a new layer.
-            initial_sd: likewise.
-            estimator: likewise.
-
-        Raises:
-            UnsupportedError: if the plain layer writes to its table (`max_norm`), or has other gradients than others.
-        """
-        if plain.max_norm is not None or plain.scale_grad_by_freq or plain.sparse:
-            raise UnsupportedError(
-                "plain: expected an nn.Embedding without max_norm, scale_grad_by_freq and sparse. "
-                "A table that is drawn has none of them."
-            )
-        layer = cls(
-            plain.num_embeddings, plain.embedding_dim, plain.padding_idx,
-            prior_precision=prior_precision, initial_sd=initial_sd, estimator=estimator, device="meta",
-        )  # fmt: skip
-        layer._start(plain)
-        layer._fix_padding()
-        return layer.train(plain.training)
+        super().__init__(plain, prior_precision, initial_sd, estimator)
 
     def forward(self, indices: Tensor) -> Tensor:
         """A draw of the embeddings, shape (*indices, E)."""
-        return embedding(indices, self.weight, self.estimator, padding_idx=self.padding_idx)
-
-    def deterministic(self) -> nn.Embedding:
-        """The plain layer at the means, a copy."""
-        rows, columns = self.weight_mean.shape
-        return self._stopped(nn.Embedding(rows, columns, self.padding_idx, device="meta"))
-
-    def _fix_padding(self) -> None:
-        if self.padding_idx is not None:
-            with torch.no_grad():
-                self.weight_rho[self.padding_idx] = -math.inf  # softplus(−∞) = 0, and so is its slope
+        return embedding(indices, self.weight, self.estimator, padding_idx=self._options["padding_idx"])
