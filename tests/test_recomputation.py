@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bayescope as bs
-from bayescope.network.substitution import Substituted
+from bayescope.network.substitution import substituted
 from bayescope.recomputation import RecomputedWeightsError
 from bayescope.training.stack import obstacle
 
@@ -43,18 +43,24 @@ X, Y = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.aran
 def test_replaced_weights_are_refused_where_a_gradient_follows(module: nn.Module) -> None:
     values = [torch.zeros_like(parameter, requires_grad=True) for parameter in module.parameters()]
     with (
-        Substituted(module, list(module.parameters()), values),
+        substituted(module, list(module.parameters()), values),
         pytest.raises(RecomputedWeightsError, match="checkpoint"),
     ):
         module(X)
-    with torch.no_grad(), Substituted(module, list(module.parameters()), values), warnings.catch_warnings():
+    with torch.no_grad(), substituted(module, list(module.parameters()), values), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch: no input has a gradient
         assert torch.equal(module(X), torch.zeros(9, 3))
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"estimator": "sticking_the_landing"}, {"optimizer": "ivon"}, {"family": "low_rank", "rank": 1}],
+    [
+        {},
+        {"estimator": "sticking_the_landing"},
+        {"estimator": "reparameterization"},
+        {"optimizer": "ivon"},
+        {"family": "low_rank", "rank": 1},
+    ],
     ids=str,
 )
 def test_variational_inference_refuses_it(module: nn.Module, options: Any) -> None:

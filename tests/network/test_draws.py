@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.network import draws as draws_module
 from bayescope.network.draws import outputs_at
 from bayescope.network.forward import reading
 from bayescope.network.weights import Weights
@@ -63,8 +62,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("limit", [1, 20_000, 2**26])
-def test_it_is_the_network_with_those_weights(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draws_module, "DRAW_BYTES", limit)
+def test_it_is_the_network_with_those_weights(name: str, limit: int) -> None:
     make, x = NETWORKS[name]
     module = built(make)
     weights = Weights.select(module, ["*.weight"] if name in ("mlp", "lstm") else "all", None)
@@ -73,7 +71,7 @@ def test_it_is_the_network_with_those_weights(name: str, limit: int, monkeypatch
     theta = numbers(5, weights.dim, seed=4)
     kept = copy.deepcopy(x)
     with reading(module):
-        got = outputs_at(module, weights, x, theta, copy=name.startswith("writes"))
+        got = outputs_at(module, weights, x, theta, copy=name.startswith("writes"), memory=limit)
     one = copy.deepcopy(module).eval()
     for values, outputs in zip(theta, got, strict=True):
         with torch.no_grad():
@@ -84,15 +82,14 @@ def test_it_is_the_network_with_those_weights(name: str, limit: int, monkeypatch
     assert not got.requires_grad
 
 
-def test_draws_go_through_together_where_torch_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_go_through_together_where_torch_can() -> None:
     calls = []
     for name in ("mlp", "cnn", "encoder", "by value"):
         make, x = NETWORKS[name]
         module = built(make)
         weights = Weights.select(module, "all", None)
-        forward = type(module).forward
-        with monkeypatch.context() as patch, reading(module):
-            patch.setattr(type(module), "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])  # noqa: B023
+        module.register_forward_pre_hook(lambda *_: calls.append(1))
+        with reading(module):
             outputs_at(module, weights, x, numbers(50, weights.dim), copy=False)
         assert len(calls) == (52 if name == "by value" else 2), name  # one to see how wide it is
         calls.clear()
@@ -105,13 +102,10 @@ def test_draws_go_through_together_where_torch_can(monkeypatch: pytest.MonkeyPat
         (lambda: nn.Sequential(nn.Conv1d(1, 1, 3), nn.Flatten(), nn.AvgPool1d(998)), (20, 1, 1000)),  # wider than θ
     ],
 )
-def test_memory_does_not_grow_with_draws_or_rows(
-    make: Callable[[], nn.Module], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draws_module, "DRAW_BYTES", 2**20)
+def test_memory_does_not_grow_with_draws_or_rows(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     module = built(make).float()
     weights = Weights.select(module, "all", None)
     x, theta = numbers(*shape).float(), numbers(400, weights.dim, seed=3)
     with Largest() as written:
-        outputs_at(module, weights, x, theta, copy=False)
+        outputs_at(module, weights, x, theta, copy=False, memory=2**20)
     assert written.numel <= 2**20 / 4  # all together would be 400 · 500 · 100 numbers, or 400 · 20 · 1000

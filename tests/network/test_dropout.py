@@ -14,18 +14,17 @@ from torch import Tensor, nn
 
 from bayescope.errors import UnsupportedError
 from bayescope.network import dropout
-from bayescope.network.dropout import dropout_sites, random_outputs
-from bayescope.network.dropout_switches import switched_on, switches_of
+from bayescope.network.dropout import dropout_masks, random_outputs, switched_on, switches_of
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, map_tensors
 from tests.dropout.networks import CASES, ROWS, Folded, case, perceptron
 from tests.network.networks import built, generator, numbers
 
 
-def passes(module: nn.Module, x: Any, n: int, seed: int = 0) -> Tensor:
+def passes(module: nn.Module, x: Any, n: int, seed: int = 0, memory: int | None = None) -> Tensor:
     switched, off = switches_of(module, x)
     with reading(module), switched_on(switched):
-        return random_outputs(module, x, n, generator(seed), off)[0]
+        return random_outputs(module, x, n, generator(seed), off, memory)[0]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -52,11 +51,10 @@ def test_passes_at_once_are_passes_one_by_one(name: str, monkeypatch: pytest.Mon
     torch.testing.assert_close(passes(module, x, 4), together, rtol=1e-10, atol=1e-12)
 
 
-def test_blocks_of_passes_and_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_passes_and_rows_change_nothing() -> None:
     module, x = case("perceptron")
     whole = passes(module, x, 7)
-    monkeypatch.setattr("bayescope.network.draws.DRAW_BYTES", 700)
-    torch.testing.assert_close(passes(module, x, 7), whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(passes(module, x, 7, memory=700), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_passes_repeat_by_seed_and_begin_alike() -> None:
@@ -132,7 +130,7 @@ def test_what_is_dropped_is_what_torch_drops(name: str, rate: float) -> None:
     function, shape, mask = FUNCTIONS[name]
     x, n = numbers(1, *shape), 4_000
     module = Applied(lambda x: function(x, rate))
-    (site,) = dropout_sites(module, x)
+    (site,) = dropout_masks(module, x)
     assert tuple(site.shape) == mask
     f = passes(module, x, n)[:, 0]
     with torch.random.fork_rng():
@@ -174,7 +172,7 @@ def test_tokens_that_begin_and_end_alike_take_their_masks_by_position(rows: list
     one_by_one = torch.cat([passes(module, x[k : k + 1], 8) for k in range(len(x))], 1)
     torch.testing.assert_close(f, one_by_one, rtol=1e-12, atol=1e-12)
     alike = bool((x == x[0]).all())
-    assert (dropout_sites(module, x) is None) == alike, "rows that are all alike alone are read one by one"
+    assert (dropout_masks(module, x) is None) == alike, "rows that are all alike alone are read one by one"
 
 
 def test_rows_that_are_mixed_before_dropout_are_refused() -> None:
@@ -215,7 +213,7 @@ def test_a_network_that_counts_dropout_by_rows_is_refused() -> None:
 def test_sites_tell_shapes_and_rates() -> None:
     module, x = case("convolutional")
     with reading(module):
-        sites = dropout_sites(module, x)
+        sites = dropout_masks(module, x)
         assert call(module, x).shape == (ROWS, 3)
     assert [(tuple(site.shape), site.rate) for site in sites] == [
         ((1, 4, 1, 1), 0.3), ((1, 4, 1, 1), 0.2), ((1, 36), 0.3),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.dropout_calls import DropoutCalls
+from bayescope.network.dropout import dropout_calls
 from tests.network.networks import built, numbers
 
 
@@ -26,7 +26,7 @@ def test_attention_with_dropout_is_attention_but_for_the_masks(options: Any) -> 
     elif "enable_gqa" in options:
         k, v = k[:, :2], v[:, :2]
     seen = []
-    with DropoutCalls(lambda found: seen.append(found.rate) or found.input):
+    with dropout_calls(lambda found: seen.append(found.rate) or found.input):
         f = F.scaled_dot_product_attention(q, k, v, dropout_p=0.3, **options)
     torch.testing.assert_close(f, F.scaled_dot_product_attention(q, k, v, **options))
     assert seen == [0.3]
@@ -36,7 +36,7 @@ def test_attention_with_dropout_is_attention_but_for_the_masks(options: Any) -> 
 def test_multi_head_attention_with_dropout_is_that_but_for_the_masks(need_weights: bool) -> None:
     layer, x = built(lambda: nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True)).eval(), numbers(3, 4, 8)
     seen = []
-    with DropoutCalls(lambda found: seen.append(found.rate) or found.input):
+    with dropout_calls(lambda found: seen.append(found.rate) or found.input):
         f, weights = layer(x, x, x, need_weights=need_weights)
     expected, expected_weights = layer(x, x, x, need_weights=need_weights)
     torch.testing.assert_close(f, expected)
@@ -49,8 +49,11 @@ def test_multi_head_attention_with_dropout_is_that_but_for_the_masks(need_weight
 def test_dropout_between_recurrent_layers_is_refused(kind: type[nn.Module], packed: bool) -> None:
     layer, x = built(lambda: kind(3, 4, num_layers=2, dropout=0.2)), numbers(4, 2, 3)
     given = nn.utils.rnn.pack_padded_sequence(x, [4, 4]) if packed else x
-    with DropoutCalls(lambda found: found.input), pytest.raises(UnsupportedError, match="between its recurrent layers"):
+    with (
+        dropout_calls(lambda found: found.input),
+        pytest.raises(UnsupportedError, match="between its recurrent layers"),
+    ):
         layer(given)
     alone = built(lambda: kind(3, 4))
-    with DropoutCalls(lambda found: found.input):
+    with dropout_calls(lambda found: found.input):
         alone(given)

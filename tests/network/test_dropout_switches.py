@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.dropout import random_outputs
-from bayescope.network.dropout_switches import switched_on, switches_of
+from bayescope.network.dropout import random_outputs, switched_on, switches_of
 from bayescope.network.forward import reading
 from tests.dropout.networks import ROWS, Looping, Moody, Switched, case
 from tests.network.networks import built, generator, numbers

@@ -12,8 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.pointwise import POINTWISE
-from bayescope.network.pullback import pull_back
+from bayescope.network.vectorising import POINTWISE, pull_back
 
 
 class Replacing(TorchFunctionMode):

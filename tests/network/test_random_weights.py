@@ -132,13 +132,13 @@ def at_weights(module: nn.Module, values: dict[str, Tensor], x: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_sites_are_the_calls_that_take_a_weight_once(name: str) -> None:
+def test_uses_are_the_calls_that_take_a_weight_once(name: str) -> None:
     module, x, gaussians = made(name)
     patterns = NETWORKS[name][2]
-    sites = RandomWeights.of(module, tuple(gaussians), x).sites
+    uses = RandomWeights.of(module, tuple(gaussians), x).uses
     expected = {n for n in gaussians for p in patterns if n == p or (p.endswith("*") and n.startswith(p[:-1]))}
-    assert sites.keys() == expected
-    assert {site.axis for n, site in sites.items()} <= ({0, 1} if name == "sequence first" else {0})
+    assert uses.keys() == expected
+    assert {use.axis for use in uses.values()} <= ({0, 1} if name == "sequence first" else {0})
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.network.notes import Notes
-from bayescope.network.recorder import Recorder
+from bayescope.network.recorder import recorder
 from tests.network.networks import Function, assert_exact, built, numbers
 
 x = numbers(5, 4)
@@ -17,7 +17,7 @@ x = numbers(5, 4)
 def run(module: nn.Module, *names: str, inputs: Tensor = x) -> tuple[Tensor, Notes]:
     random = {id(p): (name, p) for name, p in module.named_parameters() if name in names}
     notes = Notes(random, {id(p): p for name, p in module.named_parameters() if name not in names})
-    with torch.enable_grad(), Recorder(notes):
+    with torch.enable_grad(), recorder(notes):
         return module(inputs), notes
 
 

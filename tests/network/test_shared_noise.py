@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.network import shared_noise
-from bayescope.network.draws import outputs_at
+from bayescope.network.draws import outputs_at, outputs_under
 from bayescope.network.forward import reading
 from bayescope.network.inputs import map_tensors
 from bayescope.network.model import NetworkModel
-from bayescope.network.shared_noise import outputs_under
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from tests.network.networks import built, generator, numbers
@@ -26,12 +24,11 @@ def spread(dim: int) -> Tensor:
     return 0.4 * torch.rand(dim, generator=generator(8), dtype=torch.float64)
 
 
-def under(module: nn.Module, weights: Weights, x: Any, n: int, seed: int = 5) -> Tensor:
-    """f at n draws around the module's own weights."""
+def under(module: nn.Module, weights: Weights, x: Any, n: int, seed: int = 5, **options: Any) -> Tensor:
+    """f at n draws around the module's weights."""
+    mean, sd = weights.flat(module), spread(weights.dim)
     with reading(module):
-        return outputs_under(
-            module, weights, copy.deepcopy(x), weights.flat(module), spread(weights.dim), n, generator(seed), copy=True
-        )
+        return outputs_under(module, weights, copy.deepcopy(x), mean, sd, n, generator(seed), copy=True, **options)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -56,26 +53,26 @@ def test_each_row_has_the_distribution_of_drawn_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NETWORKS if name != "by value"])
-def test_a_row_has_the_same_draws_whatever_stands_beside_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_has_the_same_draws_whatever_stands_beside_it(name: str) -> None:
     module, x, _ = made(name)
     weights = Weights.select(module, "all")
     together = under(module, weights, x, 7)
     for row in (0, 2):
         alone = under(module, weights, map_tensors(lambda t, row=row: t[row : row + 1], x), 7)
         torch.testing.assert_close(alone[:, 0], together[:, row], rtol=1e-10, atol=1e-10)
-    monkeypatch.setattr(shared_noise, "TOGETHER_BYTES", 1)
-    torch.testing.assert_close(under(module, weights, x, 7), together, rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(under(module, weights, x, 3), together[:3], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(under(module, weights, x, 7, memory=1), together, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(under(module, weights, x, 3, memory=1), together[:3], rtol=1e-10, atol=1e-10)
     assert not torch.equal(under(module, weights, x, 3, seed=6), together[:3])
 
 
 def test_only_weights_that_meet_the_inputs_are_not_drawn() -> None:
     module, x, _ = made("mlp")
-    sampler = shared_noise._Sampler.of(
-        module, weights := Weights.select(module, "all"), x, weights.flat(module), spread(weights.dim), copy=True
-    )
-    assert sampler.rest.names == ("3.weight", "3.bias")
-    assert sampler.numbers == 5 + 5 + 12
+    weights, used, known = Weights.select(module, "all"), generator(0), generator(0)
+    with reading(module):
+        outputs_under(module, weights, x, weights.flat(module), spread(weights.dim), 2, used, copy=True)
+    for _ in range(2):
+        torch.randn(5 + 5 + 12, dtype=torch.float64, generator=known)  # of the outputs of "0"; of "3.weight", "3.bias"
+    assert torch.equal(used.get_state(), known.get_state())
 
 
 def test_some_weights_alone_may_be_random() -> None:

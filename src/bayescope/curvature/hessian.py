@@ -15,9 +15,10 @@ from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.network.forward import owned
 from bayescope.network.inputs import call
-from bayescope.network.pullback import pull_back
+from bayescope.network.interception import Rewrites
 from bayescope.network.rewrites import OF_WEIGHTS, REWRITES
-from bayescope.network.substitution import Rewrites, Substituted
+from bayescope.network.substitution import substituted
+from bayescope.network.vectorising import pull_back
 from bayescope.network.weights import Weights
 
 # So many columns of the Hessian of one batch travel together: as many copies of all activations are held.
@@ -45,7 +46,7 @@ def hessian_product(
     theta = weights.flat(module).requires_grad_()
     with torch.enable_grad(), _second_derivatives():
         parameters, values = weights.parameters(module), weights.unflat(theta, module)
-        with Substituted(module, list(parameters.values()), [values[name] for name in parameters], _REWRITES):
+        with substituted(module, list(parameters.values()), [values[name] for name in parameters], _REWRITES):
             f = call(module, owned(inputs, copy=True))
         observations = observe(f)
         loss = -_log_likelihood(observations.likelihood, f, observations.y)
@@ -131,4 +132,4 @@ def _second_derivatives() -> Iterator[None]:
 
 # Torch's second derivatives of fused layers (norms, recurrent layers) are wrong or absent for several vectors at once;
 # those of the arithmetic that they stand for are right.
-_REWRITES: Rewrites = REWRITES | OF_WEIGHTS
+_REWRITES: Rewrites = {**REWRITES, **OF_WEIGHTS}

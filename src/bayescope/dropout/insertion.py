@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bayescope.errors import InputTypeError, OptionError, UnsupportedError
-from bayescope.network.dropout_calls import recurrent_refused
+from bayescope.network.dropout import recurrent_refused
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call
 from bayescope.storage.modules import stored_hook

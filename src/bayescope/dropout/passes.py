@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from bayescope.dropout.insertion import all_called, own_dropout
 from bayescope.errors import ConvergenceError, InputError
-from bayescope.network.dropout import random_outputs
-from bayescope.network.dropout_switches import switched_on, switches_of
+from bayescope.network.dropout import random_outputs, switched_on, switches_of
 from bayescope.network.forward import reading
 from bayescope.network.guard import private
 from bayescope.network.inputs import count_rows, described, explained

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from bayescope.dropout.zeros import Zeros
 from bayescope.errors import UnsupportedError
-from bayescope.network.dropout_calls import Call, DropoutCalls, attention_in_calls
-from bayescope.network.dropout_switches import switched_on, switches_of
+from bayescope.network.dropout import Call, attention_in_calls, dropout_calls, switched_on, switches_of
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, take_rows, tensors
 from bayescope.network.weights import Weights
@@ -74,7 +73,7 @@ class _Uses:
 
     def __init__(self, memories: frozenset[int], off: frozenset[int]) -> None:
         self.rates: dict[int, set[float]] = {}
-        self.calls = DropoutCalls(self._drop, self._otherwise, off)
+        self.calls = dropout_calls(self._drop, self._otherwise, off)
         self._memories, self._zeros = memories, Zeros()
 
     def _drop(self, found: Call) -> Tensor:
@@ -83,7 +82,7 @@ class _Uses:
             self._zeros.drop(found.input, out, found.rate, found.kept)
         return out
 
-    def _otherwise(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _otherwise(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if func is F.multi_head_attention_forward:
             with self.calls:
                 result = attention_in_calls(*args, **kwargs)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bayescope.network.parts import Part, Reading, UnusedPart, ranges
-from bayescope.network.pullback import pull_back
+from bayescope.network.vectorising import pull_back
 from bayescope.tape import ComputedTape, Tape
 
 
@@ -62,11 +62,7 @@ class Derived:
     def pulled_back(self, cotangents: Tensor) -> dict[str, Tensor]:
         """Cotangents (M, |W|) of W as those of each θ, (M, |θ|), in its row-major order."""
         seeds = cotangents.to(self.dtype).reshape(len(cotangents), *self.shape)
-        try:
-            found = pull_back(self.node, list(self.leaves.values()), seeds)
-        except RuntimeError:  # a backward pass that takes one cotangent at a time
-            each = [torch.autograd.grad([self.node], list(self.leaves.values()), [s], retain_graph=True) for s in seeds]
-            found = [torch.stack(of_one) for of_one in zip(*each, strict=True)]
+        found = pull_back(self.node, list(self.leaves.values()), seeds)
         return {name: g.reshape(len(g), -1) for name, g in zip(self.leaves, found, strict=True) if g is not None}
 
 

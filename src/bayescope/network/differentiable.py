@@ -17,7 +17,7 @@ from bayescope.network.forward import reading
 from bayescope.network.guard import private
 from bayescope.network.inputs import as_batch, call, count_rows, explained, map_tensors, placed, require_rows
 from bayescope.network.rewrites import NESTED
-from bayescope.network.substitution import Substituted
+from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
@@ -77,7 +77,7 @@ class DifferentiableNetwork:
             values = values_at(module, self.weights, draws)
             answers = []
             for of_draw in zip(*values, strict=True):
-                with Substituted(module, parameters, [*of_draw, *constants]):
+                with substituted(module, parameters, [*of_draw, *constants]):
                     answers.append(call(module, x).to(torch.float64))
         f = torch.stack(answers)
         return f.reshape(*theta.shape[:-1], *f.shape[1:])
@@ -119,7 +119,7 @@ class DifferentiableNetwork:
             values = values_at(module, self.weights, theta.detach())
 
             def f(random: Sequence[Tensor], one: Any) -> Tensor:
-                with Substituted(module, parameters, [*random, *constants], NESTED):
+                with substituted(module, parameters, [*random, *constants], NESTED):
                     return call(module, as_batch(one))[0]
 
             try:

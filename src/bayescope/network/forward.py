@@ -14,9 +14,9 @@ from bayescope.errors import UnsupportedError
 from bayescope.network.guard import check_readable, lent, untouched
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.notes import Computing, Notes
-from bayescope.network.pullback import pull_back
-from bayescope.network.recorder import Recorder
+from bayescope.network.recorder import recorder
 from bayescope.network.sites import Target
+from bayescope.network.vectorising import pull_back
 from bayescope.process_state import WhileAnyone
 
 
@@ -68,7 +68,7 @@ def forward(
     random = {id(parameter): (name, parameter) for name, parameter in named if name in names}
     fixed = {id(parameter): parameter for name, parameter in named if name not in names}
     notes = Notes(random, fixed, overwritten, computing, module.buffers())
-    with torch.enable_grad(), Recorder(notes):
+    with torch.enable_grad(), recorder(notes):
         f = call(module, inputs)
     return f, notes
 
@@ -95,13 +95,8 @@ def cotangents(f: Target, targets: Sequence[Target], seeds: Tensor) -> list[Tens
     """
     if not targets or (isinstance(f, Tensor) and not f.requires_grad):
         return [None] * len(targets)
-    if len(seeds) > 1:
-        try:
-            return pull_back(f, targets, seeds)
-        except RuntimeError:  # a backward pass that takes one cotangent at a time
-            pass
     try:
-        each = [torch.autograd.grad([f], list(targets), [s], retain_graph=True, allow_unused=True) for s in seeds]
+        return pull_back(f, targets, seeds)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -109,4 +104,3 @@ def cotangents(f: Target, targets: Sequence[Target], seeds: Tensor) -> list[Tens
             f"model: expected a network whose backward pass runs by itself, got: {error} Turn activation checkpointing "
             "off (`gradient_checkpointing_disable()`), and change no activations in place that a gradient needs."
         ) from error
-    return [None if of_one[0] is None else torch.stack(of_one) for of_one in zip(*each, strict=True)]

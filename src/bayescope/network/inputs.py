@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from bayescope.errors import BayescopeError, InputError, InputTypeError
 from bayescope.private_draws import of_calls
 
+# A tensor, a tuple of positional arguments, or a dict of named ones. What is no tensor in there is passed on unchanged.
+Inputs = Any
+
 
 def map_tensors(function: Callable[[Tensor], Any], inputs: Any) -> Any:
     """Applies a function to every tensor of the inputs; what is no tensor stays as it is."""

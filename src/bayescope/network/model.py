@@ -14,14 +14,13 @@ from torch import Tensor, nn
 from bayescope.errors import InputError
 from bayescope.module_copies import module_copy
 from bayescope.network.differentiable import DifferentiableNetwork
-from bayescope.network.draws import ROWS, outputs_at
+from bayescope.network.draws import ROWS, outputs_at, outputs_under
 from bayescope.network.forward import owned, reading
 from bayescope.network.guard import private
 from bayescope.network.inputs import call, count_rows, described, explained, placed, require_rows, take_rows, tensors
 from bayescope.network.network import Network
 from bayescope.network.pairs import map_arrays
 from bayescope.network.recording import Recording
-from bayescope.network.shared_noise import outputs_under
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.precision.draws import weight_draws

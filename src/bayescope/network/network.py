@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
+from bayescope.network.draws import push_forward
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, placed, take_rows
 from bayescope.network.parts import Part, SelectedPart
 from bayescope.network.positions import HEAD_COPIES, Question, answer, by_cotangent, by_pair, chunk_size
-from bayescope.network.pushforward import push_forward
 from bayescope.network.recording import Recording
 from bayescope.network.trace import rounding, trace
 from bayescope.network.treatment import Treatment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -14,6 +14,7 @@ from torch.nn import functional
 from bayescope.errors import UnsupportedError
 from bayescope.network.derived import Derived
 from bayescope.network.forms import Form
+from bayescope.network.interception import Args, Function, Kwargs, leaves, replaced
 from bayescope.network.sites import MatrixSite, Site, SpreadSite
 from bayescope.network.views import WeightView
 
@@ -94,7 +95,7 @@ class Notes:
             self.derived[name], self._met[key] = found, WeightView.whole(name, value)
         return self._met[key]
 
-    def takes_weights_alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def takes_weights_alone(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether a call takes weights and constants alone, so that its result is the same for all rows."""
         for value in leaves(args, kwargs):
             identity = id(value)
@@ -106,7 +107,7 @@ class Notes:
                 return False
         return True
 
-    def is_followed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def is_followed(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether something computed is among the arguments, or a parameter whose copies count as such."""
         for value in leaves(args, kwargs):
             if id(value) in self._computed:
@@ -115,14 +116,14 @@ class Notes:
                 return True
         return False
 
-    def computed(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def computed(self, func: Function, args: Args, kwargs: Kwargs) -> Any:
         """Calls a function of weights alone with their graphs, and notes what it has computed."""
         args, kwargs = replaced(args, kwargs, self._with_graph)
         result = func(*args, **kwargs)
         self.note_constant(result, args)
         return result
 
-    def note_constant(self, result: Any, args: tuple[Any, ...]) -> None:
+    def note_constant(self, result: object, args: Args) -> None:
         """Notes what a call of weights and constants has returned, or written into where it returns nothing."""
         found = args[:1] if result is None else result
         for value in found if isinstance(found, list | tuple) else (found,):
@@ -150,7 +151,7 @@ class Notes:
         self._kept.append(view.value)
         return view.value
 
-    def parameters(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    def parameters(self, args: Args, kwargs: Kwargs) -> str | None:
         """Whether random weights are among the arguments of a call, or only fixed ones."""
         found = None
         for value in leaves(args, kwargs):
@@ -227,32 +228,7 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-    """The arguments of a call and, where one is a list or tuple, what is in it."""
-    for value in (*args, *kwargs.values()):
-        if type(value) is list or type(value) is tuple:
-            yield from value
-        else:
-            yield value
-
-
-def replaced(
-    args: tuple[Any, ...], kwargs: dict[str, Any], replace: Callable[[Any], Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, each leaf of them replaced."""
-
-    def inner(value: Any) -> Any:
-        return type(value)(map(replace, value)) if type(value) in (list, tuple) else replace(value)
-
-    return tuple(map(inner, args)), {name: inner(value) for name, value in kwargs.items()}
-
-
-def flows(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a gradient has to pass through a call."""
-    return any(isinstance(value, Tensor) and value.requires_grad for value in leaves(args, kwargs))
-
-
-def grows(value: Any) -> bool:
+def grows(value: object) -> bool:
     """Whether a result, or one of several, depends on a weight."""
     if isinstance(value, Tensor):
         return value.requires_grad

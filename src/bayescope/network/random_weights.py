@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from functools import partial
+from typing import Any, NamedTuple, final
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from bayescope import checks
-from bayescope.network.forward import eager, owned
-from bayescope.network.inputs import call, count_rows
-from bayescope.network.meeting import Meeting, Site, find_sites
-from bayescope.network.substitution import Substituted, held_by_layers
+from bayescope.errors import UnsupportedError
+from bayescope.network.forward import eager, owned, reading
+from bayescope.network.inputs import Inputs, call, count_rows, explained, map_tensors
+from bayescope.network.interception import KERNELS, TRANSPOSED_KERNELS, Args, Function, Kwargs, bound, observed
+from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import vectorising
+from bayescope.recomputation import OwnWeights
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
 
 
@@ -32,12 +37,12 @@ class RandomWeights:
     Attributes:
         module: the network; it is run in the mode it is in, and may be trained.
         names: of the parameters.
-        sites: the calls of those that are met once, by name.
+        uses: the calls of those that are met once, by name.
     """
 
     module: nn.Module
     names: tuple[str, ...]
-    sites: Mapping[str, Site]
+    uses: Mapping[str, OnlyUse]
 
     @classmethod
     def of(cls, module: nn.Module, names: Mapping[str, Any] | tuple[str, ...], inputs: Any) -> RandomWeights:
@@ -52,7 +57,7 @@ class RandomWeights:
             InputError: if the network cannot be run on the row.
         """
         parameters = {name: module.get_parameter(name) for name in names}
-        return cls(module, tuple(names), find_sites(module, parameters, inputs))
+        return cls(module, tuple(names), find_uses(module, parameters, inputs))
 
     def passes(
         self, gaussians: Mapping[str, GaussianTensor], inputs: Any, *, estimator: str, samples: int = 1
@@ -74,21 +79,176 @@ class RandomWeights:
         checks.choice("estimator", estimator, ESTIMATORS)
         by_row = estimator in ("local_reparameterization", "flipout")
         parameters = {name: self.module.get_parameter(name) for name in self.names}
-        sites = {id(parameters[name]): site.axis for name, site in self.sites.items()} if by_row else {}
+        axes = {id(parameters[name]): use.axis for name, use in self.uses.items()} if by_row else {}
+        at_use = {id(parameters[name]): gaussians[name] for name in self.names if id(parameters[name]) in axes}
+        drawn = {name: parameter for name, parameter in parameters.items() if id(parameter) not in axes}
         rows = count_rows(inputs)
 
-        def one(of_pass: Any) -> Tensor:
-            values: dict[int, GaussianTensor | Tensor] = {}
-            for name, parameter in parameters.items():
-                gaussian = gaussians[name]
-                values[id(parameter)] = gaussian if id(parameter) in sites else gaussian.draw()
-            with held_by_layers(self.module, values), Meeting(values, sites, rows, _Drawn(estimator)):
+        def one(of_pass: Inputs) -> Tensor:
+            values = [gaussians[name].draw() for name in drawn]
+            met = at_uses(at_use, axes, rows, partial(_drawn, estimator))
+            with substituted(self.module, list(drawn.values()), values, answer=met):
                 return call(self.module, of_pass)
 
         with eager():
             if samples == 1:
                 return one(inputs)[None]
             return _each(self.module, lambda _: one(owned(inputs, copy=True)), torch.empty(samples))
+
+
+class GaussianCall(NamedTuple):
+    """A call of torch that takes a Gaussian for its weight or its bias.
+
+    Attributes:
+        function: torch's.
+        key: the id of the parameter that is the weight, or the bias if the weight is no Gaussian.
+        input: the data.
+        weight: a Gaussian or a tensor.
+        bias: likewise, or ``None``.
+        axis: of the input, where the observations are, if there is one.
+        options: the other arguments.
+    """
+
+    function: Function
+    key: int
+    input: Tensor
+    weight: Any
+    bias: Any
+    axis: int | None
+    options: Kwargs
+
+
+def _drawn(estimator: str, one: GaussianCall) -> Tensor:
+    """Outputs drawn as an estimator says."""
+    if one.function is F.linear:
+        return linear(one.input, one.weight, one.bias, estimator, rows=one.axis)
+    if one.function is F.embedding:
+        return embedding(one.input, one.weight, estimator, rows=one.axis, **one.options)
+    return convolution(one.function, one.input, one.weight, one.bias, estimator, rows=one.axis, **one.options)
+
+
+def at_uses(
+    gaussians: Mapping[int, GaussianTensor],
+    axes: Mapping[int, int],
+    rows: int,
+    answer: Callable[[GaussianCall], Tensor],
+) -> Callable[[Function, Args, Kwargs], object]:
+    """What the calls of a network are answered with that take a Gaussian weight, and torch's answers to all others.
+
+    Args:
+        gaussians: by the id of a parameter.
+        axes: likewise, the axis of the observations.
+        rows: N. A call whose input has another number on that axis draws its weights once.
+        answer: to a call that takes a Gaussian for its weight or bias.
+    """
+    left, original = set(gaussians), OwnWeights()
+
+    def answered(func: Function, args: Args, kwargs: Kwargs) -> object:
+        if not any(id(leaf) in gaussians for leaf in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        original.check()
+        given = bound(func, args, kwargs) if func in _USES else {}
+        met = [id(given[name]) for name in ("weight", "bias") if id(given.get(name)) in gaussians]
+        if not met:
+            result = func(*args, **kwargs)
+            if _returns_tensors(result):
+                raise _elsewhere()
+            return result
+        if not left.issuperset(met):
+            raise _elsewhere()
+        left.difference_update(met)
+        each = [given.pop(name, None) for name in ("input", "weight", "bias")]
+        x, weight, bias = (gaussians.get(id(value), value) for value in each)
+        axis = axes[met[0]]
+        along = axis if axis < x.ndim and x.shape[axis] == rows else None
+        return answer(GaussianCall(func, met[0], x, weight, bias, along, given))
+
+    return answered
+
+
+def _elsewhere() -> UnsupportedError:
+    return UnsupportedError(
+        "estimator: expected weights to be used as they are on one row in eval mode, got one that is used again. "
+        "Take estimator='reparameterization', which draws each weight once."
+    )
+
+
+def _returns_tensors(result: object) -> bool:
+    """Whether a call returned tensors, and not a shape or a dtype."""
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves(result))
+
+
+@final
+@dataclass(frozen=True)
+class OnlyUse:
+    """The one call that takes a parameter.
+
+    Attributes:
+        function: torch's.
+        axis: of the call's input, where the observations are.
+        ndim: that of the input.
+        first: whether the input depends on none of the parameters that were asked for.
+    """
+
+    function: Function
+    axis: int
+    ndim: int
+    first: bool
+
+
+_USES = frozenset((F.linear, *KERNELS, *TRANSPOSED_KERNELS, F.embedding))
+
+
+def find_uses(module: nn.Module, parameters: Mapping[str, nn.Parameter], inputs: Inputs) -> dict[str, OnlyUse]:
+    """The parameters, by name, that one call takes once and whose input has the observations on one axis.
+
+    The first row is read alone and twice: the axis is the one that is 1 long and then 2.
+
+    Raises:
+        InputError: if the network cannot be run on that row.
+    """
+    names = {id(parameter): name for name, parameter in parameters.items()}
+
+    def calls(rows: list[int]) -> dict[str, list[tuple[Function, torch.Size, bool] | None]]:
+        """For each parameter the calls that take it, ``None`` for one in which it is neither a matrix nor a bias."""
+        found: dict[str, list[tuple[Function, torch.Size, bool] | None]] = {name: [] for name in parameters}
+
+        def note(func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
+            taken = [id(leaf) for leaf in tree_leaves((args, kwargs)) if id(leaf) in names]
+            if taken and _returns_tensors(result):
+                given = bound(func, args, kwargs) if func in _USES else {}
+                may = bool(given) and given["weight"].ndim >= 2 and given.get("max_norm") is None
+                slots = {id(given.get(name)) for name in ("weight", "bias")} if may else set()
+                for key in taken:
+                    x = given.get("input")
+                    found[names[key]].append(
+                        (func, x.shape, not x.requires_grad) if x is not None and key in slots else None
+                    )
+
+        with observed(note):
+            call(module, map_tensors(lambda tensor: tensor.detach()[rows], inputs))
+        return found
+
+    with reading(module), torch.enable_grad(), explained(module, inputs):
+        for parameter in module.parameters():  # a graph shows which activations depend on the random ones
+            if parameter.is_floating_point():
+                parameter.requires_grad_(id(parameter) in names)
+        once, twice = calls([0]), calls([0, 0])
+    uses = {}
+    for name in parameters:
+        one, two = (found[name][0] if len(found[name]) == 1 else None for found in (once, twice))
+        axis = None if one is None or two is None else _axis_of_rows(one[1], two[1])
+        if one is not None and axis is not None:
+            uses[name] = OnlyUse(one[0], axis, len(one[1]), one[2])
+    return uses
+
+
+def _axis_of_rows(one: torch.Size, two: torch.Size) -> int | None:
+    """The axis that is 1 long for one row and 2 for two, if that is the only one that differs."""
+    if len(one) != len(two):
+        return None
+    differing = [axis for axis, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
+    return differing[0] if len(differing) == 1 and (one[differing[0]], two[differing[0]]) == (1, 2) else None
 
 
 def passes_at(module: nn.Module, values: Mapping[str, Tensor], inputs: Any) -> Tensor:
@@ -102,34 +262,15 @@ def passes_at(module: nn.Module, values: Mapping[str, Tensor], inputs: Any) -> T
     parameters = [module.get_parameter(name) for name in values]
 
     def one(*of_draw: Tensor) -> Tensor:
-        with Substituted(module, parameters, of_draw):
+        with substituted(module, parameters, of_draw):
             return call(module, owned(inputs, copy=True))
 
     stacked = list(values.values())
     if len(stacked[0]) == 1:
-        with eager(), Substituted(module, parameters, [value[0] for value in stacked]):
+        with eager(), substituted(module, parameters, [value[0] for value in stacked]):
             return call(module, inputs)[None]
     with eager():
         return _each(module, one, *stacked)
-
-
-@final
-@dataclass(frozen=True)
-class _Drawn:
-    """What a site answers: outputs drawn as an estimator says."""
-
-    estimator: str
-
-    def linear(self, _: int, x: Tensor, weight: Any, bias: Any, axis: int | None) -> Tensor:
-        return linear(x, weight, bias, self.estimator, rows=axis)
-
-    def convolution(
-        self, function: Callable[..., Tensor], x: Tensor, weight: Any, bias: Any, axis: int | None, options: Any
-    ) -> Tensor:
-        return convolution(function, x, weight, bias, self.estimator, rows=axis, **options)
-
-    def embedding(self, indices: Tensor, weight: GaussianTensor, axis: int | None, options: Any) -> Tensor:
-        return embedding(indices, weight, self.estimator, rows=axis, **options)
 
 
 def _each(module: nn.Module, one: Callable[..., Tensor], *stacked: Tensor) -> Tensor:

@@ -2,81 +2,104 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
-from bayescope.network.moves import moves_rows
-from bayescope.network.notes import RANDOM, Notes, flows, replaced
-from bayescope.network.pointwise import POINTWISE
+from bayescope.network.interception import Args, Function, Interception, Kwargs, flows, named, replaced
+from bayescope.network.notes import RANDOM, Notes
 from bayescope.network.rewrites import OF_WEIGHTS, REWRITES
 from bayescope.network.rules import RULES, computed, unknown
+from bayescope.network.vectorising import POINTWISE
 
 
-@final
-class Recorder(TorchFunctionMode):
+def recorder(notes: Notes) -> Interception:
     """Runs a network's calls to torch so that each site's cotangents can be asked for afterwards.
 
     No graph is built before the first random weight: reading a last layer is a forward pass.
     """
 
-    def __init__(self, notes: Notes) -> None:
-        super().__init__()
-        self._notes = notes
+    def rewritten(args: Args, kwargs: Kwargs) -> bool:
+        return flows(args, kwargs) or (torch.is_grad_enabled() and notes.parameters(args, kwargs) == RANDOM)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        found = self._notes.parameters(args, kwargs)
-        if moves_rows(func, args) and self._notes.parameters(args[:1], {}) is None:  # a table of weights holds no rows
-            self._notes.moves_rows = True
-        if found is None and not flows(args, kwargs):
-            return self._constant(func(*args, **kwargs), args, kwargs)
-        if found and getattr(func, "__name__", "") == "__get__":
-            value = func(*args, **kwargs)
-            if not (isinstance(value, Tensor) and value.requires_grad):  # a shape, the flag requires_grad, W.data
-                return value
-        return self._called(func, args, kwargs, found)
-
-    def _called(self, func: Any, args: Any, kwargs: Any, found: str | None) -> Any:
-        """What a call returns in which weights take part, or through which a gradient has to pass."""
-        random = found == RANDOM and torch.is_grad_enabled()
-        if func in REWRITES and (random or flows(args, kwargs)):
-            with self:  # its own calls are seen as the network's are
-                result = REWRITES[func](*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        if random and self._notes.takes_weights_alone(args, kwargs):
-            followed = func in OF_WEIGHTS or self._notes.is_followed(args, kwargs)
-            return (computed if followed else unknown)(self._notes, OF_WEIGHTS.get(func, func), args, kwargs)
-        if random:
-            return RULES.get(func, unknown)(self._notes, func, args, kwargs)
-        if found:
-            given = replaced(args, kwargs, self._notes.plain)
-            if not flows(*given):
-                return self._constant(func(*given[0], **given[1]), args, kwargs)
-            args, kwargs = given
-        return _differentiable(func)(*args, **kwargs)
-
-    def _constant(self, result: Any, args: Any, kwargs: Any) -> Any:
-        """What a call has returned; noted, where it took nothing that differs between rows."""
-        if isinstance(result, Tensor) and not torch.is_grad_enabled():
-            return result
-        if self._notes.takes_weights_alone(args, kwargs):
-            self._notes.note_constant(result, args)
-        return result
+    return Interception(partial(_answer, notes), REWRITES, rewritten)
 
 
-def _differentiable(func: Any) -> Any:
-    """The function in the form whose backward pass takes many cotangents at once."""
-    if func is functional.scaled_dot_product_attention:
-        return _attention  # the fused kernels have no batched backward pass
-    return POINTWISE.get(func, func)
+def _answer(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
+    found = notes.parameters(args, kwargs)
+    if moves_rows(func, args) and notes.parameters(args[:1], {}) is None:  # a table of weights holds no rows
+        notes.moves_rows = True
+    if found is None and not flows(args, kwargs):
+        return _constant(notes, func(*args, **kwargs), args, kwargs)
+    if found and getattr(func, "__name__", "") == "__get__":
+        value = func(*args, **kwargs)
+        if not (isinstance(value, Tensor) and value.requires_grad):  # a shape, the flag requires_grad, W.data
+            return value
+    return _weighted(notes, func, args, kwargs, found)
 
 
-def _attention(*args: Any, **kwargs: Any) -> Tensor:
+def _weighted(notes: Notes, func: Function, args: Args, kwargs: Kwargs, found: str | None) -> object:
+    """What a call returns in which weights take part, or through which a gradient has to pass."""
+    random = found == RANDOM and torch.is_grad_enabled()
+    if random and notes.takes_weights_alone(args, kwargs):
+        followed = func in OF_WEIGHTS or notes.is_followed(args, kwargs)
+        return (computed if followed else unknown)(notes, OF_WEIGHTS.get(func, func), args, kwargs)
+    if random:
+        return RULES.get(func, unknown)(notes, func, args, kwargs)
+    if found:
+        given = replaced(args, kwargs, notes.plain)
+        if not flows(*given):
+            return _constant(notes, func(*given[0], **given[1]), args, kwargs)
+        args, kwargs = given
+    return _DIFFERENTIABLE.get(func, func)(*args, **kwargs)
+
+
+def _constant(notes: Notes, result: object, args: Args, kwargs: Kwargs) -> object:
+    """What a call returned; noted if it took nothing that differs between rows."""
+    recorded = torch.is_grad_enabled() or not isinstance(result, Tensor)
+    if recorded and notes.takes_weights_alone(args, kwargs):
+        notes.note_constant(result, args)
+    return result
+
+
+def _attention(*args: object, **kwargs: object) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
-        return functional.scaled_dot_product_attention(*args, **kwargs)
+        return functional.scaled_dot_product_attention(*args, **kwargs)  # type: ignore[arg-type]
+
+
+# Functions in the form whose backward pass takes many cotangents at once. The fused kernels of attention have none.
+_DIFFERENTIABLE = {**POINTWISE, functional.scaled_dot_product_attention: _attention}
+
+
+def moves_rows(func: Function, args: Args) -> bool:
+    """Whether a call can move rows by value: it selects by a tensor, or hands values to Python, which then may.
+
+    A trace sees the rows of one batch. A network that sorts them, or packs the tokens that are not padding, may leave
+    the rows of that batch in place and move the rows of a later one.
+    """
+    if func in _INDEXED:
+        return not _fixed(args[1])
+    if func in _WHERE:
+        return len(args) == 1
+    return func in _MOVES
+
+
+def _fixed(index: object) -> bool:
+    """Whether an index selects the same entries whatever the values are."""
+    if isinstance(index, tuple):
+        return all(map(_fixed, index))
+    return index is None or index is Ellipsis or isinstance(index, bool | int | slice)
+
+
+_INDEXED = frozenset(named("__getitem__", "__setitem__"))
+_WHERE = frozenset(named("where"))
+_MOVES = frozenset(named(
+    *("gather", "take", "take_along_dim", "nonzero", "argwhere", "masked_select", "masked_scatter", "index_select"),
+    *("sort", "argsort", "msort", "topk", "_pack_padded_sequence", "_pad_packed_sequence"),
+    *(f"index_{name}" for name in ("add", "copy", "put", "fill", "reduce")),
+    *("scatter", "scatter_add", "scatter_reduce"),
+    *("item", "tolist", "numpy", "__array__", "__int__", "__index__", "__float__", "__bool__"),
+))  # fmt: skip

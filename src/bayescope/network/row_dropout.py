@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bayescope.network.dropout_calls import Call, dropout_call
+from bayescope.network.dropout import Call, dropout_call
 from bayescope.private_draws import RANDOM
 from bayescope.row_noise import Cut, OwnRandomState, drawing_for, unsettled
 

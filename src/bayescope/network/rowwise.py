@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from bayescope.network.forward import owned
 from bayescope.network.guard import untouched
 from bayescope.network.inputs import as_batch, call, count_rows, take_rows
-from bayescope.network.pullback import pull_back
 from bayescope.network.rewrites import NESTED
-from bayescope.network.substitution import Substituted
-from bayescope.network.vectorising import vectorising
+from bayescope.network.substitution import substituted
+from bayescope.network.vectorising import pull_back, vectorising
 from bayescope.tape import row_blocks
 
 
@@ -54,7 +53,7 @@ def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor)
 def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
     def row(one: Any, cotangents: Tensor) -> Tensor:
         def f(*values: Tensor) -> Tensor:
-            with Substituted(module, parameters, values, NESTED):
+            with substituted(module, parameters, values, NESTED):
                 return call(module, as_batch(one))[0]
 
         pullback: Any = torch.func.vjp(f, *[parameter.detach() for parameter in parameters])[1]
@@ -73,30 +72,14 @@ def _looped(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds:
     for n in range(count_rows(inputs)):
         with torch.enable_grad():
             f = call(module, take_rows(inputs, slice(n, n + 1)))
-        result.append(_one_row(f, parameters, seeds[:, n : n + 1]))
+        cotangents = seeds[:, n : n + 1]
+        found = pull_back(f, parameters, cotangents) if f.requires_grad else [None] * len(parameters)
+        filled = [
+            parameter.new_zeros(len(seeds), *parameter.shape) if gradient is None else gradient
+            for parameter, gradient in zip(parameters, found, strict=True)
+        ]
+        result.append(_side_by_side(filled, parameters))
     return torch.stack(result)
-
-
-def _one_row(f: Tensor, leaves: Sequence[Tensor], seeds: Tensor) -> Tensor:
-    """(K, p) from the graph of one row."""
-    if not f.requires_grad:
-        return _side_by_side([leaf.new_zeros(len(seeds), *leaf.shape) for leaf in leaves], leaves)
-    try:
-        gradients = pull_back(f, leaves, seeds)
-    except RuntimeError:  # a custom backward pass that takes one cotangent at a time
-        options = {"retain_graph": True, "materialize_grads": True}
-        each = [map(dense, torch.autograd.grad(f, leaves, s, **options)) for s in seeds]
-        gradients = [torch.stack(of_one) for of_one in zip(*each, strict=True)]
-    filled = [
-        leaf.new_zeros(len(seeds), *leaf.shape) if gradient is None else gradient
-        for leaf, gradient in zip(leaves, gradients, strict=True)
-    ]
-    return _side_by_side(filled, leaves)
-
-
-def dense(gradient: Tensor) -> Tensor:
-    """A gradient with all its zeros: that of an embedding may come without them."""
-    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _side_by_side(gradients: Sequence[Tensor], parameters: Sequence[Tensor]) -> Tensor:

@@ -15,26 +15,35 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayescope.network.forms import Convolved, Dense, Lookup
-from bayescope.network.notes import ChangedInPlaceError, Notes, grows, leaves, replaced
+from bayescope.network.interception import (
+    KERNELS,
+    TRANSPOSED_KERNELS,
+    Args,
+    Function,
+    Kwargs,
+    bound,
+    leaves,
+    named,
+    replaced,
+)
+from bayescope.network.notes import ChangedInPlaceError, Notes, grows
 from bayescope.network.views import WeightView
 from bayescope.tape.unfold import Convolution
 
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
-Rule = Callable[[Notes, Callable[..., Any], Args, Kwargs], Any]
+Rule = Callable[[Notes, Function, Args, Kwargs], object]
 
 
-def linear(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def linear(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """y = x Wᵀ + b."""
-    x, weight, bias = _bound(("input", "weight", "bias"), args, kwargs)
+    x, weight, bias = bound(func, args, kwargs).values()
     if weight.ndim != 2:
         return unknown(notes, func, args, kwargs)
     return _linear(notes, x, weight, bias)
 
 
-def matmul(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def matmul(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """x V = F.linear(x, Vᵀ), and V x = (xᵀ Vᵀ)ᵀ, for a matrix V of weights; w as a matrix of one column."""
-    a, b = _bound(("input", "other"), args, {"other" if k == "mat2" else k: v for k, v in kwargs.items()})
+    a, b = bound(func, args, {"other" if k == "mat2" else k: v for k, v in kwargs.items()}).values()
     left, right = notes.view(a), notes.view(b)
     if right is not None and b.ndim == 2 and a.ndim >= 2:
         return _linear(notes, a, _transposed(notes, right))
@@ -45,7 +54,7 @@ def matmul(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -
     return unknown(notes, func, args, kwargs)
 
 
-def addmm(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def addmm(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """b + x V = F.linear(x, Vᵀ, b)."""
     if len(args) != 3 or kwargs or args[0].ndim != 1:
         return unknown(notes, func, args, kwargs)
@@ -54,7 +63,7 @@ def addmm(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) ->
     return _linear(notes, x, notes.plain(matrix).mT if view is None else _transposed(notes, view), bias)
 
 
-def contraction(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def contraction(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """einsum of data with an array of weights: F.linear where each index of the weights is summed or in the result."""
     operands = args[1] if len(args) == 2 and isinstance(args[1], list | tuple) else args[1:]
     views = [notes.view(operand) for operand in operands]
@@ -78,39 +87,25 @@ def contraction(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwar
     return y.permute([(kept + added).index(i) for i in result])
 
 
-def convolution(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
-    """Convolutions in one, two and three dimensions."""
-    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-    x, weight, bias, *options = _bound(names, args, kwargs, (None, 1, 0, 1, 1))
-    geometry = Convolution.of(notes.plain(weight), *options)
-    lead = int(x.ndim == weight.ndim)
+def convolution(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
+    """Convolutions and transposed ones, in one, two and three dimensions."""
+    given = bound(func, args, kwargs)
+    x, weight, bias, transposed = *(given.pop(name) for name in ("input", "weight", "bias")), func in TRANSPOSED_KERNELS
+    options = [given[name] for name in ("stride", "padding", "dilation", "groups")]
     return notes.meet(
-        Convolved(geometry),
-        lambda x, w, b: func(x, w, b, *options),
+        Convolved(Convolution.of(notes.plain(weight), *options, transposed=transposed)),
+        lambda x, w, b: func(x, w, b, **given),
         x,
         weight,
         bias,
-        outputs=weight.shape[0],
-        lead=lead,
+        outputs=weight.shape[1] * given["groups"] if transposed else weight.shape[0],
+        lead=int(x.ndim == weight.ndim),
     )
 
 
-def transposed_convolution(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
-    """Transposed convolutions in one, two and three dimensions."""
-    names = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
-    x, weight, bias, *options = _bound(names, args, kwargs, (None, 1, 0, 0, 1, 1))
-    stride, padding, _, groups, dilation = options
-    geometry = Convolution.of(notes.plain(weight), stride, padding, dilation, groups, transposed=True)
-    outputs, lead = weight.shape[1] * groups, int(x.ndim == weight.ndim)
-    return notes.meet(
-        Convolved(geometry), lambda x, w, b: func(x, w, b, *options), x, weight, bias, outputs=outputs, lead=lead
-    )
-
-
-def embedding(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def embedding(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """y = W[token]. With ``max_norm`` the table changes while it is read, which is no linear map."""
-    names = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse")
-    tokens, weight, padding, limit, _, by_frequency, _ = _bound(names, args, kwargs, (None, None, 2.0, False, False))
+    tokens, weight, padding, limit, _, by_frequency, _ = bound(func, args, kwargs).values()
     view = notes.view(weight)
     if view is None or limit is not None or by_frequency:
         return unknown(notes, func, args, kwargs)
@@ -119,7 +114,7 @@ def embedding(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs
     return notes.look(Lookup(entries, padding), tokens, view)
 
 
-def elementwise(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def elementwise(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """Broadcasting functions: the weight has an entry for each entry of the result."""
     tensors = [value for value in leaves(args, kwargs) if isinstance(value, Tensor)]
     shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
@@ -132,7 +127,7 @@ def elementwise(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwar
     return func(*args, **kwargs)
 
 
-def assignment(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def assignment(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """x[index] = w: the weight has an entry for each entry that is written."""
     if len(args) != 3 or notes.view(args[2]) is None or notes.view(args[0]) is not None:
         return unknown(notes, func, args, kwargs)
@@ -142,7 +137,7 @@ def assignment(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwarg
     return func(target, index, notes.spread(view, target[index].shape))
 
 
-def repetition(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def repetition(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """w.repeat(n, 1, 1) for dimensions of size one is w.expand(n, -1, -1)."""
     value, *counts = args
     counts = [*counts[0]] if len(counts) == 1 and isinstance(counts[0], tuple | list) else counts
@@ -154,12 +149,12 @@ def repetition(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwarg
     return notes.register(view.viewed(view.value.expand(spread), expanded=True))
 
 
-def computed(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def computed(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """Any function of weights alone: its result is a weight that is derived from them."""
     return notes.computed(func, args, kwargs)
 
 
-def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+def unknown(notes: Notes, func: Function, args: Args, kwargs: Kwargs) -> object:
     """Any other function: a view or a copy of one weight is one still, and else the weight is met as it is."""
     met: list[tuple[WeightView, Tensor]] = []
     target = notes.view(args[0]) if args and _writes(func) else None
@@ -195,7 +190,7 @@ def unknown(notes: Notes, func: Callable[..., Any], args: Args, kwargs: Kwargs) 
     return result
 
 
-def _writes(func: Callable[..., Any]) -> bool:
+def _writes(func: Function) -> bool:
     """Whether a method of tensors changes the first of its arguments."""
     name = getattr(func, "__name__", "")
     return name in WRITES or (name.endswith("_") and not name.startswith("_") and name not in FLAGS)
@@ -222,41 +217,24 @@ def _transposed(notes: Notes, view: WeightView) -> Tensor:
     return notes.register(view.viewed(view.value.mT))
 
 
-def _bound(names: tuple[str, ...], args: Args, kwargs: Kwargs, defaults: Args = (None,)) -> list[Any]:
-    """The arguments of a call in the order of their names; the last ones have defaults."""
-    values = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | dict(
-        zip(names, args, strict=False)
-    )
-    values |= kwargs
-    return [values[name] for name in names]
-
-
-def _named(*names: str) -> list[Callable[..., Any]]:
-    """The functions of these names in torch and among the methods of tensors, and the methods that write in place."""
-    owners = [(torch, name) for name in names] + [(Tensor, name + end) for name in names for end in ("", "_")]
-    return [getattr(owner, name) for owner, name in owners if hasattr(owner, name)]
-
-
-COPIES = frozenset(_named("clone", "contiguous", "to", "type_as", "float", "double", "half", "bfloat16"))
+COPIES = frozenset(named("clone", "contiguous", "to", "type_as", "float", "double", "half", "bfloat16"))
 WRITES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"))
 FLAGS = frozenset(("requires_grad_", "detach_", "retain_grad_"))
-EXPANDS = frozenset(_named("expand", "expand_as", "broadcast_to"))
+EXPANDS = frozenset(named("expand", "expand_as", "broadcast_to"))
 # What returns an expanded weight as it is for one row, and copies it for more: it is data from there on in both cases.
-SETTLES = COPIES | frozenset(_named("reshape", "flatten"))
+SETTLES = COPIES | frozenset(named("reshape", "flatten"))
 
-RULES: dict[Callable[..., Any], Rule] = {
+RULES: dict[Function, Rule] = {
     functional.linear: linear,
     functional.embedding: embedding,
-    **dict.fromkeys(_named("matmul", "mm"), matmul),
-    **dict.fromkeys([Tensor.__matmul__], matmul),
-    **dict.fromkeys(_named("addmm"), addmm),
+    **dict.fromkeys(named("matmul", "mm", "__matmul__"), matmul),
+    **dict.fromkeys(named("addmm"), addmm),
     torch.einsum: contraction,
     Tensor.__setitem__: assignment,
     Tensor.repeat: repetition,
-    **dict.fromkeys([torch.conv1d, torch.conv2d, torch.conv3d], convolution),
-    **dict.fromkeys([torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d], transposed_convolution),
+    **dict.fromkeys((*KERNELS, *TRANSPOSED_KERNELS), convolution),
     **dict.fromkeys(
-        _named(
+        named(
             *("add", "sub", "mul", "div", "subtract", "multiply", "divide", "true_divide", "rsub", "pow"),
             *("maximum", "minimum", "fmax", "fmin", "where", "lerp", "addcmul", "addcdiv", "atan2", "hypot", "copy"),
             *("__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__", "__mul__", "__rmul__", "__imul__"),

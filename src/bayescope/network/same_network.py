@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from hashlib import sha256
 from itertools import zip_longest
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from bayescope.errors import InputError
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, map_tensors, placed, tensors
+from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.shards import same_draws
 from bayescope.processes import present
 
@@ -91,17 +91,31 @@ def require_same_function(module: nn.Module, inputs: Any) -> None:
     _require_alike("inputs", [{"number of tensors": str(len(each))} for each in lent])
     first = iter(lent[0])
     common = placed(map_tensors(lambda _: next(first), inputs), module)
-    seen, answers = _Calls(), []
+    made: dict[str, str] = {}
+    coarsest, answers = [0.0], []
+
+    def note(func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
+        """Notes a call that returns a tensor: its name, and the shapes and options that it was given.
+
+        Numbers with a fraction are left out: computed from rows, they differ by rounding, and the outputs show them.
+        Devices are left out: each process may have another one.
+        """
+        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        if found:
+            name = getattr(func, "__name__", type(func).__name__)
+            given = [_described(leaf) for leaf in tree_leaves((args, kwargs))]
+            made[f"call {len(made) + 1}"] = f"{name}({', '.join(given[: 1 if name in MOVES else None])})"
+        coarsest.extend(torch.finfo(leaf.dtype).eps for leaf in found if leaf.is_floating_point())
+
     with processes.agreed(), reading(module), torch.no_grad(), explained(module, common):
-        for calls in (nullcontext(), seen):
+        for calls in (nullcontext(), observed(note)):
             with same_draws(), calls:
                 answers.append(call(module, common).detach().cpu().double())
     random = not torch.equal(*answers) and not answers[0].isnan().any()
-    made = {f"call {place}": each for place, each in enumerate(seen.made, 1)}
     digests = processes.gather(sha256(str(made).encode()).hexdigest())
     if len(set(digests)) > 1:
         _require_alike("calls to torch", processes.gather(made))
-    everyone = processes.gather((bool(random), seen.eps, answers[0]))
+    everyone = processes.gather((bool(random), max(coarsest), answers[0]))
     if any(drawn for drawn, _, _ in everyone):
         return
     outputs = [each for *_, each in everyone]
@@ -127,35 +141,6 @@ def _require_alike(what: str, everyone: list[Mapping[str, str]]) -> None:
                     f"model: expected the same {what} on all {len(everyone)} processes, got {one} on rank 0 and "
                     f"{another} on rank {rank}. Make the same network by the same code on every rank."
                 )
-
-
-@final
-class _Calls(TorchFunctionMode):
-    """Notes each call to torch that returns a tensor: its name, and the shapes and options that it has been given.
-
-    Numbers with a fraction are left out: computed from rows, they differ by rounding, and the outputs show them. So are
-    devices: each process may have its own.
-
-    Attributes:
-        made: the calls.
-        eps: of the coarsest floating-point type that was met.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: list[str] = []
-        self.eps = 0.0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        given = [_described(leaf) for leaf in tree_leaves((args, kwargs))]
-        result = func(*args, **kwargs)
-        found = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        if found:
-            name = getattr(func, "__name__", type(func).__name__)
-            self.made.append(f"{name}({', '.join(given[: 1 if name in MOVES else None])})")
-        self.eps = max([self.eps, *(torch.finfo(leaf.dtype).eps for leaf in found if leaf.is_floating_point())])
-        return result
 
 
 def _described(value: Any) -> str:

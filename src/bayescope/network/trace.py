@@ -13,21 +13,22 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.derived import Derived, composed
 from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.grouping import make_parts
 from bayescope.network.inputs import call, count_rows, explained, first_not_finite, map_tensors, take_rows, tensors
+from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.last_layer import last_layer
 from bayescope.network.layout import Layout, layouts
 from bayescope.network.notes import ChangedInPlaceError, Computing
 from bayescope.network.parts import MatrixPart, Part, Reading
 from bayescope.network.recording import autocast_now, checked_outputs, tape_dtype
-from bayescope.network.rowwise import dense, rowwise
+from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Site
 from bayescope.network.treatment import Treatment
+from bayescope.network.vectorising import dense
 from bayescope.network.views import WeightView
 from bayescope.network.weights import Weights
 
@@ -184,7 +185,13 @@ class Probe:
         batch, inputs = inputs, map_tensors(lambda tensor: tensor.detach()[chosen], inputs)
         run_on = owned(inputs, copy=True)
         before = [tensor._version for tensor in tensors(run_on)]
-        with torch.enable_grad(), explained(module, batch), _Dtypes() as seen:
+        dtypes: set[torch.dtype] = set()  # of what depends on the weights: norms of language models are in float32
+
+        def note(_: Function, __: Args, ___: Kwargs, result: object) -> None:
+            if isinstance(result, Tensor) and result.requires_grad:
+                dtypes.add(result.dtype)
+
+        with torch.enable_grad(), explained(module, batch), observed(note):
             f = checked_outputs(call(module, run_on), PROBES)
         if not f.isfinite().all():
             row = first_not_finite(batch)
@@ -197,7 +204,7 @@ class Probe:
         generator = torch.Generator().manual_seed(0)
         for row in range(PROBES):
             seeds[row, row] = torch.randn(f.shape[1:], generator=generator).to(f)
-        coarsest = max({f.dtype, *seen.found}, key=lambda dtype: torch.finfo(dtype).eps)
+        coarsest = max({f.dtype, *dtypes}, key=lambda dtype: torch.finfo(dtype).eps)
         probe = cls(module, inputs, f, seeds, wrote, coarsest)
         probe.check_rows()
         return probe
@@ -379,21 +386,6 @@ class Probe:
             for name, value in found.items()
             if not (value - reference[name].reshape(value.shape)).abs().max() <= relative * max(largest[name], floor)
         }
-
-
-@final
-class _Dtypes(TorchFunctionMode):
-    """Sees in which dtypes a network computes what depends on its weights: norms of language models, in float32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: set[torch.dtype] = set()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.requires_grad:
-            self.found.add(result.dtype)
-        return result
 
 
 @final

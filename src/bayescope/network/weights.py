@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -207,6 +207,12 @@ class Weights:
                 values = whole.index_copy(values.ndim - 1, self._kept(name, values.device), values)
             result[name] = values.reshape((*vector.shape[:-1], *shape))
         return result
+
+    def without(self, names: Collection[str]) -> Weights:
+        """The random weights of the other parameters."""
+        kept = {name: shape for name, shape in zip(self.names, self.shapes, strict=True) if name not in names}
+        masks = {name: mask for name, mask in self.masks.items() if name in kept}
+        return Weights(tuple(kept), tuple(kept.values()), masks)
 
     def _position(self, name: str) -> int:
         if name not in self.names:

@@ -18,7 +18,7 @@ from bayescope.network.draws import parameters_and_constants, values_at
 from bayescope.network.forward import owned
 from bayescope.network.guard import private
 from bayescope.network.inputs import call, count_rows, map_tensors, take_rows
-from bayescope.network.substitution import Substituted
+from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
@@ -116,7 +116,7 @@ class NetworkDensity:
             values = values_at(module, self.weights, theta)
             total = theta.new_zeros(())
             for x, y in self._blocks:
-                with Substituted(module, parameters, [*values, *constants]):
+                with substituted(module, parameters, [*values, *constants]):
                     f = call(module, owned(x, copy=True))  # which it may write over
                 total = total + log_likelihood(self.likelihood, f, y).to(theta)
         return total

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from bayescope.errors import BayescopeError
 from bayescope.module_copies import module_copy
 from bayescope.network.inputs import call, map_tensors
-from bayescope.network.substitution import Substituted
+from bayescope.network.substitution import substituted
 from bayescope.network.weights import Weights
 from bayescope.recomputation import RecomputedWeightsError
 
@@ -105,7 +105,7 @@ class Stack(nn.Module):
     def _one(self, tensors: Sequence[Tensor], inputs: Any) -> Tensor:
         """f of one network, whose buffers are written in place where it writes its own."""
         form = self._form[0]
-        with Substituted(form, [*form.parameters(), *form.buffers()], tensors):
+        with substituted(form, [*form.parameters(), *form.buffers()], tensors):
             return call(form, inputs)
 
 
