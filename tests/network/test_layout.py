@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.network.layout import Layout, layouts
+from bayescope.network.sites import Layout, layouts
 from tests.network.networks import numbers
 
 ROWS = 3

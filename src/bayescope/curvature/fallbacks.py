@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from bayescope.curvature.footprint import FULL_BLOCK
-from bayescope.network.network import Network, PartInfo
+from bayescope.network import Network, PartInfo
 
 
 @final

@@ -13,8 +13,9 @@ from bayescope.curvature.kinds import BELOW_BYTES, DRAWN_TOGETHER, begins_below,
 from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
 from bayescope.curvature.output_factor import DENSE, DIAGONAL
 from bayescope.errors import InputError
+from bayescope.network import Network, PartInfo
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
-from bayescope.network.network import PIECE_BYTES, Network, PartInfo
+from bayescope.network.network import PIECE_BYTES
 from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
 from bayescope.network.trace import PROBES
 from bayescope.precision.dense import COLUMNS

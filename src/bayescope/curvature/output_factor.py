@@ -8,7 +8,7 @@ from typing import Any
 
 from bayescope import checks
 from bayescope.errors import OptionError, UnsupportedError
-from bayescope.network.network import PartInfo
+from bayescope.network import PartInfo
 
 DENSE, DIAGONAL = "dense", "diagonal"
 FACTORS = (DENSE, DIAGONAL)

@@ -18,9 +18,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from bayescope import checks
 from bayescope.errors import UnsupportedError
 from bayescope.module_copies import module_copy
-from bayescope.network.inputs import count_rows, map_tensors
+from bayescope.network.inputs import count_rows, map_arrays, map_tensors
 from bayescope.network.model import NetworkModel
-from bayescope.network.pairs import map_arrays
 from bayescope.network.priors import network_prior
 from bayescope.priors import Prior
 from bayescope.processes import present

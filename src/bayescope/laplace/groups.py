@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
-from bayescope.network.network import Network, PartInfo
+from bayescope.network import Network, PartInfo
 from bayescope.network.weights import Weights
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.priors import Prior

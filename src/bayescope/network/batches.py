@@ -12,8 +12,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
 from bayescope.network.fingerprint import Fingerprint
-from bayescope.network.inputs import map_tensors, placed, take_rows
-from bayescope.network.pairs import as_tensor, checked_pair, map_arrays, pair_of
+from bayescope.network.inputs import as_tensor, checked_pair, map_arrays, map_tensors, pair_of, placed, take_rows
 from bayescope.network.shards import SAMPLER, Shard, following, part_of, require_whole, shard_of
 from bayescope.processes import present
 

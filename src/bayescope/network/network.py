@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -14,11 +14,9 @@ from bayescope.errors import InputError
 from bayescope.network.draws import push_forward
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, placed, take_rows
-from bayescope.network.parts import Part, SelectedPart
 from bayescope.network.positions import HEAD_COPIES, Question, answer, by_cotangent, by_pair, chunk_size
-from bayescope.network.recording import Recording
+from bayescope.network.recording import PartInfo, Recording, Treatment
 from bayescope.network.trace import rounding, trace
-from bayescope.network.treatment import Treatment
 from bayescope.network.weights import Weights
 from bayescope.precision import Precision
 from bayescope.tape import JoinedTape
@@ -32,55 +30,17 @@ HEAD_BYTES = 128 * 2**20
 
 
 @final
-@dataclass(frozen=True)
-class PartInfo:
-    """What is known of a part of a network's random weights.
-
-    Attributes:
-        name: the module that owns the weights ("layers.0"), or the parameter where that does not tell parts apart.
-        parameters: the parameters that the weights belong to.
-        kind: how they are read: "linear", "convolution", "embedding", "elementwise", "mixed", "derived",
-            "per-row" or "unused".
-        dim: the number of weights.
-        shape: (G, O, D), the joined bias counted in D, where a Kronecker structure can treat the part; else ``None``.
-        reason: why the part is read row by row, where it is.
-    """
-
-    name: str
-    parameters: tuple[str, ...]
-    kind: str
-    dim: int
-    shape: tuple[int, int, int] | None
-    reason: str | None = None
-
-    @property
-    def factored(self) -> bool:
-        """Whether the part's tape is a `FactoredTape`."""
-        return self.shape is not None
-
-
-@final
 @dataclass(frozen=True, eq=False)
 class Network:
     """A module, its random weights and the way in which each of them is read.
 
     Attributes:
         module: the module, read in eval mode and left as found.
-        weights: which weights are random, and their flat order.
-        parts: the sets of weights that are read together.
-        indices: for each part the flat positions of its weights, the very tensors that every tape carries.
-        head: whether all random weights are those of one linear layer or convolution whose output is f itself.
-        treatment: how the sites are read.
-        recorded: the parameters that sites are noted for; other random ones are read row by row.
+        treatment: its random weights, and how they are read.
     """
 
     module: nn.Module
-    weights: Weights
-    parts: tuple[PartInfo, ...]
-    indices: tuple[Tensor, ...]
-    head: bool
     treatment: Treatment
-    recorded: frozenset[str]
 
     @classmethod
     def trace(cls, module: nn.Module, inputs: Any, weights: Any = "all") -> Network:
@@ -95,17 +55,27 @@ class Network:
             InputError: if rows are not independent, f has another shape, or nothing that is random is in use.
             UnsupportedError: if a parameter's gradients cannot be told row by row.
         """
-        found = trace(module, inputs, weights)
-        parts, indices = _masked(found.weights, found.treatment.parts, next(module.parameters()).device)
-        return cls(
-            module,
-            found.weights,
-            _describe(parts, indices, found.reasons),
-            indices,
-            found.head and not found.weights.masks,
-            replace(found.treatment, parts=parts),
-            frozenset(found.weights.names) - found.reasons.keys(),
-        )
+        return cls(module, trace(module, inputs, weights))
+
+    @property
+    def weights(self) -> Weights:
+        """Which weights are random, and their flat order."""
+        return self.treatment.weights
+
+    @property
+    def parts(self) -> tuple[PartInfo, ...]:
+        """The sets of weights that are read together."""
+        return self.treatment.infos
+
+    @property
+    def indices(self) -> tuple[Tensor, ...]:
+        """For each part the flat positions of its weights, the very tensors that every tape carries."""
+        return self.treatment.indices
+
+    @property
+    def head(self) -> bool:
+        """Whether all random weights are those of one linear layer or convolution whose output is f itself."""
+        return self.treatment.head
 
     @property
     def dim(self) -> int:
@@ -118,7 +88,7 @@ class Network:
         Raises:
             InputError: if the batch takes another way through the network than the one it was traced on.
         """
-        return Recording(self, inputs)
+        return Recording(self.module, self.treatment, inputs)
 
     def tape(self, inputs: Any) -> JoinedTape:
         """The Jacobian J of the outputs: cotangents are the identity. Outputs (N, S, C) count as S C of them."""
@@ -249,45 +219,3 @@ class Network:
 
 def _some(classes: Tensor | None, rows: slice) -> Tensor | None:
     return None if classes is None else classes[rows]
-
-
-def _masked(
-    weights: Weights, parts: tuple[Part, ...], device: torch.device
-) -> tuple[tuple[Part, ...], tuple[Tensor, ...]]:
-    """The parts without the weights that a mask fixes, and the flat positions of those that stay."""
-    sizes = [shape.numel() for shape in weights.shapes]
-    offsets = dict(zip(weights.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
-    indices = [part.positions(offsets).to(device) for part in parts]
-    if not weights.masks:
-        return parts, tuple(indices)
-    random = torch.cat([weights.mask(name).flatten() for name in weights.names]).to(device)
-    place = random.cumsum(0) - 1
-    chosen: list[tuple[Part, Tensor]] = []
-    for part, index in zip(parts, indices, strict=True):
-        kept = random[index].nonzero().squeeze(-1)
-        if len(kept) == len(index):
-            chosen.append((part, place[index]))
-        elif len(kept):
-            chosen.append((SelectedPart(part, kept), place[index[kept]]))
-    return tuple(part for part, _ in chosen), tuple(index for _, index in chosen)
-
-
-def _describe(parts: tuple[Part, ...], indices: tuple[Tensor, ...], reasons: Mapping[str, str]) -> tuple[PartInfo, ...]:
-    found = []
-    for part, index, name in zip(parts, indices, _names(parts), strict=True):
-        reason = next((reasons[parameter] for parameter in part.names if parameter in reasons), None)
-        found.append(PartInfo(name, part.names, part.kind, len(index), part.shape, reason))
-    return tuple(found)
-
-
-def _names(parts: tuple[Part, ...]) -> list[str]:
-    """A name for each part: its module where that has one part, else its parameters, numbered where they are cut."""
-    owners = [part.names[0].rpartition(".")[0] for part in parts]
-    names = [
-        owner if owner and owners.count(owner) == 1 else " + ".join(part.names)
-        for owner, part in zip(owners, parts, strict=True)
-    ]
-    return [
-        name if names.count(name) == 1 else f"{name} #{names[: place + 1].count(name)}"
-        for place, name in enumerate(names)
-    ]

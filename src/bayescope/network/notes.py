@@ -12,11 +12,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.derived import Derived
-from bayescope.network.forms import Form
 from bayescope.network.interception import Args, Function, Kwargs, leaves, replaced
-from bayescope.network.sites import MatrixSite, Site, SpreadSite
-from bayescope.network.views import WeightView
+from bayescope.network.parts import Derived
+from bayescope.network.sites import Form, MatrixSite, Site, SpreadSite, WeightView
 
 RANDOM, FIXED = "random", "fixed"
 

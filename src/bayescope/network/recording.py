@@ -2,25 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, NamedTuple, cast, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.inputs import count_rows, explained, take_rows
-from bayescope.network.parts import Reading
+from bayescope.network.notes import Computing
+from bayescope.network.parts import MatrixPart, Part, Reading, Use
 from bayescope.network.rowwise import rowwise
-from bayescope.network.sites import MatrixSite, Site
-from bayescope.network.top import TopLayer, top_layer
+from bayescope.network.sites import Layout, MatrixSite, Site, Target
+from bayescope.network.weights import Weights
 from bayescope.tape import ClassTape, HeadTape, JoinedTape, OuterTape, StreamedTape, Tape
 
-if TYPE_CHECKING:
-    from bayescope.network.network import Network
+
+@final
+@dataclass(frozen=True)
+class PartInfo:
+    """What is known of a part of a network's random weights.
+
+    Attributes:
+        name: the module that owns the weights ("layers.0"), or the parameter where that does not tell parts apart.
+        parameters: the parameters that the weights belong to.
+        kind: how they are read: "linear", "convolution", "embedding", "elementwise", "mixed", "derived",
+            "per-row" or "unused".
+        dim: the number of weights.
+        shape: (G, O, D), the joined bias counted in D, where a Kronecker structure can treat the part; else ``None``.
+        reason: why the part is read row by row, where it is.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    kind: str
+    dim: int
+    shape: tuple[int, int, int] | None
+    reason: str | None = None
+
+    @property
+    def factored(self) -> bool:
+        """Whether the part's tape is a `FactoredTape`."""
+        return self.shape is not None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Treatment:
+    """How the sites of a network are read.
+
+    Attributes:
+        weights: which weights are random, and their flat order.
+        recorded: the parameters that sites are noted for; other random ones are read row by row.
+        head: whether all random weights are those of one linear layer or convolution whose output is f itself.
+        parts: the sets of weights that are read together.
+        layouts: for each key of a site the layouts of its occurrences, in the order of execution.
+        overwritten: the sites whose inputs the network writes over.
+        overwrites_inputs: whether it writes over what it is given.
+        row_numbers: how many numbers one row's cotangents are at all sites together, and its U of the parameters that
+            are read row by row, when each output has a cotangent.
+        outputs: the shape (*positions, C) that one row's f had.
+        computing: what is noted of calls that take weights alone.
+        indices: for each part the flat positions of its weights, the very tensors that every tape carries.
+        infos: what is known of each part.
+    """
+
+    weights: Weights
+    recorded: frozenset[str]
+    head: bool
+    parts: tuple[Part, ...]
+    layouts: Mapping[Hashable, tuple[Layout, ...]]
+    overwritten: frozenset[Hashable]
+    overwrites_inputs: bool
+    row_numbers: int
+    outputs: torch.Size
+    computing: Computing
+    indices: tuple[Tensor, ...] = ()
+    infos: tuple[PartInfo, ...] = ()
+
+    def uses(
+        self, sites: Sequence[Site], gradients: Sequence[Tensor | None], rows: int, dtype: torch.dtype
+    ) -> dict[Hashable, list[Use]]:
+        """The sites that f depends on, with their cotangents and layouts, by key.
+
+        Raises:
+            InputError: if the batch takes another way through the network than the one it was traced on.
+        """
+        found: dict[Hashable, list[tuple[Site, Tensor | None]]] = {}
+        for site, gradient in zip(sites, gradients, strict=True):
+            found.setdefault(site.key, []).append((site, gradient))
+        uses: dict[Hashable, list[Use]] = {}
+        for key, occurrences in found.items():
+            if all(gradient is None for _, gradient in occurrences):
+                continue
+            layouts = self._layouts(key, occurrences[0][0], len(occurrences))
+            uses[key] = [
+                _use(site, gradient, layout, rows, dtype)
+                for (site, gradient), layout in zip(occurrences, layouts, strict=True)
+                if gradient is not None
+            ]
+        return uses
+
+    def _layouts(self, key: Hashable, site: Site, count: int) -> Sequence[Layout]:
+        layouts = self.layouts.get(key, ())
+        if layouts and len(set(layouts)) == 1:  # so that a recurrent network may be read at any length
+            return layouts[:1] * count
+        if len(layouts) != count:
+            raise InputError(
+                f"inputs: the network uses {site.views[0].name!r} in another way than on the batch that it was traced "
+                "on. Trace it on a batch like this one."
+            )
+        return layouts
+
+
+def _use(site: Site, gradient: Tensor, layout: Layout, rows: int, dtype: torch.dtype) -> Use:
+    if not layout.fits(site.shape, rows):
+        raise InputError(
+            f"inputs: the tensor at {site.views[0].name!r} has shape {tuple(site.shape)}, in which {rows} rows were "
+            f"expected along dimension {layout.dim}. Trace the network on a batch like this one."
+        )
+    return Use(site, gradient.to(dtype), layout)
+
+
+class TopLayer(NamedTuple):
+    """A linear layer of random weights whose output is f, and through whose inputs all other weights act.
+
+    Attributes:
+        part: its place among the parts.
+        site: its call.
+    """
+
+    part: int
+    site: MatrixSite
+
+    @property
+    def matrix(self) -> Tensor:
+        """The weight of the last layer, W of shape (C, H)."""
+        assert self.site.weight is not None
+        return self.site.weight.value
+
+    @property
+    def source(self) -> Target:
+        """The node of the graph that computed the features h."""
+        return self.site.source
+
+
+def top_layer(f: Tensor, sites: Sequence[Site], parts: Sequence[Part]) -> TopLayer | None:
+    """The last layer, where it is linear, its weights are used nowhere else and no part is read row by row."""
+    found = [site for site in sites if isinstance(site, MatrixSite) and _same(site.target, f)]
+    if len(found) != 1 or any(part.kind == "per-row" for part in parts):
+        return None
+    (site,) = found
+    if site.form.kind != "linear" or site.weight is None or site.source is None or site.shape != f.shape:
+        return None
+    joined = [place for place, part in enumerate(parts) if isinstance(part, MatrixPart) and part.keys == (site.key,)]
+    alone = sum(other.key == site.key for other in sites) == 1
+    if len(joined) != 1 or not alone or (cast(MatrixPart, parts[joined[0]]).bias is None) != (site.bias is None):
+        return None
+    return TopLayer(joined[0], site)
+
+
+def _same(target: Target, f: Tensor) -> bool:
+    edge = get_gradient_edge(f)
+    return getattr(target, "node", None) is edge.node and target.output_nr == edge.output_nr
 
 
 # The random halves of a batch's rows on which their places are checked.
@@ -38,22 +187,19 @@ class Recording:
         outputs: f, shape (N, ..., C), detached, in float32 at least, and in float64 where few weights are random.
     """
 
-    def __init__(self, network: Network, inputs: Any) -> None:
+    def __init__(self, module: nn.Module, treatment: Treatment, inputs: Any) -> None:
         self.rows = count_rows(inputs)
-        self._network = network
-        self._autocast = autocast_now(network.indices[0].device.type)
-        with reading(network.module):
-            self._inputs = owned(inputs, copy=network.treatment.overwrites_inputs)
+        self._module, self._treatment = module, treatment
+        self._autocast = autocast_now(treatment.indices[0].device.type)
+        with reading(module):
+            self._inputs = owned(inputs, copy=treatment.overwrites_inputs)
             # Weights that are read row by row run the network again, on inputs as they were.
-            run_on = owned(self._inputs, copy=True) if network.treatment.overwrites_inputs else self._inputs
-            with explained(network.module, inputs):
-                treated = network.treatment
-                self._f, notes = forward(
-                    network.module, network.recorded, run_on, treated.overwritten, treated.computing
-                )
+            run_on = owned(self._inputs, copy=True) if treatment.overwrites_inputs else self._inputs
+            with explained(module, inputs):
+                self._f, notes = forward(module, treatment.recorded, run_on, treatment.overwritten, treatment.computing)
         self._sites, self._derived = notes.sites, notes.derived
         self._in_doubt = notes.moves_rows and self.rows > 1  # until they have been seen to be in place
-        self.outputs = checked_outputs(self._f, self.rows).detach().to(_dtype(self._f, network.dim))
+        self.outputs = checked_outputs(self._f, self.rows).detach().to(_dtype(self._f, treatment.weights.dim))
         if any(site.overwritten for site in self._sites):
             raise InputError("inputs: the network changes activations in place that it did not when it was traced.")
 
@@ -72,8 +218,8 @@ class Recording:
         with torch.inference_mode(False):
             self._check_places()
             read = self._read(owned(seeds, copy=False))
-            tapes = tuple(part.tape(read) for part in self._network.treatment.parts)
-        return JoinedTape(tapes, self._network.indices, self._network.dim)
+            tapes = tuple(part.tape(read) for part in self._treatment.parts)
+        return JoinedTape(tapes, self._treatment.indices, self._treatment.weights.dim)
 
     def head_tape(
         self, hessian_diagonal: Tensor, hessian_sum: Callable[[], Tensor], root: Callable[[], Tensor]
@@ -92,14 +238,14 @@ class Recording:
         self._check_places()
         points = self._points(0, self._sites[0])
         tape = HeadTape(points.activations, hessian_diagonal.to(self.outputs), hessian_sum, root, points.bias)
-        return JoinedTape((tape,), self._network.indices, self._network.dim)
+        return JoinedTape((tape,), self._treatment.indices, self._treatment.weights.dim)
 
     @cached_property
     def top(self) -> TopLayer | None:
         """The last layer, where it is linear and other random weights act through it alone."""
         if self.is_head or not self._f.requires_grad or self._f.dtype not in (torch.float32, torch.float64):
             return None
-        found = top_layer(self._f, self._sites, self._network.treatment.parts)
+        found = top_layer(self._f, self._sites, self._treatment.parts)
         return None if found is None or found.matrix.dtype != self._f.dtype else found
 
     def tape_below(
@@ -126,13 +272,13 @@ class Recording:
             below = iter(cotangents(self.top.source, targets, seeds.to(self._f)))
             gradients = [None if site is self.top.site else next(below) for site in self._sites]
             read = self._reading(len(seeds), gradients, seeds)
-            tapes: list[Tape] = [part.tape(read) for part in self._network.treatment.parts]
+            tapes: list[Tape] = [part.tape(read) for part in self._treatment.parts]
         if hessian_diagonal is not None:
             points = self._points(self.top.part, self.top.site)
             tapes[self.top.part] = HeadTape(
                 points.activations, hessian_diagonal.to(self.outputs), hessian_sum, root, points.bias
             )
-        return JoinedTape(tuple(tapes), self._network.indices, self._network.dim)
+        return JoinedTape(tuple(tapes), self._treatment.indices, self._treatment.weights.dim)
 
     def class_tape(self, classes: Tensor | None = None) -> JoinedTape:
         """The Jacobian of a last layer's outputs, or of some of them, without cotangents of C numbers each.
@@ -151,14 +297,14 @@ class Recording:
         points = self._points(0, self._sites[0])
         chosen = None if classes is None else classes.flatten(0, -2)
         tape = ClassTape(points.activations[:, 0, 0], self.outputs.shape[-1], points.bias, chosen)
-        return JoinedTape((tape,), self._network.indices, self._network.dim)
+        return JoinedTape((tape,), self._treatment.indices, self._treatment.weights.dim)
 
     def _points(self, part: int, site: Site) -> OuterTape:
         """What a last layer meets, each position a row of its own, under no cotangents."""
         none = self.outputs.new_zeros(0, 1, *self.outputs.shape[1:])
         placed = cast(MatrixSite, site).form.placed(none)
         read = self._reading(0, [placed if other is site else None for other in self._sites], none)
-        tape = cast(OuterTape | StreamedTape, self._network.treatment.parts[part].tape(read)).take(slice(None))
+        tape = cast(OuterTape | StreamedTape, self._treatment.parts[part].tape(read)).take(slice(None))
         return OuterTape(tape.activations.flatten(0, 1)[:, None], tape.cotangents[:, :1, :1], tape.bias)
 
     def _need_head(self, name: str) -> None:
@@ -179,7 +325,7 @@ class Recording:
         seeds[zero] = 0.0
         with torch.inference_mode(False):
             gradients = cotangents(self._f, [site.target for site in self._sites], seeds.to(self._f, copy=True))
-        uses = self._network.treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype)
+        uses = self._treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype)
         moved: dict[str, None] = {}  # in order
         for use in (use for of_one in uses.values() for use in of_one):
             if use.layout.split(use.cotangents, self.rows, 1)[zero.to(self._f.device)].any():
@@ -196,13 +342,13 @@ class Recording:
     def cotangent_bytes(self) -> int:
         """What one cotangent of all rows takes at all layers together, while it travels and while it is read."""
         places = sum(site.shape.numel() for site in self._sites) + self._f.numel()
-        by_row = sum(part.dim for part in self._network.parts if part.kind in ("per-row", "derived")) * self.rows
+        by_row = sum(part.dim for part in self._treatment.infos if part.kind in ("per-row", "derived")) * self.rows
         return max(1, (places + by_row) * self.outputs.element_size())
 
     @property
     def is_head(self) -> bool:
         """Whether all random weights are those of one linear layer or convolution whose output is f itself."""
-        if not self._network.head or len(self._sites) != 1:
+        if not self._treatment.head or len(self._sites) != 1:
             return False
         placed = cast(MatrixSite, self._sites[0]).form.placed(self._f.detach()[None])
         return placed is not None and self._sites[0].shape == placed.shape[1:]
@@ -220,7 +366,7 @@ class Recording:
         return Reading(
             rows=self.rows,
             outputs=outputs,
-            uses=self._network.treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype),
+            uses=self._treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype),
             like=self.outputs,
             rowwise=lambda names, rows: self._by_row(names, rows, seeds),
             derived=self._derived,
@@ -234,8 +380,8 @@ class Recording:
 
     def _by_row(self, names: Sequence[str], rows: slice, seeds: Tensor) -> Tensor:
         """The exact reading, in the state of this recording, whenever and under whatever autocast it is asked for."""
-        with reading(self._network.module), torch.no_grad(), self._autocast():
-            return rowwise(self._network.module, names, take_rows(self._inputs, rows), seeds[:, rows])
+        with reading(self._module), torch.no_grad(), self._autocast():
+            return rowwise(self._module, names, take_rows(self._inputs, rows), seeds[:, rows])
 
 
 def checked_outputs(f: Tensor, rows: int) -> Tensor:

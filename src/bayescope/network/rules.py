@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayescope.network.forms import Convolved, Dense, Lookup
 from bayescope.network.interception import (
     KERNELS,
     TRANSPOSED_KERNELS,
@@ -27,7 +26,7 @@ from bayescope.network.interception import (
     replaced,
 )
 from bayescope.network.notes import ChangedInPlaceError, Notes, grows
-from bayescope.network.views import WeightView
+from bayescope.network.sites import Convolved, Dense, Lookup, WeightView
 from bayescope.tape.unfold import Convolution
 
 Rule = Callable[[Notes, Function, Args, Kwargs], object]

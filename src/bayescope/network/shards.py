@@ -29,8 +29,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from bayescope.errors import InputError
 from bayescope.network.fingerprint import Fingerprint
-from bayescope.network.inputs import count_rows, map_tensors
-from bayescope.network.pairs import as_tensor, map_arrays, pair_of
+from bayescope.network.inputs import as_tensor, count_rows, map_arrays, map_tensors, pair_of
 from bayescope.processes import Processes
 
 # So many rows, evenly spread, tell whether arrays are the same on all processes; and so many of a data set that has to

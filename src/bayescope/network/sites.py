@@ -1,18 +1,317 @@
-"""Sites: the places in a forward pass where a random weight meets the data."""
+"""Sites: the places in a forward pass where a random weight meets the data, and how they are read.
+
+A site is a call of one kind (its form), to which a weight came in one view, with the rows of the batch in one layout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
-from bayescope.network.forms import Form, MatrixTape
-from bayescope.network.layout import Layout
-from bayescope.network.views import WeightView
+from bayescope.tape.lookup import LookupTape
+from bayescope.tape.outer import OuterTape
+from bayescope.tape.streamed import StreamedTape
+from bayescope.tape.unfold import Convolution
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class WeightView:
+    """A random weight, or a view of one: each entry is an entry of the weight.
+
+    Attributes:
+        name: the parameter's name in the module.
+        weight: the parameter, detached.
+        value: the entries as the network sees them, detached; a copy in another dtype counts.
+        geometry: the view's shape, strides and offset in the weight's own memory.
+        expanded: whether it has been expanded, be it to one entry: in a batch of one row that shows in no stride.
+    """
+
+    name: str
+    weight: Tensor
+    value: Tensor
+    geometry: tuple[tuple[int, ...], tuple[int, ...], int]
+    expanded: bool = False
+
+    @classmethod
+    def whole(cls, name: str, weight: Tensor) -> WeightView:
+        """The weight as it is."""
+        value = weight.detach()
+        return cls(name, value, value, (tuple(value.shape), value.stride(), 0))
+
+    def viewed(self, value: Tensor, *, expanded: bool = False) -> WeightView:
+        """A view of this view's memory."""
+        value = value.detach()
+        step = int(value.storage_offset()) - int(self.value.storage_offset())
+        geometry = tuple(value.shape), value.stride(), self.geometry[2] + step
+        return WeightView(self.name, self.weight, value, geometry, self.expanded or expanded)
+
+    def copied(self, value: Tensor) -> WeightView:
+        """The same entries in other memory: a cast, a contiguous copy."""
+        return WeightView(self.name, self.weight, value.detach(), self.geometry)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells the views of a network's weights apart."""
+        return self.name, self.geometry
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the weight as it is, entry by entry."""
+        return self.geometry == (tuple(self.weight.shape), self.weight.stride(), 0)
+
+    @property
+    def positions(self) -> Tensor:
+        """For each entry its position in the weight's row-major order, int64, of the view's shape."""
+        weight = self.weight
+        count = torch.arange(weight.numel(), device=weight.device).view(weight.shape)
+        # They are laid out in memory as the weight is (channels last, for one), so that the view finds its own.
+        memory = torch.empty_strided(count.shape, weight.stride(), dtype=torch.int64, device=weight.device)
+        return memory.copy_(count).as_strided(*self.geometry)
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """The N rows of a batch lie along one dimension, alone or folded together with other positions.
+
+    Attributes:
+        dim: the dimension.
+        fold: "alone" where it has N entries, "outer" where it has N T and the row runs slowest, "inner" where it has
+            T N and the row runs fastest.
+    """
+
+    dim: int
+    fold: str = "alone"
+
+    def fits(self, shape: Sequence[int], rows: int) -> bool:
+        """Whether a tensor of this shape can hold so many rows in this way."""
+        if self.dim >= len(shape):
+            return False
+        size = shape[self.dim]
+        return size == rows if self.fold == "alone" else size % rows == 0
+
+    def split(self, tensor: Tensor, rows: int, skip: int = 0) -> Tensor:
+        """Brings the rows to dimension ``skip``; positions they were folded with come right after them.
+
+        Args:
+            tensor: shape (..., *shape), of which the first ``skip`` dimensions stay in front.
+            rows: N.
+            skip: the number of dimensions before those that the layout speaks of.
+
+        Returns:
+            Shape (..., N, rest).
+        """
+        dim = skip + self.dim
+        if self.fold == "outer":
+            tensor = tensor.unflatten(dim, (rows, -1))
+        elif self.fold == "inner":
+            tensor, dim = tensor.unflatten(dim, (-1, rows)), dim + 1
+        return tensor if dim == skip else tensor.movedim(dim, skip)
+
+
+def candidates(shape: Sequence[int], rows: int, lead: int) -> Iterator[Layout]:
+    """The layouts that the first ``lead`` dimensions of a shape allow, the commonest first."""
+    for fold in ("alone", "outer", "inner"):
+        for dim in range(lead):
+            if (shape[dim] == rows) if fold == "alone" else (shape[dim] % rows == 0 and shape[dim] > rows):
+                yield Layout(dim, fold)
+
+
+def layouts(cotangents: Tensor, lead: int, constant: Tensor | None = None) -> list[Layout]:
+    """The layouts under which the k-th of N cotangents, seeded in row k alone, is zero in all other rows.
+
+    Args:
+        cotangents: shape (N, *shape), one for each row.
+        lead: how many of the first dimensions of the shape may hold rows.
+        constant: a tensor of that shape that may not vary along the dimension of the rows, as its strides tell.
+
+    Returns:
+        None where rows are mixed or none of the dimensions can hold them; one, as a rule. Cotangents that are zero
+        throughout (a dead unit, an adapter that starts at zero) tell nothing: all that the shape allows are returned.
+    """
+    rows = cotangents.shape[0]
+    found = list(candidates(cotangents.shape[1:], rows, lead))
+    if constant is not None:
+        found = [layout for layout in found if constant.stride(layout.dim) == 0]
+    others = ~torch.eye(rows, dtype=torch.bool, device=cotangents.device)
+    return [layout for layout in found if not layout.split(cotangents, rows, 1)[others].any()]
+
+
+MatrixTape = OuterTape | StreamedTape | LookupTape
+
+
+class Form(Protocol):
+    """A kind of call whose output is linear in a matrix of weights, at each of T positions."""
+
+    @property
+    def kind(self) -> str:
+        """Its name, as summaries tell it."""
+
+    @property
+    def joins_bias(self) -> bool:
+        """Whether a bias of the same call can be one more column of a."""
+
+    def order(self, positions: Tensor) -> Tensor:
+        """A tensor of the weight's shape in the canonical order of its tape, (G, O, D)."""
+
+    def tape(self, inputs: Tensor, cotangents: Tensor, layout: Layout, rows: int, *, bias: bool) -> MatrixTape:
+        """The tape of the weight, joined with its bias if asked.
+
+        Args:
+            inputs: the data that the weight met.
+            cotangents: of the output, shape (K, *output).
+            layout: where the rows are in both.
+            rows: N.
+            bias: whether the bias is joined.
+        """
+
+    def join(self, tapes: list[Any]) -> MatrixTape:
+        """The tape of a weight that is used several times in this way."""
+
+    def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
+        """Σ_t g_nkt, shape (N, K, O): the rows of U for the bias by itself."""
+
+    def placed(self, seeds: Tensor) -> Tensor | None:
+        """Cotangents (K, N, *positions, O) with their axes as the call's output has them.
+
+        ``None`` where the output at a position is no linear map of one a: then the call can be no last layer.
+        """
+
+
+@final
+@dataclass(frozen=True)
+class Dense:
+    """y = W a + b over the last dimension."""
+
+    kind: str = "linear"
+    joins_bias: bool = True
+
+    def order(self, positions: Tensor) -> Tensor:
+        """(O, D) → (1, O, D)."""
+        return positions[None]
+
+    def tape(self, inputs: Tensor, cotangents: Tensor, layout: Layout, rows: int, *, bias: bool) -> OuterTape:
+        """U_nk = Σ_t g_nkt ⊗ a_nt."""
+        a, g = layout.split(inputs, rows), _tokens(cotangents, layout, rows)
+        return OuterTape(a.reshape(rows, g.shape[2], 1, a.shape[-1]), g.unsqueeze(3), bias)
+
+    def join(self, tapes: list[OuterTape]) -> OuterTape:
+        """Side by side along their positions."""
+        return OuterTape.join(tapes)
+
+    def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
+        return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
+
+    def placed(self, seeds: Tensor) -> Tensor:
+        return seeds
+
+
+@final
+@dataclass(frozen=True)
+class Convolved:
+    """A convolution, or a transposed one.
+
+    Attributes:
+        geometry: kernel, strides, padding and the rest.
+    """
+
+    geometry: Convolution
+    kind: str = "convolution"
+
+    @property
+    def joins_bias(self) -> bool:
+        """The bias of a transposed convolution has other positions than its weight."""
+        return not self.geometry.transposed
+
+    def order(self, positions: Tensor) -> Tensor:
+        """(O, C, kernel) → (G, O, D); (C, O, kernel) for a transposed one."""
+        return self.geometry.canonical(positions)
+
+    def tape(self, inputs: Tensor, cotangents: Tensor, layout: Layout, rows: int, *, bias: bool) -> MatrixTape:
+        """U_nk = Σ_t g_nkt ⊗ a_nt over pixels, and over images where several belong to one row."""
+        a, g = layout.split(inputs, rows), layout.split(cotangents, rows, 1)
+        if layout.fold == "alone":
+            return self.geometry.tape(a, g, bias=bias)
+        return _regrouped(self.geometry.tape(a.flatten(0, 1), g.flatten(1, 2), bias=bias), a.shape[0], a.shape[1])
+
+    def join(self, tapes: list[StreamedTape]) -> StreamedTape:
+        """Side by side along their positions."""
+        return StreamedTape.join(tapes)
+
+    def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
+        """Σ_t g_nkt over pixels, and over images where several belong to one row."""
+        g = layout.split(cotangents, rows, 1)
+        g = g.sum(2) if layout.fold != "alone" else g
+        return g.flatten(3).sum(3).transpose(0, 1)
+
+    def placed(self, seeds: Tensor) -> Tensor | None:
+        """(K, N, O, *positions): a pixel is one a, its window, unless channels are grouped or outputs overlap."""
+        return None if self.geometry.groups > 1 or self.geometry.transposed else seeds.movedim(-1, 2)
+
+
+@final
+@dataclass(frozen=True)
+class Lookup:
+    """An embedding: y = W[token].
+
+    Attributes:
+        entries: V.
+        padding: the token whose vector is fixed, if there is one.
+    """
+
+    entries: int
+    padding: int | None
+    kind: str = "embedding"
+    joins_bias: bool = False
+
+    def order(self, positions: Tensor) -> Tensor:
+        """(V, O) → (1, O, V)."""
+        return positions.mT[None]
+
+    def tape(self, inputs: Tensor, cotangents: Tensor, layout: Layout, rows: int, *, bias: bool) -> LookupTape:
+        """U_nk = Σ_t g_nkt ⊗ e(token_nt); there is no bias to join."""
+        tokens = layout.split(inputs, rows).reshape(rows, -1)
+        return LookupTape(tokens, _tokens(cotangents, layout, rows), self.entries, self.padding)
+
+    def join(self, tapes: list[LookupTape]) -> LookupTape:
+        """Side by side along their positions."""
+        return LookupTape.join(tapes)
+
+    def shift(self, cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
+        return _tokens(cotangents, layout, rows).sum(2).transpose(0, 1)
+
+    def placed(self, seeds: Tensor) -> None:
+        """Nowhere: a table is no linear map of the data."""
+
+
+def _tokens(cotangents: Tensor, layout: Layout, rows: int) -> Tensor:
+    """Cotangents as (K, N, T, O); those that all rows share, seeds at a last layer, stay (K, 1, T, O)."""
+    g = layout.split(cotangents, rows, 1)
+    return g.flatten(2, -2) if g.ndim > 3 else g[:, :, None]
+
+
+def _regrouped(images: StreamedTape, rows: int, count: int) -> StreamedTape:
+    """The tape of N rows of so many images each, from that of the images."""
+
+    def block(part: slice) -> slice:
+        start, stop, _ = part.indices(rows)
+        return slice(start * count, stop * count)
+
+    return replace(
+        images,
+        rows=rows,
+        positions=images.positions * count,
+        activations=lambda part: images.activations(block(part)).unflatten(0, (-1, count)).flatten(1, 2),
+        cotangents=lambda part: images.cotangents(block(part)).unflatten(1, (-1, count)).flatten(2, 3),
+        row_bytes=images.row_bytes * count,
+    )
+
 
 # What cotangents are asked of: the node behind a tensor (which may since have been changed in place), or a leaf.
 Target = Any

@@ -15,21 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.network.derived import Derived, composed
 from bayescope.network.forward import cotangents, forward, owned, reading
-from bayescope.network.grouping import make_parts
+from bayescope.network.grouping import last_layer, make_parts
 from bayescope.network.inputs import call, count_rows, explained, first_not_finite, map_tensors, take_rows, tensors
 from bayescope.network.interception import Args, Function, Kwargs, observed
-from bayescope.network.last_layer import last_layer
-from bayescope.network.layout import Layout, layouts
 from bayescope.network.notes import ChangedInPlaceError, Computing
-from bayescope.network.parts import MatrixPart, Part, Reading
-from bayescope.network.recording import autocast_now, checked_outputs, tape_dtype
+from bayescope.network.parts import Derived, MatrixPart, Part, Reading, SelectedPart, composed
+from bayescope.network.recording import PartInfo, Treatment, autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
-from bayescope.network.sites import Site
-from bayescope.network.treatment import Treatment
+from bayescope.network.sites import Layout, Site, WeightView, layouts
 from bayescope.network.vectorising import dense
-from bayescope.network.views import WeightView
 from bayescope.network.weights import Weights
 
 # The rows, spread over the batch and out of order: a network that sorts them does not leave them where they are.
@@ -61,25 +56,7 @@ def _coarse(f: Tensor) -> bool:
     return torch.is_autocast_enabled(f.device.type) or f.dtype not in TOLERANCES
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """What a trace has found.
-
-    Attributes:
-        weights: the random weights.
-        treatment: how the sites are read.
-        reasons: the parameters that are read row by row, and why.
-        head: whether all random weights are in one linear site whose output is f, but for the order of its axes.
-    """
-
-    weights: Weights
-    treatment: Treatment
-    reasons: Mapping[str, str]
-    head: bool
-
-
-def trace(module: nn.Module, inputs: Any, choice: Any) -> Trace:
+def trace(module: nn.Module, inputs: Any, choice: Any) -> Treatment:
     """Runs the network on a few rows of a batch and settles how it is read.
 
     Raises:
@@ -98,7 +75,7 @@ def trace(module: nn.Module, inputs: Any, choice: Any) -> Trace:
                 if not found.refused:
                     found = replace(found, refused=probe.wrong(weights, found, reference, reasons))
                 if not found.refused:
-                    return Trace(weights, found.treatment, reasons, found.head)
+                    return _settled(found.treatment, reasons, next(module.parameters()).device)
                 refused, joined = found.refused, found.joined - computing.direct
             except ChangedInPlaceError as error:
                 refused, joined = {str(error): CHANGED}, frozenset()
@@ -139,14 +116,12 @@ class Finding:
         treatment: how the sites are read.
         refused: the parameters that it cannot hold, with the reasons.
         joined: the parameters that others are computed from.
-        head: whether all random weights are in one linear site whose output is f.
     """
 
     recorded: _Recorded
     treatment: Treatment
     refused: Mapping[str, str]
     joined: frozenset[str]
-    head: bool
 
 
 @final
@@ -328,9 +303,12 @@ class Probe:
         parts = parts if refused else composed(parts, derived, sizes)
         outputs = self.f[0].numel()
         numbers = outputs * sum(site.shape.numel() for site in used) // PROBES
-        treatment = Treatment(parts, settled, overwritten, self.overwrites_inputs, numbers, self.f.shape[1:], computing)
+        treatment = Treatment(
+            weights, names, recorded.is_head(parts) and not weights.masks, parts, settled, overwritten,
+            self.overwrites_inputs, numbers, self.f.shape[1:], computing,
+        )  # fmt: skip
         real = {source: reason for name, reason in refused.items() for source in recorded.sources(name)}
-        return Finding(recorded, treatment, real, joined, recorded.is_head(parts))
+        return Finding(recorded, treatment, real, joined)
 
     def wrong(
         self, weights: Weights, finding: Finding, reference: Mapping[str, Tensor], reasons: Mapping[str, str]
@@ -428,3 +406,40 @@ class _Recorded:
             return False
         g, placed = self.gradients[0], parts[0].form.placed(self.seeds)
         return g is not None and placed is not None and g.shape == placed.shape and torch.equal(g, placed)
+
+
+def _settled(treatment: Treatment, reasons: Mapping[str, str], device: torch.device) -> Treatment:
+    """The treatment without the weights that a mask fixes, with the flat positions and descriptions of its parts."""
+    weights = treatment.weights
+    sizes = [shape.numel() for shape in weights.shapes]
+    offsets = dict(zip(weights.names, torch.tensor([0, *sizes]).cumsum(0).tolist(), strict=False))
+    parts = list(treatment.parts)
+    indices = [part.positions(offsets).to(device) for part in parts]
+    if weights.masks:
+        random = torch.cat([weights.mask(name).flatten() for name in weights.names]).to(device)
+        place = random.cumsum(0) - 1
+        kept = [random[index].nonzero().squeeze(-1) for index in indices]
+        cut = [
+            (part if len(some) == len(index) else SelectedPart(part, some), place[index[some]])
+            for part, index, some in zip(parts, indices, kept, strict=True)
+            if len(some)
+        ]
+        parts, indices = [part for part, _ in cut], [index for _, index in cut]
+    infos = []
+    for part, index, name in zip(parts, indices, _names(parts), strict=True):
+        reason = next((reasons[parameter] for parameter in part.names if parameter in reasons), None)
+        infos.append(PartInfo(name, part.names, part.kind, len(index), part.shape, reason))
+    return replace(treatment, parts=tuple(parts), indices=tuple(indices), infos=tuple(infos))
+
+
+def _names(parts: Sequence[Part]) -> list[str]:
+    """A name for each part: its module where that has one part, else its parameters, numbered where they are cut."""
+    owners = [part.names[0].rpartition(".")[0] for part in parts]
+    names = [
+        owner if owner and owners.count(owner) == 1 else " + ".join(part.names)
+        for owner, part in zip(owners, parts, strict=True)
+    ]
+    return [
+        name if names.count(name) == 1 else f"{name} #{names[: place + 1].count(name)}"
+        for place, name in enumerate(names)
+    ]

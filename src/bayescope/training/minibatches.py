@@ -16,8 +16,7 @@ from bayescope.likelihoods import Likelihood, warn_of_probabilities
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
-from bayescope.network.inputs import call, explained, first_not_finite, map_tensors, take_rows, tensors
-from bayescope.network.pairs import map_arrays
+from bayescope.network.inputs import call, explained, first_not_finite, map_arrays, map_tensors, take_rows, tensors
 from bayescope.network.same_network import require_same_function
 from bayescope.network.shards import same_on_all, set_epoch
 from bayescope.processes import alone, present
