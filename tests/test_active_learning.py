@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from bayescope.active_learning import most_informative
 from bayescope.errors import InputError, InputTypeError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Bernoulli
-from bayescope.predictive import Predictive
+from bayescope.predictive import Predictive, most_informative
 
 # Two draws that disagree by this much, row by row.
 GAPS = torch.tensor([0.0, 3.0, 1.0, 3.0, 0.0, 8.0], dtype=torch.float64)

@@ -10,7 +10,6 @@ import bayescope_command.process  # noqa: F401  # from here on a signal ends `py
 from importlib.metadata import version
 
 from bayescope import density, distributed, errors, layers, metrics, precision, storage
-from bayescope.active_learning import most_informative
 from bayescope.comparison import Comparison, compare
 from bayescope.conformal import Conformal, conformal
 from bayescope.curvature import Curvature, Plan, fit_curvature, plan
@@ -39,8 +38,7 @@ from bayescope.posterior import (
     PointPosterior,
     Posterior,
 )
-from bayescope.prediction_table import prediction_table
-from bayescope.predictive import Predictive
+from bayescope.predictive import Predictive, most_informative
 from bayescope.priors import Prior
 from bayescope.report import report
 from bayescope.sampling.nuts import nuts
@@ -101,7 +99,6 @@ __all__ = [
     "open_table",
     "plan",
     "precision",
-    "prediction_table",
     "report",
     "select",
     "sgmcmc",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from bayescope.likelihoods.information import entropy, entropy_of_mixture
 from bayescope.top_classes import refuse_all_classes
 
 Array = Tensor | np.ndarray
+Columns = dict[str, Any]
 
 
 @final
@@ -225,6 +227,44 @@ class Predictive:
         f = self.latent.sample(draw_count(n, self.latent.mean.numel()), source)
         return self._give(self.likelihood.sample(f, source), leading=1)
 
+    def to_frame(
+        self, *, classes: Any = None, outputs: Sequence[str] | None = None, level: float | None = 0.95
+    ) -> pd.DataFrame:
+        """The predictions and how far to trust them as a table, a row for each row of the inputs, numbered from 0.
+
+        - Classes: ``predicted`` (the most probable one), ``p(<class>)`` for each, ``low`` and ``high`` of the predicted
+          class's probability (it lies between them with probability ``level``), ``epistemic_sd`` of it, ``entropy`` and
+          ``mutual_information`` in nats.
+        - Several labels a row: ``probability``, ``low``, ``high`` and ``epistemic_sd`` of each, in columns named
+          ``<label>: probability`` and so on, then ``entropy`` and ``mutual_information``, sums over the labels.
+        - A regression: ``mean``, ``sd``, ``low`` and ``high`` of the outcome (noise included), ``epistemic_sd`` and
+          ``aleatoric_sd``, with sd² = epistemic_sd² + aleatoric_sd²; for several outputs in columns named
+          ``<output>: mean`` and so on.
+
+        If rows lack values, ``imputed`` is the number of values of each row that were replaced by a stand-in.
+
+        Args:
+            classes: K labels, in the order of the classes or labels; 0…K−1 if not given.
+            outputs: the names of a regression's D outputs; with one output there is no prefix. y0, y1, … if not given.
+            level: the probability of the intervals; ``None`` for a table without ``low`` and ``high``, which for three
+                classes and more are most of the work.
+
+        Raises:
+            InputError: if names do not fit, the level is outside (0, 1), or outputs are dense.
+        """
+        refuse_dense(self, "Read a dense answer's arrays: its positions are no rows of a table.")
+        p = self if self.arrays else replace(self, arrays=True)  # this one has its integrals at hand
+        imputed = {"imputed": p.imputed} if p.imputed is not None and p.imputed.any() else {}
+        if not p.likelihood.discrete:
+            _refuse_given("classes", classes, "a regression")
+            return pd.DataFrame(_of_numbers(p, outputs, level) | imputed)
+        _refuse_given("outputs", outputs, "classes")
+        labels = _names("classes", classes, p.probs.shape[1], range(p.probs.shape[1]))
+        several = p.likelihood.domain.kind == "binary" and p.latent.mean.shape[1] > 1
+        columns = _of_labels(p, labels, level) if several else _of_classes(p, labels, level)
+        information = {"entropy": p.entropy, "mutual_information": p.mutual_information}
+        return pd.DataFrame(columns | information | imputed)
+
     def summary(self) -> str:
         """A few lines: what was predicted, how, and what options resolved to."""
         outputs, positions = self.latent.mean.shape[1], self._shape[1:]
@@ -292,3 +332,91 @@ def refuse_dense(predictive: Predictive, advice: str) -> None:
 def _rest(columns: Tensor) -> Tensor:
     """What the probabilities of some classes leave, shape (N, 1); rounding may put their sum just above 1."""
     return (1.0 - columns.sum(-1, keepdim=True)).clamp_min(0.0)
+
+
+def _of_classes(p: Predictive, labels: np.ndarray, level: float | None) -> Columns:
+    probs = np.asarray(p.probs)
+    best = probs.argmax(axis=1)[:, None]
+
+    def of_best(values: Any) -> np.ndarray:
+        return np.take_along_axis(values, best, axis=1)[:, 0]
+
+    columns: Columns = {"predicted": labels[best[:, 0]]}
+    columns |= {f"p({label})": probs[:, k] for k, label in enumerate(labels.tolist())}
+    if level is not None:
+        low, high = p.interval(level, of="mean")
+        columns |= {"low": of_best(low), "high": of_best(high)}
+    return columns | {"epistemic_sd": of_best(np.sqrt(p.epistemic))}
+
+
+def _of_labels(p: Predictive, labels: np.ndarray, level: float | None) -> Columns:
+    each = {"probability": p.probs}
+    if level is not None:
+        each["low"], each["high"] = p.interval(level, of="mean")
+    each["epistemic_sd"] = np.sqrt(p.epistemic)
+    return _side_by_side(each, [f"{label}: " for label in labels.tolist()])
+
+
+def _of_numbers(p: Predictive, outputs: Sequence[str] | None, level: float | None) -> Columns:
+    each = {"mean": p.mean, "sd": np.sqrt(p.variance)}
+    if level is not None:
+        each["low"], each["high"] = p.interval(level, of="outcome")
+    each |= {"epistemic_sd": np.sqrt(p.epistemic), "aleatoric_sd": np.sqrt(p.aleatoric)}
+    count = p.mean.shape[1]
+    names = _names("outputs", outputs, count, [f"y{place}" for place in range(count)])
+    return _side_by_side(each, [""] if count == 1 else [f"{name}: " for name in names.tolist()])
+
+
+def _side_by_side(each: dict[str, Any], prefixes: Sequence[str]) -> Columns:
+    """The columns of one label or output after those of another."""
+    return {prefix + name: values[:, k] for k, prefix in enumerate(prefixes) for name, values in each.items()}
+
+
+def _names(name: str, given: Any, count: int, default: Sequence[Any]) -> np.ndarray:
+    names = np.asarray(default if given is None else given)
+    if names.shape != (count,):
+        raise InputError(f"{name}: expected {count} names, got shape {names.shape}. Give one for each.")
+    if len(set(map(str, names.tolist()))) < count:
+        raise InputError(f"{name}: expected names that differ, got {names.tolist()}. Rename those that are alike.")
+    return names
+
+
+def _refuse_given(name: str, given: Any, what: str) -> None:
+    if given is not None:
+        raise InputError(f"{name}: expected None for {what}, got {given!r}. Leave it out.")
+
+
+def most_informative(
+    predictive: Predictive, n: int = 1, *, diverse: bool = False, generator: torch.Generator | int | None = None
+) -> Array:
+    """The n rows whose labels would tell most of the model, by mutual information (BALD; Houlsby et al. 2011).
+
+    The n best rows are often alike: the label of one tells what the others would have told. ``diverse=True`` draws them
+    instead, without replacement and with probability proportional to their information, which does as well as
+    costlier choices of whole batches (power sampling with exponent 1; Kirsch, Farquhar, Atighehchian, Jesson,
+    Branchaud-Charron & Gal 2023). For one row at a time it is the worse of the two.
+
+    Args:
+        predictive: for the N rows of a pool without labels. Dense rows count the sum over their positions.
+        n: how many, from 1 to N.
+        diverse: whether to draw them.
+        generator: for that, a ``torch.Generator`` or an int.
+
+    Returns:
+        Their indices, shape (n,), the most informative first (in the order drawn, for ``diverse``), ties by index.
+
+    Raises:
+        InputError: if n is not between 1 and N, or a generator is given where nothing is drawn.
+    """
+    rows = len(predictive)
+    if checks.count("n", n) > rows:
+        raise InputError(f"n: expected at most the {rows} rows of the pool, got {n}.")
+    if generator is not None and not checks.flag("diverse", diverse):
+        raise InputError("generator: expected None where nothing is drawn, got one. Leave it out, or ask for diverse.")
+    scores = torch.as_tensor(predictive.mutual_information).detach().reshape(rows, -1).sum(1)
+    if checks.flag("diverse", diverse):
+        # The first arrivals of exponential clocks with these rates; log of a rate of 0 is −∞: last, and by index
+        clocks = torch.empty(rows, dtype=torch.float64).exponential_(generator=checks.generator(generator))
+        scores = scores.log() - clocks.to(scores.device).log()
+    best = scores.argsort(descending=True, stable=True)[:n]
+    return best.cpu().numpy() if predictive.arrays else best

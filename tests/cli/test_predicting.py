@@ -11,7 +11,6 @@ import pytest
 
 import bayescope as bs
 import bayescope.cli.predicting as predicting
-from bayescope.prediction_table import prediction_table
 from tests.cli.tables import mixed, refused, run, written
 from tests.storage.mutants import framed, parts
 
@@ -27,7 +26,7 @@ def own(model, frame):
     estimator = bs.load(model)
     classes = getattr(estimator, "classes_", None)
     features = frame[list(estimator.feature_names_in_)]
-    return prediction_table(estimator.predict_distribution(features), classes=classes)
+    return estimator.predict_distribution(features).to_frame(classes=classes)
 
 
 @pytest.mark.parametrize("how", ["folder", "glob", "file", "link"])
@@ -195,7 +194,7 @@ def test_models_that_python_saved_predict_too(kind, tmp_path):
     result = run("predict", tmp_path / "m.bayes", path, "--out", tmp_path / "p.csv", "--json")
     assert result.exit_code == 0, (result.output, result.exception)
     assert json.loads(result.stdout)["unseen_labels"] == {}
-    expected = prediction_table(model.predict_distribution(X), classes=model.classes_)
+    expected = model.predict_distribution(X).to_frame(classes=model.classes_)
     found = pd.read_csv(tmp_path / "p.csv")
     assert not found.get("imputed", pd.Series([0])).any()
     found = found[expected.columns]

@@ -13,7 +13,6 @@ from scipy.special import expit
 import bayescope as bs
 from bayescope import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.posterior.missing import InputRows
-from bayescope.prediction_table import prediction_table
 
 
 def random_table(seed: int, rows: int = 300) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
@@ -88,8 +87,8 @@ def test_whole_rows_have_the_same_answers_beside_rows_with_gaps():
     np.testing.assert_array_equal(beside.imputed, np.arange(10) == 3)
     assert "missing values: 1 values in 1 rows, by column x0 (1)" in beside.summary()
     assert "missing values" not in whole.summary()
-    assert "imputed" not in prediction_table(whole).columns
-    np.testing.assert_array_equal(prediction_table(beside)["imputed"], beside.imputed)
+    assert "imputed" not in whole.to_frame().columns
+    np.testing.assert_array_equal(beside.to_frame()["imputed"], beside.imputed)
 
 
 def test_gaps_in_training_leave_the_variance_of_a_missing_value():

@@ -21,7 +21,6 @@ from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.source import Block, Source
 from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.prediction_table import prediction_table
 from bayescope.progress import progress_bar
 from bayescope.storage import answering
 
@@ -136,7 +135,7 @@ def _predicted(
         some = frame.iloc[start : start + TOGETHER]
         with answering(estimator):
             predictive = estimator.predict_distribution(some, generator=generator)
-            rows = prediction_table(predictive, classes=classes, level=settings.level or None)
+            rows = predictive.to_frame(classes=classes, level=settings.level or None)
         if predictive.imputed is not None:  # in all pieces: they have one header
             rows["imputed"] = predictive.imputed
             count.add_imputed(predictive.imputed)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MarginalLatent, MixtureLatent
+from bayescope.network.inputs import leaves
 from bayescope.quadrature import normal_nodes
 
 # Up to so many directions of uncertainty have a pair of nodes each; more are covered by as many random signs.
@@ -157,7 +158,8 @@ class InputRows:
     missing: Missing | None = None
 
     def __len__(self) -> int:
-        return len(self.values)
+        first = next(leaves(self.values), ())
+        return len(first if hasattr(first, "__len__") else self.values)
 
     def __getitem__(self, rows: slice) -> InputRows:
         start, stop, _ = rows.indices(len(self))

@@ -275,7 +275,7 @@ class Posterior(ABC):
             )
         rows = self._rows(x)
         if samples is not None:
-            draw_count(samples, _numbers(rows.values, self.function))
+            draw_count(samples, len(rows) * self.function.outputs)
         options = Options(method, integral, samples, checks.generator(generator), differentiable, top)
         with torch.set_grad_enabled(differentiable):
             answer = self._whole(rows, options.view(self.function), self.likelihood, options)
@@ -329,8 +329,9 @@ class Posterior(ABC):
         if self.function is None:
             raise UndefinedQuantityError("sample_functions: this posterior is of a log density, with no model.")
         with torch.no_grad():
-            inputs, source = self._rows(x).values, checks.generator(generator)
-            return self._functions(inputs, self.function, draw_count(n, _numbers(inputs, self.function)), source)
+            rows, source = self._rows(x), checks.generator(generator)
+            count = draw_count(n, len(rows) * self.function.outputs)
+            return self._functions(rows.values, self.function, count, source)
 
     @outside_inference_mode
     def condition(self, data: Any) -> Posterior:
@@ -492,12 +493,6 @@ class Posterior(ABC):
     def _at_draws(self, function: Model) -> Model:
         """The model as drawn weights are read by default."""
         return function
-
-
-def _numbers(inputs: Any, function: Model) -> int:
-    """How many outputs a model has for all rows, at one position each."""
-    first = next(leaves(inputs), ())
-    return function.outputs * len(first if hasattr(first, "__len__") else inputs)
 
 
 def has_tensors(x: Any) -> bool:

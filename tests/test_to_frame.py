@@ -12,7 +12,6 @@ import torch
 from bayescope.errors import InputError
 from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
-from bayescope.prediction_table import prediction_table
 from bayescope.predictive import Predictive
 
 MEAN = torch.tensor([[0.5], [-2.0], [30.0]], dtype=torch.float64)
@@ -29,7 +28,7 @@ def several(outputs: int) -> GaussianLatent:
 @pytest.mark.parametrize("arrays", [True, False])
 def test_two_classes(arrays):
     p = Predictive(GaussianLatent(MEAN, COV, "quadrature"), Bernoulli(), arrays)
-    table = prediction_table(p, classes=["no", "yes"], level=0.9)
+    table = p.to_frame(classes=["no", "yes"], level=0.9)
     uncertainty = ["low", "high", "epistemic_sd", "entropy", "mutual_information"]
     assert list(table) == ["predicted", "p(no)", "p(yes)", *uncertainty]
     assert table["predicted"].tolist() == ["yes", "no", "yes"]
@@ -47,22 +46,22 @@ def test_two_classes(arrays):
 
 def test_more_classes_without_names_and_without_intervals():
     p = Predictive(several(3), Categorical(), arrays=True)
-    table = prediction_table(p, level=None)
+    table = p.to_frame(level=None)
     assert list(table) == ["predicted", "p(0)", "p(1)", "p(2)", "epistemic_sd", "entropy", "mutual_information"]
     np.testing.assert_array_equal(table["predicted"], p.probs.argmax(1))
     np.testing.assert_array_equal(table["epistemic_sd"], np.sqrt(p.epistemic)[range(6), p.probs.argmax(1)])
-    assert list(prediction_table(p)) == [*list(table)[:4], "low", "high", *list(table)[4:]]
+    assert list(p.to_frame()) == [*list(table)[:4], "low", "high", *list(table)[4:]]
 
 
 def test_labels_of_any_kind_keep_their_type():
     p = Predictive(several(3), Categorical(), arrays=True)
-    assert prediction_table(p, classes=np.array([10, 20, 30]))["predicted"].dtype == np.int64
-    assert "p(2.5)" in prediction_table(p, classes=[0.5, 1.5, 2.5])
+    assert p.to_frame(classes=np.array([10, 20, 30]))["predicted"].dtype == np.int64
+    assert "p(2.5)" in p.to_frame(classes=[0.5, 1.5, 2.5])
 
 
 def test_several_labels_a_row():
     p = Predictive(several(2), Bernoulli(), arrays=True)
-    table = prediction_table(p, classes=["cat", "dog"])
+    table = p.to_frame(classes=["cat", "dog"])
     each = ["probability", "low", "high", "epistemic_sd"]
     names = [f"{label}: {name}" for label in ("cat", "dog") for name in each]
     assert list(table) == [*names, "entropy", "mutual_information"]
@@ -71,27 +70,27 @@ def test_several_labels_a_row():
 
 def test_a_regression():
     p = Predictive(GaussianLatent(MEAN, COV, "exact"), Gaussian(0.5))
-    table = prediction_table(p)
+    table = p.to_frame()
     assert list(table) == ["mean", "sd", "low", "high", "epistemic_sd", "aleatoric_sd"]
     np.testing.assert_allclose(table["sd"] ** 2, table["epistemic_sd"] ** 2 + table["aleatoric_sd"] ** 2)
     np.testing.assert_allclose(table["high"] - table["mean"], 1.959963984540054 * table["sd"])
-    assert list(prediction_table(p, outputs=["price"], level=None)) == ["mean", "sd", "epistemic_sd", "aleatoric_sd"]
+    assert list(p.to_frame(outputs=["price"], level=None)) == ["mean", "sd", "epistemic_sd", "aleatoric_sd"]
 
 
 def test_several_outputs_have_their_names_before_them():
     latent = dataclasses.replace(several(2), integral="exact")
     p = Predictive(latent, Gaussian([0.5, 3.0]), arrays=True)
-    table = prediction_table(p, outputs=["price", "size"])
+    table = p.to_frame(outputs=["price", "size"])
     each = ["mean", "sd", "low", "high", "epistemic_sd", "aleatoric_sd"]
     assert list(table) == [f"{output}: {name}" for output in ("price", "size") for name in each]
     np.testing.assert_array_equal(table["size: mean"], p.mean[:, 1])
     np.testing.assert_allclose(table["size: aleatoric_sd"], np.sqrt(3.0))
-    assert "y1: low" in prediction_table(p)
+    assert "y1: low" in p.to_frame()
 
 
 def test_no_rows_make_a_table_of_no_rows():
     p = Predictive(DrawsLatent(torch.zeros(4, 0, 1, dtype=torch.float64)), Bernoulli(), arrays=True)
-    table = prediction_table(p)
+    table = p.to_frame()
     assert isinstance(table, pd.DataFrame)
     assert table.shape == (0, 8)
 
@@ -100,13 +99,13 @@ def test_names_that_do_not_fit_are_refused():
     classes = Predictive(several(3), Categorical(), arrays=True)
     regression = Predictive(GaussianLatent(MEAN, COV, "exact"), Gaussian(0.5))
     refused = [
-        (lambda: prediction_table(classes, classes=["a", "b"]), r"classes: expected 3 names, got shape \(2,\)"),
-        (lambda: prediction_table(classes, classes=["a", "b", "a"]), "classes: expected names that differ"),
-        (lambda: prediction_table(classes, outputs=["a"]), "outputs: expected None for classes"),
-        (lambda: prediction_table(regression, classes=["a"]), "classes: expected None for a regression"),
-        (lambda: prediction_table(regression, outputs=["a", "b"]), r"outputs: expected 1 names"),
-        (lambda: prediction_table(classes, level=95), "strictly between 0 and 1"),
-        (lambda: prediction_table(dataclasses.replace(classes, shape=(3, 2))), "positions are no rows of a table"),
+        (lambda: classes.to_frame(classes=["a", "b"]), r"classes: expected 3 names, got shape \(2,\)"),
+        (lambda: classes.to_frame(classes=["a", "b", "a"]), "classes: expected names that differ"),
+        (lambda: classes.to_frame(outputs=["a"]), "outputs: expected None for classes"),
+        (lambda: regression.to_frame(classes=["a"]), "classes: expected None for a regression"),
+        (lambda: regression.to_frame(outputs=["a", "b"]), r"outputs: expected 1 names"),
+        (lambda: classes.to_frame(level=95), "strictly between 0 and 1"),
+        (lambda: dataclasses.replace(classes, shape=(3, 2)).to_frame(), "positions are no rows of a table"),
     ]
     for question, words in refused:
         with pytest.raises(InputError, match=words):
