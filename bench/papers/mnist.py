@@ -136,7 +136,7 @@ def task(name: str, seed: int, *, rows: int, epochs: int, tested: int) -> Record
                 prior_precision=PRECISION,
                 batch_size=256,
             )
-            p = bs.tune_prior(q, method="validation", data=validation, groups="scalar", integral="mackay")
+            p = bs.tune_prior(q, method="validation", data=validation, share_prior="scalar", integral="mackay")
         record[weights] |= scores(p, test, others) | {"prior_precision": float(p.fit.prior.precision.flatten()[0])}
         if weights == "all":
             record["all_sampled"] |= scores(p, test, others, "sampled")

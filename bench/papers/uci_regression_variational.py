@@ -44,7 +44,7 @@ from bench.papers.uci_regression_dropout import PASSES, scores
 from bench.record import table
 
 TRAINING: dict[str, Any] = {
-    "prior_precision": "evidence", "groups": "tensor", "initial_sd": 0.01, "lr": 1e-2, "schedule": "cosine",
+    "prior_precision": "evidence", "share_prior": "tensor", "initial_sd": 0.01, "lr": 1e-2, "schedule": "cosine",
     "batch_size": 128, "progress": False,
 }  # fmt: skip
 EPOCHS = {

@@ -152,13 +152,13 @@ def test_the_exact_process_has_the_evidence_of_the_full_structure() -> None:
 
 def test_a_noise_that_is_known_is_held() -> None:
     data = (X, normal(ROWS, 2, seed=4))
-    learnt = function_space(mlp(2), data, likelihood=Gaussian(0.3), prior_precision="evidence")
-    held = function_space(mlp(2), data, likelihood=Gaussian(0.3), prior_precision="evidence", noise=False)
+    learnt = function_space(mlp(2), data, likelihood="gaussian", prior_precision="evidence")
+    held = function_space(mlp(2), data, likelihood=Gaussian(0.3), prior_precision="evidence")
     assert float(held.likelihood.noise_variance) == 0.3  # type: ignore[union-attr]
     assert float(learnt.likelihood.noise_variance) != 0.3  # type: ignore[union-attr]
     assert held.record.notes["noise variance"] == "0.3"
-    with pytest.raises(UnsupportedError, match="noise=True"):
-        function_space(mlp(2), data, likelihood=Gaussian("evidence"), prior_precision="evidence", noise=False)
+    with pytest.raises(UnsupportedError, match="noise_variance: 'evidence' goes with"):
+        function_space(mlp(2), data, likelihood=Gaussian("evidence"), prior_precision=1.0)
 
 
 @pytest.mark.global_rng

@@ -254,7 +254,7 @@ def test_no_precision_anywhere_near_is_an_error() -> None:
 
 def test_what_has_no_number_to_tune_is_refused() -> None:
     for noise in ([1.0, 2.0], [0.2, 0.2]):
-        with pytest.raises(UnsupportedError, match=r"noise_variance: expected one number .* by noise=False"):
+        with pytest.raises(UnsupportedError, match=r"noise_variance: expected one number .* one for each"):
             EvidenceOfModes([fitted("kfac", Gaussian(noise))], "scalar", noise=True)
     EvidenceOfModes([fitted("kfac", Gaussian([1.0, 2.0]))], "scalar", noise=False)
     EvidenceOfModes([fitted("kfac", Categorical())], "scalar", noise=True)  # classes have none

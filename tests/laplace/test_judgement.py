@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.ensembles import ensemble
-from bayescope.errors import ConvergenceWarning
+from bayescope.errors import BayescopeWarning, ConvergenceWarning
 from bayescope.laplace import judgement, training_rows
 from bayescope.laplace.judgement import MARGIN, SPENT, WORSE, compared
 from bayescope.laplace.laplace import laplace
@@ -139,11 +139,11 @@ def test_where_the_guard_is_idle_the_evidence_is_largest(
         fit = q.fit
         set_flat(module, fit.mode + fit.precision().solve(fit.joint_gradient()))  # type: ignore[union-attr]
     assert fit.distance.squared < 1e-6  # type: ignore[union-attr]
-    start = Gaussian(1.0) if likelihood.learnable else likelihood
+    start = "gaussian" if likelihood.learnable else likelihood
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", BayescopeWarning)
         numbers = laplace(module, (x, y), likelihood=start, prior_precision=1.0, **options)
-        best = tune_prior(numbers, groups="scalar", noise=likelihood.learnable)
+        best = tune_prior(numbers, share_prior="scalar")
     assert float(q.log_evidence()) == pytest.approx(float(best.log_evidence()), abs=2e-3 * 17)
     assert float(q.log_evidence()) <= float(best.log_evidence()) + 1e-6
     found, wanted = (float(each.fit.prior.precision.mean()) for each in (q, best))  # type: ignore[union-attr]

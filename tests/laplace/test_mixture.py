@@ -146,7 +146,7 @@ def test_tuning_keeps_how_modes_are_weighted(mixture: str) -> None:
         data = (normal(12, 2, seed=1), torch.arange(12) % 2)
         q = laplace(members(1) * count, data, likelihood="categorical", mixture=mixture)
         assert isinstance(q, MixturePosterior)
-        tuned = tune_prior(q, groups="scalar")
+        tuned = tune_prior(q, share_prior="scalar")
         assert isinstance(tuned, MixturePosterior)
         assert tuned.weighting == q.weighting == mixture
         assert f"{mixture} weights" in tuned.summary()

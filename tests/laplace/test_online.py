@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.errors import ConvergenceWarning, InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.errors import ConvergenceWarning, InputError, OptionError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
 from bayescope.laplace.online import fit_evidence
 from bayescope.laplace.tuning import tune_prior
@@ -61,10 +61,10 @@ def test_minibatches_end_at_the_same_optimum() -> None:
 def test_a_classifier_ends_where_tuning_finds_nothing_to_gain(groups: str) -> None:
     x, y = classes(80, count=3)
     q = fit_evidence(
-        seeded(0, (nn.Linear, (2, 3))).double(), (x, y), likelihood="categorical", structure="full", groups=groups,
+        seeded(0, (nn.Linear, (2, 3))).double(), (x, y), likelihood="categorical", structure="full", share_prior=groups,
         optimizer="lbfgs", epochs=40, burn_in=1, every=1, keep="last",
     )  # fmt: skip
-    tuned = tune_prior(q, groups=groups)
+    tuned = tune_prior(q, share_prior=groups)
     assert q.log_evidence().item() == pytest.approx(tuned.log_evidence().item(), abs=1e-4)
     assert "noise_variance" not in q.trace
     assert len(q.trace["prior_precision"][-1]) == {"scalar": 1, "layer": 1, "tensor": 2, "feature": 3}[groups]
@@ -106,7 +106,16 @@ def test_the_loss_is_under_the_hyperparameters_of_the_moment() -> None:
     x, y = line(40)
     frozen = seeded(0, (nn.Linear, (2, 1))).double()
     q = fit_evidence(
-        frozen, (x, y), likelihood=Gaussian(4.0), optimizer="sgd", lr=1e-12, epochs=2, burn_in=1, every=1, steps=30
+        frozen,
+        (x, y),
+        likelihood="gaussian",
+        noise_variance=4.0,
+        optimizer="sgd",
+        lr=1e-12,
+        epochs=2,
+        burn_in=1,
+        every=1,
+        steps=30,
     )
     f = frozen(x).detach()
     for epoch, noise in enumerate(q.trace["noise_variance"]):
@@ -122,15 +131,13 @@ def test_what_is_given_stays_where_it_is_not_learnt() -> None:
     prior = Prior(3.0, torch.full((2,), 5.0))
     q = fit_evidence(
         seeded(0, (nn.Linear, (2, 1, False))).double(), (x, y), likelihood=Gaussian(0.3), prior_precision=prior,
-        noise=False, optimizer="lbfgs", **QUICK,
+        optimizer="lbfgs", **QUICK,
     )  # fmt: skip
     assert isinstance(q.likelihood, Gaussian)
     assert float(q.likelihood.noise_variance) == 0.3
     assert q.fit is not None
     assert torch.equal(q.fit.prior.mean, prior.mean)  # type: ignore[attr-defined]
-    several = fit_evidence(
-        perceptron(outputs=2), (x, y.expand(-1, 2)), likelihood=Gaussian([0.3, 0.5]), noise=False, **QUICK
-    )
+    several = fit_evidence(perceptron(outputs=2), (x, y.expand(-1, 2)), likelihood=Gaussian([0.3, 0.5]), **QUICK)
     assert "noise_variance" not in several.trace
 
 
@@ -322,8 +329,8 @@ def test_one_prediction_for_all_rows_is_said() -> None:
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"structure": "low_rank"}, OptionError, "structure"),
     ({"structure": "kfac", "curvature": "hessian"}, UnsupportedError, "structure"),
-    ({"groups": "tensors"}, OptionError, "groups"),
-    ({"groups": "weight"}, UnsupportedError, "groups"),
+    ({"share_prior": "tensors"}, OptionError, "share_prior"),
+    ({"share_prior": "weight"}, UnsupportedError, "share_prior"),
     ({"burn_in": 13}, InputError, "burn_in"),
     ({"every": 0}, InputError, "every"),
     ({"steps": 0}, InputError, "steps"),
@@ -332,7 +339,8 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"starts": 0.1}, InputError, "starts"),
     ({"starts": []}, InputError, "starts"),
     ({"starts": [0.1, 1.0], "inplace": True}, UnsupportedError, "inplace"),
-    ({"noise": 1}, InputTypeError, "noise"),
+    ({"likelihood": Gaussian(0.3), "noise_variance": 0.3}, UnsupportedError, "noise_variance"),
+    ({"noise_variance": 0.0}, InputError, "noise_variance"),
     (
         {"prior_precision": Prior(DensePrecision(torch.eye(33, dtype=torch.float64)))},
         UnsupportedError,
@@ -360,20 +368,14 @@ def test_what_cannot_be_used_is_refused_before_any_training(
         fit_evidence(Untrainable(), line(), **{"likelihood": "gaussian", **QUICK, **arguments})
 
 
-def test_a_noise_for_each_output_is_refused_where_it_is_to_be_learnt() -> None:
-    x, y = line()
-    with pytest.raises(UnsupportedError, match="noise"):
-        fit_evidence(perceptron(outputs=2), (x, y.expand(-1, 2)), likelihood=Gaussian([0.3, 0.5]), **QUICK)
-
-
 @HASTY
 def test_the_summary_has_what_was_learnt_and_what_was_held() -> None:
-    q = fit_evidence(perceptron(), line(), likelihood=Gaussian(0.3), **QUICK)
+    q = fit_evidence(perceptron(), line(), likelihood="gaussian", noise_variance=0.3, **QUICK)
     assert isinstance(q.likelihood, Gaussian)
     assert float(q.record.notes["noise variance"]) == pytest.approx(float(q.likelihood.noise_variance), rel=1e-3)
     assert q.record.notes["noise variance"] != "0.3"
     assert all(f"\n  {name}: " in q.summary() for name in ("prior precision", "likelihood", "noise variance"))
-    held = fit_evidence(perceptron(), line(), likelihood=Gaussian(0.3), noise=False, **QUICK)
+    held = fit_evidence(perceptron(), line(), likelihood=Gaussian(0.3), **QUICK)
     assert held.record.notes["noise variance"] == "0.3"
     with pytest.raises(OptionError, match="Did you mean 'kfac'"):
         fit_evidence(perceptron(), line(), likelihood="gaussian", structure="kron", **QUICK)

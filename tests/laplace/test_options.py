@@ -69,12 +69,12 @@ def test_what_is_no_module() -> None:
 
 
 @UNTRAINED
-@pytest.mark.parametrize("likelihood", [Gaussian("evidence"), Gaussian(0.5)])
-def test_prior_precision_by_evidence_is_tune_prior(likelihood: Gaussian) -> None:
+@pytest.mark.parametrize("likelihood", [Gaussian("evidence"), "gaussian"])
+def test_prior_precision_by_evidence_is_tune_prior(likelihood: str | Gaussian) -> None:
     x, y = normal(30, 2, seed=1), normal(30, seed=2)
     net = mlp(1)
     q = laplace(net, (x, y), likelihood=likelihood, prior_precision="evidence")
-    start = laplace(net, (x, y), likelihood=Gaussian(0.5))
+    start = laplace(net, (x, y), likelihood="gaussian")
     tuned = tune_prior(start)
     torch.testing.assert_close(q.log_evidence(), tuned.log_evidence(), rtol=1e-6, atol=1e-6)
     assert q.log_evidence() > start.log_evidence()
@@ -140,15 +140,17 @@ def test_the_summary_has_the_hyperparameters() -> None:
 @UNTRAINED
 def test_a_noise_that_is_known_is_held() -> None:
     data = (normal(16, 2, seed=1), normal(16, 1, seed=2))
-    learnt = laplace(mlp(1), data, likelihood=Gaussian(0.3), prior_precision="evidence")
-    held = laplace(mlp(1), data, likelihood=Gaussian(0.3), prior_precision="evidence", noise=False)
+    learnt = laplace(mlp(1), data, likelihood=Gaussian("evidence"), prior_precision="evidence")
+    held = laplace(mlp(1), data, likelihood=Gaussian(0.3), prior_precision="evidence")
     assert float(held.likelihood.noise_variance) == 0.3  # type: ignore[union-attr]
     assert float(learnt.likelihood.noise_variance) != 0.3  # type: ignore[union-attr]
     assert held.log_evidence() < learnt.log_evidence()
-    with pytest.raises(UnsupportedError, match=r"noise_variance: 'evidence' goes with .*noise=True"):
-        laplace(mlp(1), data, likelihood=Gaussian("evidence"), prior_precision="evidence", noise=False)
-    with pytest.raises(InputTypeError, match="noise: expected True or False"):
-        laplace(mlp(1), data, likelihood="gaussian", noise="no")  # type: ignore[arg-type]
+    named = laplace(mlp(1), data, likelihood="gaussian", prior_precision="evidence")
+    assert named.log_evidence() == learnt.log_evidence()  # the name is short for Gaussian("evidence")
+    assert tune_prior(named).likelihood.noise_variance == pytest.approx(float(learnt.likelihood.noise_variance))  # type: ignore[union-attr]
+    assert tune_prior(held).likelihood.noise_variance == 0.3  # type: ignore[union-attr]
+    with pytest.raises(UnsupportedError, match=r"noise_variance: 'evidence' goes with .*likelihood='gaussian'"):
+        laplace(mlp(1), data, likelihood=Gaussian("evidence"), prior_precision=1.0)
 
 
 @UNTRAINED

@@ -86,9 +86,7 @@ POSTERIORS: dict[str, Callable[[], Posterior]] = {
 FEW: dict[str, Callable[[], Posterior]] = {
     "kfac": lambda: laplace("sampler", "mlp", 3),
     "ekfac of a CNN": lambda: laplace("arrays", "cnn", 3, structure="ekfac"),
-    "validation": lambda: bs.tune_prior(
-        laplace("arrays", "mlp", 9), method="validation", data=examples(3, seed=7), noise=False
-    ),
+    "validation": lambda: bs.tune_prior(laplace("arrays", "mlp", 9), method="validation", data=examples(3, seed=7)),
 }
 
 
@@ -304,7 +302,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "ProcessError: laplace: expected the same prior_precision on all 2 processes, got 1 on rank 0 and 2 on",
     ),
     "another method on one rank": (
-        lambda: bs.tune_prior(_fit(examples()), groups=["layer", "scalar"][present().rank]),
+        lambda: bs.tune_prior(_fit(examples()), share_prior=["layer", "scalar"][present().rank]),
         "ProcessError: tune_prior: expected the same groups",
     ),
     "another form on one rank": (

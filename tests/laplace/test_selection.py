@@ -58,8 +58,8 @@ def test_modules_are_ranked_by_their_tuned_evidence() -> None:
     assert selection.names[-1] == "line"
     for name, module in models.items():
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            q = tune_prior(laplace(module, (X, Y), likelihood=Gaussian(1.0), structure="full"))
+            warnings.simplefilter("ignore", BayescopeWarning)
+            q = tune_prior(laplace(module, (X, Y), likelihood="gaussian", structure="full"))
         assert selection.log_evidences[name] == pytest.approx(float(q.log_evidence()), abs=1e-6)
     assert list(selection.log_evidences.values()) == sorted(selection.log_evidences.values(), reverse=True)
     assert selection.best is selection["wide"] is selection.posteriors["wide"]

@@ -16,7 +16,7 @@ from sklearn.datasets import make_moons
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
+from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
 from bayescope.laplace.tuning import tune_prior
@@ -66,7 +66,7 @@ def fitted(model: Any = None, y: Any = None, **options: Any) -> Any:
     if options.get("structure") == "low_rank":
         options |= {"rank": 15, "generator": 0}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.simplefilter("ignore", BayescopeWarning)
         return laplace(trained() if model is None else model, (X, Y if y is None else y), **options)
 
 
@@ -121,7 +121,7 @@ def test_a_scalar_is_the_best_of_the_grid(structure: str, integral: str) -> None
 @pytest.mark.parametrize("structure", ["block", "diagonal", "kfac", "ekfac"])
 def test_one_a_layer_is_the_best_of_the_neighbourhood(structure: str) -> None:
     q = fitted(structure=structure)
-    q2 = validated(q, groups="layer")
+    q2 = validated(q, share_prior="layer")
     diagonal = q2.fit.prior.diagonal(27)
     rungs = [round(math.log(float(diagonal[i])) / STEP) for i in (0, -1)]
     assert torch.equal(diagonal, diagonal[[0] * 12 + [-1] * 15])
@@ -140,7 +140,7 @@ def test_one_a_layer_is_the_best_of_the_neighbourhood(structure: str) -> None:
 
 
 def test_noise_and_prior_of_a_regression_are_the_best_of_both_grids() -> None:
-    q = fitted(trained(1), R, likelihood=Gaussian(1.0))
+    q = fitted(trained(1), R, likelihood="gaussian")
     q2 = validated(q, (XV, RV))
     steps = range(-12, 13, 2)
     each = [
@@ -148,18 +148,18 @@ def test_noise_and_prior_of_a_regression_are_the_best_of_both_grids() -> None:
     ]
     assert reported(q2) <= min(each) + 1e-3
     assert nll(q2, XV, RV) <= min(each) + 1e-6
-    kept = validated(q, (XV, RV), noise=False)
+    kept = validated(fitted(trained(1), R, likelihood=Gaussian(1.0)), (XV, RV))
     assert float(kept.likelihood.noise_variance) == 1.0
     assert nll(q2, XV, RV) < nll(kept, XV, RV)
 
 
-@pytest.mark.parametrize("likelihood", ["categorical", "gaussian"])
-def test_the_temperature_is_tuned_on_request_alone(likelihood: str) -> None:
+@pytest.mark.parametrize("likelihood", ["categorical", Gaussian(1.0)])
+def test_the_temperature_is_tuned_on_request_alone(likelihood: str | Gaussian) -> None:
     classes = likelihood == "categorical"
     model, y, yv = (trained(), Y, YV) if classes else (trained(1), R, RV)
     q = fitted(model, y, likelihood=likelihood, structure="diagonal")
-    q2 = validated(q, (XV, yv), temperature=True, noise=False)
-    assert validated(q, (XV, yv), noise=False).fit.temperature == 1.0
+    q2 = validated(q, (XV, yv), temperature=True)
+    assert validated(q, (XV, yv)).fit.temperature == 1.0
     assert q2.fit.temperature != 1.0
     each = [
         nll(at(q, math.exp(STEP * u), temperature=math.exp(STEP * t)), XV, yv)
@@ -193,7 +193,7 @@ class Reads:
         monkeypatch.setattr(Network, "record", counted)
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": True}, {"groups": "layer"}, {"integral": "quadrature"}])
+@pytest.mark.parametrize("options", [{}, {"temperature": True}, {"share_prior": "layer"}, {"integral": "quadrature"}])
 def test_jacobians_of_the_held_out_data_are_read_once(monkeypatch: pytest.MonkeyPatch, options: Any) -> None:
     q = fitted()
     reads = Reads(monkeypatch)
@@ -278,7 +278,7 @@ def test_an_optimum_at_the_end_of_the_range_is_told() -> None:
 
 
 def test_the_noise_is_refined_where_the_prior_is_at_its_end() -> None:
-    q = fitted(trained(1), R, likelihood=Gaussian(1.0), prior_precision=1e-8)
+    q = fitted(trained(1), R, likelihood="gaussian", prior_precision=1e-8)
     q2 = validated(q, (XV, RV))
     noise, precision = float(q2.likelihood.noise_variance), float(q2.fit.prior.precision)
     steps = math.log(noise) / STEP
@@ -288,10 +288,10 @@ def test_the_noise_is_refined_where_the_prior_is_at_its_end() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="groups: expected 'scalar' for validation with the structure 'full'"):
-        validated(fitted(structure="full"), groups="layer")
-    with pytest.raises(UnsupportedError, match=r"groups: expected 'scalar' for validation .*'tensor', which shares"):
-        validated(fitted(), groups="tensor")
+    with pytest.raises(UnsupportedError, match=r"share_prior: expected 'scalar' .* structure 'full'"):
+        validated(fitted(structure="full"), share_prior="layer")
+    with pytest.raises(UnsupportedError, match=r"share_prior: expected 'scalar' .*'tensor', which shares"):
+        validated(fitted(), share_prior="tensor")
     with pytest.raises(InputError, match="integral: expected one that draws nothing"):
         validated(fitted(), integral="monte_carlo")
     with pytest.raises(InputError, match="y: expected class labels"):

@@ -94,8 +94,8 @@ def test_hyperparameters_are_those_of_the_evidence() -> None:
     design = torch.cat([x, torch.ones(60, 1, dtype=x.dtype)], 1)
     exact = BayesianLinearRegression(fit_intercept=False, standardize=False).fit(design.numpy(), y[:, 0].numpy())
     q = variational(
-        network(), (x, y), likelihood=Gaussian("evidence"), prior_precision="evidence", groups="scalar", family="full",
-        epochs=500, lr=0.05, samples=2, schedule="cosine", generator=0, progress=False,
+        network(), (x, y), likelihood=Gaussian("evidence"), prior_precision="evidence", share_prior="scalar",
+        family="full", epochs=500, lr=0.05, samples=2, schedule="cosine", generator=0, progress=False,
     )  # fmt: skip
     assert float(q.likelihood.noise_variance) == pytest.approx(float(exact.noise_variance_), rel=0.01)
     assert q.trace["prior_precision"][-1] == pytest.approx([float(exact.prior_precision_)], rel=0.01)

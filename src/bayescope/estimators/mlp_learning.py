@@ -247,8 +247,8 @@ def _sought(lesson: Lesson, module: nn.Sequential, seed: int) -> tuple[GaussianP
         # That the search ends at a distance from a mode: the last training goes on from there.
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = fit_evidence(
-            module, (inputs[rest], targets[rest]), likelihood=_of_rows(lesson.likelihood, targets[rest]),
-            starts=[dict.fromkeys(names, LOW), names], noise=lesson.learns_noise,
+            module, (inputs[rest], targets[rest]), **_noise(lesson, _of_rows(lesson.likelihood, targets[rest])),
+            starts=[dict.fromkeys(names, LOW), names],
             validation=(inputs[apart], targets[apart]) if len(apart) else None, epochs=searched,
             burn_in=max(1, searched * LEARN_EPOCHS // SEARCH_EPOCHS), every=SEARCH_EVERY, optimizer="lbfgs",
             generator=seed, progress=lesson.progress,
@@ -278,12 +278,19 @@ def _trained(
     with warnings.catch_warnings():
         # That minibatches end at a distance from the mode: the summary says how far.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        q = fit_evidence(
-            module, lesson.data, prior=climbs, noise=lesson.learns_noise, burn_in=every, every=every, **common
-        )
+        common |= _noise(lesson, lesson.likelihood)
+        q = fit_evidence(module, lesson.data, prior=climbs, burn_in=every, every=every, **common)
     fit: Any = q.fit
     precisions = _by_layer(q, lesson.architecture.fan_in())
     return Learnt(q.model, precisions, _noises(lesson, fit.likelihood, q.model), notes, q.trace)
+
+
+def _noise(lesson: Lesson, likelihood: Likelihood) -> dict[str, Any]:
+    """The likelihood as `fit_evidence` takes it, and where its noise variance starts if it is learnt."""
+    if not lesson.learns_noise:
+        return {"likelihood": likelihood}
+    start: Any = likelihood.unweighted.noise_variance
+    return {"likelihood": likelihood.with_noise_variance("evidence"), "noise_variance": float(start)}
 
 
 def _of_rows(likelihood: Likelihood, targets: Tensor) -> Likelihood:

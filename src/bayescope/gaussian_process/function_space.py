@@ -21,7 +21,14 @@ from bayescope.gaussian_process.rows import FLOAT64
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
-from bayescope.laplace.laplace import EVIDENCE, learns_noise, own_copy, starting_likelihood, with_notes
+from bayescope.laplace.laplace import (
+    EVIDENCE,
+    learns_noise,
+    leaves_noise_open,
+    own_copy,
+    starting_likelihood,
+    with_notes,
+)
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Likelihood
@@ -51,7 +58,6 @@ def function_space(
     prior_precision: Any = 1.0,
     approximation: str = "exact",
     points: int | None = None,
-    noise: bool = True,
     batch_size: int = 1024,
     memory: int | None = None,
     generator: torch.Generator | int | None = None,
@@ -94,7 +100,6 @@ def function_space(
             diagonal one.
         approximation: "exact", "subset", "nystrom" or "inducing".
         points: of an approximation: how many rows of the data it is built from.
-        noise: whether a Gaussian's noise variance is learnt with the prior precision "evidence", or held.
         batch_size: rows at once, where the data are not in batches already.
         memory: the budget in bytes that the run may take; half of what is free by default.
         generator: draws the rows of "subset" and "nystrom", and the candidates of "inducing".
@@ -120,7 +125,7 @@ def function_space(
     word = prior_precision if isinstance(prior_precision, str) else None
     if word is not None:
         _check_tuned(word, approximation)
-    noise = learns_noise(likelihood, word, allowed=checks.flag("noise", noise))
+    noise = learns_noise(likelihood, word)
     resolved = starting_likelihood(likelihood, learnt=noise)
     settings = _Settings(resolved, weights, points, checks.generator(generator), progress)
     fit, left_over = settings.fit(
@@ -131,8 +136,9 @@ def function_space(
         batch_size=batch_size,
         memory=memory,
     )
+    fit = replace(fit, learns_noise=leaves_noise_open(likelihood))
     if word == EVIDENCE:
-        return tune_prior(fit.posterior(), noise=noise)
+        return tune_prior(fit.posterior())
     if word == AUTO:
         found, note = automatic(fit, noise=noise, origin=model)
         return with_notes(found.posterior(), {"tuned": note})

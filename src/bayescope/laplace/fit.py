@@ -53,6 +53,7 @@ class LaplaceFit:
         infer: gives of a fit the inference behind `Posterior.condition`, a function of the prior and the data.
         record: of how it was made, which its posteriors' records begin from.
         sample: some of the training rows, on which the posterior is compared with the network.
+        learns_noise: whether the noise variance is learnt with the prior: the caller has given no number.
     """
 
     curvature: Curvature
@@ -67,6 +68,7 @@ class LaplaceFit:
     infer: Callable[[LaplaceFit], Callable[..., Posterior]] | None = None
     record: Record = _MADE
     sample: TrainingRows = NO_ROWS
+    learns_noise: bool = False
 
     def at_noise(self, noise_variance: Any) -> LaplaceFit:
         """The same fit under another noise variance of its Gaussian likelihood, as a number or a tensor in its graph.
@@ -106,7 +108,7 @@ class LaplaceFit:
         if isinstance(noise, str) or noise.numel() != 1:
             raise UnsupportedError(
                 "noise_variance: expected one number for all outputs, got one for each. Only a single one is a factor "
-                "of the curvature: fit again with other values, and tune the prior alone by noise=False."
+                "of the curvature: fit again with other values."
             )
         return noise.reshape(()).to(self.mode.device)
 

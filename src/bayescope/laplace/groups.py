@@ -47,7 +47,7 @@ class PriorGroups:
             OptionError: for another name.
             UnsupportedError: if the first layer has no input features to tell apart.
         """
-        checks.choice("groups", kind, tuple(_KINDS))
+        checks.choice("share_prior", kind, tuple(_KINDS))
         labels, entries = _KINDS[kind](network)
         values, index = torch.unique(entries, return_inverse=True)  # a mask may leave a group without weights
         names = labels(values.tolist())
@@ -111,7 +111,7 @@ class PriorGroups:
             self.adder(curvature)(curvature, trial)
         except UnsupportedError as error:
             raise UnsupportedError(
-                f"groups: expected 'scalar' or 'layer' for the structure {structure!r} of these weights, got "
+                f"share_prior: expected 'scalar' or 'layer' for the structure {structure!r} of these weights, got "
                 f"{self.kind!r}. The structures 'full', 'block', 'diagonal' and 'low_rank' take any."
             ) from error
 
@@ -173,8 +173,8 @@ def _first_matrix(network: Network) -> str:
                 return name
             break
     raise UnsupportedError(
-        "groups: 'feature' expects the first random layer to be linear or a convolution, whose weights have one column "
-        "for each input feature. Take 'layer' or 'tensor'."
+        "share_prior: 'feature' expects the first random layer to be linear or a convolution, whose weights have one "
+        "column for each input feature. Take 'layer' or 'tensor'."
     )
 
 

@@ -38,6 +38,8 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import present, warn_once
 
 EVIDENCE = "evidence"
+# The name of a Gaussian likelihood, which gives no noise variance.
+GAUSSIAN = "gaussian"
 # The structure that is none: draws.
 SAMPLES = "samples"
 # The mean square of the residuals is unlike a noise variance of 1 where it is further than this factor from it.
@@ -64,7 +66,6 @@ def laplace(
     batch_size: int = 1024,
     memory: int | None = None,
     mixture: str = "equal",
-    noise: bool = True,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
 ) -> Posterior:
@@ -85,9 +86,9 @@ def laplace(
             the prior that its module was trained with; or a list of such, or the posterior of `ensemble`, trained
             apart, whose Laplace approximations are mixed.
         data: the training data: a DataLoader, a Dataset, or (X, y).
-        likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is held, except with the prior
-            precision "evidence", where it is only the start of learning: pass ``noise=False`` to hold one that is
-            known. `Gaussian("evidence")` learns it, and goes with the prior precisions "auto" and "evidence".
+        likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is held. `Gaussian("evidence")` learns
+            it, and goes with the prior precisions "auto" and "evidence"; "gaussian" is short for it with "evidence",
+            and has the noise variance 1 otherwise.
         weights: "all", "last_layer", names or globs ("*.weight"), a mask, `largest_magnitude` or `largest_variance`.
         curvature: "ggn", "fisher", "empirical_fisher" or "hessian".
         structure: "full", "block", "diagonal", "kfac", "ekfac", "low_rank"; or "samples": draws by
@@ -112,7 +113,6 @@ def laplace(
         batch_size: rows at once, where the data are not in batches already.
         memory: the budget in bytes that the run may take.
         mixture: the weights of several modes: "equal", or "evidence", in proportion to their evidences.
-        noise: whether a Gaussian's noise variance is learnt where it can be, or held.
         generator: draws the labels of "fisher", the first vectors of "low_rank", and "samples".
         progress: whether a bar is drawn.
 
@@ -146,8 +146,8 @@ def laplace(
         _check_samples(structure, samples, alone=not several and word != EVIDENCE)
         if word is not None:
             checks.choice("prior_precision", word, (AUTO, EVIDENCE))
+        noise = structure != SAMPLES and learns_noise(likelihood, word)
         if structure != SAMPLES:
-            noise = learns_noise(options.likelihood, word, allowed=checks.flag("noise", noise))
             options = replace(options, likelihood=starting_likelihood(options.likelihood, learnt=noise))
     if structure == SAMPLES:
         return sample_posterior(
@@ -155,13 +155,14 @@ def laplace(
         )
     start = prior_precision if word is None else 1.0
     fits = [conditionable(options.fit(own_copy(each), data, start, generator=source), options) for each in models]
-    if likelihood == "gaussian" and word != EVIDENCE:
+    fits = [replace(fit, learns_noise=leaves_noise_open(likelihood)) for fit in fits]
+    if likelihood == GAUSSIAN and word != EVIDENCE:
         _warn_of_noise(fits)
     if word == AUTO:
         return _automatic(fits, models, mixture if several else None, noise=noise)
     q = mixture_of([fit.posterior() for fit in fits], mixture) if several else fits[0].posterior()
     if word == EVIDENCE:
-        return tune_prior(q, method=EVIDENCE, noise=noise)
+        return tune_prior(q, method=EVIDENCE)
     for part, fit in zip(q.components if isinstance(q, MixturePosterior) else [q], fits, strict=True):
         warn_if_worse(part, fit, TRAIN)
     return q
@@ -171,7 +172,7 @@ def _automatic(fits: list[LaplaceFit], models: Sequence[Any], mixture: str | Non
     """The posterior under prior_precision="auto": of one mode, or of several with their weights."""
     if mixture is not None and noise:  # the modes share one noise variance: that of the largest evidence of all
         start = mixture_of([fit.posterior() for fit in fits], mixture)
-        tuned = fits_of(tune_prior(start, groups="scalar"))
+        tuned = fits_of(tune_prior(start, share_prior="scalar"))
         fits, noise = (at_fitted_noise(tuned) if has_noise(tuned[0]) else list(tuned)), False
     found = [automatic(fit, noise=noise, origin=each) for fit, each in zip(fits, models, strict=True)]
     posteriors = [with_notes(fit.posterior(), {"tuned": note}) for fit, note in found]
@@ -195,16 +196,19 @@ def with_notes(q: GaussianPosterior, notes: Mapping[str, str]) -> GaussianPoster
     return replace(q, record=replace(q.record, notes={**q.record.notes, **notes}))
 
 
-def learns_noise(likelihood: str | Likelihood, word: str | None, *, allowed: bool) -> bool:
-    """Whether a Gaussian's noise variance is learnt: by "evidence" in any case, by "auto" if it was left open.
+def learns_noise(likelihood: str | Likelihood, word: str | None) -> bool:
+    """Whether a Gaussian's noise variance is learnt with the prior precision.
 
     Args:
         likelihood: a name or a likelihood.
         word: that stands for the prior precision, or ``None`` for numbers.
-        allowed: whether the caller lets it be learnt.
     """
-    left_open = resolve(likelihood).learnable
-    return allowed and (word == EVIDENCE or (word is not None and left_open))
+    return word is not None and (resolve(likelihood).learnable or (likelihood == GAUSSIAN and word == EVIDENCE))
+
+
+def leaves_noise_open(likelihood: str | Likelihood) -> bool:
+    """Whether the caller has given no noise variance, so that it is learnt where the prior is."""
+    return likelihood == GAUSSIAN or resolve(likelihood).unweighted.learnable
 
 
 def _check_modes(mixture: str, *, several: bool) -> None:
@@ -287,8 +291,8 @@ def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likeli
         return found
     if not learnt:
         raise UnsupportedError(
-            "noise_variance: 'evidence' goes with prior_precision='auto' or 'evidence' and noise=True, which learn "
-            "both. Give its value, or learn it afterwards by tune_prior."
+            "noise_variance: 'evidence' goes with prior_precision='auto' or 'evidence', which learn both. "
+            "Give its value, or take likelihood='gaussian' and learn it afterwards by tune_prior."
         )
     return found.with_noise_variance(1.0)
 

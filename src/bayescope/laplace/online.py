@@ -19,7 +19,7 @@ from bayescope.laplace.constant import warn_if_constant
 from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.laplace import conditionable, own_copy
+from bayescope.laplace.laplace import conditionable, leaves_noise_open, own_copy
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.likelihoods import Likelihood
 from bayescope.network.priors import network_prior
@@ -57,11 +57,11 @@ def fit_evidence(
     likelihood: str | Likelihood,
     structure: str = "kfac",
     curvature: str = "ggn",
-    groups: Any = "layer",
+    share_prior: str = "layer",
     prior_precision: Any = 1.0,
     starts: Sequence[Any] | None = None,
     prior: bool = True,
-    noise: bool = True,
+    noise_variance: float | None = None,
     weights: Any = "all",
     validation: Any = None,
     epochs: int = 100,
@@ -99,17 +99,16 @@ def fit_evidence(
     Args:
         model: any module with outputs f of shape (N, C) or (N, …, C). It is left as it is unless ``inplace=True``.
         data: a DataLoader, a Dataset, or (X, y).
-        likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is only where learning starts, and the
-            posterior's likelihood has the learnt one; "evidence" starts at the variance of the targets. To hold a noise
-            that is known, pass ``noise=False``.
+        likelihood: a name or a likelihood. The noise variance of `Gaussian(σ²)` is held; that of
+            `Gaussian("evidence")`, for which "gaussian" is short, is learnt, and the posterior's likelihood has it.
         structure: of the curvature, as in `laplace`: "kfac", "ekfac", "diagonal", "block" (by layer) or "full",
             which takes a module in float64 where noise and prior precisions become small.
         curvature: its kind, as in `laplace`.
-        groups: which weights share a prior precision: "scalar", "layer", "tensor", "weight" or "feature".
+        share_prior: which weights share a prior precision: "scalar", "layer", "tensor", "weight" or "feature".
         prior_precision: where the precisions start, in any form that `fit_map` takes.
         starts: several such, in place of ``prior_precision``: each is a run of its own, and the best one is returned.
         prior: whether they are learnt; with False they stay there, and the noise alone is.
-        noise: whether the noise variance of a Gaussian likelihood is learnt; with False it stays at the one given.
+        noise_variance: where the noise variance starts, if it is learnt; by default at the variance of the targets.
         weights: which weights are random; see `fit_map` for the others.
         validation: data that are not trained on, which then judge the weights in place of the evidence: by the log
             likelihood of the linearised predictive.
@@ -155,7 +154,8 @@ def fit_evidence(
         ).checked()  # fmt: skip
         check_structure(structure, STRUCTURES)
         inplace = checks.flag("inplace", inplace)
-        noise, prior = checks.flag("noise", noise), checks.flag("prior", prior)
+        prior, noise = checks.flag("prior", prior), leaves_noise_open(likelihood)
+        _check_start_of_noise(noise_variance, learnt=noise)
         given = _starts(starts, prior_precision, inplace=inplace)
     best: tuple[EvidenceClimber, Outcome, LaplaceFit, Minibatches] | None = None
     for place, start in enumerate(given):
@@ -165,9 +165,15 @@ def fit_evidence(
             progress=progress,
         )  # fmt: skip
         with settings.prepared(model, data, weights, inplace=inplace) as training:
-            options = LaplaceOptions(_starting(settings.likelihood, training), training.weights, curvature, structure)
+            options = LaplaceOptions(
+                _starting(settings.likelihood, noise_variance, training) if noise else settings.likelihood,
+                training.weights,
+                curvature,
+                structure,
+            )
             climber = EvidenceClimber(
-                options, data, training, network_prior(start, training.weights), groups, pace, prior=prior, noise=noise,
+                options, data, training, network_prior(start, training.weights), share_prior, pace,
+                prior=prior, noise=noise,
                 held_out=None if validation is None else training.held_out(validation),
             )  # fmt: skip
             if burn_in is None:
@@ -267,7 +273,7 @@ class EvidenceClimber:
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
         self._options, self._data, self._training, self._pace = options, data, training, pace
         self._held_out = held_out
-        if not prior and not (noise and options.likelihood.unweighted.noise_variance is not None):
+        if not prior and not noise:
             raise UnsupportedError(
                 "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
             )
@@ -338,7 +344,7 @@ class EvidenceClimber:
         return {
             "curvature": options.curvature,
             "structure": options.structure,
-            "groups": self._groups.kind,
+            "share_prior": self._groups.kind,
             "climbed": self._climbed.tolist(),
             "noise": self._noise,
             "every": pace.every,
@@ -376,7 +382,7 @@ class EvidenceClimber:
             module: nobody else's from now on.
         """
         fit = self._fit(module, self._best[1], gradient=True)
-        return conditionable(fit, self._options)
+        return conditionable(replace(fit, learns_noise=self._noise), self._options)
 
     def learnt(self) -> str:
         """The best precisions, by group where there are few."""
@@ -451,9 +457,20 @@ def _first(values: Tensor) -> Tensor:
     return values
 
 
-def _starting(likelihood: Likelihood, training: Training) -> Likelihood:
-    """The likelihood to begin with: a noise variance to be learnt begins at the variance of the targets."""
-    if not likelihood.learnable:
-        return likelihood
-    targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
-    return likelihood.with_noise_variance(mean_square(targets, about_mean=True))
+def _starting(likelihood: Likelihood, noise_variance: float | None, training: Training) -> Likelihood:
+    """The likelihood to begin with: a noise variance to be learnt begins at a given one or at the targets' variance."""
+    if noise_variance is None:
+        targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
+        variance = mean_square(targets, about_mean=True)
+        return likelihood.with_noise_variance(variance if variance > 0 else 1.0)
+    return likelihood.with_noise_variance(noise_variance)
+
+
+def _check_start_of_noise(noise_variance: float | None, *, learnt: bool) -> None:
+    if noise_variance is not None:
+        checks.positive_number("noise_variance", noise_variance)
+        if not learnt:
+            raise UnsupportedError(
+                "noise_variance: expected with a noise that is learnt, got a likelihood without one. Take "
+                "likelihood=bs.Gaussian('evidence'), or leave noise_variance out."
+            )

@@ -38,9 +38,8 @@ def tune_prior(
     q: Posterior,
     *,
     method: str = "evidence",
-    groups: str | None = None,
+    share_prior: str | None = None,
     data: Any = None,
-    noise: bool = True,
     temperature: bool = False,
     integral: str | None = None,
     batch_size: int | None = None,
@@ -51,6 +50,9 @@ def tune_prior(
     data. It is right where the weights are a mode under the prior that results: under a prior far from the one that a
     network was trained with the mode would move, and the Newton decrement says how far. Train again then, with the new
     prior (`fit_map`) or learn both together (`fit_evidence`), or take "validation".
+
+    The noise variance is learnt too where q was fitted with ``Gaussian("evidence")`` or "gaussian"; the one of
+    ``Gaussian(σ²)`` is held.
 
     "validation" minimises the negative log likelihood of held-out data under the linearised predictive, over a grid of
     `validation.PER_DECADE` values a decade and the vertex of a parabola beside the best of them. The Jacobians of the
@@ -63,12 +65,10 @@ def tune_prior(
         q: from `laplace`, `fit_evidence` or `function_space`, or a mixture, whose modes then have prior precisions of
             their own and one noise; not draws, nor a process with inducing rows, whose evidence is a bound.
         method: "evidence" or "validation".
-        groups: what shares a prior precision: "scalar", "layer", "tensor", "weight", or "feature": one for each input
-            feature, and one for each further layer (automatic relevance determination). The default is "layer" for the
-            evidence and "scalar" for validation.
+        share_prior: which weights share a prior precision: "scalar", "layer", "tensor", "weight", or "feature": one for
+            each input feature, and one for each further layer (automatic relevance determination). The default is
+            "layer" for the evidence and "scalar" for validation.
         data: the held-out data for "validation".
-        noise: whether the noise variance of a Gaussian likelihood is tuned, too, from the one that it has; False holds
-            that one. Other likelihoods have none.
         temperature: whether the likelihood's temperature is tuned, too, for "validation" alone.
         integral: over f, for "validation"; the default is that of `predict` for up to two outputs, and "mackay", which
             is quick, for more.
@@ -92,19 +92,18 @@ def tune_prior(
     """
     with present().called("tune_prior", locals()):
         checks.choice("method", method, METHODS)
-        for name, value in (("noise", noise), ("temperature", temperature)):
-            checks.flag(name, value)
+        checks.flag("temperature", temperature)
         fits = fits_of(q)
         if method == "evidence":
             _refuse_unused(data, integral, batch_size, temperature)
         elif data is None:
             raise InputError("data: expected held-out data for method='validation', got None.")
     if method == "evidence":
-        kind = "layer" if groups is None else groups
-        tuned, notes, trace = _by_evidence(fits, kind, noise)
+        kind = "layer" if share_prior is None else share_prior
+        tuned, notes, trace = _by_evidence(fits, kind)
     else:
-        kind, trace = "scalar" if groups is None else groups, {}
-        tuned, notes = by_validation(q, fits, kind, data, noise=noise, temperature=temperature, integral=integral,
+        kind, trace = "scalar" if share_prior is None else share_prior, {}
+        tuned, notes = by_validation(q, fits, kind, data, temperature=temperature, integral=integral,
                                      batch_size=BATCH_SIZE if batch_size is None else batch_size)  # fmt: skip
     posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes, trace) for fit in tuned]
     if method == "evidence":
@@ -141,10 +140,10 @@ def fits_of(q: Any) -> tuple[LaplaceFit, ...]:
 
 
 def _by_evidence(
-    fits: Sequence[LaplaceFit], kind: str, noise: bool
+    fits: Sequence[LaplaceFit], kind: str
 ) -> tuple[list[LaplaceFit], Mapping[str, str], Mapping[str, list[float]]]:
     """The fits at the largest evidence, notes of the search, and the evidences on the way."""
-    evidence = EvidenceOfModes(fits, kind, noise=noise)
+    evidence = EvidenceOfModes(fits, kind, noise=fits[0].learns_noise)
     with present().agreed():
         optimum = maximise(evidence)
     optimum = optimum.shared(present())
@@ -185,8 +184,8 @@ def _warn_of(optimum: Optimum) -> None:
         warn_once(
             f"prior_precision: expected an evidence with a maximum, got one that goes on rising to the end of the "
             f"range in {', '.join(optimum.stuck[:SHOWN])}: those weights are at their prior mean, or the data tell "
-            "nothing of them. Let them share a prior precision with others (groups='scalar'), or leave them out of "
-            "weights=.",
+            "nothing of them. Let them share a prior precision with others (share_prior='scalar'), or leave them out "
+            "of weights=.",
             ConvergenceWarning,
         )
     if not optimum.settled:

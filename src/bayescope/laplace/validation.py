@@ -54,7 +54,6 @@ def by_validation(
     kind: str,
     data: Any,
     *,
-    noise: bool,
     temperature: bool,
     integral: str | None,
     batch_size: int,
@@ -71,7 +70,6 @@ def by_validation(
         fits: one for each mode.
         kind: of the groups.
         data: held-out, in any form that training data take.
-        noise: whether the noise variance of a Gaussian likelihood is tuned.
         temperature: whether the temperature is tuned.
         integral: over f, or ``None``.
         batch_size: rows at once, where the data are not in batches already.
@@ -87,9 +85,15 @@ def by_validation(
         require_diagonal(fit)
     groups = [PriorGroups.of(fit.curvature.network, kind) for fit in fits]
     if len({len(each) for each in groups}) > 1:
-        raise UnsupportedError("groups: expected modes with the same layers to share the steps of a grid, got others.")
+        raise UnsupportedError(
+            "share_prior: expected modes with the same layers to share the steps of a grid, got others."
+        )
     first = fits[0]
-    scales = [name for name, on in (("noise_variance", noise and has_noise(first)), ("temperature", temperature)) if on]
+    scales = [
+        name
+        for name, on in (("noise_variance", first.learns_noise and has_noise(first)), ("temperature", temperature))
+        if on
+    ]
     resolved = first.likelihood.integral(_integral(integral, first.function.outputs), first.function.outputs)
     if resolved == "monte_carlo":
         raise InputError("integral: expected one that draws nothing, 'quadrature' or 'mackay', got 'monte_carlo'.")
@@ -278,7 +282,7 @@ def _pieces(curved: Precision, groups: PriorGroups, fit: LaplaceFit) -> tuple[_G
     owners = [groups.owner_of(index) for _, index in found]
     if not owners or any(owner is None for owner in owners):
         raise UnsupportedError(
-            f"groups: expected 'scalar' for validation with the structure {fit.curvature.structure!r}, got "
+            f"share_prior: expected 'scalar' for validation with the structure {fit.curvature.structure!r}, got "
             f"{groups.kind!r}, which shares blocks of it. 'layer' goes with 'block', 'diagonal', 'kfac' and 'ekfac'."
         )
     return tuple(

@@ -118,8 +118,8 @@ def check_groups(prior_precision: Any, groups: Any) -> None:
         checks.choice("prior_precision", prior_precision, [EVIDENCE])
     elif groups != "layer":
         raise UnsupportedError(
-            f"groups: expected with prior_precision='evidence', which learns one precision a group, got {groups!r} "
-            "beside a prior that is given. Leave it out."
+            f"share_prior: expected with prior_precision='evidence', which learns one precision a group, got "
+            f"{groups!r} and a prior that is given. Leave it out."
         )
 
 

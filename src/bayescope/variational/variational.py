@@ -29,7 +29,7 @@ def variational(
     family: str = "mean_field",
     rank: int | None = None,
     prior_precision: Any = 1.0,
-    groups: str = "layer",
+    share_prior: str = "layer",
     epochs: int | None = None,
     lr: float | None = None,
     optimizer: Any = "adam",
@@ -69,7 +69,7 @@ def variational(
         rank: of the family "low_rank", 10 by default.
         prior_precision: a number, an array of shape (P,), a dict by layer, parameter or glob, a `Prior`, or
             "evidence": one is learnt for each group, from 1, after each epoch where the bound is highest in it.
-        groups: of weights that share a learnt precision: "scalar", "layer", "tensor", "weight" or "feature".
+        share_prior: which weights share a learnt precision: "scalar", "layer", "tensor", "weight" or "feature".
         epochs: how many times the data are read; ``None`` until the loss, a mean over many draws, has converged as in
             `fit_map`, or for 100 with a ``schedule`` or a ``warmup``. With 0, q is where it starts.
         lr: the step size; ``None`` for 1e-3 with "adam", 1e-2 with "sgd", 0.1 with "ivon".
@@ -119,10 +119,10 @@ def variational(
             raise UnsupportedError(
                 "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
             )
-        check_groups(prior_precision, groups)
+        check_groups(prior_precision, share_prior)
         options = VariationalOptions.checked(
             family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight, warmup=warmup,
-            initial_sd=initial_sd, groups=groups, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
+            initial_sd=initial_sd, groups=share_prior, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
             batch_size=batch_size, progress=progress,
         )  # fmt: skip
     return fit(
