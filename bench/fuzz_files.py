@@ -26,7 +26,7 @@ import torch
 
 import bayescope as bs
 from bayescope.errors import BayescopeError, FileError
-from bayescope.storage import registry
+from bayescope.storage.objects import RECORDS
 from bench import record
 from tests.storage import saved
 from tests.storage.mutants import WELL_FRAMED, mutant
@@ -118,8 +118,8 @@ def outcome(load: Callable[[], Any], ask: Callable[[Any], Any]) -> tuple[str, st
 
 def warm(files: Files, path: Path) -> None:
     """Has everything done that is done once: annotations looked up, what torch imports late."""
-    for kind in registry._BY_NAME.values():
-        kind.hints, kind.cached  # noqa: B018 - they are cached properties
+    for kind in RECORDS.values():
+        kind.hints  # noqa: B018 - it is a cached property
     repr(torch.ones(1))  # as messages of errors tell tensors
     for seed in range(WARMING):
         source = random.Random(-1 - seed)

@@ -14,6 +14,7 @@ import torch
 
 import bayescope as bs
 from bayescope.errors import BayescopeError, FileError
+from bayescope.storage.objects import RECORDS, Estimator
 from bench.attacks import Outcome, apart
 from bench.fuzz_files import ESTIMATORS
 from tests.storage import saved
@@ -54,10 +55,9 @@ def tried(name: str, path: Path) -> Outcome:
 def relearnt(content: bytes, source: random.Random) -> bytes:
     """A file in which an estimator or a transformer has learnt something strange."""
     manifest, tensors = parts(content)
-    del manifest["members"]
-    learnt = source.choice(
-        [node["estimator"][2] for node in manifest["objects"] if node.get("estimator", [0, 0, {}])[2]]
-    )
+    known = RECORDS.keys() & {name for node in manifest["objects"] for name in node}
+    kinds = sorted(name for name in known if isinstance(RECORDS[name], Estimator))
+    learnt = source.choice([node[name] for node in manifest["objects"] for name in kinds if node.get(name)])
     learnt[source.choice(list(learnt))] = strange(source, len(manifest["objects"]))
     return framed(manifest, tensors)
 

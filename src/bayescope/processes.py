@@ -30,9 +30,7 @@ from torch import Tensor, distributed
 
 from bayescope import checks
 from bayescope.errors import BayescopeWarning, InputError, ProcessError, UnsupportedError, warn
-from bayescope.storage.codec import MalformedError
-from bayescope.storage.hints import fits
-from bayescope.storage.messages import packed, unpacked
+from bayescope.storage import MalformedError, fits, from_message, to_message
 
 # The variable of the environment that says how many seconds a process waits for the others, and how many it waits
 # without it.
@@ -190,7 +188,7 @@ class Processes:
             return [value]
         own, refused = torch.zeros(0, dtype=torch.uint8), None
         try:
-            own = packed(value)
+            own = to_message(value)
         except UnsupportedError as error:  # the others learn of it by a message without bytes
             refused = error
         sizes = torch.zeros(self.count, dtype=torch.int64)
@@ -209,7 +207,7 @@ class Processes:
             message = own if rank == self.rank else torch.zeros(size, dtype=torch.uint8)
             self.share([message], rank)
             try:
-                everyone.append(unpacked(message))
+                everyone.append(from_message(message))
             except MalformedError as error:
                 raise ProcessError(
                     f"processes: expected a message of bayescope from rank {rank}, got other bytes ({_line(error)}). "

@@ -6,6 +6,7 @@ import shutil
 import threading
 from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,6 @@ import pytest
 import bayescope as bs
 from bayescope.cli.loading import load_model
 from bayescope.cli.python_saved import table_of
-from bayescope.storage import files
 from tests.cli.tables import run
 
 
@@ -44,15 +44,16 @@ def put(model, place):
 
 def test_a_file_that_is_replaced_after_each_opening(models, tmp_path, monkeypatch):
     place, others = tmp_path / "m.bayes", cycle(models[::-1])
-    opened = files._open
+    opened = Path.open
 
-    def then_replaced(path):
-        file = opened(path)
-        put(next(others), place)
+    def then_replaced(path, *options):
+        file = opened(path, *options)
+        if path == place:
+            put(next(others), place)
         return file
 
     put(models[0], place)
-    monkeypatch.setattr(files, "_open", then_replaced)
+    monkeypatch.setattr(Path, "open", then_replaced)
     assert all(whole(place) for _ in range(4))
     told = json.loads(run("info", place, "--json").stdout)
     assert told["metadata"]["command line"]["file"] == "1.0"

@@ -211,8 +211,8 @@ def test_a_model_of_columns_without_names_predicts_no_table(tmp_path, table):
 
 def test_a_model_whose_file_was_altered_ends_in_one_line(numbers, table, tmp_path):
     manifest, tensors = parts(numbers.read_bytes())
-    learnt = {node["estimator"][0]: node["estimator"][2] for node in manifest["objects"] if "estimator" in node}
-    learnt["StandardScaler"]["scale_"] = ["x"]
+    (scaler,) = (node["StandardScaler"] for node in manifest["objects"] if "StandardScaler" in node)
+    scaler["scale_"] = ["x"]
     path = written(tmp_path / "altered.bayes", framed(manifest, tensors))
     result = run("predict", path, table, "--out", tmp_path / "p.csv")
     assert refused(result, "altered.bayes: expected a model that answers for these inputs, got ")

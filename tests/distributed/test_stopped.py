@@ -19,7 +19,7 @@ import bayescope as bs
 from bayescope import processes
 from bayescope.errors import ProcessError
 from bayescope.processes import present
-from bayescope.storage.messages import packed
+from bayescope.storage import to_message
 from tests.distributed.ranks import end, run
 from tests.distributed.test_unlike import deep, rows
 
@@ -90,12 +90,12 @@ def call() -> None:
 OTHER: dict[str, Any] = {
     "pickle": pickle.dumps(Code()),
     "no bytes of ours": b"\xff" * 50,
-    "JSON cut short": packed(("laplace", {}, None)).numpy().tobytes()[:-9],
+    "JSON cut short": to_message(("laplace", {}, None)).numpy().tobytes()[:-9],
     "a class that nobody knows": b"\x28" + b"\0" * 7 + b'[{"object":["os.system",1,{},{}]},[],[]]',
     "lists without end": b"\x50" + b"\0" * 7 + b"[" * 80,
     "nothing": b"",
-    "another value": packed(["laplace", 3]).numpy().tobytes(),
-    "an escape": packed(("\x1b[2J\nlaplace", {}, None)).numpy().tobytes(),
+    "another value": to_message(["laplace", 3]).numpy().tobytes(),
+    "an escape": to_message(("\x1b[2J\nlaplace", {}, None)).numpy().tobytes(),
 }
 
 
@@ -104,7 +104,7 @@ def hostile() -> dict[str, str]:
     said = {}
     for name, content in OTHER.items():
         sent = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.zeros(0).byte()
-        changed = {"packed": lambda _, sent=sent: sent} if distributed.get_rank() == 1 else {}
+        changed = {"to_message": lambda _, sent=sent: sent} if distributed.get_rank() == 1 else {}
         with patch.multiple(processes, **changed) if changed else nullcontext():
             said[name] = message(call)
     said["an object with code"] = message(lambda: present().gather(Code() if distributed.get_rank() else None))

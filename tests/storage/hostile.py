@@ -8,21 +8,26 @@ from typing import Any
 
 import torch
 
-from bayescope.storage.tensors import described, header, pieces
+from bayescope.storage.container import described
 from tests.storage.mutants import framed
 
 Node = Any
+# What the parts of a record, and of a posterior without a model, are.
+RECORD = {
+    "method": "x", "evidence": None, "elbo_terms": None, "notes": {"dict": []}, "trace": {"dict": []}, "instead": "",
+    "prior": None,
+}  # fmt: skip
+BARE = {"function": None, "likelihood": None, "reader": None}
 
 
 def file_of(objects: list[Node], value: Node, tensors: dict[str, torch.Tensor] | None = None, **more: Any) -> bytes:
     """A file of these objects, whatever they are."""
     held = tensors or {}
-    table = described(held)
     manifest = {
         "format": 1, "bayescope": "0.1.0", "kind": "list", "summary": "", "metadata": {}, "packages": {},
-        "tensors": table, "objects": objects, "value": value, **more,
+        "tensors": described(held), "objects": objects, "value": value, **more,
     }  # fmt: skip
-    return framed(manifest, b"".join(map(bytes, pieces(table, held))) if held else header(table))
+    return framed(manifest, b"".join(held[name].numpy().tobytes() for name, _, _ in manifest["tensors"]))
 
 
 def refs(count: int) -> list[Node]:
@@ -31,15 +36,15 @@ def refs(count: int) -> list[Node]:
 
 def layer(name: str, children: dict[str, Node] | None = None, **options: Any) -> Node:
     pairs = [[key, {"tuple": each} if isinstance(each, list) else each] for key, each in options.items()]
-    return {"layer": [name, {"dict": pairs}, True, {}, children or {}, []]}
+    return {name: {"": [{"dict": pairs}, True, []], **(children or {})}}
 
 
 def network(*layers: Node) -> bytes:
     """A network of these layers, which are in the table one after the other."""
     children = {str(place): {"ref": place} for place in range(len(layers))}
     return file_of(
-        [*layers, layer("Sequential", children), {"network": {"ref": len(layers)}}],
-        {"ref": len(layers) + 1},
+        [*layers, layer("Sequential", children)],
+        {"ref": len(layers)},
         kind="Sequential",
     )
 
@@ -54,12 +59,12 @@ def folded(kind: str, first: list[Node], make: Callable[[list[Node]], Node], lev
 
 def pipeline(steps: list[Node]) -> Node:
     named = [{"tuple": [f"s{place}", step]} for place, step in enumerate(steps)]
-    return {"estimator": ["Pipeline", {"steps": named, "memory": None, "verbose": False}, {}]}
+    return {"Pipeline": {"steps": named, "memory": None, "verbose": False}}
 
 
 def union(parts: list[Node]) -> Node:
     named = [{"tuple": [f"s{place}", part]} for place, part in enumerate(parts)]
-    return {"estimator": ["FeatureUnion", {"transformer_list": named}, {}]}
+    return {"FeatureUnion": {"transformer_list": named}}
 
 
 def sequential(children: list[Node]) -> Node:
@@ -68,13 +73,14 @@ def sequential(children: list[Node]) -> Node:
 
 def mixtures(levels: int, times: int) -> bytes:
     """Mixtures of mixtures, down to one point."""
-    record = {"object": ["record", 1, {"method": "x", "notes": {"dict": []}, "trace": {"dict": []}}, {}]}
-    point = {"object": ["point_posterior", 1, {"location": {"ref": 0}, "record": {"ref": 1}}, {}]}
+    record = {"record": RECORD}
+    point = {"point_posterior": {"location": {"ref": 0}, "record": {"ref": 1}, **BARE}}
     objects = [{"tensor": ["one", None]}, record, point, {"tensor": ["weights", None]}]
     below = 2
     for _ in range(levels):
         parts = {"log_weights": {"ref": 3}, "components": [{"ref": below}] * times, "record": {"ref": 1}}
-        objects.append({"object": ["mixture_posterior", 1, parts, {}]})
+        parts |= {"weighting": "", **BARE}
+        objects.append({"mixture_posterior": parts})
         below = len(objects) - 1
     held = {"one": torch.zeros(1, dtype=torch.float64), "weights": torch.zeros(times, dtype=torch.float64)}
     return file_of(objects, {"ref": below}, held, kind="mixture_posterior")
@@ -82,16 +88,14 @@ def mixtures(levels: int, times: int) -> bytes:
 
 def states(count: int) -> bytes:
     """Random states that share one key."""
-    pairs = [["key", {"ref": 0}], ["pos", 0], ["has_gauss", 0], ["gauss", 0.0]]
-    key = {"array": ["uint32", [624], "key", None]}
-    return file_of(
-        [key, *[{"random_state": {"dict": pairs}}] * count], refs(1), {"key": torch.zeros(624).to(torch.uint32)}
-    )
+    state = {"random_state": {"key": {"ref": 1}, "pos": 0, "has_gauss": 0, "gauss": 0.0}}
+    key = [{"tensor": ["key", None]}, {"array": {"dtype": "uint32", "values": {"ref": 0}}}]
+    return file_of([*key, *[state] * count], refs(1), {"key": torch.zeros(624).to(torch.uint32)})
 
 
 def priors(count: int, numbers: int) -> bytes:
     """Priors that share one array, which each of them copies."""
-    prior = {"object": ["prior", 1, {"precision": {"ref": 0}, "mean": {"ref": 0}, "flat": 0}, {}]}
+    prior = {"prior": {"precision": {"ref": 0}, "mean": {"ref": 0}, "flat": 0}}
     held = {"p": torch.ones(numbers, dtype=torch.float64)}
     return file_of([{"tensor": ["p", None]}, *[prior] * count], refs(count), held)
 
@@ -100,27 +104,27 @@ def empty_dimensions(groups: int) -> bytes:
     """Kronecker factors of so many groups without entries: no byte in the file, and a number a group when read."""
     factors = {"input": {"ref": 0}, "output": {"ref": 0}, "normaliser": {"ref": 1}, "name": "x"}
     held = {"f": torch.zeros(groups, 0, 0, dtype=torch.float64), "n": torch.zeros((), dtype=torch.float64)}
-    objects = [{"tensor": ["f", None]}, {"tensor": ["n", None]}, {"object": ["kronecker_factors", 1, factors, {}]}]
+    objects = [{"tensor": ["f", None]}, {"tensor": ["n", None]}, {"kronecker_factors": factors}]
     return file_of(objects, refs(3), held)
 
 
 def polynomial(degree: int, columns: int = 1, **learnt: Any) -> Node:
     parameters = {"degree": degree, "interaction_only": False, "include_bias": True, "order": "C"}
     found = {"_min_degree": 0, "_max_degree": degree, "n_features_in_": columns, **learnt}
-    return {"estimator": ["PolynomialFeatures", parameters, found]}
+    return {"PolynomialFeatures": parameters | found}
 
 
 def spline(degree: int) -> Node:
     parameters = {"n_knots": 3, "degree": degree, "knots": "uniform", "extrapolation": "linear"}
-    return {"estimator": ["SplineTransformer", parameters, {"n_features_in_": 1, "n_features_out_": 3}]}
+    return {"SplineTransformer": {**parameters, "n_features_in_": 1, "n_features_out_": 3}}
 
 
-WIDE = {"array": ["U1048576", [1], [""], None]}
+WIDE = {"array": {"dtype": "U1048576", "shape": [1], "values": [""]}}
 
 # By name, what makes the file. Each takes hours or gigabytes where nothing bounds what a file may ask for.
 ATTACKS: dict[str, Callable[[], bytes]] = {
     "text arrays, 30 kB": lambda: file_of([WIDE] * 700, []),
-    "text of no cells": lambda: file_of([{"array": ["U1", [0, 2**40], [], None]}], []),
+    "text of no cells": lambda: file_of([{"array": {"dtype": "U1", "shape": [0, 2**40], "values": []}}], []),
     "types of wide text": lambda: file_of([], [{"dtype": "U9999999"}] * 100),
     "300 priors share an array": lambda: priors(300, 10**6),
     "dimensions without entries": lambda: empty_dimensions(2 * 10**8),

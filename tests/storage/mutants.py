@@ -7,35 +7,43 @@ import hashlib
 import io
 import json
 import random
+import re
 import struct
-import warnings
 import zipfile
-import zlib
 from collections.abc import Callable
 from typing import Any
 
-from bayescope.storage.container import FORMAT, MANIFEST, TENSORS, Member, ending
-from bayescope.storage.tensors import header
+from bayescope.storage.container import FORMAT, header
 
 Mutation = Callable[[bytes, random.Random], bytes]
 
 
 def parts(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """The manifest and the tensors of a file that is whole."""
-    with zipfile.ZipFile(io.BytesIO(data)) as file:
-        return json.loads(file.read(MANIFEST)), file.read(TENSORS)
+    """The manifest, with the table of the tensors, and the tensors of a file that is whole."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8:start])
+    manifest = json.loads(entries.pop("__metadata__")["bayescope"])
+    table = [[name, entry["dtype"], entry["shape"]] for name, entry in entries.items()]
+    return {**manifest, "tensors": table}, data[start:]
 
 
-def framed(manifest: Any, tensors: bytes, *, text: bytes | None = None, told: dict[str, Any] | None = None) -> bytes:
+def framed(manifest: Any, tensors: bytes, *, text: str | None = None) -> bytes:
     """A file whose checksums all agree, whatever is in it."""
-    if told is None:
-        told = {"size": len(tensors), "crc32": zlib.crc32(tensors), "sha256": hashlib.sha256(tensors).hexdigest()}
-    if text is None:
-        manifest = {**manifest, "members": {TENSORS: told}} if isinstance(manifest, dict) else manifest
-        text = json.dumps(manifest).encode()
-    first, second = Member(MANIFEST, len(text), zlib.crc32(text)), Member(TENSORS, len(tensors), zlib.crc32(tensors))
-    digest = hashlib.sha256(text).hexdigest()
-    return first.header() + text + second.header() + tensors + ending(first, second, digest)
+    table: Any = []
+    if isinstance(manifest, dict):
+        manifest = {**manifest, "sha256": hashlib.sha256(tensors).hexdigest()}
+        table = manifest.pop("tensors", [])
+    text = json.dumps(manifest) if text is None else text
+    try:
+        return header(text, table) + tensors
+    except (KeyError, TypeError, ValueError, OverflowError):  # no tensors that can be
+        digest = hashlib.sha256(json.dumps([text, table]).encode()).hexdigest()
+        entries = {"__metadata__": {"bayescope": text, "sha256": digest}}
+        for place, entry in enumerate(table if isinstance(table, list) else []):
+            name, dtype, shape = entry if isinstance(entry, list) and len(entry) == 3 else (place, entry, None)
+            entries[str(name)] = {"dtype": dtype, "shape": shape, "data_offsets": [0, len(tensors)]}
+        content = json.dumps(entries, separators=(",", ":")).encode()
+        return len(content).to_bytes(8, "little") + content + tensors
 
 
 # Bytes -----------------------------------------------------------------------------------------------------------
@@ -91,47 +99,48 @@ def noise(_data: bytes, source: random.Random) -> bytes:
     return source.choice([b"", b"P", b"PK\x03\x04"]) + source.randbytes(source.choice([0, 5, 500]))
 
 
-# Zips ------------------------------------------------------------------------------------------------------------
+# Headers ---------------------------------------------------------------------------------------------------------
 
 
-def zipped(data: bytes, source: random.Random) -> bytes:
-    """The same members by another program: compressed, renamed, doubled, linked, with more beside them."""
-    with zipfile.ZipFile(io.BytesIO(data)) as file:
-        members = [(name, file.read(name)) for name in (MANIFEST, TENSORS)]
-    names = ["../../evil", "/etc/evil", "C:\\evil", "manifest.json/", "a\x00b", "manifest.json", TENSORS, "x" * 60000]
-    change = source.choice(["compressed", "renamed", "doubled", "link", "more", "bomb", "order", "plain", "zip64"])
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file, warnings.catch_warnings(action="ignore"):  # names may stand twice
-        if change == "order":
-            members.reverse()
-        if change == "bomb":
-            members[0] = MANIFEST, b"[" * 2_000_000
-        for name, content in members:
-            method = zipfile.ZIP_DEFLATED if change in ("compressed", "bomb") else zipfile.ZIP_STORED
-            information = zipfile.ZipInfo(source.choice(names) if change == "renamed" else name)
-            information.compress_type = method
-            if change == "link":
-                information.external_attr = 0o120777 << 16
-            with file.open(information, "w", force_zip64=change == "zip64") as member:
-                member.write(content)
-        if change in ("doubled", "more"):
-            extra = source.choice([MANIFEST, TENSORS]) if change == "doubled" else source.choice(names)
-            file.writestr(zipfile.ZipInfo(extra), b"{}")
-    return buffer.getvalue()
+def headed(data: bytes, source: random.Random) -> bytes:
+    """The same header written by another program: other spaces, orders, names, lengths, offsets, a second entry."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    entries, tensors = json.loads(data[8:start]), data[start:]
+    change = source.choice(["spaces", "order", "renamed", "length", "offsets", "metadata", "more", "bomb", "zip"])
+    names = ["../../evil", "a\x00b", "__metadata__", "x" * 60000]
+    if change == "zip":
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as file:
+            file.writestr("manifest.json", data)
+        return buffer.getvalue()
+    if change == "order":
+        entries = dict(source.sample(list(entries.items()), len(entries)))
+    if change == "renamed":
+        entries = {source.choice(names) if name != "__metadata__" else name: each for name, each in entries.items()}
+    if change == "offsets":
+        for each in entries.values():
+            if "data_offsets" in each:
+                each["data_offsets"] = source.choice([[0, 8], [-8, 0], [0, 2**63], [8, 0], ["0", "8"], []])
+    if change == "metadata":
+        entries["__metadata__"][source.choice(["format", "sha256", "bayescope"])] = source.choice(["pt", "", 3, None])
+    if change == "more":
+        entries[source.choice(names)] = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    content = b"[" * 2_000_000 if change == "bomb" else json.dumps(entries).encode()
+    if change != "spaces":
+        content = json.dumps(json.loads(content), separators=(",", ":")).encode() if change != "bomb" else content
+        content += b" " * (-len(content) % 8)
+    length = source.choice([0, 1, 8, 2**31, 2**63, 2**64 - 1]) if change == "length" else len(content)
+    return length.to_bytes(8, "little") + content + tensors
 
 
 def misled(data: bytes, source: random.Random) -> bytes:
-    """A field of a header that tells something else: encryption, methods, sizes, offsets, counts."""
-    changed = bytearray(data)
-    central, end = data.rindex(b"PK\x01\x02"), data.rindex(b"PK\x05\x06")
-    second = len(Member(MANIFEST, 0, 0).header()) + struct.unpack("<L", data[18:22])[0]
-    base = source.choice([0, second, central, data.index(b"PK\x01\x02"), end])
-    place = base + source.randrange(4, 22 if base == end else 46)
-    wide = source.choice(["<H", "<L"])
-    value = source.choice([0, 1, 8, 9, 45, 0x7FFF, 0xFFFF, source.randrange(65536)])
-    value = value if wide == "<H" else source.choice([value, 0xFFFFFFFF, 0x7FFFFFFF])
-    struct.pack_into(wide, changed, place, value)
-    return bytes(changed)
+    """A number of the header that says something else: a length, an offset, a size."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    numbers = [match.span() for match in re.finditer(rb"\d+", data[:start])]
+    first, last = source.choice([(0, 8), *numbers])
+    value = source.choice([0, 1, 8, 9, 45, 0x7FFF, 2**31, 2**62, source.randrange(65536)])
+    other = value.to_bytes(8, "little") if first == 0 else str(value).encode()
+    return data[:first] + other + data[last:]
 
 
 # Manifests whose checksums agree ---------------------------------------------------------------------------------
@@ -162,16 +171,15 @@ def strange(source: random.Random, count: int) -> Any:
             [[]], [1, 2, 3], {"ref": 0}, {"ref": -1}, {"ref": count}, {"ref": 10**9}, {"ref": count // 2},
             {"ref": True}, {"tuple": []}, {"float": "nan"}, {"float": "inf"}, {"float": "x"},
             {"dict": [[1, 2], [1, 3]]}, {"dict": [[[], 2]]}, {"type": "os.system"}, {"type": "object"}, {"size": [-1]},
-            {"size": [2**61, 2**61]},
-            {"slice": [None, None, 0]}, {"object": ["os.system", 1, {}, {}]}, {"object": ["gaussian", 1, {}, {}]},
-            {"object": ["record", 99, {}, {}]}, {"estimator": ["StandardScaler", {}, {"transform": 1}]},
-            {"estimator": ["Pipeline", {"steps": [], "memory": "/tmp"}, {}]},
-            {"estimator": ["subprocess.Popen", {"args": "true"}, {}]},
-            {"layer": ["Linear", {"dict": [["in_features", 10**12], ["out_features", 10**12]]}, True, {}, {}, []]},
-            {"layer": ["LSTM", {"dict": [["input_size", 1], ["hidden_size", 1], ["num_layers", 9**9]]}, 1, {}, {}, []]},
-            {"array": ["U1000000", [1], [""], None]}, {"array": ["object", [10**12], [], None]},
-            {"array": ["float64", [1], "nothing", None]}, {"scalar": ["float64", "x"]}, {"scalar": ["int8", 10**6]},
-            {"tensor": ["nothing", None]}, {"tensor": [None, None]}, {"spline": [1, 2, 3, 4, 5]}, {"unknown": 1},
+            {"size": [2**61, 2**61]}, {"slice": [None, None, 0]}, {"os.system": {}}, {"gaussian": {}},
+            {"record": {"method": 3}}, {"StandardScaler": {"transform": 1}},
+            {"Pipeline": {"steps": [], "memory": "/tmp"}}, {"subprocess.Popen": {"args": "true"}},
+            {"Linear": {"": [{"dict": [["in_features", 10**12], ["out_features", 10**12]]}, True, []]}},
+            {"LSTM": {"": [{"dict": [["input_size", 1], ["hidden_size", 1], ["num_layers", 9**9]]}, True, []]}},
+            {"array": {"dtype": "U1000000", "shape": [1], "values": [""]}}, {"scalar": ["float64", "x"]},
+            {"array": {"dtype": "object", "shape": [10**12], "values": []}}, {"scalar": ["int8", 10**6]},
+            {"array": {"dtype": "float64", "values": None}}, {"tensor": ["nothing", None]}, {"tensor": [None, None]},
+            {"spline": {"t": 1, "c": 2, "k": 3, "extrapolate": 4, "axis": 5}}, {"unknown": 1},
             {"a": 1, "b": 2}, nested(30), nested(300), [None] * 50_000,
         ]
     )  # fmt: skip
@@ -180,7 +188,6 @@ def strange(source: random.Random, count: int) -> Any:
 def edited(data: bytes, source: random.Random) -> bytes:
     """One to three values of the manifest replaced, removed, doubled or exchanged, and all checksums put right."""
     manifest, tensors = parts(data)
-    del manifest["members"]
     count = len(manifest["objects"])
     for _ in range(source.choice([1, 1, 1, 2, 3])):
         found = places(manifest, [])
@@ -214,24 +221,20 @@ def misspelt(data: bytes, source: random.Random) -> bytes:
             text[:place] + "\x00" + text[place:], '{"format": 1, "bayescope": "1", "members": {}}',
         ]
     )  # fmt: skip
-    raw = text.encode() if source.random() < 0.9 else text.encode("utf-16")
-    return framed(None, tensors, text=raw)
+    return framed(None, tensors, text=text)
 
 
 def scribbled(data: bytes, source: random.Random) -> bytes:
     """Tensors of other numbers, NaN among them, or of another length, with checksums that agree."""
     manifest, tensors = parts(data)
-    del manifest["members"]
-    changed, start = bytearray(tensors), 8 + int.from_bytes(tensors[:8], "little")
-    change = source.choice(["noise", "nan", "header", "size"])
-    if change == "header":
-        changed[source.randrange(start)] ^= 1 << source.randrange(8)
-    elif change == "size":
+    changed = bytearray(tensors)
+    change = source.choice(["noise", "nan", "size"])
+    if change == "size":
         changed = changed[: source.randrange(len(changed))]
     else:
         for _ in range(source.choice([1, 10, 100])):
-            place = source.randrange(start, len(tensors) - 8)
-            place -= (place - start) % 8
+            place = source.randrange(0, len(tensors) - 8)
+            place -= place % 8
             changed[place : place + 8] = struct.pack("<d", float("nan")) if change == "nan" else source.randbytes(8)
     return framed(manifest, bytes(changed))
 
@@ -240,7 +243,6 @@ def retold(data: bytes, source: random.Random) -> bytes:
     """A table that tells of other tensors than there are, with checksums that agree."""
     manifest, tensors = parts(data)
     table = manifest["tensors"]
-    del manifest["members"]
     entry = source.choice(table)
     shapes = [[], [0], [-1], [1, *entry[2]], entry[2][::-1], [2**62], [1.0], "x", None, [True], [2**40], [2**31, 2**31]]
     others = {
@@ -255,26 +257,18 @@ def retold(data: bytes, source: random.Random) -> bytes:
         table.append(entry)
     else:
         source.shuffle(table)
-    return framed(manifest, _with_header(table, tensors) if source.random() < 0.5 else tensors)
-
-
-def _with_header(table: list[Any], tensors: bytes) -> bytes:
-    """The tensors under the header that the table implies, where it implies one."""
-    try:
-        return header(table) + tensors[8 + int.from_bytes(tensors[:8], "little") :]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return tensors
+    return framed(manifest, tensors)
 
 
 MUTATIONS: dict[str, Mutation] = {
     each.__name__: each
     for each in (
-        flipped, truncated, deleted, inserted, doubled, blanked, swapped, extended, noise, zipped, misled, edited,
+        flipped, truncated, deleted, inserted, doubled, blanked, swapped, extended, noise, headed, misled, edited,
         misspelt, scribbled, retold,
     )
 }  # fmt: skip
 # How often each is drawn: what has right checksums gets further.
-FREQUENCIES = {**dict.fromkeys(MUTATIONS, 1), "edited": 10, "retold": 2, "misspelt": 2, "zipped": 2, "misled": 2}
+FREQUENCIES = {**dict.fromkeys(MUTATIONS, 1), "edited": 10, "retold": 2, "misspelt": 2, "headed": 2, "misled": 2}
 # What leaves the checksums right: a file may then hold other values, and be whole.
 WELL_FRAMED = ("edited", "misspelt", "scribbled", "retold")
 

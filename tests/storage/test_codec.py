@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 
 from bayescope import storage
 from bayescope.errors import FileError, NotPositiveDefiniteError, UnsupportedError
-from bayescope.storage import registry
+from bayescope.storage import fits, stored
 from bayescope.storage.codec import Reader, Writer, flattened, in_order
-from bayescope.storage.hints import fits
-from bayescope.storage.registry import stored
 
 PLAIN = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.sampled_from([math.inf, -math.inf, -0.0])
@@ -181,7 +179,7 @@ def test_what_cannot_be_stored_is_named_with_its_path(name, tmp_path):
 # Classes ---------------------------------------------------------------------------------------------------------
 
 
-@stored("test_thing", without=("cause",), told="lost", kept=("root",))
+@stored("test_thing", without=("cause",), lost="lost", kept=("root",))
 @dataclass(frozen=True)
 class Thing:
     value: float
@@ -213,42 +211,22 @@ def test_objects_come_back_with_what_is_kept_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"value": "x"}, "the value of a test_thing is none"),
-        ({"value": True}, "the value of a test_thing is none"),
-        ({"names": [1]}, "the names of a test_thing is none"),
-        ({"inner": {"tuple": []}}, "the inner of a test_thing is none"),
-        ({"evil": 1}, "a test_thing has other parts"),
-        ({"cause": 1}, "a test_thing has other parts"),
+        ({"value": "x"}, "the value of a Thing is none"),
+        ({"value": True}, "the value of a Thing is none"),
+        ({"names": [1]}, "the names of a Thing is none"),
+        ({"inner": {"tuple": []}}, "the inner of a Thing is none"),
+        ({"evil": 1}, "a Thing has other parts"),
+        ({"cause": 1}, "a Thing has other parts"),
         ({"value": 13}, "13 is no value"),
     ],
 )
 def test_parts_are_what_the_class_says(change, match):
     values = {"value": 1.0, "names": {"tuple": []}, "inner": None, "lost": {"tuple": []}}
-    assert Reader({}).value({"object": ["test_thing", 1, values, {}]}) == Thing(1.0)
+    assert Reader({}).value({"test_thing": values}) == Thing(1.0)
     with pytest.raises(ValueError, match=match):
-        Reader({}).value({"object": ["test_thing", 1, {**values, **change}, {}]})
-
-
-def test_fields_that_are_younger_than_a_file_have_their_defaults():
-    assert Reader({}).value({"object": ["test_thing", 1, {"value": 2.0}, {}]}) == Thing(2.0)
+        Reader({}).value({"test_thing": values | change})
     with pytest.raises(ValueError, match="other parts"):
-        Reader({}).value({"object": ["test_thing", 1, {"names": {"tuple": []}}, {}]})
-
-
-def test_older_versions_of_a_class_are_brought_up(monkeypatch):
-    @dataclass(frozen=True)
-    class Renamed:
-        amount: float
-
-    for table in ("_BY_NAME", "_BY_TYPE"):
-        monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
-    stored("test_renamed", version=3, migrations={1: lambda v: {"sum": v["total"]}, 2: lambda v: {"amount": v["sum"]}})(
-        Renamed
-    )
-    for version, part in ((1, "total"), (2, "sum"), (3, "amount")):
-        assert Reader({}).value({"object": ["test_renamed", version, {part: 1.5}, {}]}) == Renamed(1.5)
-    with pytest.raises(ValueError, match="of another version; a newer bayescope may know it"):
-        Reader({}).value({"object": ["test_renamed", 4, {"amount": 1.0}, {}]})
+        Reader({}).value({"test_thing": {"value": 2.0}})
 
 
 def test_names_are_taken_once():
@@ -284,7 +262,7 @@ def test_values_are_judged_by_their_annotations(value, hint, expected):
 
 def test_an_array_of_text_takes_no_more_memory_than_the_file():
     with pytest.raises(ValueError, match="more memory than a file of its size does"):
-        Reader({}).value({"array": ["U1000000", [2000], [""] * 2000, None]})
+        Reader({}).value({"array": {"dtype": "U1000000", "shape": [2000], "values": [""] * 2000}})
 
 
 @pytest.mark.parametrize("change", [{"pos": -1}, {"pos": 625}, {"pos": 2**31 - 2000}, {"key": [0] * 624}, {"gauss": 1}])
@@ -294,10 +272,10 @@ def test_a_random_state_never_reads_beside_its_numbers(change):
     reader = Reader(writer.tensors)
     for node in writer.objects[:-1]:
         reader.add(node)
-    pairs = dict(writer.objects[-1]["random_state"]["dict"])
-    reader.add({"random_state": {"dict": [[key, pairs[key]] for key in pairs]}})
+    parts = writer.objects[-1]["random_state"]
+    reader.add({"random_state": parts})
     with pytest.raises(ValueError, match="a random state is none"):
-        reader.add({"random_state": {"dict": [[key, {**pairs, **change}[key]] for key in pairs]}})
+        reader.add({"random_state": {**parts, **change}})
 
 
 def test_keys_are_plain():

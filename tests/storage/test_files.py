@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -170,21 +169,17 @@ def test_the_manifest_tells_what_is_in_a_file(tmp_path):
     assert (told.format_version, told.bayescope_version, told.kind) == (1, bs.__version__, "gaussian_posterior")
     assert told.summary == q.summary()
     assert told.metadata == {"run": 7, "tags": ["a", None], "where": {"north": True}}
-    assert sum(told.sizes.values()) < path.stat().st_size
+    assert told.file_size == path.stat().st_size
     assert told.packages.keys() == {"torch", "numpy", "scikit-learn"}
     assert told.tensors["gaussian_posterior.location"] == ("F64", (26,))
     kind = bs.storage.read_manifest(estimator("linear, none").save(tmp_path / "est.bayes")).kind
     assert kind == "BayesianLinearRegression"
 
 
-def test_other_programs_read_the_members(tmp_path):
-    path = posterior("laplace, kfac, float32").save(tmp_path / "q.bayes")
-    from safetensors.torch import load as tensors_of
+def test_other_programs_read_the_tensors(tmp_path):
+    from safetensors.torch import load_file
 
-    with zipfile.ZipFile(path) as file:
-        assert file.testzip() is None
-        assert file.namelist() == ["manifest.json", "tensors.safetensors"]
-        found = tensors_of(file.read("tensors.safetensors"))
+    found = load_file(posterior("laplace, kfac, float32").save(tmp_path / "q.bayes"))
     assert torch.equal(found["gaussian_posterior.location"], posterior("laplace, kfac, float32").location)
 
 
@@ -208,7 +203,7 @@ def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path, monkeypatch)
     def broken(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bayescope.storage.container.ending", broken)
+    monkeypatch.setattr("pathlib.Path.replace", broken)
     with pytest.raises(KeyboardInterrupt):
         q.save(path, metadata={"n": 2})
     assert path.read_bytes() == before
@@ -239,7 +234,7 @@ def test_rows_that_are_read_from_the_data_are_not_saved(tmp_path, monkeypatch):
 def test_what_could_not_be_read_again_is_not_saved(tmp_path):
     record = bs.fit_map(plain(), data(), likelihood="categorical", epochs=1, progress=False).record
     broken = replace(record, instead=3)
-    with pytest.raises(UnsupportedError, match="could not be read again: the instead of a record is none"):
+    with pytest.raises(UnsupportedError, match="could not be read again: the instead of a Record is none"):
         storage.save(broken, tmp_path / "record.bayes")
     assert list(tmp_path.iterdir()) == []
 

@@ -14,9 +14,9 @@ from torch import nn
 import bayescope as bs
 from bayescope import storage
 from bayescope.errors import InputTypeError
-from bayescope.storage.codec import MalformedError, Reader
-from bayescope.storage.layers import LAYERS
-from bayescope.storage.modules import ModelError, Replacements
+from bayescope.storage import MalformedError, ModelError
+from bayescope.storage.codec import Reader
+from bayescope.storage.networks import LAYERS
 from tests.storage.saved import Residual, answers, data, posterior, seeded
 
 SMALL: dict[str, tuple[object, ...]] = {
@@ -193,35 +193,33 @@ def test_hooks_of_ones_own_are_not_described(tmp_path):
         storage.load(storage.save(made, tmp_path / "net.bayes"))
 
 
+def sizes(**options):
+    return {"dict": [list(pair) for pair in options.items()]}
+
+
 @pytest.mark.parametrize(
     ("node", "match"),
     [
-        (["Popen", {"dict": []}, True, {}, {}, []], "the layer 'Popen' is not known"),
-        (
-            ["LSTM", {"dict": [["input_size", 1], ["hidden_size", 1], ["num_layers", 10**9]]}, True, {}, {}, []],
-            "layers",
-        ),
-        (
-            ["Linear", {"dict": [["in_features", 2], ["out_features", 2], ["device", "cpu"]]}, True, {}, {}, []],
-            "takes memory of its own",
-        ),
-        (["Tanh", {"dict": []}, True, {}, {"0": 3}, []], "a layer in a layer is none"),
-        (["Tanh", {"dict": []}, True, {}, {}, ["input_dropout"]], "a hook is not known"),
-        (["Tanh", {"dict": []}, True, {"weight": None}, {}, []], "other tensors"),
-        (["Linear", {"dict": [["in_features", 10**9], ["out_features", 10**9]]}, True, {}, {}, []], "other tensors"),
+        ({"Popen": {"": [{"dict": []}, True, []]}}, "the class 'Popen' is not known"),
+        ({"LSTM": {"": [sizes(input_size=1, hidden_size=1, num_layers=10**9), True, []]}}, "layers"),
+        ({"Linear": {"": [sizes(in_features=2, out_features=2, device="cpu"), True, []]}}, "takes memory of its own"),
+        ({"Tanh": {"": [sizes(), True, []], "0": 3}}, "a layer in a layer is none"),
+        ({"Tanh": {"": [sizes(), True, ["input_dropout"]]}}, "a hook is not known"),
+        ({"Tanh": {"": [sizes(), True, []], "weight": {"tensor": ["t", None]}}}, "a layer in a layer is none"),
+        ({"Linear": {"": [sizes(in_features=10**9, out_features=10**9), True, []]}}, "other tensors"),
     ],
 )
 def test_descriptions_are_checked(node, match):
     with pytest.raises((MalformedError, ValueError), match=match):
-        Reader({}, Replacements()).value({"layer": node})
+        Reader({"t": torch.ones(1)}).value(node)
 
 
 def test_layers_that_are_shared_without_end_are_refused():
-    reader = Reader({}, Replacements())
+    reader = Reader({})
 
     def add(*children: int) -> None:
         held = {str(name): {"ref": place} for name, place in enumerate(children)}
-        reader.add({"layer": ["Sequential", {"dict": []}, True, {}, held, []]})
+        reader.add({"Sequential": {"": [sizes(), True, []], **held}})
 
     def fold() -> None:
         for level in range(0, 42, 3):  # two that hold the one before, and one that holds both

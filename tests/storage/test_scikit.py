@@ -95,19 +95,17 @@ def test_what_would_be_code_is_refused(transformer, match, tmp_path):
 @pytest.mark.parametrize(
     ("node", "match"),
     [
-        (["Popen", {}, {}], "the estimator 'Popen' is not known"),
-        (["StandardScaler", {}, {"transform": 1}], "'transform' is not learnt by StandardScaler"),
-        (["StandardScaler", {}, {"__class__": 1}], "'__class__' is not learnt"),
-        (["StandardScaler", {}, {"a b": 1}], "'a b' is not learnt"),
-        (["StandardScaler", {"evil": 1}, {}], "unexpected keyword"),
-        (["Pipeline", {"steps": []}, {"memory": "/tmp"}], "'memory' is not learnt by Pipeline"),
-        (["BayesianMLPRegressor", {"checkpoint": "/tmp/x"}, {}], "a parameter leads out of the file"),
-        (["Pipeline", {"steps": [], "memory": "/tmp"}, {}], "a parameter leads out of the file"),
+        ({"Popen": {}}, "the class 'Popen' is not known"),
+        ({"StandardScaler": {"transform": 1}}, "'transform' is not learnt by StandardScaler"),
+        ({"StandardScaler": {"__class__": 1}}, "'__class__' is not learnt"),
+        ({"StandardScaler": {"a b": 1}}, "'a b' is not learnt"),
+        ({"BayesianMLPRegressor": {"checkpoint": "/tmp/x"}}, "a parameter leads out of the file"),
+        ({"Pipeline": {"steps": [], "memory": "/tmp"}}, "a parameter leads out of the file"),
     ],
 )
 def test_learned_attributes_are_checked(node, match):
     with pytest.raises((ValueError, TypeError), match=match):
-        Reader({}).value({"estimator": node})
+        Reader({}).value(node)
 
 
 def test_another_scikit_learn_is_told(tmp_path):

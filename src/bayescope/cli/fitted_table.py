@@ -17,7 +17,7 @@ from bayescope.cli.source import Block, Kind, Source, all_blocks, place_of
 from bayescope.cli.target import Target, Task
 from bayescope.cli.training_table import Roles, TrainingTable
 from bayescope.errors import InputError
-from bayescope.storage.hints import fits
+from bayescope.storage import fits
 
 # Of a file's metadata, where this is kept.
 KEY = "command line"

@@ -15,7 +15,7 @@ from bayescope.errors import InputTypeError, OptionError, UnsupportedError
 from bayescope.network.dropout import recurrent_refused
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call
-from bayescope.storage.modules import stored_hook
+from bayescope.storage import stored_hook
 
 WeightLayer = (
     nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d

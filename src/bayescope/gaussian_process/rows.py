@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NoReturn, Protocol, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
 from bayescope.curvature.kinds import Observations
-from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.network.guard import private
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
 from bayescope.network.network import Network
-from bayescope.storage import stored
-from bayescope.storage.codec import Writer, node_of
+from bayescope.storage import stored, unstorable
 from bayescope.tape.tape import BLOCK_BYTES, row_blocks
 
 FLOAT64 = 8
@@ -100,6 +98,10 @@ class Piece:
                 return torch.cat([tape.jacobian(rows).to(torch.float64) for rows in tape.blocks()]).flatten(0, 1)
 
 
+@unstorable(
+    "expected rows that are held, got some that are read from the data each time, at {path}. Files keep no data: take "
+    "approximation='subset' or 'nystrom' with fewer points=, or bs.laplace(structure='full')."
+)
 @final
 @dataclass(frozen=True, eq=False)
 class Read:
@@ -131,15 +133,6 @@ class Read:
             with private(self.network.module) as module:
                 block = piece.read(replace(self.network, module=module))
             yield block
-
-
-@node_of.register(Read)
-def _refused(_value: Read, _writer: Writer, path: str) -> NoReturn:
-    """Files hold no data, and these rows are read from it."""
-    raise UnsupportedError(
-        f"save: expected rows that are held, got some that are read from the data each time, at {path}. Files keep no "
-        "data: take approximation='subset' or 'nystrom' with fewer points=, or bs.laplace(structure='full')."
-    )
 
 
 def pieces_of(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
-from bayescope.storage.modules import stored_layer
+from bayescope.storage import stored_layer
 
 
 @stored_layer("Pairwise", lambda _: {}, children=("reward",))

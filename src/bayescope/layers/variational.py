@@ -19,7 +19,7 @@ from bayescope import checks
 from bayescope.errors import UnsupportedError
 from bayescope.module_copies import module_copy
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, gaussian_kl, linear
-from bayescope.storage.modules import stored_layer
+from bayescope.storage import stored_layer
 
 INITIAL_SD = 0.05
 Size = int | tuple[int, ...]

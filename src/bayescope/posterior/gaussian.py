@@ -37,7 +37,7 @@ COVARIANCES = 4
 EVERY_CLASS = 256
 
 
-@stored("gaussian_posterior", without=("infer", "fit"), told="lost")
+@stored("gaussian_posterior", without=("infer", "fit"), lost="lost")
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class GaussianPosterior(Posterior):

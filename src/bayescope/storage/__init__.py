@@ -4,11 +4,18 @@
 """
 
 from bayescope.storage.answers import answering as answering
+from bayescope.storage.codec import MalformedError as MalformedError
+from bayescope.storage.files import Manifest, read_manifest
+from bayescope.storage.files import from_message as from_message
 from bayescope.storage.files import load as load
 from bayescope.storage.files import load_with_manifest as load_with_manifest
-from bayescope.storage.files import read_manifest
 from bayescope.storage.files import save as save
-from bayescope.storage.manifest import Manifest
-from bayescope.storage.registry import stored as stored
+from bayescope.storage.files import to_message as to_message
+from bayescope.storage.hints import fits as fits
+from bayescope.storage.networks import ModelError as ModelError
+from bayescope.storage.networks import stored_hook as stored_hook
+from bayescope.storage.networks import stored_layer as stored_layer
+from bayescope.storage.objects import stored as stored
+from bayescope.storage.objects import unstorable as unstorable
 
 __all__ = ["Manifest", "read_manifest"]

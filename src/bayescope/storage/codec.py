@@ -1,9 +1,9 @@
-"""Values as a tree of JSON with named tensors beside it, and back: exact, without code, what is shared stored once.
+"""Values as a tree of JSON and named tensors, and back: exact, without code, what is shared stored once.
 
 A node is what JSON has itself (``null``, a truth value, a whole number, a finite float, text, a list), or an object
-with one entry, a tag and what belongs to it. Objects that may be shared stand in a table, each after all that it refers
-to, so that reading runs down the table once and a file cannot refer in circles. A tag is known or refused; nothing is
-imported.
+with one entry: the name of a `Form`, and the parts of the value, which are nodes again. Values that may be shared stand
+in a table, each after all that it refers to, so that reading runs down the table once and a file cannot refer in
+circles. A name is known or refused; nothing is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import singledispatch
 from types import MappingProxyType, NoneType
 from typing import Any, NoReturn, final
 
@@ -21,10 +20,12 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import UnsupportedError
-from bayescope.storage.tensors import NAMES
+from bayescope.storage.container import NAMES
 
-# Nodes inside of nodes, beside the table: lists of tuples of dicts.
+# Nodes inside of nodes, within one entry of the table: lists of tuples of dicts.
 DEEPEST = 40
+# NumPy's arrays have no more.
+MOST_AXES = 64
 # Of the state of NumPy's Mersenne Twister.
 WORDS = 624
 # What objects are made of may take this many bytes, and so many for each byte of the file. An object that others share
@@ -37,7 +38,70 @@ Node = Any
 
 
 class MalformedError(ValueError):
-    """A node that bayescope does not write: the file was altered. `load` tells it as an error about the file."""
+    """A node that bayescope does not write: the file was altered."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How values of a type are stored.
+
+    Attributes:
+        name: in files.
+        type: of the values.
+        parts: of a value at a path: a list or a mapping of values that can be stored themselves, or text.
+        made: the value again, of parts that were read; raises a ``ValueError`` for parts that no value has.
+        shared: whether a value keeps its identity, and stands in the table.
+        subclasses: whether values of subclasses are stored too.
+        instead: the form of a value that this one cannot hold, or ``None`` if it can.
+    """
+
+    name: str
+    type: type
+    parts: Callable[[Any, str], Any]
+    made: Callable[[Any, Reader], Any]
+    shared: bool = True
+    subclasses: bool = False
+    instead: Callable[[Any], Form | None] = lambda _: None
+
+
+FORMS: dict[str, Form] = {}
+_BY_TYPE: dict[type, Form] = {}
+_PLAIN = (NoneType, bool, int, str)
+_MAPPINGS = (dict, OrderedDict, MappingProxyType)
+# Nodes that the writer and the reader know themselves.
+_REFERENCE, _TENSOR, _MAPPING = "ref", "tensor", "dict"
+# What stands where it is used, and never in the table.
+_TREES = {_REFERENCE, _MAPPING}
+
+
+def add_form(form: Form) -> None:
+    """Adds a form to those that files may hold.
+
+    Raises:
+        ValueError: if the name is taken.
+    """
+    before = FORMS.get(form.name)
+    if before is not None and before.type.__qualname__ != form.type.__qualname__:
+        raise ValueError(f"the name {form.name!r} is taken by {before.type.__qualname__}")
+    FORMS[form.name] = _BY_TYPE[form.type] = form
+    if not form.shared:
+        _TREES.add(form.name)
+
+
+def form_of(value: Any) -> Form | None:
+    """How a value is stored, or ``None`` if it cannot be."""
+    for kind in type(value).__mro__:
+        form = _BY_TYPE.get(kind)
+        if form is not None and (form.subclasses or kind is type(value)):
+            return form.instead(value) or form
+    return None
+
+
+def name_of(value: Any) -> str:
+    """What files call the class of a value."""
+    form = form_of(value)
+    return type(value).__name__ if form is None else form.name
 
 
 @final
@@ -52,7 +116,7 @@ class Writer:
 
     objects: list[Node] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    _known: dict[tuple[int, str], int | None] = field(default_factory=dict)
+    _known: dict[int, int | None] = field(default_factory=dict)
     _alive: list[Any] = field(default_factory=list)
 
     def value(self, value: Any, path: str) -> Node:
@@ -65,31 +129,46 @@ class Writer:
         Raises:
             UnsupportedError: if it cannot be stored.
         """
-        return node_of(value, self, path)
-
-    def shared(self, value: Any, path: str, make: Callable[[], Node], role: str = "") -> Node:
-        """The reference to an object, which is put into the table when it is met first in a role."""
-        key = id(value), role
-        if key not in self._known:
-            self._known[key] = None
+        if type(value) in _PLAIN or (type(value) is float and math.isfinite(value)):
+            return value
+        if type(value) in _MAPPINGS:
+            keys = [self.value(key, f"{path}.keys") for key in value]
+            nodes = [self.value(each, f"{path}[{key!r}]") for key, each in value.items()]
+            return {_MAPPING: [list(pair) for pair in zip(keys, nodes, strict=True)]}
+        if type(value) is list:
+            return [self.value(each, f"{path}[{place}]") for place, each in enumerate(value)]
+        form = None if type(value) is Tensor else form_of(value)
+        if form is not None and not form.shared:
+            return self._node(form, value, path)
+        if id(value) not in self._known:
+            self._known[id(value)] = None
             self._alive.append(value)  # so that no other object gets its id
-            self.objects.append(make())
-            self._known[key] = len(self.objects) - 1
-        place = self._known[key]
+            self.objects.append(self._tensor(value, path) if form is None else self._node(form, value, path))
+            self._known[id(value)] = len(self.objects) - 1
+        place = self._known[id(value)]
         if place is None:
             raise UnsupportedError(
                 f"{path}: expected values that do not hold themselves, got a {_named(value)} in one."
             )
-        return {"ref": place}
+        return {_REFERENCE: place}
 
-    def keep(self, tensor: Tensor, path: str) -> str:
-        """Puts a contiguous tensor on the CPU beside the nodes, and returns its name."""
+    def _node(self, form: Form, value: Any, path: str) -> Node:
+        parts = form.parts(value, path)
+        if isinstance(parts, dict):
+            places = {name: path if name == "values" else f"{path}.{name}" for name in parts}
+            return {form.name: {name: self.value(part, places[name]) for name, part in parts.items()}}
+        return {form.name: self.value(parts, path)}
+
+    def _tensor(self, value: Any, path: str) -> Node:
+        if type(value) is not Tensor or value.layout != torch.strided or value.dtype not in NAMES or value.is_meta:
+            refuse(value, path)
+        tensor, order = flattened(value.detach().cpu())
         name, count = path, 1
         while name in self.tensors:
             count += 1
             name = f"{path} {count}"
         self.tensors[name] = tensor
-        return name
+        return {_TENSOR: [name, order]}
 
 
 @final
@@ -99,13 +178,13 @@ class Reader:
 
     Attributes:
         tensors: those of the file, by name.
-        modules: the caller's, for networks whose code is not in the file.
+        model: the caller's module, for networks whose code is not in the file.
         size: bytes of the file, which bound what is made of it.
         objects: what has been made of the table so far.
     """
 
     tensors: Mapping[str, Tensor]
-    modules: Any = None
+    model: torch.nn.Module | None = None
     size: int = 0
     objects: list[Any] = field(default_factory=list)
     _depth: int = 0
@@ -128,12 +207,26 @@ class Reader:
                 raise MalformedError("nodes inside of nodes without end")
             if isinstance(node, list):
                 return [self.value(each) for each in node]
-            [(tag, content)] = node.items()
-            if tag not in _READERS:
-                raise MalformedError(f"the tag {tag[:40]!r} is not known")
-            return _READERS[tag](self, content)
+            [(name, content)] = node.items()
+            return self._made(name, content)
         finally:
             self._depth -= 1
+
+    def _made(self, name: str, content: Node) -> Any:
+        if name == _REFERENCE:
+            return self._object(content)
+        if name == _TENSOR:
+            return self._tensor(*of(content, list))
+        if name == _MAPPING:
+            return _mapping([self.value(pair) for pair in of(content, list)])
+        form = FORMS.get(name)
+        if form is None:
+            raise MalformedError(f"the class {name[:40]!r} is not known; a newer bayescope may have it")
+        if form.shared:
+            self.meet(OBJECT_BYTES)
+        if isinstance(content, dict) and form.shared:
+            return form.made({key: self.value(part) for key, part in content.items()}, self)
+        return form.made(self.value(content), self)
 
     def add(self, node: Node) -> None:
         """Makes an entry of the table. Trees stand where they are used: shared, they would grow without end.
@@ -141,27 +234,25 @@ class Reader:
         Raises:
             MalformedError: if it is none that a `Writer` writes.
         """
-        if not isinstance(node, dict) or not node.keys() <= _SHARED:
+        if not isinstance(node, dict) or not node.keys().isdisjoint(_TREES):
             raise MalformedError("the table has what is not shared")
         self.objects.append(self.value(node))
         self._met_by.append(self._met)
         self._taken, self._met = self._taken + self._met, 0
 
-    def object(self, place: Any) -> Any:
-        """An object of the table by its place."""
+    def _object(self, place: Any) -> Any:
         if type(place) is not int or not 0 <= place < len(self.objects):
             raise MalformedError("a reference leads nowhere")
         self.meet(self._met_by[place])
         return self.objects[place]
 
-    def tensor(self, name: Any) -> Tensor:
-        """A tensor by its name."""
+    def _tensor(self, name: Any, order: Any) -> Tensor:
         if not isinstance(name, str) or name not in self.tensors:
             raise MalformedError("a tensor is missing")
         tensor = self.tensors[name]
         # What is made of a tensor without entries may have its other dimensions.
         self.meet(tensor.element_size() * math.prod(max(1, size) for size in tensor.shape))
-        return tensor
+        return in_order(tensor, order)
 
     def meet(self, count: int) -> None:
         """Counts bytes that the object in the making refers to, before anything is made of them."""
@@ -179,34 +270,6 @@ class Reader:
             raise MalformedError("it takes more memory than a file of its size does")
 
 
-def tag(name: str, *, shared: bool = False) -> Callable[[Callable[[Reader, Any], Any]], Callable[[Reader, Any], Any]]:
-    """Registers how nodes with a tag are read, and whether they are those of objects, which stand in the table."""
-
-    def register(read: Callable[[Reader, Any], Any]) -> Callable[[Reader, Any], Any]:
-        if name in _READERS:
-            raise ValueError(f"the tag {name!r} is taken")
-        _READERS[name] = read
-        if shared:
-            _SHARED.add(name)
-        return read
-
-    return register
-
-
-_READERS: dict[str, Callable[[Reader, Any], Any]] = {}
-_SHARED: set[str] = set()
-
-
-@singledispatch
-def node_of(value: Any, _writer: Writer, path: str) -> Node:
-    """The node of a value, by its type.
-
-    Raises:
-        UnsupportedError: if values of its type cannot be stored.
-    """
-    refuse(value, path)
-
-
 def refuse(value: Any, path: str) -> NoReturn:
     """Raises the error for a value that a file cannot hold."""
     raise UnsupportedError(
@@ -216,147 +279,15 @@ def refuse(value: Any, path: str) -> NoReturn:
     )
 
 
-def exactly(value: Any, kind: type, path: str) -> None:
-    """Checks that a value is of a type itself: what a subclass adds would be lost.
+def of(content: Any, kind: type) -> Any:
+    """The parts of a value, if they are of that type.
 
     Raises:
-        UnsupportedError: if it is not.
+        MalformedError: if they are not.
     """
-    if type(value) is not kind:
-        refuse(value, path)
-
-
-def _named(value: Any) -> str:
-    kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    return f"{name} ({value.__qualname__})" if hasattr(value, "__qualname__") else name
-
-
-@node_of.register(NoneType)
-@node_of.register(bool)
-def _constant(value: Any, _writer: Writer, _path: str) -> Node:
-    return value
-
-
-@node_of.register(int)
-@node_of.register(str)
-def _plain(value: Any, _writer: Writer, path: str) -> Node:
-    exactly(value, int if isinstance(value, int) else str, path)
-    return value
-
-
-@node_of.register(float)
-def _float(value: float, _writer: Writer, path: str) -> Node:
-    exactly(value, float, path)
-    return value if math.isfinite(value) else {"float": str(value)}
-
-
-@tag("float")
-def _read_float(_reader: Reader, content: Any) -> float:
-    if content not in ("nan", "inf", "-inf"):
-        raise MalformedError("a float is none")
-    return float(content)
-
-
-@node_of.register(list)
-def _list(value: list[Any], writer: Writer, path: str) -> Node:
-    exactly(value, list, path)
-    return [writer.value(each, f"{path}[{place}]") for place, each in enumerate(value)]
-
-
-@node_of.register(tuple)
-def _tuple(value: tuple[Any, ...], writer: Writer, path: str) -> Node:
-    if isinstance(value, torch.Size):
-        return {"size": list(value)}
-    exactly(value, tuple, path)
-    return {"tuple": [writer.value(each, f"{path}[{place}]") for place, each in enumerate(value)]}
-
-
-@tag("tuple")
-def _read_tuple(reader: Reader, content: Any) -> tuple[Any, ...]:
-    return tuple(reader.value(each) for each in of(content, list))
-
-
-@tag("size")
-def _read_size(_reader: Reader, content: Any) -> torch.Size:
-    sizes = of(content, list)
-    if not all(type(size) is int and 0 <= size < 2**62 for size in sizes):
-        raise MalformedError("a shape is none")
-    return torch.Size(sizes)
-
-
-@node_of.register(Mapping)
-def _mapping(value: Mapping[Any, Any], writer: Writer, path: str) -> Node:
-    if type(value) not in (dict, OrderedDict, MappingProxyType):
-        refuse(value, path)
-    pairs = ((writer.value(key, f"{path}.keys"), writer.value(each, f"{path}[{key!r}]")) for key, each in value.items())
-    return {"dict": list(map(list, pairs))}
-
-
-@tag("dict")
-def _read_dict(reader: Reader, content: Any) -> dict[Any, Any]:
-    pairs = [(reader.value(key), reader.value(each)) for key, each in of(content, list)]
-    if not all(_is_key(key) for key, _ in pairs):
-        raise MalformedError("a key is none")
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise MalformedError("a key stands twice")
-    return found
-
-
-def _is_key(value: Any) -> bool:
-    """Whether a value is plain: the hash of an object asks all that is in it."""
-    if type(value) is tuple:
-        return all(map(_is_key, value))
-    return value is None or isinstance(value, bool | int | float | str | np.generic)
-
-
-@node_of.register(slice)
-def _slice(value: slice, writer: Writer, path: str) -> Node:
-    return {"slice": [writer.value(each, path) for each in (value.start, value.stop, value.step)]}
-
-
-@tag("slice")
-def _read_slice(reader: Reader, content: Any) -> slice:
-    start, stop, step = (reader.value(each) for each in of(content, list))
-    if not all(each is None or type(each) is int for each in (start, stop, step)):
-        raise MalformedError("a slice is none")
-    return slice(start, stop, step)
-
-
-@node_of.register(torch.dtype)
-def _torch_dtype(value: torch.dtype, _writer: Writer, path: str) -> Node:
-    if value not in NAMES:
-        refuse(value, path)
-    return {"torch_dtype": str(value).removeprefix("torch.")}
-
-
-@tag("torch_dtype")
-def _read_torch_dtype(_reader: Reader, content: Any) -> torch.dtype:
-    for dtype in NAMES:
-        if content == str(dtype).removeprefix("torch."):
-            return dtype
-    raise MalformedError("a type of tensors is not known")
-
-
-@node_of.register(Tensor)
-def _tensor(value: Tensor, writer: Writer, path: str) -> Node:
-    exactly(value, Tensor, path)
-    return writer.shared(value, path, lambda: {"tensor": stored_tensor(value, writer, path)})
-
-
-@tag("tensor", shared=True)
-def _read_tensor(reader: Reader, content: Any) -> Tensor:
-    name, order = of(content, list)
-    return in_order(reader.tensor(name), order)
-
-
-def stored_tensor(value: Tensor, writer: Writer, path: str) -> list[Any]:
-    """The name and the order of dimensions under which a tensor is kept."""
-    if value.layout != torch.strided or value.dtype not in NAMES or value.is_meta:
-        refuse(value, path)
-    tensor, order = flattened(value.detach().cpu())
-    return [writer.keep(tensor, path), order]
+    if type(content) is not kind:
+        raise MalformedError(f"expected a {kind.__name__}, got a {type(content).__name__}")
+    return content
 
 
 def flattened(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
@@ -381,36 +312,164 @@ def in_order(tensor: Tensor, order: Any) -> Tensor:
     return tensor.permute([order.index(axis) for axis in range(tensor.ndim)])
 
 
-@tag("ref")
-def _read_ref(reader: Reader, content: Any) -> Any:
-    return reader.object(content)
+def _named(value: Any) -> str:
+    kind = type(value)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{name} ({value.__qualname__})" if hasattr(value, "__qualname__") else name
 
 
-def of(content: Any, kind: type) -> Any:
-    """What a tag has, if it is of that type.
-
-    Raises:
-        MalformedError: if it is not.
-    """
-    if type(content) is not kind:
-        raise MalformedError(f"expected a {kind.__name__}, got a {type(content).__name__}")
-    return content
+def _mapping(pairs: list[Any]) -> dict[Any, Any]:
+    if not all(_is_key(key) for key, _ in pairs):
+        raise MalformedError("a key is none")
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise MalformedError("a key stands twice")
+    return found
 
 
-@node_of.register(np.random.RandomState)
-def _random_state(value: np.random.RandomState, writer: Writer, path: str) -> Node:
+def _is_key(value: Any) -> bool:
+    """Whether a value is plain: the hash of an object asks all that is in it."""
+    if type(value) is tuple:
+        return all(map(_is_key, value))
+    return value is None or isinstance(value, bool | int | float | str | np.generic)
+
+
+# Python's and torch's plain values -------------------------------------------------------------------------------
+
+# Types that stand for themselves, as an option `dtype=float` does.
+_NUMBERS = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+)  # fmt: skip
+_TYPES: dict[str, type] = {
+    **{kind.__name__: kind for kind in (bool, int, float, str, object)},
+    **{f"numpy.{name}": np.dtype(name).type for name in _NUMBERS},
+}
+_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_TORCH_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
+
+
+def _size(sizes: Any, _reader: Reader) -> torch.Size:
+    if not all(type(size) is int and 0 <= size < 2**62 for size in of(sizes, list)):
+        raise MalformedError("a shape is none")
+    return torch.Size(sizes)
+
+
+def _slice(ends: Any, _reader: Reader) -> slice:
+    if len(of(ends, list)) != 3 or not all(each is None or type(each) is int for each in ends):
+        raise MalformedError("a slice is none")
+    return slice(*ends)
+
+
+def _type_name(kind: type, path: str) -> str:
+    names = [name for name, known in _TYPES.items() if kind is known]
+    return names[0] if names else refuse(kind, path)
+
+
+def _torch_name(dtype: torch.dtype, path: str) -> str:
+    return str(dtype).removeprefix("torch.") if dtype in NAMES else refuse(dtype, path)
+
+
+add_form(Form("tuple", tuple, lambda value, _: list(value), lambda parts, _: tuple(of(parts, list)), shared=False))
+add_form(Form("float", float, lambda value, _: repr(value), lambda name, _: _FLOATS[name], shared=False))
+add_form(Form("size", torch.Size, lambda value, _: list(value), _size, shared=False))
+add_form(Form("slice", slice, lambda value, _: [value.start, value.stop, value.step], _slice, shared=False))
+add_form(Form("type", type, _type_name, lambda name, _: _TYPES[name], shared=False, subclasses=True))
+add_form(Form("torch_dtype", torch.dtype, _torch_name, lambda name, _: _TORCH_DTYPES[name], shared=False))
+
+
+# NumPy's arrays, scalars, types and random states ----------------------------------------------------------------
+
+# What a scalar of each kind is in Python.
+_SCALARS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "M": int, "m": int}
+
+
+def _dtype_name(value: Any, path: str) -> str:
+    """What files call the type of an array's entries, for one, an array or a scalar."""
+    dtype = value if isinstance(value, np.dtype) else value.dtype
+    if dtype.kind == "O":
+        return "object"
+    if dtype.kind == "U":
+        return f"U{dtype.itemsize // 4}"
+    if dtype.kind in "Mm":
+        return dtype.newbyteorder("=").str[1:]
+    return dtype.name if dtype.name in _NUMBERS else refuse(value, path)
+
+
+def _dtype(name: Any) -> np.dtype[Any]:
+    if isinstance(name, str):
+        text = name[:1] == "U" and name[1:].isdecimal() and len(name) < 9
+        time = name[:3] in ("M8[", "m8[") and len(name) < 12
+        if name in _NUMBERS or name == "object" or text or time:
+            return np.dtype(name)
+    raise MalformedError("a type of arrays is not known")
+
+
+def _counted_dtype(name: Any, reader: Reader) -> np.dtype[Any]:
+    dtype = _dtype(name)
+    reader.take(dtype.itemsize)
+    return dtype
+
+
+def _scalar_parts(value: np.generic, path: str) -> list[Any]:
+    plain = value.view(np.int64) if value.dtype.kind in "Mm" else value
+    return [_dtype_name(value, path), plain.item()]
+
+
+def _scalar(parts: Any, _reader: Reader) -> Any:
+    name, plain = of(parts, list)
+    dtype = _dtype(name)
+    if type(plain) is not _SCALARS.get(dtype.kind):
+        raise MalformedError("a scalar is none")
+    return np.array(plain).view(dtype)[()] if dtype.kind in "Mm" else dtype.type(plain)
+
+
+def _array_parts(value: np.ndarray, path: str) -> dict[str, Any]:
+    name = _dtype_name(value, path)
+    if value.dtype.kind in "OU":
+        return {"dtype": name, "shape": list(value.shape), "values": value.ravel().tolist()}
+    native = value.astype(value.dtype.newbyteorder("="), copy=False)
+    plain = native.view(np.int64) if native.dtype.kind in "Mm" else native
+    readable = plain if plain.flags.writeable and all(step >= 0 for step in plain.strides) else plain.copy(order="K")
+    return {"dtype": name, "values": torch.from_numpy(readable)}
+
+
+def _array(parts: Any, reader: Reader) -> np.ndarray:
+    dtype = _dtype(parts["dtype"])
+    if dtype.kind in "OU":
+        return _of_cells(reader, dtype, of(parts["shape"], list), of(parts["values"], list))
+    array: np.ndarray = of(parts["values"], Tensor).numpy()
+    if array.dtype.name != ("int64" if dtype.kind in "Mm" else dtype.name):
+        raise MalformedError("an array is of another type")
+    return array.view(dtype)
+
+
+def _of_cells(reader: Reader, dtype: np.dtype[Any], sizes: list[Any], cells: list[Any]) -> np.ndarray:
+    whole = len(sizes) <= MOST_AXES and all(type(size) is int and size >= 0 for size in sizes)
+    if not whole or math.prod(sizes) != len(cells):
+        raise MalformedError("an array has another number of cells")
+    reader.take(dtype.itemsize * math.prod(max(1, size) for size in sizes))  # each text has room for the longest one
+    if dtype.kind == "U":
+        longest = dtype.itemsize // 4
+        if not all(isinstance(cell, str) and len(cell) <= longest for cell in cells):
+            raise MalformedError("an array of text is none")
+        return np.array(cells, dtype=dtype).reshape(sizes)
+    array = np.empty(len(cells), dtype=object)
+    for place, cell in enumerate(cells):
+        array[place] = cell
+    return array.reshape(sizes)
+
+
+def _state_parts(value: np.random.RandomState, path: str) -> dict[str, Any]:
     state = value.get_state(legacy=False)
     if state["bit_generator"] != "MT19937":
         refuse(value, path)
-    plain = {"key": state["state"]["key"], "pos": int(state["state"]["pos"])}
-    plain |= {"has_gauss": int(state["has_gauss"]), "gauss": float(state["gauss"])}
-    return writer.shared(value, path, lambda: {"random_state": writer.value(plain, path)})
+    inner = state["state"]
+    plain = {"pos": int(inner["pos"]), "has_gauss": int(state["has_gauss"]), "gauss": float(state["gauss"])}
+    return {"key": inner["key"], **plain}
 
 
-@tag("random_state", shared=True)
-def _read_random_state(reader: Reader, content: Any) -> np.random.RandomState:
-    found = reader.value(content)
-    key, position, gauss = found["key"], found["pos"], found["gauss"]
+def _state(parts: Any, reader: Reader) -> np.random.RandomState:
+    key, position, gauss = parts["key"], parts["pos"], parts["gauss"]
     # NumPy reads the key at the position without a look at its length.
     whole = isinstance(key, np.ndarray) and key.dtype == np.uint32 and key.shape == (WORDS,)
     if not whole or type(position) is not int or not 0 <= position <= WORDS or type(gauss) is not float:
@@ -418,5 +477,11 @@ def _read_random_state(reader: Reader, content: Any) -> np.random.RandomState:
     reader.take(STATE_BYTES)
     made = np.random.RandomState()
     state = {"key": key, "pos": position}
-    made.set_state({"bit_generator": "MT19937", "state": state, "has_gauss": found["has_gauss"], "gauss": gauss})
+    made.set_state({"bit_generator": "MT19937", "state": state, "has_gauss": parts["has_gauss"], "gauss": gauss})
     return made
+
+
+add_form(Form("scalar", np.generic, _scalar_parts, _scalar, shared=False, subclasses=True))
+add_form(Form("dtype", np.dtype, _dtype_name, _counted_dtype, shared=False, subclasses=True))
+add_form(Form("array", np.ndarray, _array_parts, _array))
+add_form(Form("random_state", np.random.RandomState, _state_parts, _state))

@@ -1,278 +1,275 @@
-"""The container: a zip of two stored members whose every byte follows from the manifest.
+"""The container: a safetensors file whose metadata hold the manifest, and whose every byte is checked.
 
-    manifest.json         what the file holds, as text; the sizes and the SHA-256 of what follows
-    tensors.safetensors   all numbers
-    end of the zip        with a comment that has the SHA-256 of the manifest
+    8 bytes               the length of the header
+    header                JSON: "__metadata__", with the manifest as text and a SHA-256; types and places of tensors
+    tensors               their bytes, the widest types first
 
-Nothing is compressed, so that a file takes no more memory than its size. Reading never asks the zip's directory where
-anything lies: the headers that the manifest implies are written again in memory, and the file's have to be the same
-bytes. Other names, more members, links, flags, sizes that disagree: each is a file that bayescope did not write.
+Any program that reads safetensors reads the tensors. Reading writes the header again from what it says, and compares
+the bytes; the SHA-256 in it is that of the manifest and the table of tensors, and the manifest has that of the tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-import struct
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, final
+
+import torch
+from torch import Tensor
 
 from bayescope.errors import FileError
 
 FORMAT = 1
-MANIFEST, TENSORS = "manifest.json", "tensors.safetensors"
-# A manifest has labels, names and traces: one beyond this is none of ours.
-MOST_MANIFEST = 256 * 2**20
-# Bytes that Python takes for a table and for a list of JSON; so many for each byte of a manifest, and so many beside.
+# A manifest has labels, names and traces: none of ours is larger.
+MOST_HEADER = 256 * 2**20
+# Bytes that Python takes for a table and for a list of JSON; how many for each byte of a header, and how many at least.
 TABLE_BYTES, LIST_BYTES, BYTES_A_BYTE, FREE_BYTES = 192, 72, 16, 2**20
-# Sizes and offsets from this on are written into the fields that zip64 adds; the usual fields then hold this number.
-MOST = WIDE = 0xFFFFFFFF
-
-_LOCAL, _CENTRAL, _END = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s4H2LH")
-_WIDE_END, _LOCATOR = struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
-_SIGNATURE = b"PK\x03\x04"
+DTYPES: dict[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "F32": torch.float32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F64": torch.float64,
+}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# The header is filled up with spaces, so that what follows is aligned.
+ALIGNMENT = 8
+# What the header of every file begins with.
+BEGINNING = b'{"__metadata__":{"bayescope":"'
 # What stands in the command of a message, which people copy.
 _VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,60}\Z")
-_DATE = 0x21  # 1980-01-01, the first that a zip knows
-_PLAIN_FILE = 0o100644 << 16
 
-
-@final
-@dataclass(frozen=True)
-class Member:
-    """A member of the zip.
-
-    Attributes:
-        name: of the member.
-        size: in bytes.
-        crc: the checksum that zips have.
-    """
-
-    name: str
-    size: int
-    crc: int
-
-    @property
-    def wide(self) -> bool:
-        """Whether its size takes the fields of zip64."""
-        return self.size >= MOST
-
-    @property
-    def version(self) -> int:
-        """Of the zip format that it takes to read it."""
-        return 45 if self.wide else 20
-
-    def header(self) -> bytes:
-        """What stands before its bytes."""
-        size, name = (WIDE if self.wide else self.size), self.name.encode()
-        extra = struct.pack("<2H2Q", 1, 16, self.size, self.size) if self.wide else b""
-        fields = (_SIGNATURE, self.version, 0, 0, 0, _DATE, self.crc, size, size, len(name), len(extra))
-        return _LOCAL.pack(*fields) + name + extra
-
-    def entry(self, offset: int) -> bytes:
-        """Its entry in the directory, for the place where its header stands."""
-        size, name = (WIDE if self.wide else self.size), self.name.encode()
-        extra = struct.pack("<2H2Q", 1, 16, self.size, self.size) if self.wide else b""
-        fields = (
-            b"PK\x01\x02", 3 << 8 | self.version, self.version, 0, 0, 0, _DATE, self.crc, size, size,
-            len(name), len(extra), 0, 0, 0, _PLAIN_FILE, offset,
-        )  # fmt: skip
-        return _CENTRAL.pack(*fields) + name + extra
-
-
-def ending(first: Member, second: Member, digest: str) -> bytes:
-    """The directory of two members that stand one after the other, and the end with the manifest's SHA-256."""
-    place = len(first.header()) + first.size
-    start = place + len(second.header()) + second.size
-    directory = first.entry(0) + second.entry(place)
-    comment = f"bayescope file {FORMAT} sha256 {digest}".encode()
-    wide, after = b"", start + len(directory)
-    if start >= MOST:
-        wide = _WIDE_END.pack(b"PK\x06\x06", 44, 3 << 8 | 45, 45, 0, 0, 2, 2, len(directory), start)
-        wide += _LOCATOR.pack(b"PK\x06\x07", 0, after, 1)
-    end = _END.pack(b"PK\x05\x06", 0, 0, 2, 2, len(directory), WIDE if wide else start, len(comment))
-    return directory + wide + end + comment
-
-
-def text_of(manifest: Mapping[str, Any], member: Mapping[str, Any]) -> bytes:
-    """The bytes of a manifest that can be read again.
-
-    Args:
-        manifest: all but what is said of the tensors' bytes, which is added.
-        member: "size", "crc32" and "sha256" of those, as `measured` has them.
-
-    Raises:
-        ValueError: if it is too large, or holds text that is no Unicode.
-    """
-    text = json.dumps({"format": FORMAT, **manifest, "members": {TENSORS: dict(member)}}, allow_nan=False).encode()
-    _check_text(text)
-    _check_unicode(text, manifest)
-    return text
-
-
-def write(path: Path, text: bytes, tensors: Iterable[memoryview], member: Mapping[str, Any]) -> None:
-    """Writes a container of a manifest's text and of tensors, whose bytes come piece by piece."""
-    first = Member(MANIFEST, len(text), zlib.crc32(text))
-    second = Member(TENSORS, member["size"], member["crc32"])
-    with path.open("wb") as file:
-        file.write(first.header() + text + second.header())
-        for piece in tensors:
-            file.write(piece)
-        file.write(ending(first, second, hashlib.sha256(text).hexdigest()))
-
-
-def measured(pieces: Iterable[memoryview]) -> dict[str, Any]:
-    """The size and the checksums of bytes that come in pieces."""
-    size, crc, digest = 0, 0, hashlib.sha256()
-    for piece in pieces:
-        size, crc = size + len(piece), zlib.crc32(piece, crc)
-        digest.update(piece)
-    return {"size": size, "crc32": crc, "sha256": digest.hexdigest()}
+# Name, type and shape of a tensor.
+Entry = Sequence[Any]
 
 
 @final
 @dataclass(frozen=True)
 class Opened:
-    """A container whose frame is whole.
+    """A container whose header is whole.
 
     Attributes:
         manifest: as it was parsed, of this version of the format.
-        manifest_size: in bytes.
+        table: name, type and shape of each tensor.
         start: where the bytes of the tensors begin.
-        size: how many they are.
-        sha256: of them.
-        file_size: in bytes.
+        size: of the file, in bytes.
     """
 
     manifest: dict[str, Any]
-    manifest_size: int
+    table: list[Entry]
     start: int
     size: int
-    sha256: str
-    file_size: int
 
 
-def opened(file: BinaryIO, path: Path) -> Opened:
-    """Reads the manifest, and checks every byte of the file that is neither in it nor in the tensors.
+def described(tensors: Mapping[str, Tensor]) -> list[Entry]:
+    """Name, type and shape of each, the widest types first: each then begins at a multiple of its entries' size."""
+    order = sorted(tensors, key=lambda name: -tensors[name].element_size())
+    return [[name, NAMES[tensors[name].dtype], list(tensors[name].shape)] for name in order]
+
+
+def header(text: str, table: Sequence[Entry]) -> bytes:
+    """What stands before the tensors.
+
+    Args:
+        text: of the manifest.
+        table: of the tensors.
+    """
+    digest = hashlib.sha256(json.dumps([text, table]).encode()).hexdigest()
+    entries: dict[str, Any] = {"__metadata__": {"bayescope": text, "sha256": digest}}
+    start = 0
+    for name, dtype, shape in table:
+        stop = start + DTYPES[dtype].itemsize * math.prod(shape)
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
+        start = stop
+    content = json.dumps(entries, separators=(",", ":")).encode()
+    content += b" " * (-len(content) % ALIGNMENT)
+    return len(content).to_bytes(8, "little") + content
+
+
+def packed(manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of a container piece by piece: its header, then each tensor, which are contiguous and on the CPU.
 
     Raises:
-        FileError: if the file is none of bayescope's, truncated, altered, or of another version.
+        ValueError: if the manifest is too large, or holds text that is not Unicode.
     """
-    whole = file.seek(0, 2)
+    table = described(tensors)
+    contents = [_bytes(tensors[name]) for name, _, _ in table]
+    text = json.dumps({"format": FORMAT, **manifest, "sha256": _digest(contents)}, allow_nan=False)
+    content = header(text, table)
+    _check_memory(content)
+    _check_unicode(text, manifest)
+    yield content
+    yield from contents
+
+
+def opened(file: BinaryIO, name: object) -> Opened:
+    """Reads the manifest and the table of the tensors, and checks all bytes but the tensors'.
+
+    Args:
+        file: to read from.
+        name: of the file, for messages.
+
+    Raises:
+        FileError: if the file is not bayescope's, truncated, altered, or of another version.
+    """
+    size = file.seek(0, 2)
     file.seek(0)
-    text, first = _manifest_bytes(file, path)
-    manifest = _parsed(text, path)
-    _check_version(manifest, path)
-    size, crc, digest = _described(manifest, path)
-    second = Member(TENSORS, size, crc)
-    middle, end = second.header(), ending(first, second, hashlib.sha256(text).hexdigest())
-    start = len(first.header()) + first.size + len(middle)
-    expected = start + size + len(end)
-    if whole < expected:
-        refuse_truncated(path, f"{expected:,} bytes", f"{whole:,}")
-    if whole > expected:
-        refuse_altered(path, f"it has {whole - expected:,} bytes more than were saved")
-    if file.read(len(middle)) != middle:
-        refuse_altered(path, "the header of its tensors is another")
-    file.seek(start + size)
-    if file.read() != end:
-        refuse_altered(path, "its end does not belong to its manifest")
-    return Opened(manifest, len(text), start, size, digest, whole)
-
-
-def refuse_altered(path: Path, what: str) -> NoReturn:
-    """Raises the error for a file that is not as it was saved."""
-    raise FileError(f"{path}: expected a file as bayescope saved it, got an altered one: {what}. Save it again.")
-
-
-def refuse_truncated(path: Path, expected: str, got: str) -> NoReturn:
-    """Raises the error for a file that ends too early."""
-    raise FileError(f"{path}: expected {expected}, got a truncated file of {got}. Copy or save it again.")
-
-
-def _manifest_bytes(file: BinaryIO, path: Path) -> tuple[bytes, Member]:
-    head = file.read(_LOCAL.size + len(MANIFEST))
-    if not head.startswith(_SIGNATURE[: len(head)]):
-        raise FileError(f"{path}: expected a file saved by bayescope, got something else. Name a .bayes file.")
-    if len(head) < _LOCAL.size + len(MANIFEST):
-        refuse_truncated(path, "a file saved by bayescope", f"{len(head)} bytes")
-    if head[_LOCAL.size :] != MANIFEST.encode():
-        raise FileError(
-            f"{path}: expected a file saved by bayescope, got another zip, or an altered one: its first member is "
-            f"not {MANIFEST!r}. Name a .bayes file."
-        )
-    crc, size = _LOCAL.unpack(head[: _LOCAL.size])[6:8]
-    member = Member(MANIFEST, size, crc)
-    if size > MOST_MANIFEST or head != member.header():
-        refuse_altered(path, "its first header is another")
-    text = file.read(size)
-    if len(text) < size:
-        refuse_truncated(path, f"a manifest of {size:,} bytes", f"{len(head) + len(text):,} bytes")
-    if zlib.crc32(text) != crc:
-        refuse_altered(path, "the checksum of its manifest is another")
-    return text, member
-
-
-def _parsed(text: bytes, path: Path) -> dict[str, Any]:
+    first = file.read(8 + len(BEGINNING))
+    if len(first) < 8 + len(BEGINNING) and (not first or (len(first) > 8 and BEGINNING.startswith(first[8:]))):
+        _refuse_truncated(name, "a file saved by bayescope", f"{size} bytes")
+    if first[8:] != BEGINNING:
+        raise FileError(f"{name}: expected a file saved by bayescope, got something else. Name a .bayes file.")
+    length = int.from_bytes(first[:8], "little")
+    if length > MOST_HEADER:
+        refuse_altered(name, "its header is longer than any")
+    if size < 8 + length:
+        _refuse_truncated(name, f"a header of {length:,} bytes", f"{size:,} bytes")
+    file.seek(0)
+    content = file.read(8 + length)
+    text, table = _parsed(content[8:], name)
     try:
-        _check_text(text)
-        manifest = json.loads(text.decode(), parse_constant=_no_constant)
-        _check_unicode(text, manifest)
-    except (ValueError, RecursionError) as error:
-        refuse_altered(path, f"its manifest is no JSON of ours ({type(error).__name__})")
-    if not isinstance(manifest, dict):
-        refuse_altered(path, "its manifest is no table")
+        same = header(text, table) == content
+    except (TypeError, ValueError):
+        same = False
+    if not same:
+        refuse_altered(name, "the checksum of its manifest is another")
+    manifest = _manifest(text, name)
+    expected = len(content) + sum(map(_size, table))
+    if size < expected:
+        _refuse_truncated(name, f"{expected:,} bytes", f"{size:,}")
+    if size > expected:
+        refuse_altered(name, f"it has {size - expected:,} bytes more than were saved")
+    return Opened(manifest, table, len(content), size)
+
+
+def tensors_of(file: BinaryIO, found: Opened, name: object) -> dict[str, Tensor]:
+    """Reads all tensors of a container.
+
+    Raises:
+        FileError: if their checksum is another.
+    """
+    file.seek(found.start)
+    digest, tensors = hashlib.sha256(), {}
+    for key, dtype, shape in found.table:
+        tensor = torch.empty(shape, dtype=DTYPES[dtype], device="cpu")
+        view = _bytes(tensor)
+        if len(view) and file.readinto(view) != len(view):  # type: ignore[attr-defined]
+            refuse_altered(name, "it became shorter while it was read")
+        digest.update(view)
+        tensors[key] = tensor
+    if digest.hexdigest() != found.manifest.get("sha256"):
+        refuse_altered(name, "the checksum of its tensors is another")
+    if any(bool((each.view(torch.uint8) > 1).any()) for each in tensors.values() if each.dtype == torch.bool):
+        refuse_altered(name, "a truth value is neither true nor false")
+    return tensors
+
+
+def refuse_altered(name: object, what: str) -> NoReturn:
+    """Raises the error for a file that is not as it was saved."""
+    raise FileError(f"{name}: expected a file as bayescope saved it, got an altered one: {what}. Save it again.")
+
+
+def _refuse_truncated(name: object, expected: str, got: str) -> NoReturn:
+    raise FileError(f"{name}: expected {expected}, got a truncated file of {got}. Copy or save it again.")
+
+
+def _digest(contents: Iterable[memoryview]) -> str:
+    digest = hashlib.sha256()
+    for content in contents:
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _parsed(content: bytes, name: object) -> tuple[str, list[Entry]]:
+    """The manifest's text and the table of the tensors."""
+    entries = _json(content, name)
+    metadata = entries.pop("__metadata__", None)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("bayescope"), str):
+        refuse_altered(name, "it has no manifest")
+    if not all(map(_is_possible, entries.values())):
+        refuse_altered(name, "its header names tensors that cannot be")
+    return metadata["bayescope"], [[key, entry["dtype"], entry["shape"]] for key, entry in entries.items()]
+
+
+def _manifest(text: str, name: object) -> dict[str, Any]:
+    manifest = _json(text.encode(errors="surrogatepass"), name)
+    found, by = manifest.get("format"), manifest.get("bayescope")
+    if type(found) is not int or not isinstance(by, str) or not _VERSION.match(by) or found < 1:
+        refuse_altered(name, "its manifest does not tell its version")
+    if found > FORMAT:
+        raise FileError(
+            f"{name}: expected a file of format {FORMAT} or before, got format {found}, saved by bayescope {by}. "
+            f"Upgrade: pip install 'bayescope>={by}'."
+        )
     return manifest
 
 
-def _check_text(text: bytes) -> None:
-    """Refuses, before it is parsed, a manifest of little but empty tables, which take 25 bytes of memory for each.
+def _json(content: bytes, name: object) -> dict[str, Any]:
+    try:
+        _check_memory(content)
+        text = content.decode()
+        found = json.loads(text, parse_constant=_no_constant)
+        _check_unicode(text, found)
+    except (ValueError, RecursionError) as error:
+        refuse_altered(name, f"its manifest is no JSON of ours ({type(error).__name__})")
+    if not isinstance(found, dict):
+        refuse_altered(name, "its manifest is no table")
+    return found
+
+
+def _check_memory(content: bytes) -> None:
+    """Refuses, before it is parsed, JSON of little but empty tables, which take 25 bytes of memory for each.
 
     Raises:
         ValueError: if it has so many, or is too large.
     """
-    taken = TABLE_BYTES * text.count(b"{") + LIST_BYTES * text.count(b"[")
-    if len(text) > MOST_MANIFEST or taken > FREE_BYTES + BYTES_A_BYTE * len(text):
+    taken = TABLE_BYTES * content.count(b"{") + LIST_BYTES * content.count(b"[")
+    if len(content) > MOST_HEADER + 8 or taken > FREE_BYTES + BYTES_A_BYTE * len(content):
         raise ValueError("a manifest takes more memory than a file of its size does")
 
 
-def _check_unicode(text: bytes, manifest: Any) -> None:
-    """Refuses half of a surrogate pair, which JSON can tell of and nothing can print.
+def _check_unicode(text: str, value: Any) -> None:
+    """Refuses half of a surrogate pair, which JSON can write and nothing can print.
 
     Raises:
         UnicodeEncodeError: if there is one.
     """
-    if rb"\ud" in text.lower():
-        json.dumps(manifest, ensure_ascii=False).encode()
+    if r"\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-def _check_version(manifest: Mapping[str, Any], path: Path) -> None:
-    found, by = manifest.get("format"), manifest.get("bayescope")
-    if type(found) is not int or not isinstance(by, str) or not _VERSION.match(by) or found < 1:
-        refuse_altered(path, "its manifest does not tell its version")
-    if found > FORMAT:
-        raise FileError(
-            f"{path}: expected a file of format {FORMAT} or before, got format {found}, saved by bayescope {by}. "
-            f"Upgrade: pip install 'bayescope>={by}'."
-        )
+def _is_possible(entry: Any) -> bool:
+    """Whether an entry of the header describes a tensor that can be."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str) or entry["dtype"] not in DTYPES:
+        return False
+    shape: Any = entry.get("shape")
+    sizes = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**62 for size in shape)
+    return sizes and len(shape) <= 64
 
 
-def _described(manifest: Mapping[str, Any], path: Path) -> tuple[int, int, str]:
-    """What the manifest says of the tensors' bytes: size, CRC-32, SHA-256."""
-    members = manifest.get("members")
-    told = members.get(TENSORS) if isinstance(members, dict) and len(members) == 1 else None
-    if not isinstance(told, dict) or told.keys() != {"size", "crc32", "sha256"}:
-        refuse_altered(path, "its manifest does not tell of its tensors")
-    size, crc, digest = told["size"], told["crc32"], told["sha256"]
-    whole = type(size) is int and 0 <= size < 2**62 and type(crc) is int and 0 <= crc < 2**32
-    if not whole or not isinstance(digest, str):
-        refuse_altered(path, "its manifest tells of tensors that cannot be")
-    return size, crc, digest
+def _size(entry: Entry) -> int:
+    _, dtype, shape = entry
+    return DTYPES[dtype].itemsize * math.prod(shape)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    if tensor.numel() == 0:
+        return memoryview(b"")
+    flat: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)

@@ -1,47 +1,67 @@
-"""Saving and loading: a value, its nodes and tensors, and the container around them."""
+"""Saving and loading: a value, its nodes and tensors, and the container around them; and values as messages."""
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from bayescope.errors import FileError, InputTypeError, UnsupportedError, first_line
+from bayescope.errors import FileError, InputError, InputTypeError, UnsupportedError, first_line
 from bayescope.files import staged
-from bayescope.storage import arrays, modules, scikit  # noqa: F401 - they tell the codec of their types
 from bayescope.storage.answers import remember
-from bayescope.storage.codec import MalformedError, Reader, Writer
-from bayescope.storage.container import (
-    FORMAT,
-    MANIFEST,
-    TENSORS,
-    Opened,
-    measured,
-    opened,
-    refuse_altered,
-    text_of,
-    write,
-)
+from bayescope.storage.codec import MalformedError, Node, Reader, Writer, name_of
+from bayescope.storage.container import Opened, opened, packed, refuse_altered, tensors_of
 from bayescope.storage.hints import fits
-from bayescope.storage.manifest import Manifest, checked_metadata
-from bayescope.storage.modules import ModelError, Replacements
-from bayescope.storage.registry import name_of
-from bayescope.storage.tensors import described, pieces, possible, read
+from bayescope.storage.networks import ModelError, check_model, check_networks
+from bayescope.storage.scikit import warn_of_other_version
 
+R = TypeVar("R")
 PACKAGES = ("torch", "numpy", "scikit-learn")
+_version = cache(version)
+# Whole numbers that any reader of JSON has.
+LARGEST = 2**63
 # What nodes that nobody saved may end in while objects are made of them.
 _MALFORMED = (
     MalformedError, TypeError, ValueError, LookupError, AttributeError, RuntimeError, ArithmeticError, MemoryError,
     AssertionError,
 )  # fmt: skip
+
+
+@final
+@dataclass(frozen=True)
+class Manifest:
+    """What a file says of itself.
+
+    Attributes:
+        format_version: of the file format.
+        bayescope_version: of the version that saved it.
+        kind: what the file holds, such as "gaussian_posterior" or "BayesianLogisticRegression".
+        summary: how it was made, a few lines.
+        metadata: what the user has put beside it.
+        packages: the versions of torch, numpy and scikit-learn that it was saved with.
+        tensors: type and shape of each, by name.
+        file_size: bytes of the file.
+    """
+
+    format_version: int
+    bayescope_version: str
+    kind: str
+    summary: str
+    metadata: Mapping[str, Any]
+    packages: Mapping[str, str]
+    tensors: Mapping[str, tuple[str, tuple[int, ...]]]
+    file_size: int
 
 
 def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[str, Any] | None = None) -> Path:
@@ -63,9 +83,14 @@ def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[s
         InputError: if the file cannot be written, or a number in the metadata is not finite.
         InputTypeError: if the path is none, or the metadata are of another type.
     """
-    place, told = _place(path), checked_metadata(metadata)
-    writer = Writer()
-    kind = name_of(value)
+    place, writer, kind = _place(path), Writer(), name_of(value)
+    manifest: dict[str, Any] = {
+        "bayescope": _version("bayescope"),
+        "kind": kind,
+        "summary": summary,
+        "metadata": _checked_metadata(metadata),
+        "packages": {name: _version(name) for name in PACKAGES},
+    }
     try:
         root = writer.value(value, kind)
     except RecursionError:
@@ -74,22 +99,18 @@ def save(value: Any, path: str | Path, *, summary: str = "", metadata: Mapping[s
             f"deeply than {sys.getrecursionlimit()} calls of Python's functions reach. Join containers that hold "
             "nothing but one another, or raise that number by sys.setrecursionlimit."
         ) from None
-    table = described(writer.tensors)
-    manifest = {
-        "bayescope": version("bayescope"),
-        "kind": kind,
-        "summary": summary,
-        "metadata": told,
-        "packages": {name: version(name) for name in PACKAGES},
-        "tensors": table,
-        "objects": writer.objects,
-        "value": root,
-    }
-    content = partial(pieces, table, writer.tensors)
-    member = measured(content())
-    text = _read_back(writer, manifest, member)
-    with staged(place.parent) as stage:
-        write(stage / place.name, text, content(), member)
+    manifest |= {"objects": writer.objects, "value": root}
+    try:
+        content = list(packed(manifest, writer.tensors))
+        with suppress(ModelError):  # a network whose code is the caller's
+            _value(manifest, Reader(writer.tensors, size=sum(map(len, content))))
+    except _MALFORMED as error:  # what would not be read again is not saved
+        raise UnsupportedError(
+            "save: expected objects that are what their classes say, got one that could not be read again: "
+            f"{first_line(error)}."
+        ) from error
+    with staged(place.parent) as stage, (stage / place.name).open("wb") as file:
+        file.writelines(content)
     return place
 
 
@@ -121,16 +142,25 @@ def load_with_manifest(path: str | Path, *, model: nn.Module | None = None) -> t
     Another process may put another file in its place between two openings.
     """
     place = _place(path)
+    check_model(model)
+
+    def read(file: BinaryIO) -> tuple[Any, Manifest]:
+        found = opened(file, place)
+        reader = Reader(tensors_of(file, found, place), model, found.size)
+        manifest = found.manifest
+        if not {"objects", "value", "packages"} <= manifest.keys() or not isinstance(manifest["objects"], list):
+            refuse_altered(place, "its manifest lacks what every file has")
+        warn_of_other_version(manifest["packages"], manifest["objects"])
+        value = _value(manifest, reader)
+        if name_of(value) != manifest.get("kind"):
+            refuse_altered(place, "it does not hold what its manifest says")
+        check_networks(reader.objects, model)
+        remember(reader.objects, place)
+        return value, _described(found, place)
+
     # Whatever device torch takes by default, and as tensors that may meet autograd again.
     with torch.device("cpu"), torch.inference_mode(False), torch.no_grad():
-        with _open(place) as file:
-            found = _guarded(opened, file, place)
-            tensors = _guarded(read, file, found, place)
-        reader = Reader(tensors, Replacements(model), found.manifest_size + found.size)
-        value = _guarded(_READERS[found.manifest["format"]], found.manifest, reader, place)
-    reader.modules.refuse_unused()
-    remember(reader.objects, place)
-    return value, _guarded(_told, found, place)
+        return _read(place, read)
 
 
 def read_manifest(path: str | Path) -> Manifest:
@@ -143,64 +173,53 @@ def read_manifest(path: str | Path) -> Manifest:
         FileError: as for `load`, but for what is altered in the tensors alone.
     """
     place = _place(path)
-    with _open(place) as file:
-        found = _guarded(opened, file, place)
-    return _guarded(_told, found, place)
+    return _read(place, lambda file: _described(opened(file, place), place))
 
 
-def _read_back(writer: Writer, manifest: Mapping[str, Any], member: Mapping[str, Any]) -> bytes:
-    """The manifest's text, once its objects have been made again: what would not be read again is not saved.
+def to_message(value: Any) -> Tensor:
+    """The bytes of a value for another process, shape (n,): those of a file.
 
     Raises:
-        UnsupportedError: if an object is not what its class says, or takes more than a file's objects may take.
+        UnsupportedError: if a part of the value is nothing that a file could hold.
+    """
+    writer = Writer()
+    root = writer.value(value, "message")
+    manifest = {"bayescope": _version("bayescope"), "objects": writer.objects, "value": root}
+    return torch.frombuffer(bytearray(b"".join(packed(manifest, writer.tensors))), dtype=torch.uint8)
+
+
+def from_message(content: Tensor) -> Any:
+    """The value of a message, with its tensors on the CPU.
+
+    Raises:
+        MalformedError: if these are no bytes that `to_message` returns.
     """
     try:
-        text = text_of(manifest, member)
-        reader = Reader(writer.tensors, Replacements(), len(text) + member["size"])
-        with suppress(ModelError):  # a network whose code is the caller's
-            _objects(reader, manifest["objects"], manifest["value"])
-        return text
-    except _MALFORMED as error:
-        raise UnsupportedError(
-            "save: expected objects as their classes tell them, got one that could not be read again: "
-            f"{first_line(error)}."
-        ) from error
+        file = io.BytesIO(content.numpy().tobytes())
+        found = opened(file, "message")
+        return _value(found.manifest, Reader(tensors_of(file, found, "message"), size=found.size))
+    except Exception as error:  # whatever bytes that nobody packed may end in
+        raise MalformedError(f"{type(error).__name__}: {error}") from error
 
 
-def _objects(reader: Reader, nodes: Sequence[Any], root: Any) -> Any:
-    """Makes the objects of a table, and the value."""
-    for node in nodes:
+def _value(manifest: Mapping[str, Any], reader: Reader) -> Any:
+    """Makes the objects of a manifest's table, and the value."""
+    for node in manifest["objects"]:
         reader.add(node)
+    root: Node = manifest["value"]
     return reader.value(root)
 
 
-def _told(found: Opened, path: Path) -> Manifest:
-    told = found.manifest
-    texts = all(isinstance(told.get(key), str) for key in ("bayescope", "kind", "summary"))
-    whole = isinstance(told.get("metadata"), dict) and fits(told.get("packages"), dict[str, str])
-    if not texts or not whole or not all(map(possible, told["tensors"])):
+def _described(found: Opened, path: Path) -> Manifest:
+    parts = found.manifest
+    texts = all(isinstance(parts.get(key), str) for key in ("bayescope", "kind", "summary"))
+    if not texts or not isinstance(parts.get("metadata"), dict) or not fits(parts.get("packages"), dict[str, str]):
         refuse_altered(path, "its manifest lacks what every file has")
+    tensors = {name: (dtype, tuple(shape)) for name, dtype, shape in found.table}
     return Manifest(
-        told["format"], told["bayescope"], told["kind"], told["summary"], told["metadata"], told["packages"],
-        {MANIFEST: found.manifest_size, TENSORS: found.size},
-        {name: (dtype, tuple(shape)) for name, dtype, shape in told["tensors"]}, found.file_size,
+        parts["format"], parts["bayescope"], parts["kind"], parts["summary"], parts["metadata"], parts["packages"],
+        tensors, found.size,
     )  # fmt: skip
-
-
-def _read_first(manifest: Mapping[str, Any], reader: Reader, path: Path) -> Any:
-    """Of the first version of the format: a table of objects, and the value."""
-    if not {"objects", "value", "packages"} <= manifest.keys() or not isinstance(manifest["objects"], list):
-        refuse_altered(path, "its manifest lacks what every file has")
-    scikit.warn_of_other_version(manifest["packages"], manifest["objects"])
-    value = _objects(reader, manifest["objects"], manifest["value"])
-    if name_of(value) != manifest.get("kind"):
-        refuse_altered(path, "it does not hold what its manifest says")
-    return value
-
-
-# One reader for each version of the format that is known.
-_READERS: dict[int, Callable[[Mapping[str, Any], Reader, Path], Any]] = {1: _read_first}
-assert max(_READERS) == FORMAT
 
 
 def _place(path: Any) -> Path:
@@ -209,27 +228,57 @@ def _place(path: Any) -> Path:
     return Path(path)
 
 
-def _open(path: Path) -> BinaryIO:
+def _read(path: Path, read: Callable[[BinaryIO], R]) -> R:
+    """What a function reads of a file, whose failures are told as those of the file."""
     try:
         if path.is_fifo():  # opening it waits for somebody who writes
             raise FileError(f"{path}: expected a file that can be read, got a named pipe. Write it to a file first.")
-        return path.open("rb")
+        with path.open("rb") as file:
+            return read(file)
+    except (FileError, ModelError):
+        raise
     except OSError as error:
         raise FileError(
             f"{path}: expected a file that can be read, got: {error.strerror or error}. Check the path."
         ) from None
-
-
-def _guarded(step: Callable[..., Any], *arguments: Any) -> Any:
-    """A step of reading, whose failures are told as those of the file, which is the last argument."""
-    path = arguments[-1]
-    try:
-        return step(*arguments)
-    except (FileError, ModelError):
-        raise
-    except OSError as error:
-        raise FileError(f"{path}: expected a file that can be read, got: {error.strerror or error}.") from None
     except _MALFORMED as error:
         raise FileError(
             f"{path}: expected a file as bayescope saved it, got an altered one: {first_line(error)}. Save it again."
         ) from error
+
+
+def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Metadata as JSON has it.
+
+    Raises:
+        InputTypeError: if it is no mapping of texts to texts, finite numbers, truth values, ``None``, and lists and
+            mappings of these.
+        InputError: if a number is not finite.
+    """
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InputTypeError(f"metadata: expected a mapping, got {type(metadata).__name__}.")
+    try:
+        plain: dict[str, Any] = _plain("metadata", metadata or {})
+        return plain
+    except RecursionError:
+        raise InputError("metadata: expected values that do not hold themselves, got one that does.") from None
+
+
+def _plain(path: str, value: Any) -> Any:
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        raise InputError(f"{path}: expected a number of at most 64 bits, got a larger one. Write it as text.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(f"{path}: expected a finite number, got {value}. Write it as text.")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(f"{path}[{place}]", each) for place, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise InputTypeError(f"{path}: expected names that are text, got {key!r}. Write str({key!r}).")
+        return {key: _plain(f"{path}[{key!r}]", each) for key, each in value.items()}
+    raise InputTypeError(
+        f"{path}: expected text, a number, a truth value, None, or a list or mapping of these, got "
+        f"{type(value).__name__}."
+    )

@@ -1,0 +1,476 @@
+"""Networks: those of torch's own layers as a description, others as named tensors that need the caller's module."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar, final
+
+import torch
+from torch import Tensor, nn
+
+from bayescope.errors import InputError, InputTypeError
+from bayescope.module_copies import module_copy
+from bayescope.storage.codec import Form, MalformedError, Reader, add_form, of
+
+M = TypeVar("M", bound=type[nn.Module])
+
+# By layer, the arguments of its constructor, which are attributes of it too; `bias` is whether there is one.
+_ARGUMENTS = """
+Linear: in_features out_features bias
+Bilinear: in1_features in2_features out_features bias
+Embedding: num_embeddings embedding_dim padding_idx max_norm norm_type scale_grad_by_freq sparse
+EmbeddingBag: num_embeddings embedding_dim max_norm norm_type scale_grad_by_freq mode sparse \
+    include_last_offset padding_idx
+Conv1d Conv2d Conv3d: in_channels out_channels kernel_size stride padding dilation groups bias padding_mode
+ConvTranspose1d ConvTranspose2d ConvTranspose3d: in_channels out_channels kernel_size stride padding output_padding \
+    groups bias dilation padding_mode
+BatchNorm1d BatchNorm2d BatchNorm3d: num_features eps momentum affine track_running_stats bias
+InstanceNorm1d InstanceNorm2d InstanceNorm3d: num_features eps momentum affine track_running_stats
+LayerNorm: normalized_shape eps elementwise_affine bias
+RMSNorm: normalized_shape eps elementwise_affine
+GroupNorm: num_groups num_channels eps affine
+LocalResponseNorm: size alpha beta k
+Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout: p inplace
+ReLU ReLU6 SELU SiLU Mish Hardsigmoid Hardswish: inplace
+LeakyReLU: negative_slope inplace
+ELU CELU: alpha inplace
+GELU: approximate
+Softplus: beta threshold
+Softshrink Hardshrink: lambd
+Hardtanh: min_val max_val inplace
+Threshold: threshold value inplace
+PReLU: num_parameters
+Softmax LogSoftmax Softmin GLU: dim
+Sigmoid Tanh LogSigmoid Tanhshrink Softsign Softmax2d Identity Sequential ModuleList ModuleDict:
+MaxPool1d MaxPool2d MaxPool3d: kernel_size stride padding dilation return_indices ceil_mode
+AvgPool1d: kernel_size stride padding ceil_mode count_include_pad
+AvgPool2d AvgPool3d: kernel_size stride padding ceil_mode count_include_pad divisor_override
+LPPool1d LPPool2d: norm_type kernel_size stride ceil_mode
+AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d: output_size
+AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d: output_size return_indices
+ConstantPad1d ConstantPad2d ConstantPad3d: padding value
+ZeroPad1d ZeroPad2d ZeroPad3d ReflectionPad1d ReflectionPad2d ReflectionPad3d: padding
+ReplicationPad1d ReplicationPad2d ReplicationPad3d CircularPad1d CircularPad2d CircularPad3d: padding
+Flatten: start_dim end_dim
+Unflatten: dim unflattened_size
+Upsample: size scale_factor mode align_corners recompute_scale_factor
+PixelShuffle: upscale_factor
+PixelUnshuffle: downscale_factor
+ChannelShuffle: groups
+Unfold: kernel_size dilation padding stride
+Fold: output_size kernel_size dilation padding stride
+CosineSimilarity: dim eps
+RNN: input_size hidden_size num_layers nonlinearity bias batch_first dropout bidirectional
+LSTM: input_size hidden_size num_layers bias batch_first dropout bidirectional proj_size
+GRU: input_size hidden_size num_layers bias batch_first dropout bidirectional
+"""
+
+# Recurrent layers make their layers one by one: a file is not to keep a machine busy with them.
+MOST_INSIDE = 500
+# Options that no tensor of the layer bears out, and that memory or time grows with: how large each number may be, and
+# the numbers of one option multiplied.
+GEOMETRY = ("kernel_size", "stride", "padding", "output_padding", "dilation", "output_size", "size", "scale_factor")
+MOST, MOST_TOGETHER = 2**20, 2**26
+# Layers that run one after another, for a row of 8 positions along each of 3 axes: how many positions a layer may
+# answer at, which is 1 GiB a channel, and how many values all of them together may read, which takes minutes.
+AXES, FEW_POSITIONS, MOST_POSITIONS, MOST_READ = 3, 8, 2**28, 2**34
+
+
+@final
+@dataclass(frozen=True)
+class Layer:
+    """How layers of a class are described.
+
+    Attributes:
+        type: the class.
+        options: from a layer to the arguments that make another one like it.
+        children: arguments that are layers themselves.
+    """
+
+    type: type[nn.Module]
+    options: Callable[[Any], dict[str, Any]]
+    children: tuple[str, ...] = ()
+
+    def made(self, options: dict[str, Any]) -> nn.Module:
+        """A layer whose tensors have shapes and no memory; nothing is drawn from torch's generator.
+
+        Raises:
+            ValueError: if it has more layers inside than any has, or takes more memory or time than any does.
+        """
+        if options.get("num_layers", 0) > MOST_INSIDE:
+            raise ValueError(f"{options['num_layers']} layers in one")
+        for name in GEOMETRY:
+            _check_geometry(name, options.get(name))
+        if "device" in options:
+            raise ValueError("a layer that takes memory of its own")
+        with torch.device("meta"):
+            return self.type(**options, **{name: nn.Identity() for name in self.children})
+
+
+def _check_geometry(name: str, option: Any) -> None:
+    """Refuses numbers under which a small input takes all memory, or keeps a machine busy for hours."""
+    numbers = option if isinstance(option, list | tuple) else [option]
+    sizes = [abs(number) for number in numbers if isinstance(number, int | float)]
+    if len(sizes) > 3:  # what is added on both sides of each axis
+        sizes = [before + after for before, after in zip(sizes[::2], sizes[1::2], strict=True)]
+    if not (all(size <= MOST for size in sizes) and math.prod(sizes) <= MOST_TOGETHER):
+        raise ValueError(f"a layer with a {name} of {str(option)[:40]}")
+
+
+def check_together(network: nn.Module) -> None:
+    """Refuses a network whose layers together take more memory or time than one has, although each takes little.
+
+    Raises:
+        ValueError: if one of its layers answers at too many positions, or all of them read too many values.
+        TypeError: if an option is not of the type that its layer takes.
+        ArithmeticError: if a stride is 0, or a number is infinite.
+    """
+    _, read = _passed(network, [FEW_POSITIONS] * AXES)
+    if read > MOST_READ:
+        raise ValueError("layers that together take more time than any network does")
+
+
+def _passed(module: nn.Module, lengths: list[int]) -> tuple[list[int], int]:
+    """The lengths of the axes after a module, and how many values its layers read."""
+    children = [child for child in module._modules.values() if child is not None]
+    if not children:
+        after, read = _lengths_after(module, lengths)
+        if math.prod(after) > MOST_POSITIONS:
+            raise ValueError("layers that together take more memory than any network does")
+        return after, read * math.prod(after)
+    together, longest = 0, lengths
+    for child in children:
+        after, read = _passed(child, lengths)
+        together, longest = together + read, list(map(max, longest, after))
+        if isinstance(module, nn.Sequential):
+            lengths = longest = after
+    return longest, together
+
+
+def _lengths_after(layer: Any, lengths: list[int]) -> tuple[list[int], int]:
+    """The lengths after one layer, and how many values it reads for each position of its answer."""
+    kind = type(layer).__name__
+    axes = {"linear": 1, "trilinear": 3, "Fold": 2, "Unfold": 2}.get(getattr(layer, "mode", kind), 2)
+    axes = int(kind[-2]) if kind[-2:] in ("1d", "2d", "3d") else axes
+    kept, changed = lengths[: AXES - axes], lengths[AXES - axes :]
+
+    def each(name: str, default: Any = 1) -> list[Any]:
+        """An option's number for each axis."""
+        option = getattr(layer, name, None)
+        option = default if option is None or isinstance(option, str) else option
+        return list(option) if isinstance(option, list | tuple) else [option] * axes
+
+    if "Pad" in kind:
+        sides = layer.padding[::-1]  # those of the last axis come first
+        after = [length + first + last for length, first, last in zip(changed, sides[::2], sides[1::2], strict=True)]
+        return kept + after, 1
+    for name in ("size", "output_size"):
+        if kind != "LocalResponseNorm" and getattr(layer, name, None) is not None:
+            return kept + [
+                length if size is None else size for length, size in zip(changed, each(name), strict=True)
+            ], 1
+    if getattr(layer, "scale_factor", None) is not None:
+        return kept + [
+            math.ceil(length * scale) for length, scale in zip(changed, each("scale_factor"), strict=True)
+        ], 1
+    if not hasattr(layer, "kernel_size"):
+        return lengths, layer.size if kind == "LocalResponseNorm" else 1
+    kernel, padding, dilation = each("kernel_size"), each("padding", 0), each("dilation")
+    stride, more = each("stride", kernel), each("output_padding", 0)
+    after = []
+    for length, size, step, rim, gap, rest in zip(changed, kernel, stride, padding, dilation, more, strict=True):
+        reach = gap * (size - 1)
+        transposed = kind.startswith("ConvTranspose")
+        found = (length - 1) * step - 2 * rim + reach + rest if transposed else (length + 2 * rim - reach - 1) // step
+        after.append(max(1, found + 1))
+    return kept + after, 1 if hasattr(layer, "weight") else math.prod(kernel)
+
+
+def _options(names: tuple[str, ...], layer: nn.Module) -> dict[str, Any]:
+    return {name: _option(name, getattr(layer, name)) for name in names}
+
+
+def _option(name: str, value: Any) -> Any:
+    return value is not None if name == "bias" and not isinstance(value, bool) else value
+
+
+def _add_layers() -> None:
+    """Adds torch's layers to those that files describe."""
+    for line in _ARGUMENTS.strip().splitlines():
+        classes, _, arguments = line.partition(":")
+        for name in classes.split():
+            if hasattr(nn, name):  # the oldest torch lacks some
+                kind = getattr(nn, name)
+                _add(name, Layer(kind, partial(_options, tuple(_known(kind, arguments.split())))))
+
+
+def _known(kind: type[nn.Module], names: Sequence[str]) -> list[str]:
+    """The arguments that this torch's layer takes: some are younger than others. Recurrent ones do not tell."""
+    parameters = inspect.signature(kind).parameters
+    return [name for name in names if name in parameters or "kwargs" in parameters]
+
+
+class ModelError(InputError):
+    """A file's network needs the caller's module, and there is none, or it has other tensors."""
+
+
+# How layers of a class are described, by the name of the class in files.
+LAYERS: dict[str, Layer] = {}
+_NAMES: dict[type[nn.Module], str] = {}
+# Hooks that a file may ask for, by the names that it has for them.
+_HOOKS: dict[str, Callable[..., Any]] = {}
+
+
+def stored_layer(
+    name: str, options: Callable[[Any], dict[str, Any]], *, children: tuple[str, ...] = ()
+) -> Callable[[M], M]:
+    """A class decorator: layers of the class are described in files.
+
+    Args:
+        name: in files.
+        options: from a layer to the arguments that make another one like it, its children apart.
+        children: arguments that are layers themselves, and attributes of the same name.
+    """
+
+    def register(kind: M) -> M:
+        _add(name, Layer(kind, options, children))
+        return kind
+
+    return register
+
+
+def stored_hook(name: str, hook: Callable[..., Any]) -> None:
+    """Lets files ask for a hook of the house before a layer's forward pass, which takes named arguments too."""
+    _HOOKS[name] = hook
+
+
+def _add(name: str, layer: Layer) -> None:
+    LAYERS[name], _NAMES[layer.type] = layer, name
+    add_form(Form(name, layer.type, partial(_parts, name), partial(_made, name), instead=_by_tensors))
+
+
+# A description, layer by layer -----------------------------------------------------------------------------------
+
+
+def _by_tensors(network: nn.Module) -> Form | None:
+    """The form of a network by its tensors, if no description makes one that does the same."""
+    return None if all(map(_is_known, network.modules())) and _is_bounded(network) else _CUSTOM
+
+
+def _parts(name: str, layer: nn.Module, _path: str) -> dict[str, Any]:
+    hooks = [hook for hook, function in _HOOKS.items() if function in layer._forward_pre_hooks.values()]
+    setting = [LAYERS[name].options(layer), layer.training, hooks]
+    return {"": setting, **layer._parameters, **layer._buffers, **layer._modules}
+
+
+def _made(name: str, parts: Any, _reader: Reader) -> nn.Module:
+    options, training, hooks = of(parts.pop(""), list)
+    made = LAYERS[name].made(of(options, dict))
+    names = {**made._parameters, **made._buffers}.keys()
+    for key, child in parts.items():
+        if key in names:
+            continue
+        if child is not None and not isinstance(child, nn.Module):
+            raise MalformedError("a layer in a layer is none")
+        if key in made._modules and key not in LAYERS[name].children:
+            raise MalformedError("a layer stands in the place of another")
+        made.add_module(key, child)
+    _place(made, {key: tensor for key, tensor in parts.items() if key in names})
+    for hook in of(hooks, list):
+        if hook not in _HOOKS or hook not in made._modules:
+            raise MalformedError("a hook is not known")
+        made.register_forward_pre_hook(_HOOKS[hook], with_kwargs=True)
+    made.training = of(training, bool)
+    check_together(made)
+    return made
+
+
+def _parameter(parts: Any, _reader: Reader) -> nn.Parameter:
+    return nn.Parameter(of(parts["values"], Tensor), requires_grad=of(parts["trained"], bool))
+
+
+def _parameter_parts(value: nn.Parameter, _path: str) -> dict[str, Any]:
+    return {"values": value.detach(), "trained": value.requires_grad}
+
+
+def _place(layer: nn.Module, tensors: Mapping[str, Any]) -> None:
+    """Gives a layer, whose tensors have shapes and no memory, those of the file."""
+    if tensors.keys() != {**layer._parameters, **layer._buffers}.keys():
+        raise MalformedError("a layer has other tensors")
+    for name, tensor in tensors.items():
+        before = layer._parameters[name] if name in layer._parameters else layer._buffers[name]
+        if (tensor is None) != (before is None):
+            raise MalformedError("a tensor of a layer is missing")
+        if tensor is None:
+            continue
+        kind = nn.Parameter if name in layer._parameters else Tensor
+        if type(tensor) is not kind or before is None or tensor.shape != before.shape:
+            raise MalformedError("a tensor of a layer has another shape")
+        setattr(layer, name, tensor)
+
+
+def _is_known(module: nn.Module) -> bool:
+    """Whether a file's description makes a module that does the same."""
+    if type(module) not in _NAMES or not _is_plain(module):
+        return False
+    layer = LAYERS[_NAMES[type(module)]]
+    try:
+        made = layer.made(layer.options(module))
+    except ValueError:  # sizes that no file may ask for
+        return False
+    same = _attributes(made) == _attributes(module)
+    tensors, own = {**made._parameters, **made._buffers}, {**module._parameters, **module._buffers}
+    shapes = [(name, None if each is None else each.shape) for name, each in tensors.items()]
+    return same and shapes == [(name, None if each is None else each.shape) for name, each in own.items()]
+
+
+def _is_bounded(network: nn.Module) -> bool:
+    """Whether a file may hold these layers together."""
+    try:
+        check_together(network)
+    except (ValueError, TypeError, ArithmeticError):
+        return False
+    return True
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a module has no hooks but those of the house."""
+    before = list(module._forward_pre_hooks.values())
+    others = (module._forward_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return all(hook in _HOOKS.values() for hook in before) and not any(others)
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: value for name, value in vars(module).items() if not name.startswith("_") and name != "training"
+    }  # fmt: skip
+
+
+# A network of the caller's own classes ---------------------------------------------------------------------------
+
+
+def _custom_parts(value: nn.Module, _path: str) -> dict[str, Any]:
+    training = {name: part.training for name, part in value.named_modules()}
+    return {"": [type(value).__qualname__, training], **_named(value), **_dropped(value)}
+
+
+def _custom(parts: Any, reader: Reader) -> nn.Module:
+    name, training = of(parts.pop(""), list)
+    if reader.model is None:
+        raise ModelError(
+            f"model: expected a module of the architecture of {_readable(name)}, whose code is not in the file, got "
+            "none. Call bs.load(path, model=module): its weights do not matter, and it stays as it is."
+        )
+    held = {key: part for key, part in parts.items() if isinstance(part, Tensor)}
+    inserted = {key: part for key, part in parts.items() if key not in held}
+    made = _copied(reader.model)
+    _refuse_unlike(held, _named(made), inserted)
+    _fill(made, held)
+    layers = dict(made.named_modules())
+    for place, part in inserted.items():
+        owner, _, hook = place.rpartition(".")
+        if hook not in _HOOKS or owner not in layers or not isinstance(part, nn.Module):
+            raise MalformedError("a layer was put into a network where there is none")
+        layers[owner].add_module(hook, part)
+        layers[owner].register_forward_pre_hook(_HOOKS[hook], with_kwargs=True)
+    for place, flag in of(training, dict).items():
+        if place in layers:
+            layers[place].training = of(flag, bool)
+    return made
+
+
+def check_model(model: Any) -> None:
+    """Refuses what is no module in the place of one.
+
+    Raises:
+        InputTypeError: if it is something else.
+    """
+    if model is not None and not isinstance(model, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
+
+
+def check_networks(objects: Iterable[Any], model: nn.Module | None) -> None:
+    """Checks that the caller's module, where one was given, has the tensors of each network of a file.
+
+    Raises:
+        ModelError: if the file has no network, or the tensors differ.
+    """
+    if model is None:
+        return
+    modules = [each for each in objects if isinstance(each, nn.Module)]
+    inside = {id(part) for each in modules for part in each.modules() if part is not each}
+    networks = [each for each in modules if id(each) not in inside]
+    if not networks:
+        raise ModelError("model: expected a file with a network in it, got one that has none. Leave model out.")
+    for network in networks:
+        _refuse_unlike(_named(network), _named(model), _dropped(network))
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return module_copy(model)
+    except InputError as error:  # the caller's module is to blame, not the file
+        raise ModelError(str(error)) from error
+
+
+def _readable(name: Any) -> str:
+    return name[:80] if isinstance(name, str) and name.isprintable() else "another class"
+
+
+def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, own in _named(module).items():
+            own.data = tensors[name].data
+            if isinstance(own, nn.Parameter):
+                own.requires_grad_(tensors[name].requires_grad)
+
+
+def _named(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers, under all their names."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
+
+
+def _dropped(module: nn.Module) -> dict[str, nn.Module]:
+    """The layers that the house has put into a network, by their names."""
+    named = module.named_modules(remove_duplicate=False)
+    return {name: part for name, part in named if name.rpartition(".")[2] in _HOOKS}
+
+
+def _refuse_unlike(held: Mapping[str, Tensor], own: Mapping[str, Tensor], inserted: Mapping[str, Any]) -> None:
+    """Checks that the caller's module has the tensors of the file, tied where they are.
+
+    Raises:
+        ModelError: if names, shapes, types or ties differ.
+    """
+    held = {name: tensor for name, tensor in held.items() if not name.startswith(tuple(f"{at}." for at in inserted))}
+    # In order, not as a set, whose order changes from process to process: the same mistake has the same message.
+    for name in [*(name for name in held if name not in own), *(name for name in own if name not in held)]:
+        side = "the file has and the module has not" if name in held else "the module has and the file has not"
+        raise ModelError(f"model: expected a module with the same parameters and buffers, got {name!r}, which {side}.")
+    for name, tensor in held.items():
+        expected, got = ((tuple(each.shape), each.dtype) for each in (tensor, own[name]))
+        if expected != got:
+            raise ModelError(
+                f"model: expected {name!r} of shape {expected[0]} and type {expected[1]}, got {got[0]} and {got[1]}. "
+                "Give a module of the architecture and the type that were saved."
+            )
+    if _ties(held) != _ties(own):
+        raise ModelError("model: expected a module whose parameters are shared as they were saved, got another.")
+
+
+def _ties(tensors: Mapping[str, Tensor]) -> set[tuple[str, ...]]:
+    groups: dict[int, list[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault(id(tensor), []).append(name)
+    return {tuple(sorted(names)) for names in groups.values()}
+
+
+_CUSTOM = Form("custom_network", nn.Module, _custom_parts, _custom, subclasses=True)
+add_form(_CUSTOM)
+add_form(Form("parameter", nn.Parameter, _parameter_parts, _parameter))
+_add_layers()
