@@ -15,8 +15,7 @@ from bayescope import (
     NeuralAdditiveClassifier,
     NeuralAdditiveRegressor,
 )
-from bayescope.report.facts.facts import Facts, gathered
-from bayescope.report.facts.judged import Judged
+from bayescope.report import facts, judged
 
 # What a browser would run, or a template would read, if any of it were taken as more than text.
 HOSTILE = "</script><script>window.broken = 1</script>{{ 7 * 7 }} & %{x}"
@@ -30,8 +29,8 @@ class Case(NamedTuple):
     X: Any
     y: Any
 
-    def judged(self) -> Judged:
-        return Judged.of(self.estimator, self.X, self.y, 0)
+    def judged(self) -> judged.Judged:
+        return judged.Judged.of(self.estimator, self.X, self.y, 0)
 
 
 def mixed(rows: int, seed: int) -> tuple[pd.DataFrame, np.ndarray]:
@@ -86,15 +85,16 @@ def linear() -> Case:
 
 
 @pytest.fixture(scope="session")
-def facts_of() -> Callable[..., Facts]:
+def facts_of() -> Callable[..., facts.Facts]:
     """Facts of a case, each computed once."""
-    known: dict[int, Facts] = {}
+    known: dict[int, facts.Facts] = {}
 
-    def gather(case: Case, *, held_out: bool | None = True) -> Facts:
+    def gather(case: Case, *, held_out: bool | None = True) -> facts.Facts:
         key = hash((id(case.estimator), held_out))
         if key not in known:
-            judged = case.judged()
-            known[key] = gathered(case.estimator, judged, reference=None, random_state=0, held_out=held_out)
+            known[key] = facts.gathered(
+                case.estimator, case.judged(), reference=None, random_state=0, held_out=held_out
+            )
         return known[key]
 
     return gather

@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bayescope.report.page.comparing import comparison_page
-from bayescope.report.page.document import document
-from bayescope.report.report import _page
+from bayescope.report import comparing, document, page_of
 from tests.browser import DESKTOP, PHONE, needs_a_browser
 from tests.report.conftest import HOSTILE_LABEL
 
@@ -38,7 +36,7 @@ def files(facts_of, tmp_path_factory, request) -> Callable[[str], Path]:
     def write(name: str) -> Path:
         path = folder / f"{name}.html"
         if not path.exists():
-            path.write_text(document(_page(facts_of(request.getfixturevalue(name)), None)), encoding="utf-8")
+            path.write_text(document(page_of(facts_of(request.getfixturevalue(name)))), encoding="utf-8")
         return path
 
     return write
@@ -253,7 +251,7 @@ def test_a_comparison_loads_too(browser, tmp_path, logistic):
 
     told = compare(logistic.estimator, logistic.X, logistic.y, posteriors=["map"], reference="laplace")
     path = tmp_path / "comparison.html"
-    path.write_text(document(comparison_page(told, "Posteriors")), encoding="utf-8")
+    path.write_text(document(comparing.comparison_page(told, "Posteriors")), encoding="utf-8")
     page, complaints = browser.new_page(viewport=PHONE), []
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))

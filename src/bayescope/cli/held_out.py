@@ -12,9 +12,8 @@ from sklearn.model_selection import train_test_split
 from bayescope.cli.target import Target
 from bayescope.cli.training_table import TrainingTable
 from bayescope.errors import InputError
-from bayescope.report.facts.judged import Judged
-from bayescope.report.facts.predictions import predictions
-from bayescope.report.facts.scores import Score, class_scores, number_scores
+from bayescope.report.judged import Judged, predictions
+from bayescope.report.statistics import Score, class_scores, number_scores
 
 # Of a class, so that one can be held out and one learnt from; and of the rows of a regression.
 LEAST = 2

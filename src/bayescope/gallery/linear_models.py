@@ -53,6 +53,7 @@ class Scene(NamedTuple):
         """p(y = 1) over the plane, shape (size, size), with the rows."""
         marks.probability_map(axes, self.span, p)
         marks.rows(axes, self.X, self.y)
+        marks.bare(axes)
 
 
 def moons() -> Scene:
@@ -224,6 +225,7 @@ def draw_borders(borders: Borders | None = None) -> Figure:
         marks.field(axes, SPAN, borders.surfaces[name], probability_scale())
         axes.plot(*borders.border(name).T, color=INK, lw=1.8, zorder=5)
         marks.rows(axes, *borders.data)
+        marks.bare(axes)
     for f in borders.separating:
         panels[1].contour(*borders.grid, f, levels=[0], colors=BAYES, linewidths=0.6, alpha=0.5)
     path, length, sd = borders.uncertain

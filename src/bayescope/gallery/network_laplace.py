@@ -84,6 +84,7 @@ def draw_banana() -> Figure:
         else:
             marks.field(axes, SPAN, values, DEEP, 0.25)
         marks.rows(axes, rows.x.numpy(), rows.y.numpy(), size=9)
+        marks.bare(axes)
     for axes, colours, name, ticks in (
         (panels[1], probability_scale(), "p(red)", [0, 0.1, 0.5, 0.9, 1]),
         (panels[3], DEEP, "variance of the label", [0, 0.1, 0.2, 0.25]),

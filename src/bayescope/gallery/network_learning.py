@@ -208,6 +208,7 @@ def draw_online(shown: tuple[Learning, Learning] | None = None) -> Figure:
     p = np.asarray(classification.learnt.predict(plane(80)).mean[:, 1]).reshape(80, 80)
     marks.probability_map(panels[3], SPAN, p)
     marks.rows(panels[3], classification.rows.x.numpy(), classification.rows.y.numpy(), size=9)
+    marks.bare(panels[3])
     panels[3].set_xlabel("p(red), learnt", fontsize=9.5)
     _draw_trace(panels[4], panels[5], classification.learnt.trace)
     return page.figure

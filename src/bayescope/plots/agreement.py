@@ -1,4 +1,4 @@
-"""Predictions beside a reference's, row by row."""
+"""Predictions compared with a reference, row by row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
         reference: the posterior on the x axes.
         classes: names of the K classes.
     """
-    odds = {name: _log_odds(values) for name, values in log_probs.items()}
+    odds = {name: log_odds(values) for name, values in log_probs.items()}
     others = [name for name in odds if name != reference]
     truth = odds[reference]
     what = f"log odds of {classes[1]}" if len(classes) == 2 else "log odds of each class"
@@ -31,7 +31,7 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
             len(others),
             width=2.5,
             height=2.4,
-            title=f"Predictions beside {style.label(reference)}",
+            title=f"Predictions compared with {style.label(reference)}",
             subtitle=f"{points}: {what}. Steeper than the diagonal is overconfident, flatter is underconfident.",
             sharex=True,
             sharey=True,
@@ -47,7 +47,7 @@ def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: S
     return figure
 
 
-def _log_odds(log_probs: np.ndarray) -> np.ndarray:
+def log_odds(log_probs: np.ndarray) -> np.ndarray:
     """log p_k − log Σ_{j≠k} p_j: of the second class where there are two, else of every class."""
     if log_probs.shape[1] == 2:
         return log_probs[:, 1] - log_probs[:, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -19,6 +18,7 @@ from bayescope.additive.importance import Importance
 from bayescope.errors import InputError
 from bayescope.plots import style
 from bayescope.plots.effects import colour, columns, expect, output_names
+from bayescope.plots.numbers import cell
 
 MOST = 12
 LINE = 0.26  # inches a bar
@@ -27,7 +27,7 @@ LOWER, HIGHER = style.CLASS_COLOURS[:2]
 
 @final
 @dataclass(frozen=True)
-class Bar:
+class TermBar:
     """One line of an explanation: its name, its length, the ends of its interval where it has one, and its colour."""
 
     name: str
@@ -55,18 +55,18 @@ def explanation(
     expect("explanation", shown, Explanation, "Pass model.explain(X)")
     _inside("row", row, len(shown))
     _inside("output", output, 1 if shown.total.ndim == 1 else shown.total.shape[1])
-    told = bars(shown, row, output=output, most=most)
+    lines = bars(shown, row, output=output, most=most)
     level = f"{100 * shown.level:g} %"
     with style.house():
         figure, [panel] = style.panels(
             1,
             width=6.2,
-            height=0.75 + LINE * len(told),
+            height=0.75 + LINE * len(lines),
             title="One prediction and its reasons" + (f": {shown.outputs[output]}" if shown.outputs else ""),
             subtitle=f"Contributions with {level} intervals; with the intercept, the mean over the data, they sum to "
             "the total.",
         )
-        draw_bars(panel, told)
+        draw_bars(panel, lines)
         panel.set_xlabel(shown.unit if unit is None else unit)
     return figure
 
@@ -115,7 +115,7 @@ def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MO
 
 def bars(
     shown: Explanation, row: int, *, output: int = 0, most: int = MOST, order: np.ndarray | None = None
-) -> list[Bar]:
+) -> list[TermBar]:
     """The lines of one prediction: terms, the rest of them together, the constants, the total.
 
     Args:
@@ -131,21 +131,23 @@ def bars(
     order = np.argsort(-np.abs(parts), kind="stable") if order is None else order
     kept, rest = order[: checks.count("most", most)], order[most:]
     lines = [
-        Bar(_with_value(shown, row, term), parts[term], (low[term], high[term]), HIGHER if parts[term] > 0 else LOWER)
+        TermBar(
+            _with_value(shown, row, term), parts[term], (low[term], high[term]), HIGHER if parts[term] > 0 else LOWER
+        )
         for term in kept
     ]
     if len(rest):
-        lines.append(Bar(f"{len(rest)} others together", float(parts[rest].sum()), None, style.MUTED))
+        lines.append(TermBar(f"{len(rest)} others together", float(parts[rest].sum()), None, style.MUTED))
     constant, sd, offset = (np.ravel(part)[output] for part in (shown.intercept, shown.intercept_sd, shown.offset[row]))
     half = width_of(shown.level) * sd
-    lines.append(Bar("intercept", constant, (constant - half, constant + half), style.MUTED))
+    lines.append(TermBar("intercept", constant, (constant - half, constant + half), style.MUTED))
     if shown.offset.any():
-        lines.append(Bar("offset", offset, None, style.MUTED))
+        lines.append(TermBar("offset", offset, None, style.MUTED))
     total, ends = np.ravel(shown.total[row])[output], (shown.total_low[row], shown.total_high[row])
-    return [*lines, Bar("total", total, (np.ravel(ends[0])[output], np.ravel(ends[1])[output]), style.INK)]
+    return [*lines, TermBar("total", total, (np.ravel(ends[0])[output], np.ravel(ends[1])[output]), style.INK)]
 
 
-def draw_bars(panel: Axes, lines: Sequence[Bar]) -> None:
+def draw_bars(panel: Axes, lines: Sequence[TermBar]) -> None:
     """Lines from top to bottom, the last below a rule."""
     for place, line in enumerate(lines):
         panel.barh(place, line.value, 0.66, color=line.tint, alpha=0.55, lw=0)
@@ -164,21 +166,9 @@ def _named(panel: Axes, names: Sequence[str]) -> None:
 
 
 def _with_value(shown: Explanation, row: int, term: int) -> str:
-    """The term's name with what it read."""
+    """The term's name with the value of its features."""
     name = style.shorten(shown.names[term], 30)
-    if shown.values is None:
-        return name
-    value = shown.values[row, term]
-    return f"{name} = {', '.join(map(_told, value)) if isinstance(value, tuple) else _told(value)}"
-
-
-def _told(value: object) -> str:
-    """A feature's value in a few letters."""
-    if value is None or value != value:
-        return "missing"
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return f"{float(value):.4g}"
-    return style.shorten(str(value), 12)
+    return name if shown.values is None else f"{name} = {cell(shown.values[row, term], 12)}"
 
 
 def _inside(name: str, place: int, count: int) -> None:

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from bayescope.additive.effects import Effect
 from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import style
+from bayescope.plots.numbers import MISSING
 
 # The density of the data takes this share of a panel's height.
 STRIP = 0.13
@@ -20,7 +21,6 @@ STRIP = 0.13
 BEYOND = 0.12
 # Outputs stand beside each other at a label, so far apart.
 ASIDE = 0.16
-MISSING = "missing"
 # Of the data's density over a range of numbers.
 BARS = 25
 # Labels that take more letters than this in a panel are turned.
@@ -92,19 +92,19 @@ def draw_effect(panel: Axes, shown: Effect, *, tint: str | None = None) -> None:
     mean, low, high = (columns(part) for part in (shown.mean, shown.low, shown.high))
     count = mean.shape[1]
     for output in range(count):
-        own = tint if tint and count == 1 else colour(output, count)
-        aside = ASIDE * (output - 0.5 * (count - 1)) * _step(shown)
+        shade = tint if tint and count == 1 else colour(output, count)
+        aside = ASIDE * (output - 0.5 * (count - 1)) * step(shown)
         if shown.categorical:
-            _dots(panel, _places(shown) + aside, mean[:, output], low[:, output], high[:, output], own, "o")
+            _dots(panel, places(shown) + aside, mean[:, output], low[:, output], high[:, output], shade, "o")
         else:
-            panel.fill_between(shown.grid, low[:, output], high[:, output], color=own, alpha=0.25, lw=0)
-            panel.plot(shown.grid, mean[:, output], color=own)
+            panel.fill_between(shown.grid, low[:, output], high[:, output], color=shade, alpha=0.25, lw=0)
+            panel.plot(shown.grid, mean[:, output], color=shade)
         if shown.missing is not None:
-            at = np.array([_missing_place(shown) + aside])
+            at = np.array([missing_place(shown) + aside])
             gone, least, most = (
                 np.atleast_1d(part)[[output]] for part in (shown.missing.mean, shown.missing.low, shown.missing.high)
             )
-            _dots(panel, at, gone, least, most, own, "D")
+            _dots(panel, at, gone, least, most, shade, "D")
     _ticks(panel, shown)
 
 
@@ -116,18 +116,15 @@ def make_room(panel: Axes) -> None:
 
 def draw_density(panel: Axes, shown: Effect) -> None:
     """Bars at the foot of a panel: the share of the data at each label, in each part of the range, and missing."""
-    at, shares, width = _bars(shown)
-    if shown.missing is not None:
-        at = np.append(at, _missing_place(shown))
-        shares, width = np.append(shares, shown.missing.density), np.append(width, 0.6 * _step(shown))
+    at, shares, width = density_bars(shown)
     if shares.max(initial=0.0) > 0:
         heights = 0.85 * STRIP * shares / shares.max()
         panel.bar(at, heights, width, color=style.FAINT, transform=panel.get_xaxis_transform(), zorder=0.5)
 
 
 def colour(output: int, count: int) -> str:
-    """The colour of an output: that of a class, or the Laplace posterior's where there is one alone."""
-    return style.COLOURS["laplace"] if count == 1 else style.CLASS_COLOURS[output % len(style.CLASS_COLOURS)]
+    """The colour of an output: that of a class, or the Laplace posterior's if there is only one output."""
+    return style.COLOURS["laplace"] if count == 1 else style.class_colour(output)
 
 
 def output_names(count: int, given: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -157,33 +154,42 @@ def columns(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 2 else values[:, None]
 
 
-def _places(shown: Effect) -> np.ndarray:
-    """Where the grid is on the x axis: at its numbers, or 0, 1, … for labels."""
+def places(shown: Effect) -> np.ndarray:
+    """The positions of the grid on the x axis: its numbers, or 0, 1, … for labels."""
     return np.arange(len(shown.grid), dtype=np.float64) if shown.categorical else shown.grid
 
 
 def _range(shown: Effect) -> tuple[float, float]:
-    at = _places(shown)
+    at = places(shown)
     return (float(at.min()), float(at.max())) if len(at) else (0.0, 0.0)
 
 
-def _step(shown: Effect) -> float:
+def step(shown: Effect) -> float:
     """The distance between labels, or that of the missing value from the numbers."""
     low, high = _range(shown)
     return 1.0 if shown.categorical else BEYOND * (high - low) or 1.0
 
 
-def _missing_place(shown: Effect) -> float:
-    return _range(shown)[1] + _step(shown)
+def missing_place(shown: Effect) -> float:
+    """The position of the missing value on the x axis, beyond the grid."""
+    return _range(shown)[1] + step(shown)
 
 
-def _bars(shown: Effect) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Middles, shares and widths of the bars: one a label, or as many as the range of the numbers has room for."""
+def density_bars(shown: Effect) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Middles, shares and widths of bars for the density of the data, the missing values last.
+
+    There is one bar for each label, or as many as the range of the numbers has room for.
+    """
     low, high = _range(shown)
-    if shown.categorical or high == low:
-        return _places(shown), shown.density, np.full(len(shown.grid), 0.6)
-    shares, edges = np.histogram(shown.grid, min(BARS, len(shown.grid)), weights=shown.density)
-    return 0.5 * (edges[1:] + edges[:-1]), shares, 0.92 * np.diff(edges)
+    at, shares, width = places(shown), shown.density, np.full(len(shown.grid), 0.6)
+    if not shown.categorical and high > low:
+        shares, edges = np.histogram(shown.grid, min(BARS, len(shown.grid)), weights=shown.density)
+        at, width = 0.5 * (edges[1:] + edges[:-1]), 0.92 * np.diff(edges)
+    if shown.missing is None:
+        return at, shares, width
+    ends = missing_place(shown), shown.missing.density, 0.6 * step(shown)
+    at, shares, width = (np.append(part, end) for part, end in zip((at, shares, width), ends, strict=True))
+    return at, shares, width
 
 
 def _dots(
@@ -195,16 +201,16 @@ def _dots(
 
 def _ticks(panel: Axes, shown: Effect) -> None:
     """Labels at their places; numbers as matplotlib places them, and beside them that of the missing value."""
-    gone = [(_missing_place(shown), MISSING)] if shown.missing is not None else []
+    gone = [(missing_place(shown), MISSING)] if shown.missing is not None else []
     if not shown.categorical:
         panel.locator_params(axis="x", nbins=4)
         if gone:
             low, high = _range(shown)
-            kept = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.5 * _step(shown)]
+            kept = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.5 * step(shown)]
             panel.set_xticks([*kept, gone[0][0]], [*[f"{tick:g}" for tick in kept], MISSING])
         return
     labels = [style.shorten(str(label), LONGEST_LABEL) for label in shown.grid]
-    marks = [*zip(_places(shown), labels, strict=True), *gone]
+    marks = [*zip(places(shown), labels, strict=True), *gone]
     turned = sum(len(label) for _, label in marks) > LETTERS
     panel.set_xticks([at for at, _ in marks], [label for _, label in marks], rotation=90 if turned else 0)
     panel.set_xlim(-0.6, len(marks) - 0.4)

@@ -91,11 +91,10 @@ def lattice(span: Span, size: int) -> np.ndarray:
 
 
 def field(axes: Axes, span: Span, values: np.ndarray, colours: Colormap, highest: float = 1.0) -> None:
-    """Values from 0 to the highest at the points of a lattice, shape (size, size), as colours; no ticks."""
+    """Values from 0 to the highest at the points of a lattice, shape (size, size), as colours."""
     x1, x2 = (np.linspace(*ends, size) for ends, size in zip(span, values.shape[::-1], strict=True))
     axes.contourf(x1, x2, values, levels=np.linspace(0, highest, 21 if highest == 1 else 26), cmap=colours)
     axes.set(xlim=span[0], ylim=span[1])
-    bare(axes)
 
 
 def probability_map(axes: Axes, span: Span, p: np.ndarray) -> None:

@@ -207,8 +207,8 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def shorten(text: str, most: int = 24) -> str:
-    """A name that fits above a panel: its beginning and its end around an ellipsis."""
+    """The beginning and the end of a long text around an ellipsis."""
     if len(text) <= most:
         return text
-    head = most // 2 + 2
+    head = (2 * most) // 3
     return f"{text[:head]}…{text[head - most + 1 :]}"

@@ -1,28 +1,42 @@
-"""The report: what a model learnt, how good it is and how far its uncertainty can be trusted, in one HTML file."""
+"""The report: what a model learnt, how good it is and how far its uncertainty can be trusted, in one HTML file.
+
+The file's content security policy names its three scripts by their SHA-256 and allows no address: no script that came
+in with a name or a value of the caller's table would run, and nothing can be fetched or sent.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.comparison import Comparison
 from bayescope.errors import InputError, InputTypeError
 from bayescope.files import staged
-from bayescope.report.facts.facts import Facts, gathered
-from bayescope.report.facts.judged import Judged
-from bayescope.report.facts.reference import reference_choice
-from bayescope.report.page.blocks import Page
-from bayescope.report.page.comparing import comparison_page
-from bayescope.report.page.document import document
-from bayescope.report.page.numbers import count
-from bayescope.report.page.sections import sections
-from bayescope.report.page.verdict import verdict
+from bayescope.plots.numbers import count
+from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page
+from bayescope.report.comparing import comparison_page
+from bayescope.report.facts import Facts, gathered, reference_choice
+from bayescope.report.judged import Judged
+from bayescope.report.sections import sections
+from bayescope.report.verdict import verdict
 
 SUFFIXES = (".html", ".htm")
+PACKAGE = "bayescope.report"
+PLOTLY, SCRIPT, THEME, STYLE = "plotly-basic.min.js", "report.js", "theme.js", "report.css"
+_PERCENT = re.compile(r"(?<=\d) %")
 
 
 def report(
@@ -38,12 +52,12 @@ def report(
 ) -> Path:
     """Judges a fitted estimator on a table and writes what was found as one HTML file that needs nothing else.
 
-    It tells how good the predictions are (with bootstrap intervals over the rows), whether their uncertainty holds
+    It says how good the predictions are (with bootstrap intervals over the rows), whether their uncertainty holds
     (reliability or coverage, against what chance would do to a calibrated model), where the model doubts, what moves
     its predictions, why single rows are predicted as they are, its evidence and priors, and how to get it all again. A
     first paragraph says in words how far the uncertainty can be trusted; it is derived from what was measured.
 
-    Of more than 20,000 rows so many are judged, drawn at random; the file says so.
+    Of more than 20,000 rows a random 20,000 are judged; the file says so.
 
     Args:
         estimator: a fitted classifier or regressor of bayescope, with one label or number a row.
@@ -54,8 +68,8 @@ def report(
         reference: "auto" compares every posterior of a logistic model with NUTS (`bayescope.compare`, on a split of
             these rows) where rows × weights are at most 100,000, and says why not elsewhere; "nuts" insists; ``None``
             leaves it out.
-        held_out: whether these rows were kept from the fit. Only the caller knows; the file says it, or that nobody
-            did.
+        held_out: whether these rows were kept from the fit. Only the caller knows; the file says it, or that it is
+            unknown.
         random_state: the seed of everything that is drawn.
 
     Returns:
@@ -89,7 +103,7 @@ def report(
     check_is_fitted(estimator)
     judged = Judged.of(estimator, X, y, seed)
     facts = gathered(estimator, judged, reference=reference, random_state=seed, held_out=held_out)
-    return _written(_page(facts, title), path)
+    return _written(page_of(facts, title), path)
 
 
 def write_comparison(comparison: Comparison, path: str | Path, *, title: str | None = None) -> Path:
@@ -110,7 +124,8 @@ def write_comparison(comparison: Comparison, path: str | Path, *, title: str | N
     return _written(comparison_page(comparison, title or "Every posterior, against the reference"), place)
 
 
-def _page(facts: Facts, title: str | None) -> Page:
+def page_of(facts: Facts, title: str | None = None) -> Page:
+    """The page that says the facts."""
     judged, fitted = facts.judged, facts.fitted
     held = {True: "held-out rows", False: "training rows", None: "rows"}[facts.held_out]
     rows = count(len(judged), held.removesuffix("s"))
@@ -137,3 +152,81 @@ def _file(out: str | Path) -> Path:
     if path.is_dir():
         raise InputError(f"out: expected a file, got the folder {path}. Name a file in it.")
     return path
+
+
+def document(page: Page) -> str:
+    """The HTML of a page with everything it needs inside."""
+    figures = {figure.name: {"data": figure.data, "layout": figure.layout} for figure in _figures(page)}
+    scripts = {name: _asset(name) for name in (PLOTLY, SCRIPT, THEME)}
+    html: str = (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            policy=_policy(list(scripts.values())),
+            style=Markup(_asset(STYLE)),
+            plotly=Markup(scripts[PLOTLY]),
+            script=Markup(scripts[SCRIPT]),
+            theme=Markup(scripts[THEME]),
+            figures=_json(figures),
+            explorer=_json(next((block.payload for block in _blocks(page) if isinstance(block, Explorer)), {})),
+        )
+    )
+    return html
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    hashes = " ".join(
+        f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
+    )
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+        "form-action 'none'"
+    )
+
+
+def _json(value: Mapping[str, Any]) -> Markup:
+    """JSON that no text inside can end early: neither </script> nor <!-- survives as such."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return Markup(text)
+
+
+def _blocks(page: Page) -> Iterator[Block]:
+    """All blocks, also those that are folded away."""
+    waiting = [block for section in page.sections for block in section.blocks]
+    while waiting:
+        block = waiting.pop(0)
+        yield block
+        waiting += block.blocks if isinstance(block, Folded) else ()
+
+
+def _figures(page: Page) -> Iterator[Figure]:
+    for block in _blocks(page):
+        if isinstance(block, Figures):
+            yield from block.figures
+        elif isinstance(block, Explorer):
+            yield block.figure
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files(PACKAGE) / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader(PACKAGE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_unbroken,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _unbroken(value: Any) -> Any:
+    """Text whose percent signs stay with their numbers."""
+    return _PERCENT.sub("\u00a0%", value) if type(value) is str else value

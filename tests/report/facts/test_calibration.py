@@ -7,27 +7,27 @@ import pytest
 from scipy import stats
 
 from bayescope import metrics
-from bayescope.report.facts.calibration import class_calibration, number_calibration
-from bayescope.report.facts.judged import Judged
-from bayescope.report.facts.predictions import LEVELS, Predictions
+from bayescope.report import judged, statistics
 
 
-def rows_of(y: np.ndarray, classes: tuple[str, ...]) -> Judged:
-    return Judged(None, y, np.arange(len(y)), (), (), y, classes, "y")
+def rows_of(y: np.ndarray, classes: tuple[str, ...]) -> judged.Judged:
+    return judged.Judged(None, y, np.arange(len(y)), (), (), y, classes, "y")
 
 
-def told_of(mean: np.ndarray, sd: np.ndarray) -> Predictions:
+def told_of(mean: np.ndarray, sd: np.ndarray) -> judged.Predictions:
     """Gaussian predictions without an epistemic part."""
     grid = np.arange(1, 20) / 20
     quantiles = mean[:, None] + sd[:, None] * stats.norm.ppf(grid)
     interval = mean[:, None] + sd[:, None] * stats.norm.ppf([0.025, 0.975])
     zero = np.zeros((len(mean), 1))
-    return Predictions(mean[:, None], zero, sd[:, None], np.zeros(len(mean)), quantiles, interval)
+    return judged.Predictions(mean[:, None], zero, sd[:, None], np.zeros(len(mean)), quantiles, interval)
 
 
-def classes_told(probs: np.ndarray) -> Predictions:
+def classes_told(probs: np.ndarray) -> judged.Predictions:
     none = np.empty((len(probs), 0))
-    return Predictions(probs, np.zeros_like(probs), np.sqrt(probs * (1 - probs)), np.zeros(len(probs)), none, none)
+    return judged.Predictions(
+        probs, np.zeros_like(probs), np.sqrt(probs * (1 - probs)), np.zeros(len(probs)), none, none
+    )
 
 
 @pytest.mark.parametrize(("sharpen", "over", "under"), [(1.0, False, False), (3.0, True, False), (0.3, False, True)])
@@ -36,7 +36,7 @@ def test_over_and_underconfidence_are_told_from_chance(sharpen, over, under):
     logits = generator.normal(size=800)
     y = (generator.random(800) < 1 / (1 + np.exp(-logits))).astype(int)
     p = 1 / (1 + np.exp(-sharpen * logits))
-    measured = class_calibration(rows_of(y, ("0", "1")), classes_told(np.column_stack([1 - p, p])), 0)
+    measured = statistics.class_calibration(rows_of(y, ("0", "1")), classes_told(np.column_stack([1 - p, p])), 0)
     assert (measured.gap > measured.chance_high) == over
     assert (measured.gap < measured.chance_low) == under
     assert (measured.share < 0.05) == (over or under)
@@ -48,7 +48,7 @@ def test_what_chance_does_to_a_calibrated_model_is_what_simulations_show():
     generator = np.random.default_rng(1)
     p = generator.uniform(0.5, 1.0, size=120)
     probs = np.column_stack([1 - p, p])
-    measured = class_calibration(rows_of(np.ones(120, dtype=int), ("0", "1")), classes_told(probs), 0)
+    measured = statistics.class_calibration(rows_of(np.ones(120, dtype=int), ("0", "1")), classes_told(probs), 0)
     errors = [metrics.ece(probs, (generator.random(120) < p).astype(int)) for _ in range(600)]
     assert measured.expected == pytest.approx(np.mean(errors), abs=0.003)
     assert measured.limit == pytest.approx(np.quantile(errors, 0.95), abs=0.008)
@@ -63,8 +63,8 @@ def test_coverage_spread_and_bias_of_numbers(said, shift):
     mean = generator.normal(size=600)
     y = mean + shift + generator.normal(size=600)
     told = told_of(mean, np.full(600, said))
-    measured = number_calibration(rows_of(y, ()), told, 0)
-    assert measured.levels.tolist() == [*sorted(LEVELS), 0.95]
+    measured = statistics.number_calibration(rows_of(y, ()), told, 0)
+    assert measured.levels.tolist() == [*sorted(judged.LEVELS), 0.95]
     assert measured.coverage[-1] == pytest.approx(metrics.coverage(told.interval[:, 0], told.interval[:, 1], y))
     z = np.abs(y - mean) / said
     for level, share in zip(measured.levels, measured.coverage, strict=True):

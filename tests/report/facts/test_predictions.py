@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bayescope.report.facts import predictions as module
-from bayescope.report.facts.predictions import predictions
+from bayescope.report import judged
 
 
 @pytest.mark.parametrize("name", ["logistic", "linear", "additive_classes"])
-def test_blocks_say_what_the_whole_says(name, request, monkeypatch):
+def test_blocks_say_what_the_whole_says(name, request):
     case = request.getfixturevalue(name)
-    monkeypatch.setattr(module, "BLOCK", 17)
-    told, whole = predictions(case.estimator, case.judged()), case.estimator.predict_distribution(case.X)
+    told, whole = (
+        judged.predictions(case.estimator, case.judged(), block=17),
+        case.estimator.predict_distribution(case.X),
+    )
     assert told.mean == pytest.approx(whole.mean)
     assert told.epistemic**2 == pytest.approx(whole.epistemic)
     assert told.aleatoric**2 == pytest.approx(whole.aleatoric)
@@ -22,7 +23,7 @@ def test_blocks_say_what_the_whole_says(name, request, monkeypatch):
 
 
 def test_quantiles_are_those_of_the_outcome(linear):
-    told = predictions(linear.estimator, linear.judged())
+    told = judged.predictions(linear.estimator, linear.judged())
     mean, sd = linear.estimator.predict(linear.X, return_std=True)
     expected = mean[:, None] + sd[:, None] * stats.norm.ppf(np.arange(1, 20) / 20)
     assert told.quantiles == pytest.approx(expected, abs=1e-4)

@@ -9,17 +9,8 @@ import pytest
 from scipy import stats
 
 from bayescope import metrics
-from bayescope.report.facts.bootstrap import bootstrap, central
-from bayescope.report.facts.predictions import predictions
-from bayescope.report.facts.scores import (
-    _areas,
-    brier_rows,
-    class_scores,
-    crps_rows,
-    gap_in_bins,
-    number_scores,
-    wilson,
-)
+from bayescope.report import judged as rows
+from bayescope.report import statistics
 
 # The log probabilities of three classes and more are integrals of their own.
 TOLERANCE = 3e-4
@@ -29,8 +20,8 @@ TOLERANCE = 3e-4
 def test_scores_of_classes_are_the_metrics(name, request):
     case = request.getfixturevalue(name)
     judged = case.judged()
-    told = predictions(case.estimator, judged)
-    scores = {score.name: score for score in class_scores(judged, told, 0)}
+    told = rows.predictions(case.estimator, judged)
+    scores = {score.name: score for score in statistics.class_scores(judged, told, 0)}
     probs = case.estimator.predict_proba(case.X)
     assert scores["accuracy"].value == pytest.approx((case.estimator.predict(case.X) == case.y).mean())
     for metric in ("nll", "brier", "ece", "auroc"):
@@ -44,8 +35,8 @@ def test_scores_of_classes_are_the_metrics(name, request):
 @pytest.mark.parametrize("name", ["linear", "additive_numbers"])
 def test_scores_of_numbers_are_the_metrics(name, request):
     case = request.getfixturevalue(name)
-    told = predictions(case.estimator, case.judged())
-    scores = {score.name: score for score in number_scores(case.judged(), told, 0)}
+    told = rows.predictions(case.estimator, case.judged())
+    scores = {score.name: score for score in statistics.number_scores(case.judged(), told, 0)}
     mean, sd = case.estimator.predict(case.X, return_std=True)
     y = np.asarray(case.y)
     assert scores["rmse"].value == pytest.approx(math.sqrt(((mean - y) ** 2).mean()))
@@ -58,16 +49,16 @@ def test_scores_of_numbers_are_the_metrics(name, request):
 
 def test_the_bootstrap_resamples_rows():
     values = np.random.default_rng(0).exponential(size=80)
-    ours = central(bootstrap(lambda weights: (weights @ values / 80)[:, None], 80, 0))[:, 0]
+    ours = statistics.central(statistics.bootstrap(lambda weights: (weights @ values / 80)[:, None], 80, 0))[:, 0]
     known = stats.bootstrap((values,), np.mean, method="percentile", rng=np.random.default_rng(1)).confidence_interval
     assert ours == pytest.approx([known.low, known.high], abs=0.03)
-    weights = bootstrap(lambda weights: weights, 80, 0)
+    weights = statistics.bootstrap(lambda weights: weights, 80, 0)
     assert (weights.sum(1) == 80).all()
     assert weights.var() == pytest.approx(79 / 80, rel=0.02)
 
 
 def test_one_seed_gives_one_bootstrap_and_leaves_others_alone():
-    draws = [bootstrap(lambda weights: weights[:, :3], 30, seed) for seed in (0, 0, 1)]
+    draws = [statistics.bootstrap(lambda weights: weights[:, :3], 30, seed) for seed in (0, 0, 1)]
     assert np.array_equal(draws[0], draws[1])
     assert not np.array_equal(draws[0], draws[2])
 
@@ -79,22 +70,22 @@ def test_weighted_statistics_are_those_of_repeated_rows():
     weights = generator.integers(0, 4, size=(2, 60)).astype(float)
     weights[1] *= 60 / weights[1].sum()
     again = np.repeat(np.arange(60), weights[0].astype(int))
-    area = _areas(probs[:, 1], y == 1)(weights)[0]
+    area = statistics.weighted_auroc(probs[:, 1], y == 1)(weights)[0]
     assert area == pytest.approx(metrics.auroc(probs[again], y[again]))
     whole = np.ones((1, 60))
-    assert gap_in_bins(probs, y)(whole)[0, 0] == pytest.approx(metrics.ece(probs, y))
+    assert statistics.gap_in_bins(probs, y)(whole)[0, 0] == pytest.approx(metrics.ece(probs, y))
 
 
 def test_rows_of_scores_average_to_the_metrics():
     generator = np.random.default_rng(0)
     for classes in (2, 4):
         probs, y = generator.dirichlet(np.ones(classes), size=50), generator.integers(classes, size=50)
-        assert brier_rows(probs, y).mean() == pytest.approx(metrics.brier(probs, y))
+        assert statistics.brier_rows(probs, y).mean() == pytest.approx(metrics.brier(probs, y))
     mean, sd, y = generator.normal(size=50), generator.exponential(size=50), generator.normal(size=50)
-    assert crps_rows(mean, sd, y).mean() == pytest.approx(metrics.crps(mean, sd**2, y))
+    assert statistics.crps_rows(mean, sd, y).mean() == pytest.approx(metrics.crps(mean, sd**2, y))
 
 
 @pytest.mark.parametrize(("right", "rows"), [(0, 20), (20, 20), (7, 20), (812, 900)])
 def test_interval_of_a_share_is_wilsons(right, rows):
     known = stats.binomtest(right, rows).proportion_ci(method="wilson")
-    assert wilson(right / rows, rows) == pytest.approx((known.low, known.high))
+    assert statistics.wilson(right / rows, rows) == pytest.approx((known.low, known.high))

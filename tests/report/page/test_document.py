@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bayescope.report.page.document import document
-from bayescope.report.report import _page
+from bayescope.report import document, page_of
 from tests.report.conftest import HOSTILE, HOSTILE_LABEL
 
 MOST_BYTES = 4 * 2**20
@@ -55,7 +54,7 @@ class Reader(HTMLParser):
 @pytest.fixture(scope="module")
 def pages(facts_of, request) -> dict[str, str]:
     names = ("additive_classes", "additive_numbers", "logistic", "three_classes", "linear")
-    return {name: document(_page(facts_of(request.getfixturevalue(name)), None)) for name in names}
+    return {name: document(page_of(facts_of(request.getfixturevalue(name)))) for name in names}
 
 
 def test_every_page_is_whole_and_self_contained(pages):

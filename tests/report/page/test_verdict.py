@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bayescope.report.facts.calibration import class_calibration, number_calibration
-from bayescope.report.facts.doubt import doubt
-from bayescope.report.page.verdict import provenance, verdict
+from bayescope.report import statistics, verdict
 from tests.report.facts.test_calibration import classes_told, rows_of, told_of
 
 
@@ -19,7 +17,12 @@ def classes_with(facts, sharpen, rows):
     y = (generator.random(rows) < 1 / (1 + np.exp(-logits))).astype(int)
     p = 1 / (1 + np.exp(-sharpen * logits))
     judged, told = rows_of(y, ("0", "1")), classes_told(np.column_stack([1 - p, p]))
-    return replace(facts, judged=judged, calibration=class_calibration(judged, told, 0), doubt=doubt(judged, told, 0))
+    return replace(
+        facts,
+        judged=judged,
+        calibration=statistics.class_calibration(judged, told, 0),
+        doubt=statistics.doubt(judged, told, 0),
+    )
 
 
 def numbers_with(facts, said, shift, rows):
@@ -27,7 +30,12 @@ def numbers_with(facts, said, shift, rows):
     mean = generator.normal(size=rows)
     y = mean + shift + generator.normal(size=rows)
     judged, told = rows_of(y, ()), told_of(mean, np.full(rows, said))
-    return replace(facts, judged=judged, calibration=number_calibration(judged, told, 0), doubt=doubt(judged, told, 0))
+    return replace(
+        facts,
+        judged=judged,
+        calibration=statistics.number_calibration(judged, told, 0),
+        doubt=statistics.doubt(judged, told, 0),
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +48,7 @@ def numbers_with(facts, said, shift, rows):
     ],
 )
 def test_classes(facts_of, logistic, sharpen, rows, tone, word):
-    told = verdict(classes_with(facts_of(logistic), sharpen, rows))
+    told = verdict.verdict(classes_with(facts_of(logistic), sharpen, rows))
     assert told.tone == tone
     assert word in told.headline
 
@@ -56,34 +64,34 @@ def test_classes(facts_of, logistic, sharpen, rows, tone, word):
     ],
 )
 def test_numbers(facts_of, linear, said, shift, rows, tone, word):
-    told = verdict(numbers_with(facts_of(linear), said, shift, rows))
+    told = verdict.verdict(numbers_with(facts_of(linear), said, shift, rows))
     assert told.tone == tone, told
     assert word in told.headline
 
 
 def test_rows_seen_in_training_are_never_good_news(facts_of, logistic):
     facts = classes_with(facts_of(logistic), 1.0, 2000)
-    told = verdict(replace(facts, held_out=False))
+    told = verdict.verdict(replace(facts, held_out=False))
     assert told.tone == "caution"
     assert "training rows" in told.headline
-    assert verdict(replace(classes_with(facts, 3.0, 800), held_out=False)).tone == "bad"
-    unsaid = verdict(replace(facts, held_out=None))
-    assert "Nobody said" in unsaid.sentences[0]
+    assert verdict.verdict(replace(classes_with(facts, 3.0, 800), held_out=False)).tone == "bad"
+    unsaid = verdict.verdict(replace(facts, held_out=None))
+    assert "It is unknown" in unsaid.sentences[0]
     assert unsaid.tone == "unknown"
     assert "if they were held out" in unsaid.headline
-    assert [provenance(said)[0] for said in (True, None, False)] == ["good", "caution", "bad"]
+    assert [verdict.provenance(said)[0] for said in (True, None, False)] == ["good", "caution", "bad"]
 
 
 def test_a_point_is_called_one(facts_of, logistic):
     facts = facts_of(logistic)
-    told = verdict(replace(facts, fitted=replace(facts.fitted, method="map")))
+    told = verdict.verdict(replace(facts, fitted=replace(facts.fitted, method="map")))
     assert any("point estimate" in sentence for sentence in told.sentences)
 
 
 def test_of_few_errors_nobody_can_tell_where_they_lie(facts_of, logistic):
     facts = classes_with(facts_of(logistic), 1.0, 2000)
-    assert any("its doubt" in sentence and "too few" not in sentence for sentence in verdict(facts).sentences)
+    assert any("its doubt" in sentence and "too few" not in sentence for sentence in verdict.verdict(facts).sentences)
     error = np.zeros(2000)
     error[:2] = 1
-    told = verdict(replace(facts, doubt=replace(facts.doubt, error=error)))
+    told = verdict.verdict(replace(facts, doubt=replace(facts.doubt, error=error)))
     assert "2 wrong rows are too few to tell whether its doubt points at its errors." in told.sentences

@@ -1,4 +1,4 @@
-"""The rows that a report is about: the caller's table with its truths, or a random part of a long one."""
+"""The rows that a report is about, with their truths, and what the model predicts for them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ from sklearn.base import is_classifier
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.predictive import Predictive
 from bayescope.tables import Column, read_table
 
 # Scores of more rows would say the same with one digit more.
 MOST_ROWS = 20_000
 LEAST_ROWS = 2
+# Rows that are predicted at a time.
+BLOCK = 2000
+# Central intervals whose ends are the quantiles 0.05, 0.10, …, 0.95: the edges of twenty bins of equal probability.
+LEVELS = tuple(round(0.1 * step, 1) for step in range(9, 0, -1))
+MIDDLE = 1e-6
+WIDE = 0.95
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """N rows of a table with what happened.
+    """N rows of a table with their truths.
 
     Attributes:
         X: the N rows, in the caller's own kind of table.
@@ -30,7 +37,7 @@ class Judged:
         index: the rows' positions in the caller's table, shape (N,), ascending.
         columns: the N rows as named columns.
         every: the columns of all rows that were given.
-        every_y: what happened in all of them.
+        every_y: the truths of all of them.
         classes: the names of the K classes; empty for a regression.
         target: what y is called.
     """
@@ -45,14 +52,15 @@ class Judged:
     target: str
 
     @classmethod
-    def of(cls, estimator: Any, X: Any, y: Any, random_state: int) -> Judged:
+    def of(cls, estimator: Any, X: Any, y: Any, random_state: int, most: int = MOST_ROWS) -> Judged:
         """Checks a table and its truths against the estimator that is to be judged on them.
 
         Args:
             estimator: fitted.
             X: the table.
             y: a label of the estimator's classes, or a number, for each row.
-            random_state: the seed of the part that is judged where there are more than 20,000 rows.
+            random_state: the seed of the random part that is judged if there are too many rows.
+            most: rows that are judged.
 
         Raises:
             InputError: if there is not one truth for each row, one is missing, or it is of no known class.
@@ -68,8 +76,8 @@ class Judged:
         if len(values) != rows:
             raise InputError(f"y: expected one value for each of the {rows} rows of X, got {len(values)}.")
         index = np.arange(rows)
-        if rows > MOST_ROWS:
-            index = np.sort(np.random.default_rng(random_state).choice(rows, MOST_ROWS, replace=False))
+        if rows > most:
+            index = np.sort(np.random.default_rng(random_state).choice(rows, most, replace=False))
         table = X if len(index) == rows else take(X, index)
         columns = tuple(replace(column, values=column.values[index]) for column in every)
         name = getattr(y, "name", None)
@@ -140,3 +148,61 @@ def _flat(y: Any) -> np.ndarray:
             "each of several by a model of its own."
         )
     return array
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What the estimator says of N rows.
+
+    Attributes:
+        mean: E[y∣x], for classes their probabilities, shape (N, K).
+        epistemic: standard deviations of E(y∣f) under the posterior, shape (N, K).
+        aleatoric: standard deviations of the noise, √E Var(y∣f), shape (N, K).
+        log_prob: log p(y∣x) of the truths, shape (N,).
+        quantiles: of y at 0.05, 0.10, …, 0.95, shape (N, 19); of classes there are none, shape (N, 0).
+        interval: the central 95 % of y, shape (N, 2); of classes (N, 0).
+    """
+
+    mean: np.ndarray
+    epistemic: np.ndarray
+    aleatoric: np.ndarray
+    log_prob: np.ndarray
+    quantiles: np.ndarray
+    interval: np.ndarray
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Standard deviations of y, of both parts together, shape (N, K)."""
+        return np.hypot(self.epistemic, self.aleatoric)
+
+    def inside(self, y: np.ndarray) -> np.ndarray:
+        """Whether each number lies in its 95 % interval, shape (N,)."""
+        held: np.ndarray = (self.interval[:, 0] <= y) & (y <= self.interval[:, 1])
+        return held
+
+
+def predictions(estimator: Any, judged: Judged, block: int = BLOCK) -> Predictions:
+    """Predicts all rows, in blocks that bound the memory.
+
+    Args:
+        estimator: fitted.
+        judged: the rows.
+        block: rows at a time.
+    """
+    parts: list[tuple[np.ndarray, ...]] = []
+    for start in range(0, len(judged), block):
+        some = np.arange(start, min(start + block, len(judged)))
+        told = estimator.predict_distribution(take(judged.X, some))
+        quantiles, interval = (np.empty((len(some), 0)),) * 2 if judged.classes else _quantiles(told)
+        sds = np.sqrt(np.asarray(told.epistemic)), np.sqrt(np.asarray(told.aleatoric))
+        log_prob = np.asarray(told.log_prob(judged.y[some]))
+        parts.append((np.asarray(told.mean), *sds, log_prob, quantiles, interval))
+    return Predictions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _quantiles(told: Predictive) -> tuple[np.ndarray, np.ndarray]:
+    ends = [told.interval(level, of="outcome") for level in (*LEVELS, MIDDLE)]
+    low, high = (np.stack([np.asarray(end[side])[:, 0] for end in ends], axis=1) for side in (0, 1))
+    wide = np.stack([np.asarray(end)[:, 0] for end in told.interval(WIDE, of="outcome")], axis=1)
+    return np.concatenate([low, high[:, -2::-1]], axis=1), wide

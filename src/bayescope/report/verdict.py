@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from bayescope.report.facts.calibration import ClassCalibration, NumberCalibration
-from bayescope.report.facts.doubt import Doubt
-from bayescope.report.facts.facts import Facts
-from bayescope.report.page.blocks import Tone, Verdict
-from bayescope.report.page.numbers import alike, count, fixed, percent, plain
+from bayescope.plots.numbers import alike, count, fixed, percent, plain
+from bayescope.report.blocks import Tone, Trust
+from bayescope.report.facts import Facts
+from bayescope.report.statistics import ClassCalibration, Doubt, NumberCalibration
 
 # A share of simulations below this makes chance a poor excuse.
 UNLIKELY = 0.05
@@ -30,7 +29,7 @@ OF_METHODS = {
 }
 
 
-def verdict(facts: Facts) -> Verdict:
+def verdict(facts: Facts) -> Trust:
     """The tone, a headline and the reasons.
 
     Args:
@@ -46,31 +45,31 @@ def verdict(facts: Facts) -> Verdict:
     )
     if facts.held_out is False:
         seen = (
-            "These rows were seen in training, so that every figure flatters the model: read them as the best case, "
+            "The model was trained on these rows, so that every figure flatters it: read them as the best case, "
             "and judge it on rows that were held out."
         )
         headline = told.headline if told.tone == "bad" else "Measured on training rows: expect worse on new ones"
-        return Verdict("bad" if told.tone == "bad" else "caution", headline, (seen, *sentences))
+        return Trust("bad" if told.tone == "bad" else "caution", headline, (seen, *sentences))
     if facts.held_out is None:
         sentences.insert(0, provenance(None)[1])
         if told.tone == "good":
-            return Verdict("unknown", f"{told.headline}, if they were held out", tuple(sentences))
-    return Verdict(told.tone, told.headline, tuple(sentences))
+            return Trust("unknown", f"{told.headline}, if they were held out", tuple(sentences))
+    return Trust(told.tone, told.headline, tuple(sentences))
 
 
 def provenance(held_out: bool | None) -> tuple[Tone, str]:
-    """Whether the rows were seen in training, said plainly."""
+    """Whether the model was trained on the rows, said plainly."""
     if held_out is None:
         return "caution", (
-            "Nobody said whether these rows were seen in training (held_out=): if they were, every figure here "
+            "It is unknown whether these rows were used in training (held_out=): if they were, every figure here "
             "flatters the model."
         )
     if held_out:
-        return "good", "These rows were held out: by the caller's word, the model did not see them in training."
-    return "bad", "These rows were seen in training: by the caller's word. Every figure here flatters the model."
+        return "good", "These rows were held out: the caller states that the model was not trained on them."
+    return "bad", "The model was trained on these rows, as the caller states. Every figure here flatters the model."
 
 
-def _of_classes(c: ClassCalibration) -> Verdict:
+def _of_classes(c: ClassCalibration) -> Trust:
     over, under, unlikely = c.gap > c.chance_high, c.gap < c.chance_low, c.share < UNLIKELY
     blunt = c.rows < FEW or c.limit > BLUNT
     side = f"{fixed(100 * abs(c.gap), 1)} percentage points {'less' if c.gap > 0 else 'more'} than it said"
@@ -82,16 +81,16 @@ def _of_classes(c: ClassCalibration) -> Verdict:
         f"same probabilities would show {fixed(c.expected, 3)} on average, and more than {fixed(c.limit, 3)} one time "
         "in twenty.",
     ]
-    number, told, right = c.sure
+    number, sure, right = c.sure
     if number:
         sentences.append(
-            f"In {count(number, 'row')} it was at least 90 % sure ({percent(told)} on average); {percent(right)} of "
+            f"In {count(number, 'row')} it was at least 90 % sure ({percent(sure)} on average); {percent(right)} of "
             "these were right."
         )
     tone, headline = _class_headline(over, under, unlikely, blunt, c.gap)
     if blunt:
         sentences.append("So few rows show only gross faults: a passed test here is no certificate.")
-    return Verdict(tone, headline, tuple(sentences))
+    return Trust(tone, headline, tuple(sentences))
 
 
 def _class_headline(over: bool, under: bool, unlikely: bool, blunt: bool, gap: float) -> tuple[Tone, str]:
@@ -107,7 +106,7 @@ def _class_headline(over: bool, under: bool, unlikely: bool, blunt: bool, gap: f
     return "good", "Its probabilities held on these rows"
 
 
-def _of_numbers(c: NumberCalibration, facts: Facts) -> Verdict:
+def _of_numbers(c: NumberCalibration, facts: Facts) -> Trust:
     unit = f", in the unit of {facts.judged.target}"
     half, wide = (int(abs(c.levels - level).argmin()) for level in (0.5, 0.95))
     sentences = [
@@ -128,7 +127,7 @@ def _of_numbers(c: NumberCalibration, facts: Facts) -> Verdict:
     tone, headline = _number_headline(c, bool(c.coverage[wide] < c.low[wide]), int(outside.sum()), biased)
     if c.rows < FEW:
         sentences.append("So few rows show only gross faults: a passed test here is no certificate.")
-    return Verdict(tone, headline, tuple(sentences))
+    return Trust(tone, headline, tuple(sentences))
 
 
 def _number_headline(c: NumberCalibration, missed: bool, outside: int, biased: bool) -> tuple[Tone, str]:
@@ -169,8 +168,8 @@ def _of_doubt(d: Doubt, classes: bool) -> list[str]:
     if classes and wrong < FEW_WRONG:
         is_few = "row is" if wrong == 1 else "rows are"
         return [f"{wrong} wrong {is_few} too few to tell whether its doubt points at its errors."]
-    told = "its doubt points at its errors." if useful else "on these rows its doubt says little about where it errs."
-    return [said + told]
+    end = "its doubt points at its errors." if useful else "on these rows its doubt says little about where it errs."
+    return [said + end]
 
 
 def _between(low: float, high: float) -> str:

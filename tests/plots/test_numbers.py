@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bayescope.report.page import numbers
+from bayescope.plots import numbers, style
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,6 @@ def test_a_value_and_its_interval_share_their_digits():
 
 
 def test_a_long_text_keeps_its_ends():
-    assert numbers.short("a" * 20 + "end", 10) == "aaaaaa…end"
+    assert style.shorten("a" * 20 + "end", 10) == "aaaaaa…end"
     assert numbers.count(1, "row") == "1 row"
     assert numbers.count(20000, "row") == "20\u202f000 rows"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 
+from bayescope.plots.style import shorten
+
 MISSING = "missing"
 # A narrow space that no line breaks at: between thousands.
 THIN = "\u202f"
@@ -66,23 +68,15 @@ def around(value: float, low: float, high: float, largest: float, *, sign: bool 
     ), f"{fixed(low, after)} to {fixed(high, after)}"
 
 
-def cell(value: object) -> str:
-    """A value of the caller's table, in a few letters."""
+def cell(value: object, most: int = 28) -> str:
+    """A value of the caller's table: a number with few digits, or a text of at most so many letters."""
     if isinstance(value, tuple):
-        return ", ".join(map(cell, value))
+        return ", ".join(cell(part, most) for part in value)
     if value is None or value != value:
         return MISSING
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         return tidy(float(value))
-    return short(str(value), 28)
-
-
-def short(text: str, most: int) -> str:
-    """The beginning and the end of a long text around an ellipsis."""
-    if len(text) <= most:
-        return text
-    head = (2 * most) // 3
-    return f"{text[:head]}…{text[head - most + 1 :]}"
+    return shorten(str(value), most)
 
 
 def count(many: int, what: str) -> str:

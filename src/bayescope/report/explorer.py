@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from bayescope.report.facts.explanations import Explanations
-from bayescope.report.facts.facts import Facts
-from bayescope.report.page.blocks import Cell, Explorer, Figure, Table
-from bayescope.report.page.figures import axis, dots, layout, rounded, table
-from bayescope.report.page.numbers import alike, cell, count, percent, plain, short, tidy
+from bayescope.plots.numbers import alike, cell, count, percent, plain, tidy
+from bayescope.plots.style import shorten
+from bayescope.report.blocks import Cell, Explorer, Figure, Table
+from bayescope.report.facts import Facts
+from bayescope.report.figures import axis, dots, layout, rounded, table
+from bayescope.report.reasons import Explanations
 
 # Parts of a row that are told one by one; the others stand together.
 MOST_PARTS = 8
@@ -80,7 +81,7 @@ def _parts(told: Explanations, place: int, output: int, most: int) -> list[list[
 
 def _named(told: Explanations, place: int, part: int) -> str:
     value = told.values[place, part]
-    return f"{short(told.names[part].replace(' & ', ' × '), 40)} = {cell(value)}"
+    return f"{shorten(told.names[part].replace(' & ', ' × '), 40)} = {cell(value)}"
 
 
 def _scatter(facts: Facts) -> Figure:
@@ -93,27 +94,21 @@ def _scatter(facts: Facts) -> Figure:
         what = f"probability of {judged.target} = {classes[1]}" if len(classes) == 2 else "probability of its class"
     else:
         x, what = told.mean[places, 0], f"predicted {judged.target}"
-    good = d.error[places] == 0 if classes else _inside(facts)[places]
+    good = d.error[places] == 0 if classes else told.inside(judged.y)[places]
     names = ("right", "wrong") if classes else ("inside its 95 % interval", "outside")
     hover = [
         f"row {judged.index[row]}\n{_prediction(facts, row)}\ntruth {_truth(facts, row)}\n± {plain(d.sd[row], 2)}"
         for row in places
     ]
-    looks = (("@accent", "circle", 0.75), ("@bad", "x", 1.0))
-    traces = [
-        {
-            **dots(
-                rounded(x[mask]),
-                rounded(d.sd[places][mask]),
-                look[0],
-                [text for text, chosen in zip(hover, mask, strict=True) if chosen],
-                marker={"size": 8, "symbol": look[1], "opacity": look[2], "line": {"width": 0}},
-            ),
-            "name": name,
-            "customdata": np.flatnonzero(mask).tolist(),
-        }
-        for mask, name, look in zip((good, ~good), names, looks, strict=True)
-    ]
+    traces = []
+    for mask, name, colour, symbol, opacity in (
+        (good, names[0], "@accent", "circle", 0.75),
+        (~good, names[1], "@bad", "x", 1.0),
+    ):
+        texts = [text for text, chosen in zip(hover, mask, strict=True) if chosen]
+        look = {"symbol": symbol, "opacity": opacity, "line": {"width": 0}}
+        trace = dots(x[mask], d.sd[places][mask], colour, texts, marker=look, name=name)
+        traces.append(trace | {"customdata": np.flatnonzero(mask).tolist()})
     part = "epistemic sd" if d.epistemic else "sd (a point has no epistemic part)"
     x_axis = axis(what, **({"tickformat": ".0%"} if classes else {"nticks": 6}))
     counted = [(name, str(int(mask.sum()))) for name, mask in zip(names, (good, ~good), strict=True)]
@@ -143,7 +138,7 @@ def _list(facts: Facts) -> Table:
     )
     rows = []
     for row in d.listed:
-        wrong = bool(d.error[row]) if judged.classes else not _inside(facts)[row]
+        wrong = bool(d.error[row]) if judged.classes else not facts.told.inside(judged.y)[row]
         mark = " ✗" if wrong else ""
         rows.append(
             (
@@ -179,15 +174,9 @@ def _telling_columns(facts: Facts) -> list[int]:
     return order[:MOST_COLUMNS]
 
 
-def _inside(facts: Facts) -> np.ndarray:
-    y, interval = facts.judged.y, facts.told.interval
-    inside: np.ndarray = (interval[:, 0] <= y) & (y <= interval[:, 1])
-    return inside
-
-
 def _truth(facts: Facts, row: int) -> str:
     judged = facts.judged
-    return short(judged.classes[judged.y[row]], 24) if judged.classes else tidy(float(judged.y[row]))
+    return shorten(judged.classes[judged.y[row]], 24) if judged.classes else tidy(float(judged.y[row]))
 
 
 def _prediction(facts: Facts, row: int) -> str:
@@ -195,7 +184,7 @@ def _prediction(facts: Facts, row: int) -> str:
     if not judged.classes:
         return plain(float(told.mean[row, 0]), 4)
     code = int(facts.doubt.predicted[row])
-    return f"{short(judged.classes[code], 24)} ({percent(told.mean[row, code], 0)})"
+    return f"{shorten(judged.classes[code], 24)} ({percent(told.mean[row, code], 0)})"
 
 
 def _interval(facts: Facts, told: Explanations, place: int) -> str:

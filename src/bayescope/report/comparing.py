@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import logsumexp
 
 from bayescope import metrics
 from bayescope.comparison import Comparison
 from bayescope.comparison.columns import best_cells, columns, written
 from bayescope.plots import style
-from bayescope.report.facts.reference import Reference
-from bayescope.report.page.blocks import Cell, Figure, Figures, Folded, Notice, Page, Section, Table, Text
-from bayescope.report.page.figures import Trace, axis, diagonal, dots, layout, rounded, table
-from bayescope.report.page.numbers import fixed, percent
+from bayescope.plots.agreement import log_odds
+from bayescope.plots.numbers import fixed, percent
+from bayescope.report.blocks import Block, Cell, Figure, Figures, Folded, Page, Section, Table, Text, aside
+from bayescope.report.facts import Reference
+from bayescope.report.figures import axis, diagonal, dots, layout, table
 
-FIRST_PART = 6
 MOST_POINTS = 400
 
 
-def comparison_blocks(reference: Reference) -> tuple[object, ...]:
-    """What was compared, or why nothing was.
-
-    Args:
-        reference: of the report.
-    """
-    if reference.comparison is None:
-        return (Notice("unknown", reference.reason),)
-    return (Text((reference.reason,), muted=True), *blocks(reference.comparison))
+def comparison_blocks(reference: Reference) -> tuple[Block, ...]:
+    """What was compared, or why nothing was."""
+    comparison, reason = reference
+    return (Text((reason,), "unknown"),) if comparison is None else (aside(reason), *blocks(comparison))
 
 
 def comparison_page(comparison: Comparison, title: str) -> Page:
@@ -50,7 +44,7 @@ def comparison_page(comparison: Comparison, title: str) -> Page:
 
 def blocks(comparison: Comparison) -> tuple[Table, Figures, Folded]:
     """The table, the pictures and the footnotes."""
-    notes = Folded("What the columns mean, and what the fits noted", (Text(comparison.footnotes, muted=True),))
+    notes = Folded("What the columns mean, and what the fits noted", (aside(*comparison.footnotes),))
     others = [name for name in comparison.outcomes if name != comparison.reference]
     figures = (_agreement(comparison, others), _reliability(comparison)) if others else (_reliability(comparison),)
     return _table(comparison), Figures(figures, "half"), notes
@@ -73,36 +67,29 @@ def _table(comparison: Comparison) -> Table:
 def _agreement(comparison: Comparison, others: list[str]) -> Figure:
     """Log odds of the test rows under each posterior against the reference's."""
     reference, classes = style.label(comparison.reference), comparison.split.classes
-    odds = {name: _log_odds(outcome.log_probs) for name, outcome in comparison.outcomes.items()}
+    odds = {name: log_odds(outcome.log_probs) for name, outcome in comparison.outcomes.items()}
     truth = odds[comparison.reference]
     some = np.linspace(0, len(truth) - 1, min(len(truth), MOST_POINTS)).round().astype(int)
-    traces = [
-        {
-            **dots(
-                rounded(truth[some]),
-                rounded(odds[name][some]),
-                _tint(name),
-                [
-                    f"{style.label(name)} {fixed(a, 2)}, {reference} {fixed(b, 2)}"
-                    for a, b in zip(odds[name][some], truth[some], strict=True)
-                ],
-                marker={"size": 6, "opacity": 0.7, "line": {"width": 0}},
-            ),
-            "name": style.label(name),
-        }
-        for name in others
-    ]
+    look = {"size": 6, "opacity": 0.7, "line": {"width": 0}}
+    traces = []
+    for name in others:
+        pairs = zip(odds[name][some], truth[some], strict=True)
+        hover = [f"{style.label(name)} {fixed(a, 2)}, {reference} {fixed(b, 2)}" for a, b in pairs]
+        traces.append(dots(truth[some], odds[name][some], _tint(name), hover, marker=look, name=style.label(name)))
     what = f"log odds of {classes[1]}" if len(classes) == 2 else "log odds of each class"
     distance = comparison.table[f"tv_to_{comparison.reference}"]
-    rows = [(style.label(name), fixed(float(distance[name]), 4)) for name in others]
     return Figure(
         "agreement",
-        f"Predictions beside {reference}",
+        f"Predictions compared with {reference}",
         "One point a test row. On the dotted line both agree; steeper is overconfident, flatter underconfident.",
         f"Scatter of {what} under {len(others)} posteriors against {reference}.",
         (diagonal(float(truth.min()), float(truth.max())), *traces),
         layout(axis(f"{what}, {reference}", nticks=6), axis(what, nticks=6)),
-        table(f"Total variation to {reference}", ("posterior", "distance"), rows),
+        table(
+            f"Total variation to {reference}",
+            ("posterior", "distance"),
+            [(style.label(name), fixed(float(distance[name]), 4)) for name in others],
+        ),
         380,
         tuple((style.label(name), _tint(name), "dot") for name in others),
     )
@@ -113,25 +100,23 @@ def _reliability(comparison: Comparison) -> Figure:
     traces, rows = [], []
     y = comparison.split.y_test
     for name, outcome in comparison.outcomes.items():
-        r = metrics.reliability(outcome.probs, y, 10)
-        filled = np.flatnonzero(r.count > 0)
+        r, label = metrics.reliability(outcome.probs, y, 10), style.label(name)
+        confidence, accuracy, count = (part[r.count > 0] for part in (r.confidence, r.accuracy, r.count))
         hover = [
-            f"{style.label(name)}: confidence {percent(r.confidence[b])}\n"
-            f"right {percent(r.accuracy[b])} of {r.count[b]} rows"
-            for b in filled
+            f"{label}: confidence {percent(said)}\nright {percent(right)} of {n} rows"
+            for said, right, n in zip(confidence, accuracy, count, strict=True)
         ]
-        look: Trace = {"mode": "lines+markers", "line": {"color": _tint(name), "width": 1.6}}
-        x, accuracy = rounded(r.confidence[filled]), rounded(r.accuracy[filled])
-        traces.append({**dots(x, accuracy, _tint(name), hover, marker={"size": 6}, **look), "name": style.label(name)})
-        rows.append((style.label(name), fixed(metrics.ece(outcome.probs, y), 4)))
-    look = {"tickformat": ".0%", "nticks": 6}
+        look = {"mode": "lines+markers", "line": {"color": _tint(name), "width": 1.6}, "name": label}
+        traces.append(dots(confidence, accuracy, _tint(name), hover, marker={"size": 6}) | look)
+        rows.append((label, fixed(metrics.ece(outcome.probs, y), 4)))
+    share = {"tickformat": ".0%", "nticks": 6}
     return Figure(
         "curves",
         "Reliability",
         "Share that is right against confidence, in ten bins of the test rows. Few rows a bin: mind the noise.",
         f"Reliability curves of {len(comparison.outcomes)} posteriors on {len(y)} test rows.",
         (diagonal(1 / len(comparison.split.classes), 1.0), *traces),
-        layout(axis("confidence", **look), axis("share that is right", **look)),
+        layout(axis("confidence", **share), axis("share that is right", **share)),
         table("Expected calibration error", ("posterior", "ECE"), rows),
         380,
         tuple((style.label(name), _tint(name), "line") for name in comparison.outcomes),
@@ -142,13 +127,3 @@ def _tint(name: str) -> str:
     """A posterior's colour; what is ink on white is ink in every theme."""
     tint = style.colour(name)
     return "@ink" if tint == style.INK else tint
-
-
-def _log_odds(log_probs: np.ndarray) -> np.ndarray:
-    """log p_k − log Σ_{j≠k} p_j: of the second class where there are two, else of every class."""
-    if log_probs.shape[1] == 2:
-        odds: np.ndarray = log_probs[:, 1] - log_probs[:, 0]
-        return odds
-    others = [logsumexp(np.delete(log_probs, k, axis=1), axis=1) for k in range(log_probs.shape[1])]
-    several: np.ndarray = (log_probs - np.column_stack(others)).ravel()
-    return several

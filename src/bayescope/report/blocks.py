@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
 Tone = Literal["good", "caution", "bad", "unknown"]
@@ -16,12 +16,12 @@ class Text:
 
     Attributes:
         paragraphs: of plain text.
-        muted: whether they are asides.
+        look: "plain", "muted" for an aside, or the tone of a notice that must not be missed.
     """
 
     kind: ClassVar[str] = "text"
     paragraphs: tuple[str, ...]
-    muted: bool = False
+    look: Literal["plain", "muted"] | Tone = "plain"
 
 
 @final
@@ -38,17 +38,8 @@ class Card:
 
     label: str
     value: str
-    interval: str = ""
-    note: str = ""
-
-
-@final
-@dataclass(frozen=True)
-class Cards:
-    """Cards that stand in one row, as many as fit."""
-
-    kind: ClassVar[str] = "cards"
-    cards: tuple[Card, ...]
+    interval: str
+    note: str
 
 
 @final
@@ -88,7 +79,7 @@ class Table:
 
 @final
 @dataclass(frozen=True)
-class Bar:
+class TrackBar:
     """A line of a bar table, in percent of the track's width.
 
     Attributes:
@@ -128,7 +119,7 @@ class BarTable:
     kind: ClassVar[str] = "bar_table"
     caption: str
     head: tuple[str, str, str]
-    bars: tuple[Bar, ...]
+    bars: tuple[TrackBar, ...]
 
 
 @final
@@ -195,22 +186,12 @@ class Code:
 
 @final
 @dataclass(frozen=True)
-class Notice:
-    """A sentence that must not be missed."""
-
-    kind: ClassVar[str] = "notice"
-    tone: Tone
-    text: str
-
-
-@final
-@dataclass(frozen=True)
 class Folded:
     """Blocks behind a line that opens them."""
 
     kind: ClassVar[str] = "folded"
     summary: str
-    blocks: tuple[Any, ...]
+    blocks: tuple[Block, ...]
 
 
 @final
@@ -234,6 +215,18 @@ class Explorer:
 
 @final
 @dataclass(frozen=True)
+class Cards:
+    """Cards that stand in one row, as many as fit."""
+
+    kind: ClassVar[str] = "cards"
+    cards: tuple[Card, ...]
+
+
+Block = Text | Cards | Table | BarTable | Figures | Definitions | Code | Folded | Explorer
+
+
+@final
+@dataclass(frozen=True)
 class Section:
     """A part of the page.
 
@@ -246,14 +239,14 @@ class Section:
 
     name: str
     title: str
-    blocks: tuple[Any, ...]
+    blocks: tuple[Block, ...]
     short: str = ""
 
 
 @final
 @dataclass(frozen=True)
-class Verdict:
-    """The answer to "how far can it be trusted?".
+class Trust:
+    """The answer to "how far can its uncertainty be trusted?".
 
     Attributes:
         tone: of the answer.
@@ -281,7 +274,11 @@ class Page:
 
     title: str
     subtitle: str
-    verdict: Verdict | None
+    verdict: Trust | None
     sections: tuple[Section, ...]
     footer: str = ""
-    lead: tuple[Any, ...] = field(default_factory=tuple)
+
+
+def aside(*paragraphs: str) -> Text:
+    """Paragraphs that explain what follows them."""
+    return Text(paragraphs, "muted")

@@ -1,0 +1,294 @@
+"""Everything that a report says, gathered: the model, what it predicts, how good that is, and other posteriors."""
+
+from __future__ import annotations
+
+import json
+import platform
+import warnings
+from dataclasses import dataclass
+from functools import singledispatch
+from importlib.metadata import version
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+from sklearn.base import clone
+
+from bayescope import checks
+from bayescope.comparison import Comparison, compare
+from bayescope.errors import (
+    BayescopeError,
+    BayescopeWarning,
+    MissingDependencyError,
+    OptionError,
+    UndefinedQuantityError,
+    UnsupportedError,
+)
+from bayescope.estimators import BayesianLogisticRegression
+from bayescope.plots import style
+from bayescope.posterior import Posterior
+from bayescope.progress import progress_bar
+from bayescope.report.judged import Judged, Predictions, predictions
+from bayescope.report.reasons import Explanations, Influence, explanations, influence
+from bayescope.report.statistics import (
+    ClassCalibration,
+    Doubt,
+    NumberCalibration,
+    Score,
+    class_calibration,
+    class_scores,
+    doubt,
+    number_calibration,
+    number_scores,
+)
+
+# What approximations are called where the pictures' short name says too little.
+NAMES = {"conjugate": "exact (conjugate)"}
+PACKAGES = ("bayescope", "torch", "numpy", "scikit-learn")
+STEPS = ("predictions", "scores", "calibration", "effects", "single rows", "other posteriors")
+REFERENCES = ("auto", "nuts")
+# NUTS reads the table some 10⁵ times: so many numbers in it and the comparison stays under a minute on one core.
+MOST_NUMBERS = 100_000
+# Draws of the sampler: half its default, which knows a standard deviation to about 3 %.
+DRAWS = 500
+
+# A comparison of every posterior with NUTS, ``None`` if there is none, and what it was made of or why there is none.
+Reference = tuple[Comparison | None, str]
+
+
+@final
+@dataclass(frozen=True)
+class FittedModel:
+    """An estimator after its fit.
+
+    Attributes:
+        model: the estimator's class.
+        posterior: what the approximation is called.
+        method: its name among the options.
+        weights: how many weights the posterior is over.
+        parameters: of the estimator, (name, value, whether it is not the default).
+        notes: of the posterior's summary: inputs, priors, what was learnt.
+        priors: prior precisions, (of what, value).
+        log_evidence: log p(y∣X) in nats, or ``None``.
+        bound: whether it is a lower bound, the ELBO.
+        noise: the noise variance of a regression, where the model has one.
+        versions: of the packages that the figures come from.
+    """
+
+    model: str
+    posterior: str
+    method: str
+    weights: int
+    parameters: tuple[tuple[str, str, bool], ...]
+    notes: tuple[tuple[str, str], ...]
+    priors: tuple[tuple[str, str], ...]
+    log_evidence: float | None
+    bound: bool
+    noise: float | None
+    versions: tuple[tuple[str, str], ...]
+
+
+def fitted(estimator: Any) -> FittedModel:
+    """Reads the posterior, the options and the priors of a fitted estimator."""
+    posterior = estimator.posterior_
+    defaults = type(estimator)().get_params(deep=False)
+    given = estimator.get_params(deep=False)
+    parameters = tuple((name, _written(value), repr(value) != repr(defaults[name])) for name, value in given.items())
+    evidence, bound = _evidence(posterior)
+    method = posterior.record.method
+    noise = getattr(estimator, "noise_variance_", None)
+    return FittedModel(
+        type(estimator).__name__,
+        NAMES.get(method, style.label(method)),
+        method,
+        int(sum(posterior.sizes)) if hasattr(posterior, "sizes") else 0,
+        parameters,
+        tuple((str(name), str(value)) for name, value in posterior.record.notes.items()),
+        _priors(getattr(estimator, "prior_precision_", None)),
+        evidence,
+        bound,
+        float(noise) if isinstance(noise, float | int) else None,
+        (*((name, version(name)) for name in PACKAGES), ("Python", platform.python_version())),
+    )
+
+
+def _written(value: Any) -> str:
+    """An option as it would be typed, text in double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def _evidence(posterior: Posterior) -> tuple[float | None, bool]:
+    for name, bound in (("log_evidence", False), ("elbo", True)):
+        try:
+            quantity = getattr(posterior, name)
+            return float(quantity() if callable(quantity) else quantity), bound
+        except (UndefinedQuantityError, AttributeError):
+            continue
+    return None, False
+
+
+def _priors(precision: Any) -> tuple[tuple[str, str], ...]:
+    """Prior precisions line by line: of all weights, of each term, or of each layer of a term."""
+    if precision is None:
+        return ()
+    if not isinstance(precision, dict):
+        values = np.ravel(precision)
+        text = f"{values[0]:.4g}" if len(values) == 1 else f"{values.min():.4g} to {values.max():.4g}, one per input"
+        return (("all weights", text),)
+    return tuple((str(term), _precision(value)) for term, value in precision.items())
+
+
+def _precision(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{layer} {_precision(number)}" for layer, number in value.items())
+    return f"{float(value):.4g}"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """What a report is made of.
+
+    Attributes:
+        judged: the rows and what happened in them.
+        told: what the model says of them.
+        fitted: the model.
+        scores: the headline figures.
+        calibration: whether its uncertainty holds.
+        doubt: the rows that it knows least about.
+        influence: what moves its predictions.
+        explanations: of the rows that can be looked at one by one.
+        reference: the other posteriors, compared with NUTS, and what was compared or why nothing was.
+        held_out: whether the rows were kept from the fit, as the caller says; ``None`` if unknown.
+        random_state: of everything that was drawn.
+    """
+
+    judged: Judged
+    told: Predictions
+    fitted: FittedModel
+    scores: tuple[Score, ...]
+    calibration: ClassCalibration | NumberCalibration
+    doubt: Doubt
+    influence: Influence
+    explanations: Explanations
+    reference: Reference
+    held_out: bool | None
+    random_state: int
+
+
+def gathered(
+    estimator: Any, judged: Judged, *, reference: str | None, random_state: int, held_out: bool | None
+) -> Facts:
+    """Computes everything, with a bar for whoever waits.
+
+    Args:
+        estimator: fitted.
+        judged: the rows.
+        reference: whether to compare the posteriors, as `report` takes it.
+        random_state: the seed of bootstrap, simulations, choices of rows, and the comparison.
+        held_out: whether the rows were kept from the fit.
+    """
+    classes = bool(judged.classes)
+    with progress_bar("computing") as report:
+        report(0, len(STEPS), STEPS[0])
+        told = predictions(estimator, judged)
+        report(1, len(STEPS), STEPS[1])
+        scores = (class_scores if classes else number_scores)(judged, told, random_state)
+        report(2, len(STEPS), STEPS[2])
+        calibration = (class_calibration if classes else number_calibration)(judged, told, random_state)
+        doubts = doubt(judged, told, random_state)
+        report(3, len(STEPS), STEPS[3])
+        moved = influence(estimator, judged, random_state)
+        report(4, len(STEPS), STEPS[4])
+        explained = explanations(estimator, judged, doubts.shown)
+        report(5, len(STEPS), STEPS[5])
+        against = compared(estimator, judged, reference, random_state)
+    return Facts(
+        judged, told, fitted(estimator), scores, calibration, doubts, moved, explained, against, held_out, random_state
+    )
+
+
+def reference_choice(reference: str | None) -> str | None:
+    """Checks ``reference=``.
+
+    Raises:
+        OptionError: if it is none of "auto", "nuts" and ``None``.
+    """
+    if reference is not None and reference not in REFERENCES:
+        raise OptionError.unknown("reference", reference, [*REFERENCES, "None"])
+    return reference
+
+
+def compared(
+    estimator: Any, judged: Judged, reference: str | None, random_state: int, most: int = MOST_NUMBERS
+) -> Reference:
+    """Compares the posteriors of the estimator's model if that was asked for, or, with "auto", if it is cheap.
+
+    Args:
+        estimator: fitted; its options are the template.
+        judged: the rows.
+        reference: "auto", "nuts" or ``None``.
+        random_state: of the split and the fits.
+        most: rows × weights up to which "auto" compares.
+
+    Raises:
+        UnsupportedError: if "nuts" was asked for and NUTS does not sample this model.
+        MissingDependencyError: if "nuts" was asked for and the packages are not installed.
+    """
+    if reference is None:
+        return None, "No comparison with NUTS was asked for (reference=None)."
+    obstacle = _obstacle(estimator, judged)
+    if obstacle and reference == "nuts":
+        raise UnsupportedError(f"reference='nuts': {obstacle} Use reference='auto'.")
+    if obstacle:
+        return None, obstacle
+    numbers = len(judged) * sum(estimator.posterior_.sizes)
+    if numbers > most and reference == "auto":
+        return None, (
+            f"{len(judged)} rows and {sum(estimator.posterior_.sizes)} weights are more than NUTS reads in about a "
+            f"minute (rows × weights: {numbers}, at most {most}); reference='nuts' asks for it all the same."
+        )
+    try:
+        for package in ("nutpie", "arviz"):
+            checks.optional_package(package, extra="nuts")
+    except MissingDependencyError:
+        if reference == "nuts":
+            raise
+        return None, "NUTS is not installed here: pip install 'bayescope[nuts]' brings it."
+    return _run(estimator, judged, reference, random_state)
+
+
+def _run(estimator: Any, judged: Judged, reference: str, random_state: int) -> Reference:
+    options = estimator.get_params(deep=False)
+    draws = {name: DRAWS for name in ("draws", "tune") if options[name] is None}
+    template = clone(estimator).set_params(posterior="nuts", **draws)
+    labels = pd.Series([judged.classes[code] for code in judged.y], name=judged.target)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BayescopeWarning)  # they stand in the footnotes
+            comparison = compare(template, judged.X, labels, random_state=random_state)
+    except BayescopeError as error:
+        if reference == "nuts":
+            raise
+        return None, f"The comparison with NUTS ended in an error: {error}"
+    said = (
+        "Every posterior was fitted anew to three quarters of these rows and judged on the rest: its scores are not "
+        "those of the model above."
+    )
+    return comparison, said
+
+
+@singledispatch
+def _obstacle(estimator: Any, judged: Judged) -> str:  # noqa: ARG001
+    """Why the estimator's posteriors cannot be compared with NUTS; empty if they can be."""
+    return (
+        f"A {type(estimator).__name__} is not compared with NUTS: the comparison is for logistic and probit models, "
+        "whose weights NUTS samples in seconds."
+    )
+
+
+@_obstacle.register
+def _(estimator: BayesianLogisticRegression, judged: Judged) -> str:  # noqa: ARG001
+    if any(column.kind == "categorical" or np.isnan(column.values).any() for column in judged.columns):
+        return "The comparison with NUTS takes tables of numbers; this one has labels, or values missing."
+    return ""

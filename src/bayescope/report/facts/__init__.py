@@ -1,1 +1,0 @@
-"""What a report says, as numbers, computed from the estimator and the rows; they are drawn elsewhere."""

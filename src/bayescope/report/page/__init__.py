@@ -1,1 +1,0 @@
-"""How a report looks: its words, its figures, and the one HTML file that holds them."""

@@ -1,0 +1,427 @@
+"""The statistics of a report: scores with intervals, calibration against chance, and the rows that are in doubt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from scipy import stats
+from scipy.special import erf
+
+from bayescope import metrics
+from bayescope.metrics import Reliability
+from bayescope.report.judged import LEVELS, WIDE, Judged, Predictions
+
+DRAWS, LEAST_DRAWS = 1000, 200
+# Weights held at a time, and drawn in all.
+BLOCK_NUMBERS, MOST_NUMBERS = 2**22, 2**25
+TAILS = (0.025, 0.975)
+NORMAL_95 = float(stats.norm.ppf(TAILS[1]))
+
+Floats = np.ndarray
+
+# From weights (B, N), each row of them summing to N, to statistics (B, S).
+Statistic = Callable[[np.ndarray], np.ndarray]
+
+
+def bootstrap(statistic: Statistic, rows: int, random_state: int) -> np.ndarray:
+    """The statistics of resampled rows, shape (draws, S).
+
+    Args:
+        statistic: of weighted rows, for many weightings at once.
+        rows: N.
+        random_state: the seed; one seed draws the same rows for every statistic.
+    """
+    generator = np.random.default_rng(random_state)
+    draws = int(np.clip(MOST_NUMBERS // rows, LEAST_DRAWS, DRAWS))
+    size = max(1, BLOCK_NUMBERS // rows)
+    answers = []
+    for start in range(0, draws, size):
+        count = min(size, draws - start)
+        picked = generator.integers(rows, size=(count, rows)) + rows * np.arange(count)[:, None]
+        weights = np.bincount(picked.ravel(), minlength=count * rows).reshape(count, rows).astype(np.float64)
+        answers.append(statistic(weights))
+    return np.concatenate(answers)
+
+
+def central(draws: np.ndarray) -> np.ndarray:
+    """The ends of the central 95 % of each statistic, shape (2, S); NaN draws, undefined statistics, do not count."""
+    ends: np.ndarray = np.nanquantile(draws, TAILS, axis=0)
+    return ends
+
+
+# Scores ---------------------------------------------------------------------------------------------------------------
+@final
+@dataclass(frozen=True)
+class Score:
+    """One figure.
+
+    Attributes:
+        name: "accuracy", "auroc", "nll", "brier", "ece", "rmse", "crps" or "coverage".
+        value: of the judged rows.
+        low: the lower end of its 95 % interval: bootstrap over rows, and Wilson's for shares.
+        high: the upper end.
+        baseline: of a model that knows the target's distribution in these rows and no feature; NaN where it says
+            nothing.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    baseline: float = math.nan
+
+
+def class_scores(judged: Judged, told: Predictions, random_state: int) -> tuple[Score, ...]:
+    """Accuracy, AUROC (where every class occurs), NLL, Brier score and expected calibration error.
+
+    Args:
+        judged: rows with classes.
+        told: their predictions.
+        random_state: of the bootstrap.
+    """
+    probs, y = told.mean, judged.y
+    shares = np.bincount(y, minlength=probs.shape[1]) / len(y)
+    constant = np.broadcast_to(shares, probs.shape)
+    by_row = np.column_stack([probs.argmax(1) == y, -told.log_prob, brier_rows(probs, y)])
+    ends = _ends(bootstrap(lambda weights: weights @ by_row[:, 1:] / len(y), len(y), random_state))
+    accuracy, nll, brier = by_row.mean(0)
+    answers = [
+        Score("accuracy", float(accuracy), *wilson(accuracy, len(y)), float(shares.max())),
+        Score("nll", float(nll), *ends[0], -float((shares[shares > 0] * np.log(shares[shares > 0])).sum())),
+        Score("brier", float(brier), *ends[1], float(brier_rows(constant, y).mean())),
+        _ece(probs, y, random_state),
+    ]
+    if (shares > 0).all():
+        classes = [1] if probs.shape[1] == 2 else range(probs.shape[1])
+        areas = [weighted_auroc(probs[:, k], y == k) for k in classes]
+        drawn = bootstrap(lambda weights: np.column_stack([area(weights) for area in areas]), len(y), random_state)
+        answers.insert(1, Score("auroc", metrics.auroc(probs, y), *_ends(drawn.mean(1, keepdims=True))[0], 0.5))
+    return tuple(answers)
+
+
+def number_scores(judged: Judged, told: Predictions, random_state: int) -> tuple[Score, ...]:
+    """RMSE, CRPS and NLL, and the coverage of 95 % intervals. CRPS is that of a Gaussian with the same two moments.
+
+    Args:
+        judged: rows with numbers.
+        told: their predictions.
+        random_state: of the bootstrap.
+    """
+    y, mean = judged.y, told.mean[:, 0]
+    sd, inside = told.sd[:, 0], told.inside(y)
+    by_row = np.column_stack([(y - mean) ** 2, crps_rows(mean, sd, y), -told.log_prob])
+    ends = _ends(bootstrap(lambda weights: weights @ by_row / len(y), len(y), random_state))
+    square, crps, nll = by_row.mean(0).tolist()
+    spread = float(y.std()) or math.nan
+    flat = np.full_like(y, y.mean())
+    return (
+        Score("rmse", math.sqrt(square), math.sqrt(ends[0][0]), math.sqrt(ends[0][1]), spread),
+        Score("crps", crps, *ends[1], float(crps_rows(flat, np.full_like(y, spread), y).mean())),
+        Score("nll", nll, *ends[2], 0.5 * math.log(2.0 * math.pi * math.e * spread**2)),
+        Score("coverage", float(inside.mean()), *wilson(inside.mean(), len(y))),
+    )
+
+
+def _ends(drawn: Floats) -> list[tuple[float, float]]:
+    """The central 95 % of each statistic."""
+    low, high = central(drawn)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def wilson(share: float, rows: int) -> tuple[float, float]:
+    """The 95 % interval of a share that Wilson (1927) inverts the score test for: not empty at 0 and 1 either.
+
+    The bootstrap's is: rows that are all right give resampled rows that are all right.
+    """
+    square = NORMAL_95**2 / rows
+    middle, half = share + 0.5 * square, math.sqrt(share * (1.0 - share) * square + 0.25 * square**2)
+    return float((middle - half) / (1.0 + square)), float((middle + half) / (1.0 + square))
+
+
+def brier_rows(probs: Floats, y: Floats) -> Floats:
+    """Σ_k (p_k − 1[y = k])² per row, halved for two classes, as `metrics.brier` has it, shape (N,)."""
+    squares: Floats = ((probs - np.eye(probs.shape[1])[y]) ** 2).sum(1)
+    return squares * (0.5 if probs.shape[1] == 2 else 1.0)
+
+
+def crps_rows(mean: Floats, sd: Floats, y: Floats) -> Floats:
+    """sd (z (2Φ(z) − 1) + 2φ(z) − π^(−½)) per row, z = (y − mean)/sd (Gneiting & Raftery 2007), shape (N,)."""
+    z = (y - mean) / sd
+    density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    answer: Floats = sd * (z * erf(z / math.sqrt(2.0)) + 2.0 * density - 1.0 / math.sqrt(math.pi))
+    return answer
+
+
+def gap_in_bins(probs: Floats, y: Floats, bins: int = 15) -> Statistic:
+    """The expected calibration error of weighted rows, as a statistic."""
+    confidence, right = probs.max(1), probs.argmax(1) == y
+    where = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
+    gaps = np.zeros((len(y), bins))
+    gaps[np.arange(len(y)), where] = right - confidence
+
+    def weighted(weights: Floats) -> Floats:
+        error: Floats = np.abs(weights @ gaps).sum(1, keepdims=True) / len(y)
+        return error
+
+    return weighted
+
+
+def _ece(probs: Floats, y: Floats, random_state: int) -> Score:
+    """With the bootstrap's interval moved back by its bias: the gaps of resampled bins are noisier, and so wider."""
+    value = metrics.ece(probs, y)
+    drawn = bootstrap(gap_in_bins(probs, y), len(y), random_state)
+    low, high = central(drawn - drawn.mean() + value)[:, 0]
+    return Score("ece", value, max(0.0, float(low)), float(high))
+
+
+def weighted_auroc(score: Floats, positive: Floats) -> Callable[[Floats], Floats]:
+    """The weighted area under the ROC curve, Σ_u P_u (N_{<u} + ½ N_u)/(P N) over distinct scores u, as a statistic."""
+    order = np.argsort(score, kind="stable")
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(score[order]) > 0]))
+
+    def weighted(weights: Floats) -> Floats:
+        ranked = weights[:, order]
+        up = np.add.reduceat(ranked * positive[order], starts, axis=1)
+        down = np.add.reduceat(ranked * ~positive[order], starts, axis=1)
+        below = np.cumsum(down, axis=1) - 0.5 * down
+        with np.errstate(invalid="ignore"):
+            area: Floats = (up * below).sum(1) / (up.sum(1) * down.sum(1))
+        return area
+
+    return weighted
+
+
+# Calibration ----------------------------------------------------------------------------------------------------------
+SIMULATIONS = 1000
+BINS, FEW_BINS, FEW_ROWS = 15, 10, 500
+PIT_BINS = 10
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ClassCalibration:
+    """The calibration of class probabilities.
+
+    Attributes:
+        reliability: accuracy in bins of confidence, with the band of a calibrated model.
+        ece: the expected calibration error over 15 bins.
+        expected: its mean over simulated truths from the model's own probabilities: what a calibrated model shows.
+        limit: the 95 % quantile of those.
+        share: the share of simulations with as large an error, the p-value of calibration.
+        confidence: the mean probability of the predicted class.
+        accuracy: how often that class was right.
+        gap: confidence − accuracy: above 0 is overconfident.
+        chance_low: the lower end of the central 95 % of the gaps that a calibrated model would show.
+        chance_high: the upper end.
+        sure: rows with a confidence of 0.9 and more: their number, mean confidence and accuracy.
+        rows: how many rows.
+    """
+
+    reliability: Reliability
+    ece: float
+    expected: float
+    limit: float
+    share: float
+    confidence: float
+    accuracy: float
+    gap: float
+    chance_low: float
+    chance_high: float
+    sure: tuple[int, float, float]
+    rows: int
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class NumberCalibration:
+    """The calibration of predictive distributions of numbers.
+
+    Attributes:
+        levels: of central intervals, ascending, shape (L,).
+        coverage: the share of truths inside, shape (L,).
+        low: the lower end of where 95 % of such shares fall if the intervals are right, shape (L,).
+        high: its upper end.
+        pit: truths in tenths of their predictive distributions, shape (10,).
+        pit_low: the lower end of the band that 95 % of such counts fall in.
+        pit_high: its upper end.
+        bias: mean(y − prediction), in y's unit.
+        bias_low: the lower end of its 95 % bootstrap interval.
+        bias_high: the upper end.
+        spread: the root mean square of (y − prediction)/sd: 1 where the sd is right.
+        spread_low: the lower end of its 95 % bootstrap interval.
+        spread_high: the upper end.
+        width: the mean width of the 95 % interval, in y's unit.
+        rows: how many rows.
+    """
+
+    levels: np.ndarray
+    coverage: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    pit: np.ndarray
+    pit_low: float
+    pit_high: float
+    bias: float
+    bias_low: float
+    bias_high: float
+    spread: float
+    spread_low: float
+    spread_high: float
+    width: float
+    rows: int
+
+
+def class_calibration(judged: Judged, told: Predictions, random_state: int) -> ClassCalibration:
+    """Measures calibration, and simulates what a calibrated model with these probabilities would show.
+
+    Args:
+        judged: rows with classes.
+        told: their predictions.
+        random_state: of the simulation.
+    """
+    probs, y = told.mean, judged.y
+    confidence, right = probs.max(1), probs.argmax(1) == y
+    ece = metrics.ece(probs, y, BINS)
+    simulated, chances = _of_calibrated(confidence, random_state)
+    chance_low, chance_high = central(chances)
+    sure = confidence >= 0.9
+    of_sure = (float(confidence[sure].mean()), float(right[sure].mean())) if sure.any() else (np.nan, np.nan)
+    return ClassCalibration(
+        metrics.reliability(probs, y, FEW_BINS if len(y) < FEW_ROWS else BINS),
+        ece,
+        float(simulated.mean()),
+        float(np.quantile(simulated, 0.95)),
+        float((simulated >= ece).mean()),
+        float(confidence.mean()),
+        float(right.mean()),
+        float((confidence - right).mean()),
+        float(chance_low),
+        float(chance_high),
+        (int(sure.sum()), *of_sure),
+        len(y),
+    )
+
+
+def number_calibration(judged: Judged, told: Predictions, random_state: int) -> NumberCalibration:
+    """Measures the coverage of intervals at many levels, where in its distribution each truth fell, and the bias.
+
+    Args:
+        judged: rows with numbers.
+        told: their predictions.
+        random_state: of the bootstrap.
+    """
+    y, rows = judged.y, len(judged)
+    quantiles = told.quantiles
+    ends = [(quantiles[:, place], quantiles[:, -1 - place]) for place in range(len(LEVELS))]
+    ends.insert(0, (told.interval[:, 0], told.interval[:, 1]))
+    levels = np.array([WIDE, *LEVELS])[::-1]
+    coverage = np.array([((low <= y) & (y <= high)).mean() for low, high in ends])[::-1]
+    low, high = (np.asarray(stats.binom.ppf(tail, rows, levels)) / rows for tail in TAILS)
+    tenths = np.bincount((y[:, None] > quantiles[:, 1::2]).sum(1), minlength=PIT_BINS)
+    pit_low, pit_high = (float(stats.binom.ppf(tail, rows, 1 / PIT_BINS)) for tail in TAILS)
+    residual = y - told.mean[:, 0]
+    both = np.column_stack([residual, (residual / told.sd[:, 0]) ** 2])
+    drawn = central(bootstrap(lambda weights: weights @ both / rows, rows, random_state))
+    spread = np.sqrt([both[:, 1].mean(), *drawn[:, 1]])
+    width = float((told.interval[:, 1] - told.interval[:, 0]).mean())
+    return NumberCalibration(
+        levels, coverage, low, high, tenths, pit_low, pit_high, float(residual.mean()), float(drawn[0, 0]),
+        float(drawn[1, 0]), float(spread[0]), float(spread[1]), float(spread[2]), width, rows,
+    )  # fmt: skip
+
+
+def _of_calibrated(confidence: np.ndarray, random_state: int) -> tuple[np.ndarray, np.ndarray]:
+    """Calibration errors and gaps of rows that are right as often as they are said to be, each of shape (S,)."""
+    generator = np.random.default_rng(random_state)
+    where = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    in_bin = np.eye(BINS)[where]
+    rows, size = len(confidence), max(1, BLOCK_NUMBERS // len(confidence))
+    expected = confidence @ in_bin
+    errors, gaps = [], []
+    for start in range(0, SIMULATIONS, size):
+        count = min(size, SIMULATIONS - start)
+        right = generator.random((count, rows)) < confidence
+        apart = expected - right @ in_bin
+        errors.append(np.abs(apart).sum(1) / rows)
+        gaps.append(apart.sum(1) / rows)
+    return np.concatenate(errors), np.concatenate(gaps)
+
+
+# Doubt ----------------------------------------------------------------------------------------------------------------
+LISTED = 15
+# Rows that can be looked at; intervals of three classes and more are integrals that take their time.
+SHOWN, SHOWN_OF_MANY = 250, 120
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Doubt:
+    """Uncertainty row by row.
+
+    Attributes:
+        epistemic: whether ``sd`` is the epistemic part; a point posterior has none, and then it is the whole.
+        sd: of the predicted class's probability, or of the mean of y, shape (N,).
+        predicted: the predicted class's code, or the mean of y, shape (N,).
+        error: 1 where the predicted class is wrong, or ∣y − mean∣, shape (N,).
+        listed: places of the rows with the largest sd, largest first.
+        shown: places of the rows that can be looked at one by one: those listed, then others at random.
+        most: the mean error (for numbers the RMSE) of the tenth of the rows with the largest sd.
+        rest: the mean error of all other rows.
+        association: P(sd of a wrong row > sd of a right one), or the rank correlation of sd and ∣y − mean∣; NaN where
+            it is undefined.
+    """
+
+    epistemic: bool
+    sd: np.ndarray
+    predicted: np.ndarray
+    error: np.ndarray
+    listed: np.ndarray
+    shown: np.ndarray
+    most: float
+    rest: float
+    association: float
+
+
+def doubt(judged: Judged, told: Predictions, random_state: int) -> Doubt:
+    """Ranks the rows by their epistemic uncertainty and compares the errors of the most uncertain with the others'.
+
+    Args:
+        judged: the rows.
+        told: their predictions.
+        random_state: of the rows that are shown beside those listed.
+    """
+    rows = np.arange(len(judged))
+    classes = bool(judged.classes)
+    predicted = told.mean.argmax(1) if classes else told.mean[:, 0]
+    column = predicted if classes else np.zeros(len(rows), dtype=int)
+    sd = told.epistemic[rows, column]
+    epistemic = bool((sd > 0).any())
+    if not epistemic:
+        sd = told.sd[rows, column]
+    error = (predicted != judged.y).astype(np.float64) if classes else np.abs(judged.y - predicted)
+    order = np.argsort(-sd, kind="stable")
+    listed = order[:LISTED]
+    most = SHOWN if told.mean.shape[1] <= 2 else SHOWN_OF_MANY
+    others = np.random.default_rng(random_state).permutation(order[LISTED:])[: most - len(listed)]
+    tenth = max(1, len(rows) // 10)
+    mean = np.mean if classes else _root_mean_square
+    return Doubt(
+        epistemic, sd, predicted, error, listed, np.concatenate([listed, np.sort(others)]),
+        float(mean(error[order[:tenth]])), float(mean(error[order[tenth:]])), _association(classes, sd, error),
+    )  # fmt: skip
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _association(classes: bool, sd: np.ndarray, error: np.ndarray) -> float:
+    if np.ptp(error) == 0 or np.ptp(sd) == 0:
+        return math.nan
+    if not classes:
+        return float(stats.spearmanr(sd, error).statistic)
+    return metrics.ood_auroc(sd[error == 0], sd[error == 1])
