@@ -12,7 +12,7 @@ from importlib.metadata import version
 from bayescope import density, distributed, errors, layers, metrics, precision, storage
 from bayescope.comparison import Comparison, compare
 from bayescope.conformal import Conformal, conformal
-from bayescope.curvature import Curvature, Plan, fit_curvature, plan
+from bayescope.curvature import Curvature, CurvatureOptions, Plan, fit_curvature, plan
 from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles.ensemble import ensemble
 from bayescope.estimators import (
@@ -62,6 +62,7 @@ __all__ = [
     "Comparison",
     "Conformal",
     "Curvature",
+    "CurvatureOptions",
     "DrawsPosterior",
     "Gaussian",
     "GaussianPosterior",

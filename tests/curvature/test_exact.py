@@ -71,15 +71,15 @@ def test_every_likelihood(model: str, likelihood: str, kind: str) -> None:
     check(case(model, likelihood), model, kind)
 
 
-@pytest.mark.parametrize("groups", ["tensor", "layer", [["0.weight", "2.bias"], ["0.bias", "2.weight"]]])
-def test_blocks_are_those_asked_for(groups: object) -> None:
+@pytest.mark.parametrize("blocks", ["tensor", "layer", [["0.weight", "2.bias"], ["0.bias", "2.weight"]]])
+def test_blocks_are_those_asked_for(blocks: object) -> None:
     entry = case("mlp")
     places = {name: place.reshape(-1) for name, place in reference.positions(entry.module).items()}
     wanted = {
         "tensor": list(places.values()),
         "layer": reference.layers(entry),
-    }.get(str(groups)) or [torch.cat([places[name] for name in group]) for group in groups]  # fmt: skip
-    got = fit(entry, "block", groups=groups).precision.to_dense()
+    }.get(str(blocks)) or [torch.cat([places[name] for name in group]) for group in blocks]  # fmt: skip
+    got = fit(entry, "block", blocks=blocks).precision.to_dense()
     assert_close(got, reference.restricted(reference.full(entry, "ggn"), wanted))
 
 

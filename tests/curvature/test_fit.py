@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.curvature import SUPPORTED, Curvature, fallbacks, fit_curvature
+from bayescope.curvature import SUPPORTED, Curvature, fit_curvature
 from bayescope.curvature import fit as fit_module
 from bayescope.curvature.kinds import Observations
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.weights import LargestMagnitude, LargestVariance
+from bayescope.precision import BlockPrecision
 from bayescope.priors import Prior
 
 ROWS, FEATURES, CLASSES = 23, 4, 3
@@ -189,18 +190,18 @@ def test_data_of_inference_mode_and_callers_in_it_are_taken(
         ({"structure": "kfac", "curvature": "hessian"}, "Supported: 'ggn' with 'full'"),
         ({"structure": "kfac", "rank": 3}, "rank: expected with the structure 'low_rank', got 'kfac'"),
         ({"structure": "diagonal", "sharing": "reduce"}, "sharing: expected with the structure 'kfac' and 'ekfac'"),
-        ({"structure": "kfac", "groups": "tensor"}, "groups: expected with the structure 'block'"),
-        ({"structure": "low_rank"}, "expected either rank= or tolerance="),
-        ({"structure": "low_rank", "rank": 2, "tolerance": 0.1}, "expected either rank= or tolerance="),
-        ({"structure": "low_rank", "tolerance": 2.0}, "tolerance: expected a number strictly between 0 and 1"),
+        ({"structure": "kfac", "blocks": "tensor"}, "blocks: expected with the structure 'block'"),
+        ({"structure": "low_rank"}, "expected either rank= or cutoff="),
+        ({"structure": "low_rank", "rank": 2, "cutoff": 0.1}, "expected either rank= or cutoff="),
+        ({"structure": "low_rank", "cutoff": 2.0}, "cutoff: expected a number strictly between 0 and 1"),
         ({"structure": "kfac", "cotangents": 0}, "cotangents: expected a whole number of at least 1"),
         ({"structure": "kfac", "sharing": "sum"}, "sharing: expected one of 'expand', 'reduce'"),
-        ({"structure": "block", "groups": "weight"}, "are the structure 'diagonal'"),
-        ({"structure": "block", "groups": "layers"}, "Did you mean 'layer'"),
-        ({"structure": "block", "groups": [["0.*"], ["2.*"]]}, "got '3.weight' in 0. Add a group"),
-        ({"structure": "block", "groups": [["*"], ["2.*"]]}, "got '2.weight' in 2. Take it out"),
-        ({"structure": "block", "groups": [["*"], ["7.*"]]}, r"groups: expected one of .*got '7\.\*'"),
-        ({"structure": "block", "groups": ["0.weight"]}, "expected 'layer', 'tensor' or a list of lists"),
+        ({"structure": "block", "blocks": "weight"}, "are the structure 'diagonal'"),
+        ({"structure": "block", "blocks": "layers"}, "Did you mean 'layer'"),
+        ({"structure": "block", "blocks": [["0.*"], ["2.*"]]}, "got '3.weight' in 0. Add a block"),
+        ({"structure": "block", "blocks": [["*"], ["2.*"]]}, "got '2.weight' in 2. Take it out"),
+        ({"structure": "block", "blocks": [["*"], ["7.*"]]}, r"blocks: expected one of .*got '7\.\*'"),
+        ({"structure": "block", "blocks": ["0.weight"]}, "expected 'layer', 'tensor' or a list of lists"),
     ],
 )
 def test_options_that_cannot_be_followed_are_refused(
@@ -334,18 +335,18 @@ def test_fewer_weights_are_a_part_of_the_full_matrix(
 
 
 @pytest.mark.parametrize("kind", ["ggn", "hessian"])
-@pytest.mark.parametrize("groups", ["layer", "tensor", [["0.*", "3.bias"], ["2.*"], ["3.weight"]]])
-def test_blocks_are_the_full_matrix_within_their_groups(
-    module: nn.Module, data: tuple[Tensor, Tensor], groups: Any, kind: str
+@pytest.mark.parametrize("blocks", ["layer", "tensor", [["0.*", "3.bias"], ["2.*"], ["3.weight"]]])
+def test_blocks_are_the_full_matrix_within_their_blocks(
+    module: nn.Module, data: tuple[Tensor, Tensor], blocks: Any, kind: str
 ) -> None:
     full = _fit(module, data, "full", curvature=kind)
-    got = _fit(module, data, "block", curvature=kind, groups=groups)
+    got = _fit(module, data, "block", curvature=kind, blocks=blocks)
     truth, kept = full.precision.to_dense(), torch.zeros_like(full.precision.to_dense())
     names = list(full.network.weights.names)
     member = {
         "layer": lambda name: name.split(".")[0],
         "tensor": lambda name: name,
-    }.get(groups if isinstance(groups, str) else "", lambda name: {"0": 0, "2": 1}.get(name[0], 2 * (name != "3.bias")))
+    }.get(blocks if isinstance(blocks, str) else "", lambda name: {"0": 0, "2": 1}.get(name[0], 2 * (name != "3.bias")))
     labels = torch.tensor([list(map(member, names)).index(member(name)) for name in names])
     labels = labels.repeat_interleave(torch.tensor(full.network.weights.counts))
     kept = torch.where(labels[:, None] == labels, truth, 0.0)
@@ -353,7 +354,7 @@ def test_blocks_are_the_full_matrix_within_their_groups(
 
 
 def test_parts_without_a_kronecker_product_fall_back_and_are_named(
-    module: nn.Module, data: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+    module: nn.Module, data: tuple[Tensor, Tensor]
 ) -> None:
     full = _fit(module, data, "full").precision.to_dense()
     norm = slice(25, 35)  # after 5 × 4 + 5 weights, a scale and a shift of 5 each
@@ -362,11 +363,19 @@ def test_parts_without_a_kronecker_product_fall_back_and_are_named(
         assert got.fallbacks["2"].structure == "full"
         assert "full: elementwise weights" in got.summary()
         torch.testing.assert_close(got.precision.to_dense()[norm, norm], full[norm, norm])
-        monkeypatch.setattr(fallbacks, "FULL_BLOCK", 9)
-        got = _fit(module, data, structure)
-        assert got.fallbacks["2"].structure == "diagonal"
-        torch.testing.assert_close(got.precision.to_dense()[norm, norm], torch.diag(full.diagonal()[norm]))
-        monkeypatch.undo()
+
+
+def test_a_wide_part_without_a_kronecker_product_falls_back_to_its_diagonal(data: tuple[Tensor, Tensor]) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        layers = nn.Linear(FEATURES, 300), nn.LayerNorm(300), nn.Tanh(), nn.Linear(300, CLASSES)
+        wide = nn.Sequential(*layers).double()
+    exact, norm = _fit(wide, data, "diagonal").precision.diagonal(), slice(300 * (FEATURES + 1), 300 * (FEATURES + 3))
+    for structure in ("kfac", "ekfac"):
+        got = _fit(wide, data, structure)
+        assert got.fallbacks["1"].structure == "diagonal"
+        assert isinstance(got.precision, BlockPrecision)
+        torch.testing.assert_close(got.precision.blocks[1].to_dense(), torch.diag(exact[norm]))
 
 
 # --- priors and summaries ---------------------------------------------------------------------------------------------

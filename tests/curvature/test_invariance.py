@@ -208,7 +208,7 @@ def test_unsupported_pairs_name_the_supported_ones(structure: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"structure": "kronecker"}, {"curvature": "gauss_newton"}, {"sharing": "both"}, {"groups": "module"}],
+    [{"structure": "kronecker"}, {"curvature": "gauss_newton"}, {"sharing": "both"}, {"blocks": "module"}],
     ids=str,
 )
 def test_unknown_options_name_the_known_ones(options: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.curvature.kinds import STRUCTURES, SUPPORTED, Observations, check_pair
+from bayescope.curvature import STRUCTURES, SUPPORTED, CurvatureOptions
+from bayescope.curvature.kinds import Observations
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from tests.cases import LIKELIHOODS, LikelihoodCase
 from tests.reference import expected_hessian
@@ -39,15 +40,15 @@ def test_every_pair_is_either_supported_or_refused_with_the_table() -> None:
     for kind, names in SUPPORTED.items():
         for structure in STRUCTURES:
             if structure in names:
-                check_pair(kind, structure)
+                CurvatureOptions(kind, structure).checked(sized=False)
                 continue
             with pytest.raises(UnsupportedError, match=r"got 'kfac'|got 'ekfac'|got 'low_rank'") as caught:
-                check_pair(kind, structure)
+                CurvatureOptions(kind, structure).checked(sized=False)
             assert "'hessian' with 'full', 'block', 'diagonal'" in str(caught.value)
     with pytest.raises(OptionError, match=r"curvature: .*Did you mean 'fisher'"):
-        check_pair("fischer", "full")
+        CurvatureOptions("fischer", "full").checked()
     with pytest.raises(OptionError, match=r"structure: .*Did you mean 'kfac'"):
-        check_pair("ggn", "kfak")
+        CurvatureOptions("ggn", "kfak").checked()
 
 
 @everywhere

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import bayescope as bs
-from bayescope.curvature.fit import fit_curvature
-from bayescope.curvature.output_factor import output_factors
+from bayescope.curvature import fit_curvature
+from bayescope.curvature.options import output_factors
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.precision import BlockPrecision, DiagonalPrecision, KroneckerPrecision
 from tests.network.networks import built
@@ -60,8 +60,8 @@ CASES: dict[str, Case] = {
 
 
 def factors(precision: Any) -> list[tuple[Tensor, Tensor, Tensor]]:
-    sums = [block.state().sums for block in precision.blocks if isinstance(block, KroneckerPrecision)]
-    return [(each["input"], each["output"], each["normaliser"]) for each in sums]
+    found = [block.factors for block in precision.blocks if isinstance(block, KroneckerPrecision)]
+    return [(each.input, each.output, each.normaliser) for each in found]
 
 
 @pytest.mark.parametrize("weights", ["all", "last_layer"])
@@ -90,7 +90,7 @@ def test_of_a_softmax_it_is_the_sum_of_p_times_one_less_p() -> None:
     ).precision.blocks  # fmt: skip
     with torch.no_grad():
         p = module(x).softmax(1)
-    torch.testing.assert_close(block.state().sums["output"][0], (p * (1 - p)).sum(0))
+    torch.testing.assert_close(block.factors.output[0], (p * (1 - p)).sum(0))
 
 
 def reference(module: nn.Module, x: Tensor, delta: Tensor) -> Tensor:

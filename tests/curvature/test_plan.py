@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.curvature.fit import fit_curvature
+from bayescope.curvature import Plan, fit_curvature, plan
 from bayescope.curvature.memory import readable
-from bayescope.curvature.plan import Plan, plan
 from bayescope.errors import InputError, MemoryBudgetError, OptionError, UnsupportedError
 from bayescope.network.weights import largest_variance
 

@@ -17,7 +17,7 @@ from tests.curvature.test_plan import MODELS, Peak, initialised, linear, randn, 
 
 pytestmark = pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")  # nothing is trained
 
-WITHIN = 0.3
+MOST, LEAST = 1.5, 0.8
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,10 @@ TABLE = [(name, structure) for name, structures in STRUCTURES.items() for struct
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "structure"), TABLE)
 def test_a_fit_takes_what_was_planned(name: str, structure: str, dtype: torch.dtype) -> None:
-    """To 30 %, in the tensors that live at once: what libraries and the allocator take besides is not counted."""
+    """At most 20 % short and 50 % too much.
+
+    Counted are the tensors that live at once, without what libraries and the allocator take besides.
+    """
     model, (x, y), given = CASES[name]
     model, x = copy.deepcopy(model).to(dtype), x.to(dtype) if x.is_floating_point() else x
     options = {"likelihood": "categorical", "structure": structure, "memory": 2**34, **given}
@@ -69,14 +72,14 @@ def test_a_fit_takes_what_was_planned(name: str, structure: str, dtype: torch.dt
     planned = bs.plan(model, (x, y), **options)
     with Peak() as taken:
         bs.laplace(model, (x, y), generator=0, prior_precision=1.0, **options)
-    assert taken.bytes == pytest.approx(planned.bytes, rel=WITHIN)
+    assert LEAST * taken.bytes <= planned.bytes <= MOST * taken.bytes
 
 
 @pytest.mark.parametrize("structure", ["full", "block"])
 def test_three_matrices_are_all_that_a_dense_fit_takes(structure: str) -> None:
     """H, A and its factor; what a posterior keeps of them is the same."""
     model = initialised(nn.Sequential(linear(30, 20), nn.Tanh(), linear(20, 20)))
-    options: dict[str, Any] = {"groups": [["*"]]} if structure == "block" else {}
+    options: dict[str, Any] = {"blocks": [["*"]]} if structure == "block" else {}
     with Peak() as taken:
         q = bs.laplace(
             model, labelled(8, 30, 20), likelihood="categorical", structure=structure, prior_precision=2.0, **options

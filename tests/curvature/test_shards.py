@@ -20,7 +20,7 @@ from tests.distributed.ranks import run
 # name: (form of the data, network, options)
 FITS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "full": ("sampler", "mlp", {"structure": "full"}),
-    "block": ("arrays", "mlp", {"structure": "block", "groups": "tensor"}),
+    "block": ("arrays", "mlp", {"structure": "block", "blocks": "tensor"}),
     "diagonal": ("own arrays", "mlp", {"structure": "diagonal"}),
     "kfac": ("sampler", "mlp", {"structure": "kfac"}),
     "kfac of a data set": ("data set", "cnn", {"structure": "kfac"}),
@@ -30,7 +30,7 @@ FITS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ekfac of a CNN": ("arrays", "cnn", {"structure": "ekfac"}),
     "last layer": ("sampler", "mlp", {"structure": "kfac", "weights": "last_layer"}),
     "rank": ("sampler", "mlp", {"structure": "low_rank", "rank": 4}),
-    "tolerance": ("arrays", "mlp", {"structure": "low_rank", "tolerance": 0.05}),
+    "cutoff": ("arrays", "mlp", {"structure": "low_rank", "cutoff": 0.05}),
     "hessian": ("sampler", "mlp", {"structure": "full", "curvature": "hessian"}),
     "hessian in blocks": ("own arrays", "mlp", {"structure": "block", "curvature": "hessian"}),
     "hessian's diagonal": ("arrays", "mlp", {"structure": "diagonal", "curvature": "hessian"}),

@@ -8,19 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.curvature import structures
-from bayescope.curvature.structures import (
-    Accumulator,
-    Blocks,
-    Corrected,
-    Dense,
-    Diagonal,
-    Kept,
-    Kronecker,
-    Products,
-    Squares,
-    Sum,
-)
+from bayescope.precision import BlockSum, CorrectedSum, DenseSum, DiagonalSum, Kept, KroneckerSum
+from bayescope.precision.accumulator import STAGED, Accumulator, Sum
+from bayescope.precision.low_rank import ProductSum
 from bayescope.tape import JoinedTape, OuterTape
 
 ROWS, COTANGENTS, POSITIONS, GROUPS, OUT, IN = 11, 3, 4, 2, 2, 3
@@ -71,10 +61,10 @@ def _kronecker(tape: OuterTape, reduce: bool) -> Tensor:
 
 
 FORMS = {
-    "dense": (lambda: Dense(DIM), lambda tape: _jacobian(tape).mT @ _jacobian(tape)),
-    "squares": (Squares, lambda tape: torch.diag(_jacobian(tape).square().sum(0))),
-    "expand": (lambda: Kronecker("expand"), lambda tape: _kronecker(tape, reduce=False)),
-    "reduce": (lambda: Kronecker("reduce"), lambda tape: _kronecker(tape, reduce=True)),
+    "dense": (lambda: DenseSum(DIM), lambda tape: _jacobian(tape).mT @ _jacobian(tape)),
+    "squares": (DiagonalSum, lambda tape: torch.diag(_jacobian(tape).square().sum(0))),
+    "expand": (lambda: KroneckerSum("expand"), lambda tape: _kronecker(tape, reduce=False)),
+    "reduce": (lambda: KroneckerSum("reduce"), lambda tape: _kronecker(tape, reduce=True)),
 }
 
 
@@ -107,7 +97,7 @@ def test_a_long_sum_of_single_precision_terms_keeps_its_digits() -> None:
 
 def test_a_sum_leaves_its_terms_as_they_are() -> None:
     term, total = torch.ones(2, dtype=torch.float64), Sum()
-    for _ in range(3 * structures.STAGED):
+    for _ in range(3 * STAGED):
         total.add(term)
         total.total()
     assert torch.equal(term, torch.ones(2, dtype=torch.float64))
@@ -115,10 +105,10 @@ def test_a_sum_leaves_its_terms_as_they_are() -> None:
 
 def test_the_corrected_diagonal_is_exact_in_the_kronecker_basis() -> None:
     tape = _tape()
-    first = Kronecker("expand")
+    first = KroneckerSum("expand")
     first.add(tape, True)
     kronecker = first.finish()
-    corrected = _fill(Corrected(kronecker), tape, 4, 2)
+    corrected = _fill(CorrectedSum(kronecker.basis), tape, 4, 2)
     basis = kronecker.basis.to_dense()
     exact = _jacobian(tape).mT @ _jacobian(tape)
     inside = basis.mT @ corrected @ basis
@@ -137,9 +127,9 @@ def _joined() -> tuple[JoinedTape, tuple[Tensor, ...]]:
 def test_blocks_are_the_full_matrix_within_the_groups_and_zero_between() -> None:
     tape, indices = _joined()
     full, blocks, diagonal = (
-        Dense(2 * DIM),
-        Blocks([Dense(DIM), Squares()], indices, 2 * DIM),
-        Diagonal(indices, 2 * DIM),
+        DenseSum(2 * DIM),
+        BlockSum([DenseSum(DIM), DiagonalSum()], indices, 2 * DIM),
+        DiagonalSum(indices),
     )
     for sums in (full, blocks, diagonal):
         sums.add(tape, True)
@@ -153,7 +143,7 @@ def test_blocks_are_the_full_matrix_within_the_groups_and_zero_between() -> None
 
 def test_what_is_kept_is_given_back() -> None:
     tape = _tape()
-    first = Squares()
+    first = DiagonalSum()
     first.add(tape, True)
     kept = Kept(first.finish())
     kept.add(tape, True)
@@ -163,19 +153,19 @@ def test_what_is_kept_is_given_back() -> None:
 def test_products_are_those_of_the_full_matrix() -> None:
     tape = _tape()
     vectors = torch.randn(DIM, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    products, exact = Products(vectors), _jacobian(tape).mT @ _jacobian(tape)
+    products, exact = ProductSum(vectors), _jacobian(tape).mT @ _jacobian(tape)
     for start in range(0, ROWS, 4):
         for cotangent in range(COTANGENTS):
             products.add(_cut(tape, slice(start, start + 4), slice(cotangent, cotangent + 1)), cotangent == 0)
-    torch.testing.assert_close(products.total(), exact @ vectors, rtol=1e-12, atol=1e-11)
+    torch.testing.assert_close(products.total, exact @ vectors, rtol=1e-12, atol=1e-11)
 
 
 def test_inputs_are_counted_once_for_all_their_cotangents() -> None:
     """Batches may have unlike numbers of chunks: only then would counting them each time show in the product."""
-    tape, sums = _tape(), Kronecker("expand")
+    tape, sums = _tape(), KroneckerSum("expand")
     for chunk in range(COTANGENTS):
         sums.add(_cut(tape, slice(0, 4), slice(chunk, chunk + 1)), chunk == 0)
     sums.add(_cut(tape, slice(4, ROWS), slice(None)), True)
     got = sums.finish()
-    assert float(got.state().sums["normaliser"]) == ROWS * POSITIONS
+    assert float(got.factors.normaliser) == ROWS * POSITIONS
     torch.testing.assert_close(got.to_dense(), _kronecker(tape, reduce=False), rtol=1e-12, atol=1e-12)

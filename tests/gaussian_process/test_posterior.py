@@ -19,6 +19,7 @@ from bayescope.laplace.laplace import laplace
 from bayescope.laplace.selection import select
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian
+from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
 from tests.gaussian_process.problems import FORMS, LABELS, NEW, ROWS, X, assert_equal, dense_prior, gaussian
 from tests.laplace.problems import mlp, normal, nothing_written, unlike
@@ -124,10 +125,10 @@ def test_what_cannot_be_used_is_said(options: dict[str, Any], error: type[Except
         function_space(mlp(3), (X, LABELS), **{"likelihood": "categorical", **options})
 
 
-def test_neither_sums_nor_files_hold_a_network_and_its_data() -> None:
+def test_a_kernel_is_not_added_to_another() -> None:
     q = gaussian(function_space(mlp(3), (X, LABELS), likelihood="categorical"))
-    with pytest.raises(UnsupportedError, match="training data"):
-        q.precision.state()
+    with pytest.raises(UnsupportedError, match="same structure"):
+        DiagonalPrecision(torch.ones(q.precision.dim)) + q.precision
 
 
 def test_what_it_does_not_have_is_said_with_what_does() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
+from bayescope.errors import NotPositiveDefiniteError
 from bayescope.gaussian_process.precision import KernelPrecision
 from bayescope.gaussian_process.rows import Held, Rows
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
@@ -95,8 +95,6 @@ def test_a_curvature_without_its_prior_is_singular() -> None:
     torch.testing.assert_close(curvature.diagonal(), rows_of(3).square().sum(0), **CLOSE)
     with pytest.raises(NotPositiveDefiniteError, match="prior"):
         curvature.logdet()
-    with pytest.raises(UnsupportedError, match="training data"):
-        curvature.state()
 
 
 def test_a_kernel_that_is_no_number_is_refused() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bayescope.curvature import CurvatureOptions
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
 from bayescope.laplace.evidence import EvidenceOfModes, _polished, maximise
@@ -44,12 +45,16 @@ def _trained() -> nn.Sequential:
     return module
 
 
+def reading(likelihood: Likelihood, structure: str, temperature: float = 1.0, **options: Any) -> LaplaceOptions:
+    return LaplaceOptions(likelihood, temperature=temperature, curved=CurvatureOptions(structure=structure, **options))
+
+
 def fitted(structure: str, likelihood: Likelihood | None = None, prior: Any = 0.5, **options: Any) -> LaplaceFit:
     likelihood = likelihood or Gaussian(1.0)
     y = (Y[:, 0] > 0).long() if likelihood.discrete else Y
     if structure == "low_rank":
         options["rank"] = 20
-    return LaplaceOptions(likelihood, structure=structure, **options).fit(trained(), (X, y), prior, generator=0)
+    return reading(likelihood, structure=structure, **options).fit(trained(), (X, y), prior, generator=0)
 
 
 def dense_evidence(fit: LaplaceFit, diagonal: np.ndarray, noise: float) -> float:
@@ -137,7 +142,7 @@ def test_a_linear_gaussian_model_has_the_closed_forms_hyperparameters() -> None:
     module = seeded(lambda: nn.Linear(5, 1, bias=False))
     set_flat(module, torch.as_tensor(exact.coef_))
     # started far away from the answer, in both
-    fit = LaplaceOptions(Gaussian(30.0), structure="full").fit(module, (x, y[:, None]), 1e-3)
+    fit = reading(Gaussian(30.0), structure="full").fit(module, (x, y[:, None]), 1e-3)
     optimum = maximise(EvidenceOfModes([fit], "scalar", noise=True))
     assert float(optimum.prior_precisions[0]) == pytest.approx(float(exact.prior_precision_), rel=1e-9)
     assert float(optimum.noise_variance) == pytest.approx(float(exact.noise_variance_), rel=1e-9)  # type: ignore[arg-type]
@@ -162,7 +167,7 @@ def test_an_irrelevant_input_is_switched_off() -> None:
     y = x[:, :1].sin() + x[:, 1:2] + 0.1 * normal(200, 1, seed=8)
     module = mlp(1, inputs=3, hidden=5)
     train(module, lambda: 50.0 * (module(x) - y).square().sum() + penalty(module, 1.0))
-    fit = LaplaceOptions(Gaussian(0.01), structure="full").fit(module, (x, y), 1.0)
+    fit = reading(Gaussian(0.01), structure="full").fit(module, (x, y), 1.0)
     evidence = EvidenceOfModes([fit], "feature", noise=True)
     precisions = dict(zip(evidence.names, maximise(evidence).prior_precisions[0].tolist(), strict=False))
     relevant = max(precisions["0.weight[:, 0]"], precisions["0.weight[:, 1]"])
@@ -173,7 +178,7 @@ def test_hyperparameters_without_an_optimum_end_at_their_bounds() -> None:
     module = trained()
     with torch.no_grad():
         module[2].weight.zero_()
-    fit = LaplaceOptions(Categorical(), structure="block", groups="tensor").fit(module, (X, (Y[:, 0] > 0).long()), 0.5)
+    fit = reading(Categorical(), structure="block", blocks="tensor").fit(module, (X, (Y[:, 0] > 0).long()), 0.5)
     evidence = EvidenceOfModes([fit], "tensor", noise=True)
     optimum = maximise(evidence)
     # The weights of the last layer are 0: no prior precision is too high. Those of the first one reach no output: the
@@ -246,7 +251,7 @@ def test_a_step_to_where_there_is_no_precision_is_taken_shorter() -> None:
 
 def test_no_precision_anywhere_near_is_an_error() -> None:
     module = mlp(1)
-    fit = LaplaceOptions(Gaussian(0.01), structure="full", curvature="hessian").fit(module, (X, 5.0 * Y[:, :1]), 1e-3)
+    fit = reading(Gaussian(0.01), structure="full", curvature="hessian").fit(module, (X, 5.0 * Y[:, :1]), 1e-3)
     assert float(torch.linalg.eigvalsh(fit.curvature.precision.to_dense())[0]) < -1.0
     with pytest.raises(NotPositiveDefiniteError, match="expected a positive definite matrix"):
         maximise(EvidenceOfModes([fit], "scalar", noise=False))

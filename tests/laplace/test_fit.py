@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bayescope.curvature import CurvatureOptions
 from bayescope.errors import InputError, OptionError, UndefinedQuantityError, UnsupportedError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.options import LaplaceOptions
@@ -35,13 +36,17 @@ PAIRS = [
 ]
 
 
+def reading(likelihood: Likelihood, structure: str, temperature: float = 1.0, **options: Any) -> LaplaceOptions:
+    return LaplaceOptions(likelihood, temperature=temperature, curved=CurvatureOptions(structure=structure, **options))
+
+
 def fitted(structure: str, likelihood: Likelihood | None = None, prior: Any = 1.3, **options: Any) -> LaplaceFit:
     likelihood = likelihood or Gaussian(0.3)
     x = normal(9, 2, seed=1)
     y = torch.arange(9) % 2 if likelihood.discrete else normal(9, 2, seed=2)
     if structure == "low_rank":
         options["rank"] = 12
-    return LaplaceOptions(likelihood, structure=structure, **options).fit(mlp(2), (x, y), prior)
+    return reading(likelihood, structure=structure, **options).fit(mlp(2), (x, y), prior)
 
 
 def dense_evidence(fit: LaplaceFit, diagonal: Tensor, noise: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ def test_another_noise_needs_no_other_fit(structure: str) -> None:
 
 
 def test_noise_of_a_fit_without_its_gradient() -> None:
-    options = LaplaceOptions(Gaussian(0.3), structure="diagonal")
+    options = reading(Gaussian(0.3), structure="diagonal")
     data = (normal(9, 2, seed=1), normal(9, 2, seed=2))
     bare, whole = options.fit(mlp(2), data, gradient=False), options.fit(mlp(2), data)
     torch.testing.assert_close(bare.log_evidence(2.0, 0.7), whole.log_evidence(2.0, 0.7))
@@ -151,11 +156,11 @@ def test_newton_decrement_is_the_gain_of_a_quadratic() -> None:
     x, y = normal(12, 3, seed=3), normal(12, seed=4)
     closed = closed_form(with_ones(x), y, torch.full((4,), 0.8, dtype=torch.float64), 0.5)
     net = seeded(lambda: torch.nn.Linear(3, 1))
-    fit = LaplaceOptions(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8)
+    fit = reading(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8)
     offset = flat(net) - closed.mean
     assert fit.newton_decrement() ** 2 == pytest.approx(float(offset @ closed.precision @ offset), rel=1e-11)
     set_flat(net, closed.mean)
-    assert LaplaceOptions(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8).newton_decrement() < 1e-12
+    assert reading(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8).newton_decrement() < 1e-12
 
 
 @pytest.mark.parametrize("given", [None, 4.0, Prior(4.0, 0.1), Prior(DensePrecision(torch.eye(22) * 4.0), -0.2)])

@@ -100,10 +100,10 @@ def test_a_structure_in_another_case_or_by_another_name_is_recognised() -> None:
     for given, meant in [("KFAC", "kfac"), ("kron", "kfac"), ("sample", "samples"), ("diag", "diagonal")]:
         with pytest.raises(OptionError, match=f"'low_rank', 'samples', got '{given}'. Did you mean '{meant}'"):
             laplace(mlp(2), data, likelihood="categorical", structure=given)
-    with pytest.raises(InputError, match=r"either rank= or tolerance=, got neither. Say how many .*rank=50"):
+    with pytest.raises(InputError, match=r"either rank= or cutoff=, got neither. Say how many .*rank=50"):
         laplace(mlp(2), data, likelihood="categorical", structure="low_rank")
-    with pytest.raises(InputError, match="either rank= or tolerance=, got both"):
-        laplace(mlp(2), data, likelihood="categorical", structure="low_rank", rank=2, tolerance=0.1)
+    with pytest.raises(InputError, match="either rank= or cutoff=, got both"):
+        laplace(mlp(2), data, likelihood="categorical", structure="low_rank", rank=2, cutoff=0.1)
 
 
 @UNTRAINED

@@ -253,7 +253,7 @@ def test_data_are_read_once_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"curvature": "hessian"}, UnsupportedError, "GGN"),
         ({"rank": 3}, UnsupportedError, "rank"),
-        ({"groups": "tensor"}, UnsupportedError, "groups"),
+        ({"blocks": "tensor"}, UnsupportedError, "blocks"),
         ({"sharing": "reduce"}, UnsupportedError, "sharing"),
         ({"samples": 0}, InputError, "samples"),
         ({"samples": 7}, InputError, "in pairs, got 7. Take 8"),

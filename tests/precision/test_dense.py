@@ -46,7 +46,8 @@ def test_a_sum_is_semidefinite_where_both_are():
     assert (curvature + curvature).to_dense().count_nonzero() == 0
     definite = curvature + DensePrecision(torch.eye(2))
     assert definite.logdet() == 0
-    assert (definite + curvature).state().definite
+    with pytest.raises(NotPositiveDefiniteError):  # at once, and not when a factor is first needed
+        definite + DensePrecision(-2.0 * torch.eye(2), semidefinite=True)
 
 
 def test_unlike_structures_and_sizes_are_not_summed():

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.precision import Precision
-from bayescope.precision.restore import restore
 from tests.precision.cases import ADDING, BLOCKS, CASES, blocks, normal, per_group, seeded
 
 NAMES = [*CASES, "blocks"]
@@ -43,7 +42,6 @@ def test_before_and_after_the_prior(name: str, factor: float) -> None:
         torch.testing.assert_close(precision.marginal_variance(), torch.linalg.inv(truth).diagonal())
         root = precision.sqrt_solve(torch.eye(data.dim, dtype=torch.float64))
         torch.testing.assert_close(root @ root.mT, torch.linalg.inv(truth))
-        torch.testing.assert_close(restore(precision.state()).to_dense(), truth)
 
 
 @pytest.mark.parametrize("name", NAMES)

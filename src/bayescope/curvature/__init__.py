@@ -3,7 +3,17 @@
 from bayescope.curvature.curvature import Curvature
 from bayescope.curvature.fallbacks import Fallback
 from bayescope.curvature.fit import fit_curvature
-from bayescope.curvature.kinds import STRUCTURES, SUPPORTED
+from bayescope.curvature.options import STRUCTURES, SUPPORTED, CurvatureKeywords, CurvatureOptions
 from bayescope.curvature.plan import Plan, plan
 
-__all__ = ["STRUCTURES", "SUPPORTED", "Curvature", "Fallback", "Plan", "fit_curvature", "plan"]
+__all__ = [
+    "STRUCTURES",
+    "SUPPORTED",
+    "Curvature",
+    "CurvatureKeywords",
+    "CurvatureOptions",
+    "Fallback",
+    "Plan",
+    "fit_curvature",
+    "plan",
+]

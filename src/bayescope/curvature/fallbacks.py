@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from bayescope.curvature.footprint import FULL_BLOCK
 from bayescope.network import Network, PartInfo
+from bayescope.precision.kronecker import unfactored
 
 
 @final
@@ -32,7 +32,7 @@ def fallbacks_of(network: Network, structure: str) -> dict[str, Fallback]:
         return {}
     return {
         part.name: Fallback(
-            "full" if part.dim <= FULL_BLOCK else "diagonal",
+            unfactored(part),
             part.reason or _reason(network, part),
         )
         for part in network.parts

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, final
+from functools import cached_property
+from typing import Any, Unpack, final
 
 import torch
 from torch import Tensor, nn
@@ -12,37 +13,28 @@ from torch import Tensor, nn
 from bayescope import checks
 from bayescope.curvature.curvature import Curvature
 from bayescope.curvature.fallbacks import fallbacks_of
-from bayescope.curvature.groups import group_indices
 from bayescope.curvature.hessian import add_blocks, add_diagonal
-from bayescope.curvature.kinds import check_pair
-from bayescope.curvature.low_rank import SETTLED, low_rank
-from bayescope.curvature.output_factor import DENSE, check_output_factor, factored_otherwise, output_factors
+from bayescope.curvature.options import (
+    DENSE,
+    DIAGONAL,
+    CurvatureKeywords,
+    CurvatureOptions,
+    block_indices,
+    output_factors,
+)
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
-from bayescope.curvature.structures import (
-    Accumulator,
-    Blocks,
-    Corrected,
-    Dense,
-    Diagonal,
-    Kept,
-    Kronecker,
-    Products,
-    Squares,
-)
-from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import twin
+from bayescope.network import Network, PartInfo
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
-from bayescope.network.network import Network
 from bayescope.network.same_network import require_same_function, require_same_weights
 from bayescope.network.weights import LargestVariance
 from bayescope.network.wrappers import unwrapped
-from bayescope.precision import BlockPrecision, DensePrecision, DiagonalPrecision, KroneckerPrecision, Precision
-from bayescope.precision.distributed import sum_over
-from bayescope.precision.eigenvectors import share_eigenvectors
+from bayescope.precision import STRUCTURES
+from bayescope.precision.accumulator import Summing
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import Processes, present
 
@@ -54,23 +46,15 @@ def fit_curvature(
     *,
     likelihood: str | Likelihood,
     weights: Any = "all",
-    curvature: str = "ggn",
-    structure: str = "kfac",
-    groups: Any = "layer",
-    rank: int | None = None,
-    tolerance: float | None = None,
-    sharing: str = "expand",
-    output_factor: str | Mapping[str, str] = DENSE,
     cotangents: int | None = None,
-    batch_size: int = 1024,
-    memory: int | None = None,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
+    **options: Unpack[CurvatureKeywords],
 ) -> Curvature:
     """The curvature of −Σ_n log p(y_n∣f(x_n)) in a network's random weights, at their present values.
 
-    The network is read in eval mode and left as it was found. But for rounding, the result does not depend on the batch
-    size, the order of the data, or how many cotangents travel at once.
+    The network is read in eval mode and left unchanged. But for rounding, the result does not depend on the batch size,
+    the order of the data, or how many cotangents travel at once.
 
     Under an initialised process group of torch.distributed every process calls it and reads its share of the rows (that
     of its `DistributedSampler`; of arrays that all of them have, a contiguous part). Sums travel, data do not; the
@@ -81,19 +65,10 @@ def fit_curvature(
         data: a DataLoader, a Dataset, or (X, y).
         likelihood: a name or a likelihood.
         weights: "all", "last_layer", names or globs, a mask, `largest_magnitude` or `largest_variance`.
-        curvature: "ggn", Σ JᵀΛJ exactly; "fisher", with one drawn label an observation; "empirical_fisher"; "hessian".
-        structure: "full", "block", "diagonal", "kfac", "ekfac" (the former's eigenvectors, exact moments), "low_rank".
-        groups: of the structure "block": "layer", "tensor", or a list of lists of parameter names or globs.
-        rank: the number of eigenvalues of "low_rank".
-        tolerance: instead of the rank, the share of the largest eigenvalue below which the others are left out.
-        sharing: how "kfac" treats positions that share weights (tokens, pixels): "expand" or "reduce".
-        output_factor: Σ g gᵀ of "kfac" and "ekfac": "dense", or its diagonal alone, "diagonal", for a layer of so many
-            outputs that a matrix of their square does not fit; a dict gives it to some layers, by name or glob.
         cotangents: the most cotangents that travel through the network at once; fewer take less memory.
-        batch_size: rows at once, where the data are not in batches already; fewer where the plan says so.
-        memory: the budget in bytes that the run may take; half of what is free by default.
         generator: draws the labels of "fisher" and the first vectors of "low_rank".
         progress: whether a bar is drawn.
+        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`.
 
     Returns:
         The curvature of the data alone; `Curvature.with_prior` adds the prior.
@@ -106,55 +81,39 @@ def fit_curvature(
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
         ProcessError: on all processes, if one of them has failed or died, or they are called with other options.
     """
-    with present().called("fit_curvature", locals()):
-        model, processes = unwrapped(model), present()
-        settings = _Settings(
-            resolve(likelihood), curvature, structure, groups, rank, tolerance, sharing, output_factor, cotangents,
-            memory, checks.generator(generator), progress, processes,
-        ).checked()  # fmt: skip
+    with present().called("fit_curvature", {**locals(), **options, "options": None}):
+        model = unwrapped(model)
+        fit = _Fit(
+            CurvatureOptions(**options).checked(), resolve(likelihood), cotangents, checks.generator(generator),
+            progress, present(),
+        )  # fmt: skip
         check_readable(model)  # on all processes at once
         model = twin(model)
     require_same_weights(model)
-    return settings.fit(model, Batches(data, model, batch_size=batch_size), weights)
+    return fit.run(model, Batches(data, model, batch_size=fit.options.batch_size), weights)
 
 
 @final
 @dataclass(frozen=True)
-class _Settings:
-    """What `fit_curvature` has been asked for, beside the model, its weights and the data."""
+class _Fit:
+    """What has been asked for, apart from the model, its weights and the data."""
 
+    options: CurvatureOptions
     likelihood: Likelihood
-    curvature: str
-    structure: str
-    groups: Any
-    rank: int | None
-    tolerance: float | None
-    sharing: str
-    output_factor: str | Mapping[str, str]
     cotangents: int | None
-    memory: int | None
     generator: torch.Generator
     progress: bool
     processes: Processes
 
-    def checked(self) -> _Settings:
-        """The settings themselves, where they go together."""
-        check_pair(self.curvature, self.structure)
-        _check_options(self.structure, self.groups, self.rank, self.tolerance, self.sharing)
-        check_output_factor(self.output_factor, self.structure)
-        return self
-
-    def fit(self, model: nn.Module, batches: Batches, weights: Any) -> Curvature:
+    def run(self, model: nn.Module, batches: Batches, weights: Any) -> Curvature:
+        options = self.options
         # Rows with numbers among those of all processes get the labels that a single process would draw for them.
         draw = self.processes.common_seed if batches.shard.numbered else self.processes.own_seed
         seed = draw(self.generator)
         if isinstance(weights, LargestVariance):
-            diagonal = replace(
-                self, curvature="ggn", structure="diagonal", groups="layer", rank=None, tolerance=None,
-                sharing="expand", output_factor=DENSE,
-            )  # fmt: skip
+            diagonal = replace(self, options=CurvatureOptions(structure=DIAGONAL, memory=options.memory))
             # The variance under a prior δ is 1/(h + δ): whatever δ is, it is largest where h is smallest.
-            weights = weights.mask(-diagonal.fit(model, batches, "all").precision.diagonal())
+            weights = weights.mask(-diagonal.run(model, batches, "all").precision.diagonal())
         # The state of a reading: a shuffling loader gives the first pass the batch that the trace has seen.
         with reading(model):
             inputs, targets = batches.example()
@@ -163,176 +122,110 @@ class _Settings:
             with self.processes.agreed():
                 network = Network.trace(model, inputs, weights=weights)
                 plan = plan_network(
-                    network, inputs, targets, self.likelihood, structure=self.structure, curvature=self.curvature,
-                    groups=self.groups, rank=self.rank, output_factor=self.output_factor, cotangents=self.cotangents,
-                    memory=self.memory,
-                ).require()  # fmt: skip
+                    network, inputs, targets, self.likelihood, options, cotangents=self.cotangents
+                ).require()
             passes = Passes(
-                network, batches, self.likelihood, curvature=self.curvature, seed=seed, rows=plan.rows,
+                network, batches, self.likelihood, curvature=options.curvature, seed=seed, rows=plan.rows,
                 cotangents=plan.cotangents, progress=self.progress, example=(inputs, targets),
             )  # fmt: skip
-            run = _Run(network, passes, self, plan.cotangents)
-            precision = (_HESSIANS if self.curvature == "hessian" else _STRUCTURES)[self.structure](run)
+            structure = STRUCTURES[options.structure]
+            read = structure.fit if options.curvature != "hessian" else structure.hessian
+            assert read is not None
+            factors = output_factors(options.output_factor, network.parts)
+            precision = read(_Reading(network, passes, options, factors, plan.cotangents, self))
+        otherwise = {
+            part.name: factor
+            for part, factor in zip(network.parts, factors, strict=True)
+            if factor != DENSE and part.factored
+        }
         return Curvature(
-            precision, network, self.curvature, self.structure, passes.rows, passes.log_likelihood, passes.count,
-            fallbacks_of(network, self.structure), plan.rows, factored_otherwise(self.output_factor, network.parts),
+            precision, network, options.curvature, options.structure, passes.rows, passes.log_likelihood, passes.count,
+            fallbacks_of(network, options.structure), plan.rows, otherwise,
         )  # fmt: skip
 
 
 @final
 @dataclass(frozen=True)
-class _Run:
-    """What every structure is computed from: the network, the passes over its data, and what has been asked for."""
+class _Reading:
+    """The passes over the data of a network, as a structure asks for them."""
 
     network: Network
     passes: Passes
-    settings: _Settings
+    options: CurvatureOptions
+    factors: Sequence[str]
     cotangents: int
+    fit: _Fit
 
     @property
     def dim(self) -> int:
         return self.network.dim
 
     @property
-    def everything(self) -> Tensor:
-        return torch.arange(self.dim, device=self.network.indices[0].device)
+    def device(self) -> torch.device:
+        return self.network.indices[0].device
 
-    def read(self, sums: Accumulator, *, moments: bool = False) -> Precision:
-        """One pass into an accumulator, its result not summed over processes yet."""
-        self.passes.run(sums.add, moments=moments, positions_apart=self.settings.sharing == "expand")
-        return sums.finish()
+    @property
+    def parts(self) -> Sequence[PartInfo]:
+        return self.network.parts
 
-    def reduce(self, precision: Precision) -> Precision:
-        """The sum of the precisions of all processes."""
-        return sum_over(self.settings.processes, precision, counts=self.passes.counts)
+    @property
+    def indices(self) -> Sequence[Tensor]:
+        return self.network.indices
 
-    def summed(self, values: Tensor) -> Tensor:
-        """A tensor summed over processes."""
-        (total,) = self.settings.processes.sum([values if self.passes.counts else torch.zeros_like(values)])
-        return total
+    @cached_property
+    def blocks(self) -> Sequence[Tensor]:
+        return block_indices(self.network, self.options.blocks)
 
+    @property
+    def rank(self) -> int | None:
+        return self.options.rank
 
-def _full(run: _Run) -> Precision:
-    return run.reduce(run.read(Dense(run.dim)))
+    @property
+    def cutoff(self) -> float | None:
+        return self.options.cutoff
 
+    @property
+    def sharing(self) -> str:
+        return self.options.sharing
 
-def _block(run: _Run) -> Precision:
-    groups = group_indices(run.network, run.settings.groups)
-    return run.reduce(run.read(Blocks([Dense(len(group)) for group in groups], groups, run.dim)))
+    @property
+    def diagonal_outputs(self) -> Sequence[bool]:
+        return [factor == DIAGONAL for factor in self.factors]
 
+    @property
+    def double(self) -> bool:
+        parameters = self.network.weights.parameters(self.network.module).values()
+        return all(parameter.dtype == torch.float64 for parameter in parameters)
 
-def _diagonal(run: _Run) -> Precision:
-    return run.reduce(run.read(Diagonal(run.network.indices, run.dim), moments=True))
+    @property
+    def processes(self) -> Processes:
+        return self.fit.processes
 
+    def read(self, sums: Summing, *, moments: bool = False) -> None:
+        self.passes.run(sums.add, moments=moments, positions_apart=self.sharing == "expand")
+        self._sum_over_processes(sums.totals())
 
-def _kfac(run: _Run) -> BlockPrecision:
-    unfactored: dict[str, Callable[[int], Accumulator]] = {"full": Dense, "diagonal": lambda _: Squares()}
-    fallbacks = fallbacks_of(run.network, "kfac")
-    parts = run.network.parts
-    sums: list[Accumulator] = [
-        Kronecker(run.settings.sharing, factor)
-        if part.factored
-        else unfactored[fallbacks[part.name].structure](part.dim)
-        for part, factor in zip(parts, output_factors(run.settings.output_factor, parts), strict=True)
-    ]
-    summed = run.reduce(run.read(Blocks(sums, run.network.indices, run.dim), moments=True))
-    assert isinstance(summed, BlockPrecision)
-    share_eigenvectors(
-        run.settings.processes, [block for block in summed.blocks if isinstance(block, KroneckerPrecision)]
-    )
-    return summed
+    def draw(self, columns: int) -> Tensor:
+        vectors = torch.randn(self.dim, columns, dtype=torch.float64, generator=self.fit.generator)
+        self.processes.share([vectors])
+        return vectors.to(self.device)
 
+    def hessian_blocks(self, blocks: Sequence[Tensor]) -> list[Tensor]:
+        totals = [torch.zeros(len(b), len(b), dtype=torch.float64, device=self.device) for b in blocks]
+        self.passes.run_hessian(lambda product: add_blocks(totals, product, blocks, self.dim, self.cotangents))
+        return self._sum_over_processes(totals)
 
-def _ekfac(run: _Run) -> BlockPrecision:
-    """The eigenvectors of the first pass's factors, summed over processes, and the second pass's moments in them."""
-    kronecker = _kfac(run)
-    factored = [part.factored for part in run.network.parts]
-    pairs = list(zip(kronecker.blocks, factored, strict=True))
-    sums: list[Accumulator] = [
-        Corrected(cast(KroneckerPrecision, block)) if corrected else Kept(block) for block, corrected in pairs
-    ]
-    second = run.read(Blocks(sums, run.network.indices, run.dim))
-    assert isinstance(second, BlockPrecision)
-    # What is kept from the first pass has been summed over processes already.
-    pairs = list(zip(second.blocks, factored, strict=True))
-    blocks = [run.reduce(block) if corrected else block for block, corrected in pairs]
-    return BlockPrecision(blocks, run.network.indices, run.dim)
+    def hessian_diagonal(self) -> Tensor:
+        total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
+        self.passes.run_hessian(lambda product: add_diagonal(total, product, self.cotangents))
+        return self._sum_over_processes([total])[0]
 
-
-def _low_rank(run: _Run) -> Precision:
-    """Products are summed over processes, first vectors shared: all of them iterate on the whole curvature."""
-
-    def product(vectors: Tensor) -> Tensor:
-        products = Products(vectors)
-        run.passes.run(products.add)
-        return run.summed(products.total())
-
-    def draw(columns: int) -> Tensor:
-        vectors = torch.randn(run.dim, columns, dtype=torch.float64, generator=run.settings.generator)
-        run.settings.processes.share([vectors])
-        return vectors.to(run.everything.device)
-
-    parameters = run.network.weights.parameters(run.network.module).values()
-    double = all(parameter.dtype == torch.float64 for parameter in parameters)
-    return low_rank(product, draw, run.dim, run.settings.rank, run.settings.tolerance, SETTLED[double])
-
-
-def _full_hessian(run: _Run) -> Precision:
-    (matrix,) = _hessian_blocks(run, [run.everything])
-    return run.reduce(matrix)
-
-
-def _block_hessian(run: _Run) -> Precision:
-    groups = group_indices(run.network, run.settings.groups)
-    return run.reduce(BlockPrecision(_hessian_blocks(run, groups), groups, run.dim))
-
-
-def _diagonal_hessian(run: _Run) -> Precision:
-    total = torch.zeros(run.dim, dtype=torch.float64, device=run.everything.device)
-    run.passes.run_hessian(lambda product: add_diagonal(total, product, run.cotangents))
-    return run.reduce(DiagonalPrecision(total, semidefinite=True))
-
-
-def _hessian_blocks(run: _Run, groups: Sequence[Tensor]) -> list[DensePrecision]:
-    totals = [torch.zeros(len(g), len(g), dtype=torch.float64, device=g.device) for g in groups]
-    run.passes.run_hessian(lambda product: add_blocks(totals, product, groups, run.dim, run.cotangents))
-    return [DensePrecision(total, semidefinite=True) for total in totals]
-
-
-_STRUCTURES: dict[str, Callable[[_Run], Precision]] = {
-    "full": _full,
-    "block": _block,
-    "diagonal": _diagonal,
-    "kfac": _kfac,
-    "ekfac": _ekfac,
-    "low_rank": _low_rank,
-}
-_HESSIANS: dict[str, Callable[[_Run], Precision]] = {
-    "full": _full_hessian,
-    "block": _block_hessian,
-    "diagonal": _diagonal_hessian,
-}
-
-
-def _check_options(structure: str, groups: Any, rank: int | None, tolerance: float | None, sharing: str) -> None:
-    """Refuses options that the structure would ignore, and a low rank without its size."""
-    checks.choice("sharing", sharing, ("expand", "reduce"))
-    given = {
-        "groups": (groups == "layer", ("block",)),
-        "rank": (rank is None, ("low_rank",)),
-        "tolerance": (tolerance is None, ("low_rank",)),
-        "sharing": (sharing == "expand", ("kfac", "ekfac")),
-    }
-    for name, (default, structures) in given.items():
-        if not default and structure not in structures:
-            takes = " and ".join(map(repr, structures))
-            raise UnsupportedError(f"{name}: expected with the structure {takes}, got {structure!r}. Leave it out.")
-    if structure != "low_rank":
-        return
-    if (rank is None) == (tolerance is None):
-        got = "neither. Say how many eigenvalues to keep, such as rank=50" if rank is None else "both. Leave one out"
-        raise InputError(f"structure 'low_rank': expected either rank= or tolerance=, got {got}.")
-    if rank is not None:
-        checks.count("rank", rank)
-    if tolerance is not None:
-        checks.fraction("tolerance", tolerance)
+    def _sum_over_processes(self, totals: list[Tensor]) -> list[Tensor]:
+        """Add up the totals of all processes in place."""
+        if self.processes.count > 1:
+            if not self.passes.counts:  # no rows: the pass over the example has given the shapes, and must not count
+                for total in totals:
+                    total.zero_()
+            for total, summed in zip(totals, self.processes.sum(totals), strict=True):
+                total.copy_(summed)
+        return totals

@@ -1,8 +1,7 @@
-"""How many bytes each structure takes, from the sizes of a network's parts and one row read."""
+"""How many bytes a reading of a network takes, from the sizes of its parts and one row read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -10,29 +9,16 @@ import torch
 from torch import Tensor
 
 from bayescope.curvature.kinds import BELOW_BYTES, DRAWN_TOGETHER, begins_below, below_columns
-from bayescope.curvature.low_rank import BLOCKS, OVERSAMPLING, TOLERANCE_BLOCK
-from bayescope.curvature.output_factor import DENSE, DIAGONAL
 from bayescope.errors import InputError
 from bayescope.network import Network, PartInfo
 from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
 from bayescope.network.network import PIECE_BYTES
 from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
 from bayescope.network.trace import PROBES
-from bayescope.precision.dense import COLUMNS
+from bayescope.precision.structure import COPIES, FLOAT64, Structure
 from bayescope.tape import FactoredTape
 from bayescope.tape.tape import BLOCK_BYTES, CACHE_BYTES, DEVICE_BYTES
 
-# A part that no Kronecker product describes has its full block up to so many weights, and its diagonal beyond.
-FULL_BLOCK = 512
-FLOAT64 = 8
-# A matrix is there as the sum over the data, as the same with the prior, and as a factor of that.
-COPIES = 3
-# A diagonal, or the eigenvalues of a Kronecker product: of the data alone, and with the prior.
-WITH_PRIOR = 2
-# A Kronecker factor: itself, and its eigenvectors.
-EIGENVECTORS = 2
-# The matrices that LAPACK works in while it finds eigenvectors, of one factor after another.
-WORKSPACE = 2
 # Numbers for each output of a row at a last layer: f, twice in float64, the softmax, Λ, and what is between.
 HEAD_NUMBERS = 8
 # The same before cotangents travel back: f in float64, and its log softmax.
@@ -40,10 +26,6 @@ OBSERVED = 4
 # Vectors of the weights beside the curvature: the places of each part's weights, θ*, its gradient, and that of the log
 # joint density while the Newton decrement is computed.
 POSTERIOR = 4
-# Of A⁻¹ g by blocks: their own answers, these one after another, and the same in the flat order.
-ANSWERS = 3
-# While a block answers, beside its answer: its part of g, the eigenvalues' inverse, and the product before the last.
-IN_BLOCK = 3
 # Numbers in float64 for each output of a prediction: mean and variance, and the integral over them.
 INTEGRAL = 11
 # U of one row and parameter after another goes through so many tensors of its size in a vectorised backward pass.
@@ -140,13 +122,13 @@ class Footprint:
         """The columns of a root at the inputs of the last layer, for each position."""
         return below_columns(self.classes, self.below.classes)
 
-    def reading_below(self, below: Footprint, cotangents: int, structure: str, *, dense: bool) -> int:
+    def reading_below(self, below: Footprint, cotangents: int, structure: Structure, *, dense: bool) -> int:
         """One batch whose cotangents begin below the last layer, which is read as by `head`.
 
         Args:
             below: what is left there, of as many rows as are read at once.
             cotangents: how many travel at once.
-            structure: its name.
+            structure: of the curvature.
             dense: whether Σ Λ is summed, and not its diagonal alone.
         """
         one = 2 * FLOAT64 * self.classes * below.classes
@@ -156,45 +138,6 @@ class Footprint:
         outputs = below.rows * HEAD_NUMBERS * self.outputs * self.itemsize
         read = below.reading(cotangents, structure, below.root(self.below_columns), reducing)
         return read + outputs + 2 * dense * self.classes**2 * self.itemsize
-
-    def sums(self, structure: str, groups: Sequence[int], rank: int | None, output_factors: Sequence[str]) -> int:
-        """What a structure takes while data are read, without the batch: its sums, and what stands from a pass before.
-
-        Args:
-            structure: its name.
-            groups: the number of weights of each group, for "block".
-            rank: for "low_rank".
-            output_factors: that of each part, for "kfac" and "ekfac".
-        """
-        factors = [self._factors(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
-        summed = FLOAT64 + self.itemsize  # a sum, and the terms that are added up before they go there
-        unfactored = sum(self._unfactored(part, FLOAT64, summed) for part in self.parts)
-        counts: dict[str, Callable[[], int]] = {
-            "full": lambda: FLOAT64 * self.dim**2,
-            "block": lambda: FLOAT64 * sum(size**2 for size in groups),
-            "diagonal": lambda: summed * self.dim,
-            "kfac": lambda: summed * sum(factors) + unfactored,
-            # The second pass: factors and eigenvectors of the first, these in the dtype of the tapes too, and moments.
-            "ekfac": lambda: (EIGENVECTORS * FLOAT64 + self.itemsize) * sum(factors) + unfactored + summed * self.dim,
-            "low_rank": lambda: self._low_rank(rank),
-        }
-        return counts[structure]() + FLOAT64 * self.dim  # the places of the weights of each part
-
-    def curvature(self, structure: str, groups: Sequence[int], rank: int | None, output_factors: Sequence[str]) -> int:
-        """The curvature, its sum with a prior, and their factors or eigenvectors; arguments as for `sums`."""
-        factors = [self._factors(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
-        dense = sum(self._unfactored(part, COPIES * FLOAT64, 0) for part in self.parts)
-        values = WITH_PRIOR * FLOAT64 * self.dim
-        counts: dict[str, Callable[[], int]] = {
-            "full": lambda: self._dense(self.dim),
-            "block": lambda: sum(map(self._dense, groups)),
-            "diagonal": lambda: values,
-            "kfac": lambda: EIGENVECTORS * FLOAT64 * sum(factors) + dense + values,
-            # The factors themselves have gone; the eigenvectors have stayed in the dtype of the tapes as well.
-            "ekfac": lambda: (FLOAT64 + self.itemsize) * sum(factors) + dense + values,
-            "low_rank": lambda: self._low_rank(rank),
-        }
-        return counts[structure]()
 
     def tracing(self, *, head: bool) -> int:
         """A sum of the gradients of a few rows, by autograd and from the tape, while the two are compared.
@@ -209,27 +152,12 @@ class Footprint:
         sums = self.dim * (2 * self.itemsize + 2 * FLOAT64)  # and where each weight is in the flat vector, twice
         return sums + PROBES * (spread + self.held)
 
-    def finishing(self, structure: str, groups: Sequence[int], output_factors: Sequence[str]) -> int:
-        """What a structure takes beside its sums while they become a precision, one after another.
-
-        Args:
-            structure: its name.
-            groups: the number of weights of each group, for "block".
-            output_factors: that of each part, for "kfac" and "ekfac".
-        """
-        if structure in ("full", "block"):  # a symmetric copy
-            return FLOAT64 * max(groups if structure == "block" else [self.dim]) ** 2
-        if structure in ("kfac", "ekfac"):
-            factors = [self._factors(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
-            return FLOAT64 * max(factors)
-        return 0
-
-    def reading(self, cotangents: int, structure: str, root: int, reducing: int = 0) -> int:
+    def reading(self, cotangents: int, structure: Structure, root: int, reducing: int = 0) -> int:
         """One batch and so many of its cotangents: the graph, g of every part, and what is made of them.
 
         Args:
             cotangents: how many travel at once.
-            structure: its name.
+            structure: of the curvature.
             root: the bytes of the root of Λ that the cotangents are columns of.
             reducing: what is there besides while that is found.
         """
@@ -269,56 +197,33 @@ class Footprint:
             self.itemsize + FLOAT64
         )
 
-    def posterior(self, structure: str, output_factors: Sequence[str]) -> int:
-        """What `laplace` works with beside the curvature: θ*, its gradient, A⁻¹ g, and LAPACK's matrices.
-
-        Args:
-            structure: its name.
-            output_factors: that of each part, for "kfac" and "ekfac".
-        """
-        if structure in ("full", "block"):
-            columns = min(self.dim, COLUMNS)  # of L⁻¹: the unit vectors, their solutions, and the squares of these
-            return FLOAT64 * self.dim * (POSTERIOR + 3 * columns)
-        if structure not in ("kfac", "ekfac"):
-            return FLOAT64 * self.dim * (POSTERIOR + 2)  # A⁻¹ and A⁻¹ g
-        sides = [self._sides(part, factor) for part, factor in zip(self.parts, output_factors, strict=True)]
-        widest = max((width for widths in sides for width in widths), default=0)
-        answers = max(ANSWERS * self.dim, self.dim + IN_BLOCK * max(part.dim for part in self.parts))
-        order = self.dim  # where each weight stands in the blocks side by side
-        return FLOAT64 * (POSTERIOR * self.dim + max(order + answers, WORKSPACE * widest**2))
-
-    def widest_output_factor(self) -> int:
-        """The largest dense output factor by itself."""
-        return max((FLOAT64 * part.shape[1] ** 2 for part in self.parts if part.shape is not None), default=0)
-
-    def variances(self, structure: str, output_factors: Sequence[str], *, head: bool, head_rows: int) -> int:
+    def variances(self, structure: Structure, *, dense: bool, head: bool, head_rows: int) -> int:
         """The variances of the outputs of one batch, as `Network.latent_variance` computes them, and an integral.
 
         Args:
-            structure: its name.
-            output_factors: that of each part, for "kfac" and "ekfac".
+            structure: of the curvature.
+            dense: whether an output factor is a matrix.
             head: whether the weights are those of a last layer.
             head_rows: how many rows are then read at once.
         """
         answers = INTEGRAL * FLOAT64 * self.rows * self.outputs
         if not head:
             covariances = self.rows * FLOAT64 * self.outputs * self.classes
-            return self.prediction(structure, output_factors, head=False) - covariances + answers
+            return self.prediction(structure, head=False) - covariances + answers
         rows = min(self.rows, head_rows)
         piece = rows * (self.held + self.itemsize * (self.activations[0] + HEAD_COPIES * self.outputs))
-        turned = structure in ("kfac", "ekfac") and DENSE in output_factors
+        turned = structure.rotates and dense
         basis = COPIES * turned * self.classes**2 * self.itemsize
         return answers + piece + basis + self.dim * (FLOAT64 + self.itemsize)
 
-    def prediction(self, structure: str, output_factors: Sequence[str], *, head: bool) -> int:
+    def prediction(self, structure: Structure, *, head: bool) -> int:
         """The covariance of the outputs of one batch, as `Network.latent_covariance` computes it.
 
         Some rows at a time, with the cotangents of a chunk of positions at once (all of them, where outputs are not
         dense), are turned into the structure's basis.
 
         Args:
-            structure: its name.
-            output_factors: that of each part, for "kfac" and "ekfac".
+            structure: of the curvature.
             head: whether the cotangents are the outputs themselves, and the same for all rows.
         """
         positions = self.outputs // self.classes
@@ -326,7 +231,7 @@ class Footprint:
         each = self.itemsize * (self.outputs + sum(self.cotangents) + sum(self.computed))
         together = together if head or positions > 1 else min(together, max(1, COTANGENT_BYTES // each))
         turned = 0
-        if structure in ("kfac", "ekfac"):
+        if structure.rotates:
             g = 0 if head else together
             turned = max(a + g * o for a, o in zip(self.activations, self.cotangents, strict=True))
         seeded = 0 if head else together * (sum(self.cotangents) + sum(self.computed))
@@ -341,17 +246,18 @@ class Footprint:
         """Bytes for each row and cotangent: the seed, g of every part, and the one that a backward pass works on."""
         return self.itemsize * (self.outputs + sum(self.cotangents) + max(self.cotangents))
 
-    def _written(self, cotangents: int, structure: str) -> int:
+    def _written(self, cotangents: int, structure: Structure) -> int:
         """What the rows of a tape are written out to while their sums are taken."""
         each = zip(self.parts, self.activations, self.cotangents, strict=True)
-        if structure in ("full", "block"):
+        if structure.writes == "jacobian":
             u = self.itemsize * cotangents * _alike(self.rows, BLOCK_BYTES // (FLOAT64 * cotangents * self.dim))
             # U, that of its widest part before it is placed, and U in float64 where it is not so already.
             widest = max(part.dim for part in self.parts)
             return u * (self.dim + max(widest, (self.itemsize != FLOAT64) * 2 * self.dim))
-        if structure == "ekfac":  # a and g turned into the basis
+        if structure.writes == "rotated":
             return self.rows * self.itemsize * max(a + cotangents * g for _, a, g in each)
-        row = self.itemsize * max(_of_a_row(part, a, g, cotangents, structure) for part, a, g in each)
+        squares = structure.writes == "squares"
+        row = self.itemsize * max(_of_a_row(part, a, g, cotangents, squares=squares) for part, a, g in each)
         return min(self.rows * row, max(row, self.piece))
 
     def _blocks(self, cotangents: int) -> int:
@@ -365,41 +271,13 @@ class Footprint:
         row = cotangents * max(self.computed)
         return BACKWARD * self.itemsize * row * _alike(rows, BLOCK_BYTES // max(1, FLOAT64 * row))
 
-    def _factors(self, part: PartInfo, output_factor: str) -> int:
-        """The numbers of a part's Kronecker factors, each once, less those of which there is the diagonal alone."""
-        return 0 if part.shape is None else part.shape[0] * sum(side**2 for side in self._sides(part, output_factor))
-
-    def _sides(self, part: PartInfo, output_factor: str) -> tuple[int, ...]:
-        """The widths of a part's Kronecker factors that are matrices."""
-        if part.shape is None:
-            return ()
-        _, outputs, inputs = part.shape
-        dense = (output_factor != DIAGONAL, part.kind != "embedding")
-        return tuple(side for side, whole in zip((outputs, inputs), dense, strict=True) if whole)
-
-    def _unfactored(self, part: PartInfo, dense: int, diagonal: int) -> int:
-        """What a part without Kronecker factors takes, from the bytes of a number of its matrix or its diagonal."""
-        if part.shape is not None:
-            return 0
-        return dense * part.dim**2 if part.dim <= FULL_BLOCK else diagonal * part.dim
-
-    def _dense(self, dim: int) -> int:
-        return COPIES * FLOAT64 * dim**2
-
-    def _low_rank(self, rank: int | None) -> int:
-        width = TOLERANCE_BLOCK if rank is None else rank + OVERSAMPLING
-        if width >= self.dim:
-            return self._dense(self.dim)
-        # The basis, once more while it grows by a block, and that block with its image and what is left of it.
-        return FLOAT64 * self.dim * (2 * min(BLOCKS * width, self.dim) + 3 * width)
-
 
 def _alike(rows: int, most: int) -> int:
     """The rows of a range where they are cut into ranges of like length, of at most so many, or of one."""
     return -(-rows // -(-rows // max(1, most)))
 
 
-def _of_a_row(part: PartInfo, a: int, g: int, cotangents: int, structure: str) -> int:
+def _of_a_row(part: PartInfo, a: int, g: int, cotangents: int, *, squares: bool) -> int:
     """The numbers that a row of a tape is written out to for its Gram matrices, or for its squares.
 
     Args:
@@ -407,10 +285,10 @@ def _of_a_row(part: PartInfo, a: int, g: int, cotangents: int, structure: str) -
         a: the entries of its activations, unfolded.
         g: those of one of its cotangents.
         cotangents: how many there are.
-        structure: "diagonal" for squares; any other for Gram matrices.
+        squares: whether squares are summed, and not Gram matrices.
     """
     positions = 1 if part.shape is None else g // (part.shape[0] * part.shape[1])
-    if structure != "diagonal" or part.kind == "embedding":
+    if not squares or part.kind == "embedding":
         return a + cotangents * g if positions > 1 else 0  # of one position they are views
     if positions > 2 * cotangents:  # U itself
         return a + cotangents * (g + part.dim)

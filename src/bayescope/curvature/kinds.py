@@ -1,31 +1,17 @@
-"""Kinds of curvature: what takes the place of Λ in Σ_n J_nᵀ Λ_n J_n, and which structure each kind can have."""
+"""Kinds of curvature: what takes the place of Λ in Σ_n J_nᵀ Λ_n J_n."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from bayescope import checks
-from bayescope.errors import OptionError, UnsupportedError
 from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.recording import Recording
 from bayescope.tape.tape import row_blocks
-
-STRUCTURES = ("full", "block", "diagonal", "kfac", "ekfac", "low_rank")
-# Other words for them that are spelt in another way.
-SYNONYMS = {"kron": "kfac", "kronecker": "kfac", "dense": "full", "lowrank": "low_rank", "diag": "diagonal"}
-
-# Each kind with the structures that it can have. The Hessian is no sum of uᵀu, which the others stand on.
-SUPPORTED: dict[str, tuple[str, ...]] = {
-    "ggn": STRUCTURES,
-    "fisher": STRUCTURES,
-    "empirical_fisher": STRUCTURES,
-    "hessian": ("full", "block", "diagonal"),
-}
 
 # From so many outputs on, where the last layer is linear, the cotangents of the GGN begin below it.
 MANY_OUTPUTS = 64
@@ -37,32 +23,6 @@ BELOW_BYTES = 16 * 2**20
 # Labels are drawn for so many observations at once, from a generator of their own: the draws are the same in every pass
 # and for every batch size.
 DRAWN_TOGETHER = 256
-
-
-def check_pair(curvature: str, structure: str) -> None:
-    """Refuses names that are unknown, and a kind in a structure that it cannot have.
-
-    Raises:
-        OptionError: if either name is unknown.
-        UnsupportedError: if the two do not go together; the message lists the pairs that do.
-    """
-    checks.choice("curvature", curvature, SUPPORTED)
-    check_structure(structure, STRUCTURES)
-    if structure not in SUPPORTED[curvature]:
-        pairs = "; ".join(f"{kind!r} with {', '.join(map(repr, names))}" for kind, names in SUPPORTED.items())
-        raise UnsupportedError(
-            f"structure: expected one that the curvature {curvature!r} can have, got {structure!r}. Supported: {pairs}."
-        )
-
-
-def check_structure(structure: Any, supported: Iterable[str]) -> None:
-    """Refuses a structure that is unknown.
-
-    Raises:
-        OptionError: the message lists the supported ones.
-    """
-    if structure not in (names := tuple(supported)):
-        raise OptionError.unknown("structure", structure, names, meant=SYNONYMS.get(str(structure).lower()))
 
 
 def begins_below(recording: Recording) -> bool:

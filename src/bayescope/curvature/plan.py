@@ -5,20 +5,28 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Unpack, final
 
 import torch
 from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature.fallbacks import Fallback, fallbacks_of
-from bayescope.curvature.footprint import Footprint
-from bayescope.curvature.groups import group_indices
+from bayescope.curvature.footprint import POSTERIOR, Footprint
 from bayescope.curvature.hessian import COLUMNS
-from bayescope.curvature.kinds import SUPPORTED, Observations, check_pair
+from bayescope.curvature.kinds import Observations
 from bayescope.curvature.memory import free_memory, readable
-from bayescope.curvature.output_factor import DENSE, DIAGONAL, FACTORS, KRONECKER, check_output_factor, output_factors
-from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.curvature.options import (
+    DENSE,
+    DIAGONAL,
+    FACTORS,
+    SUPPORTED,
+    CurvatureKeywords,
+    CurvatureOptions,
+    block_indices,
+    output_factors,
+)
+from bayescope.errors import MemoryBudgetError
 from bayescope.likelihoods import Likelihood, read_targets, resolve
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches
@@ -28,6 +36,8 @@ from bayescope.network.inputs import take_rows
 from bayescope.network.network import Network
 from bayescope.network.weights import LargestVariance, largest_magnitude
 from bayescope.network.wrappers import unwrapped
+from bayescope.precision import STRUCTURES
+from bayescope.precision.structure import FLOAT64, Bytes, Sizes, Structure
 from bayescope.processes import alone
 from bayescope.tape.tape import BLOCK_BYTES
 
@@ -46,7 +56,7 @@ FEW_OUTPUTS = 64
 @final
 @dataclass(frozen=True)
 class Plan:
-    """What a fit and the predictions after it will take. Bytes are counted from sizes, those of a fit right to 30 %.
+    """What a fit and the predictions after it will take. Bytes are counted from sizes, those of a fit right to 50 %.
 
     Attributes:
         structure: the structure planned for.
@@ -130,7 +140,7 @@ class Plan:
     def _about_outputs(self) -> str:
         """What to do about very many outputs, where it is they that do not fit."""
         diagonal, dense = (self.output_factors.get(name, 0) for name in (DIAGONAL, DENSE))
-        if self.structure in KRONECKER and diagonal <= self.budget < dense:
+        if STRUCTURES[self.structure].rotates and diagonal <= self.budget < dense:
             return (
                 f"Its largest output factor is {readable(self.output_factor_bytes)}: output_factor='diagonal' keeps "
                 f"the diagonal alone ({readable(diagonal)} in all). "
@@ -184,29 +194,18 @@ def plan(
     data: Any,
     *,
     likelihood: str | Likelihood,
-    structure: str = "kfac",
     weights: Any = "all",
-    curvature: str = "ggn",
-    groups: Any = "layer",
-    rank: int | None = None,
-    output_factor: str | Mapping[str, str] = DENSE,
-    memory: int | None = None,
-    batch_size: int = 1024,
+    **options: Unpack[CurvatureKeywords],
 ) -> Plan:
-    """What a curvature of a network will take in memory, from one row read; the model is left as it was found.
+    """What a curvature of a network will take in memory, from one row read; the model is left unchanged.
 
     Args:
         model: any module with outputs f of shape (N, C) or (N, …, C).
-        data: a DataLoader, a Dataset, or (X, y); one batch of it is looked at. Each process plans for itself.
+        data: a DataLoader, a Dataset, or (X, y); one batch of it is read. Each process plans for itself.
         likelihood: a name or a likelihood.
-        structure: "full", "block", "diagonal", "kfac", "ekfac" or "low_rank".
         weights: which weights are random. The weights of `largest_variance` count, which they are does not.
-        curvature: "ggn", "fisher", "empirical_fisher" or "hessian".
-        groups: the blocks of the structure "block".
-        rank: of the structure "low_rank"; without it the rank that a tolerance begins with.
-        output_factor: of "kfac" and "ekfac": "dense" or "diagonal", or a dict of these by layer.
-        memory: the budget in bytes; half of what is free by default.
-        batch_size: rows at once, where the data are not in batches already.
+        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`. A low rank without ``rank``
+            and ``cutoff`` is planned with the rank that a cutoff begins with.
 
     Returns:
         The plan; `Plan.require` raises where it does not fit.
@@ -216,19 +215,14 @@ def plan(
         UnsupportedError: if the kind and the structure do not go together.
         InputError: if the data do not fit the model or the likelihood.
     """
-    check_pair(curvature, structure)
-    check_output_factor(output_factor, structure)
-    chosen = resolve(likelihood)
+    chosen, given = resolve(likelihood), CurvatureOptions(**options).checked(sized=False)
     check_readable(model := unwrapped(model))
     model = twin(model)
     with reading(model), alone():
-        inputs, targets = Batches(data, model, batch_size=batch_size).first()
+        inputs, targets = Batches(data, model, batch_size=given.batch_size).first()
     weights = largest_magnitude(weights.count) if isinstance(weights, LargestVariance) else weights
     network = Network.trace(model, inputs, weights=weights)
-    return plan_network(
-        network, inputs, targets, chosen, structure=structure, curvature=curvature, groups=groups, rank=rank,
-        output_factor=output_factor, memory=memory,
-    )  # fmt: skip
+    return plan_network(network, inputs, targets, chosen, given)
 
 
 def plan_network(
@@ -236,14 +230,9 @@ def plan_network(
     inputs: Any,
     targets: Tensor,
     likelihood: Likelihood,
+    options: CurvatureOptions,
     *,
-    structure: str,
-    curvature: str,
-    groups: Any = "layer",
-    rank: int | None = None,
-    output_factor: str | Mapping[str, str] = DENSE,
     cotangents: int | None = None,
-    memory: int | None = None,
 ) -> Plan:
     """The plan for a network that is traced already, from its first batch.
 
@@ -252,110 +241,57 @@ def plan_network(
         inputs: the first batch.
         targets: its labels.
         likelihood: p(y∣f).
-        structure: as in `plan`.
-        curvature: as in `plan`.
-        groups: as in `plan`.
-        rank: as in `plan`.
-        output_factor: as in `plan`.
+        options: of the curvature.
         cotangents: the most that may travel at once; ``None`` for as many as memory and `BLOCK_BYTES` of seeds allow.
-        memory: the budget in bytes; half of what is free by default.
 
     Raises:
-        InputError: if the budget is no positive number of bytes, or the labels of the batch do not fit the outputs.
+        InputError: if the labels of the batch do not fit the outputs.
     """
     read_targets(likelihood, targets, (len(targets), *network.treatment.outputs))
-    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0):
-        raise InputError(f"memory: expected a positive number of bytes, got {memory!r}.")
-    device = network.indices[0].device
-    budget = free_memory(device) // 2 if memory is None else int(min(memory, sys.maxsize))  # infinity is no limit
-    footprint = Footprint.of(network, inputs)
-    sizes = [len(index) for index in group_indices(network, groups)]
-    total = _total(network, inputs, targets, likelihood, curvature)
+    memory, kind = options.memory, options.curvature
+    budget = free_memory(network.indices[0].device) // 2 if memory is None else int(min(memory, sys.maxsize))
+    footprint, factors = Footprint.of(network, inputs), output_factors(options.output_factor, network.parts)
+    blocks = [len(index) for index in block_indices(network, options.blocks)]
     most = None if cotangents is None else checks.count("cotangents", cotangents)
-    work = _Reading(network, footprint, curvature, sizes, rank, total, most, budget)
-    chosen = output_factors(output_factor, network.parts)
-    found, kfac = work.costs(structure, chosen), "kfac" in SUPPORTED[curvature]
+    work = _Work(network, footprint, kind, _total(network, inputs, targets, likelihood, kind), most, budget)
+
+    def costs(structure: str, factors: Sequence[str]) -> _Costs:
+        diagonal = [factor == DIAGONAL for factor in factors]
+        return work.costs(
+            structure, Sizes(network.parts, diagonal, network.dim, blocks, options.rank, footprint.itemsize)
+        )
+
+    structure, dense = STRUCTURES[options.structure], DENSE in factors
+    found = costs(options.structure, factors)
+    by_factor = {
+        each: costs("kfac", (each,) * len(network.parts)).bytes for each in FACTORS if "kfac" in SUPPORTED[kind]
+    }
     return Plan(
-        structure, curvature, network.dim, sum(parameter.numel() for parameter in network.module.parameters()),
-        found.chunk.rows, found.at_once, found.tracing, found.curvature, found.reading,
-        footprint.prediction(structure, chosen, head=network.head), budget, fallbacks_of(network, structure),
-        {name: work.costs(name, chosen).bytes for name in SUPPORTED[curvature]},
-        found.posterior, footprint.variances(structure, chosen, head=network.head, head_rows=network.head_rows),
-        {factor: work.costs("kfac", (factor,) * len(network.parts)).bytes for factor in FACTORS} if kfac else {},
-        footprint.widest_output_factor(), found.sums, found.copied, found.finishing,
-    )  # fmt: skip
+        structure=options.structure,
+        curvature=kind,
+        weights=network.dim,
+        parameters=sum(parameter.numel() for parameter in network.module.parameters()),
+        rows=found.chunk.rows,
+        cotangents=found.at_once,
+        tracing_bytes=found.tracing,
+        curvature_bytes=found.structure.curvature,
+        reading_bytes=found.reading,
+        prediction_bytes=footprint.prediction(structure, head=network.head),
+        budget=budget,
+        fallbacks=fallbacks_of(network, options.structure),
+        alternatives={name: costs(name, factors).bytes for name in SUPPORTED[kind]},
+        posterior_bytes=found.structure.posterior,
+        variance_bytes=footprint.variances(structure, dense=dense, head=network.head, head_rows=network.head_rows),
+        output_factors=by_factor,
+        output_factor_bytes=max((FLOAT64 * part.shape[1] ** 2 for part in network.parts if part.shape), default=0),
+        sums_bytes=found.structure.sums,
+        copy_bytes=found.copied,
+        finishing_bytes=found.structure.finishing,
+    )
 
 
 # So many cotangents of a row are read at once where a posterior's predictions are compared with the network's.
 COMPARED = 64
-
-
-@final
-@dataclass(frozen=True)
-class _Reading:
-    """What there is to read, whatever the structure.
-
-    Attributes:
-        network: as it was traced.
-        footprint: its bytes for a batch.
-        kind: of the curvature.
-        sizes: of the groups of weights.
-        rank: of a low rank structure.
-        total: the cotangents of a row.
-        most: of them that may travel at once, where the caller says so.
-        budget: bytes.
-    """
-
-    network: Network
-    footprint: Footprint
-    kind: str
-    sizes: Sequence[int]
-    rank: int | None
-    total: int
-    most: int | None
-    budget: int
-
-    def costs(self, structure: str, factors: Sequence[str]) -> _Costs:
-        """What a structure takes, with the given output factors."""
-        network, footprint = self.network, self.footprint
-        copied = sum(tensor.nbytes for tensor in (*network.module.parameters(), *network.module.buffers()))
-        summed = footprint.sums(structure, self.sizes, self.rank, factors)
-        chunk, at_once, reading = self._read(structure, factors, self.budget - copied - summed)
-        # Laplace compares its predictions with the network's: it holds the tape of a row, and the same in the basis of
-        # the factors.
-        compared = min(footprint.classes, COMPARED)
-        comparing = 0 if network.head else 2 * replace(footprint, rows=1).reading(compared, structure, 0)
-        return _Costs(
-            chunk,
-            at_once,
-            footprint.tracing(head=network.head),
-            summed,
-            reading,
-            footprint.curvature(structure, self.sizes, self.rank, factors),
-            max(chunk.slope(), footprint.posterior(structure, factors), comparing),
-            copied,
-            footprint.finishing(structure, self.sizes, factors),
-        )
-
-    def _read(self, structure: str, factors: Sequence[str], left: int) -> tuple[Footprint, int, int]:
-        """The rows that are read at once, their cotangents at once, and the bytes of that, in what memory is left."""
-        network, footprint, device = self.network, self.footprint, self.network.indices[0].device
-        exact = self.kind == "ggn" and structure in ("diagonal", "kfac")
-        total = self.total if self.most is None else min(self.total, self.most)
-        if exact and network.head:
-            chunk = replace(footprint, rows=min(footprint.rows, network.head_rows))
-            return chunk, total, chunk.head(dense=structure == "kfac" and DENSE in factors)
-        if exact and footprint.top is not None:
-            wanted = footprint.outputs // footprint.classes * footprint.below_columns
-            wanted = wanted if self.most is None else min(wanted, self.most)
-            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, left, device)
-            dense = structure == "kfac" and factors[footprint.top[0]] == DENSE
-            taken = footprint.reading_below(chunk, at_once, structure, dense=dense)
-            return replace(footprint, rows=chunk.rows), at_once, taken
-        columns = self.total * footprint.classes // footprint.outputs if self.kind == "ggn" else 0  # of a root
-        chunk, at_once = _at_once(footprint, total, columns, left, device)
-        drawing = chunk.drawing() if self.kind == "fisher" else 0
-        return chunk, at_once, chunk.reading(at_once, structure, chunk.root(columns)) + drawing
 
 
 class _Costs(NamedTuple):
@@ -364,18 +300,72 @@ class _Costs(NamedTuple):
     chunk: Footprint
     at_once: int
     tracing: int
-    sums: int
     reading: int
-    curvature: int
-    posterior: int
     copied: int
-    finishing: int
+    structure: Bytes
 
     @property
     def bytes(self) -> int:
-        """The most that is there at once."""
-        fitting = self.sums + max(self.reading, self.finishing)
-        return self.copied + max(self.tracing, fitting, self.curvature + self.posterior)
+        """The most that is held at once."""
+        fitting = self.structure.sums + max(self.reading, self.structure.finishing)
+        return self.copied + max(self.tracing, fitting, self.structure.curvature + self.structure.posterior)
+
+
+@final
+@dataclass(frozen=True)
+class _Work:
+    """What is read, whatever the structure.
+
+    Attributes:
+        network: as it was traced.
+        footprint: its bytes for a batch.
+        kind: of the curvature.
+        total: the cotangents of a row.
+        most: of them that may travel at once, where the caller says so.
+        budget: bytes.
+    """
+
+    network: Network
+    footprint: Footprint
+    kind: str
+    total: int
+    most: int | None
+    budget: int
+
+    def costs(self, name: str, sizes: Sizes) -> _Costs:
+        """What a structure of a network of these sizes takes."""
+        network, footprint, structure = self.network, self.footprint, STRUCTURES[name]
+        copied = sum(tensor.nbytes for tensor in (*network.module.parameters(), *network.module.buffers()))
+        held = structure.bytes(sizes)
+        held = held._replace(sums=held.sums + FLOAT64 * sizes.dim)  # the positions of the weights of each part
+        chunk, at_once, taken = self._read(structure, sizes.diagonal_outputs, self.budget - copied - held.sums)
+        # Laplace compares its predictions with the network's: it holds the tape of a row, and the same in the basis of
+        # the factors.
+        compared = min(footprint.classes, COMPARED)
+        comparing = 0 if network.head else 2 * replace(footprint, rows=1).reading(compared, structure, 0)
+        posterior = max(chunk.slope(), FLOAT64 * POSTERIOR * sizes.dim + held.posterior, comparing)
+        tracing = footprint.tracing(head=network.head)
+        return _Costs(chunk, at_once, tracing, taken, copied, held._replace(posterior=posterior))
+
+    def _read(self, structure: Structure, diagonal: Sequence[bool], left: int) -> tuple[Footprint, int, int]:
+        """The rows that are read at once, their cotangents at once, and the bytes of that, in what memory is left."""
+        network, footprint, device = self.network, self.footprint, self.network.indices[0].device
+        exact = self.kind == "ggn" and structure.moments
+        total = self.total if self.most is None else min(self.total, self.most)
+        if exact and network.head:
+            chunk = replace(footprint, rows=min(footprint.rows, network.head_rows))
+            return chunk, total, chunk.head(dense=structure.rotates and not all(diagonal))
+        if exact and footprint.top is not None:
+            wanted = footprint.outputs // footprint.classes * footprint.below_columns
+            wanted = wanted if self.most is None else min(wanted, self.most)
+            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, left, device)
+            dense = structure.rotates and not diagonal[footprint.top[0]]
+            taken = footprint.reading_below(chunk, at_once, structure, dense=dense)
+            return replace(footprint, rows=chunk.rows), at_once, taken
+        columns = self.total * footprint.classes // footprint.outputs if self.kind == "ggn" else 0  # of a root
+        chunk, at_once = _at_once(footprint, total, columns, left, device)
+        drawing = chunk.drawing() if self.kind == "fisher" else 0
+        return chunk, at_once, chunk.reading(at_once, structure, chunk.root(columns)) + drawing
 
 
 def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> int:

@@ -9,10 +9,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
+from bayescope.errors import NotPositiveDefiniteError
 from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, Rows
 from bayescope.precision import DiagonalPrecision, Precision
-from bayescope.precision.state import State
 from bayescope.storage import stored
 from bayescope.tape import Tape
 from bayescope.tape.tape import row_blocks
@@ -119,13 +118,6 @@ class KernelPrecision:
 
     def to_dense(self) -> Tensor:
         return self.multiply(torch.eye(self.dim, dtype=torch.float64, device=self._rows.device))
-
-    def state(self) -> State:
-        """Refused: the rows are the network's on its training data, which a file of tensors does not hold."""
-        raise UnsupportedError(
-            "precision: one in function space stands on its training data, and neither adds to another nor is saved. "
-            "Use bs.laplace(structure='full'), which has the same posterior over weights."
-        )
 
     def _with(self, base: Precision, constant: Tensor | None) -> KernelPrecision:
         return KernelPrecision(self._rows, base, constant=constant, factor=self._factor)

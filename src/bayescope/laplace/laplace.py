@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Unpack, final
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature.kinds import STRUCTURES, check_structure
-from bayescope.curvature.output_factor import DENSE, check_output_factor
+from bayescope.curvature import CurvatureKeywords, CurvatureOptions
+from bayescope.curvature.options import STRUCTURES, check_structure
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, ProcessError, UnsupportedError
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.evidence import has_noise, mean_square_residual
@@ -53,21 +53,14 @@ def laplace(
     *,
     likelihood: str | Likelihood,
     weights: Any = "all",
-    curvature: str = "ggn",
-    structure: str = "kfac",
     prior_precision: Any = "auto",
     temperature: float = 1.0,
-    groups: Any = "layer",
-    rank: int | None = None,
-    tolerance: float | None = None,
-    sharing: str = "expand",
-    output_factor: str | Mapping[str, str] = DENSE,
     samples: int | None = None,
-    batch_size: int = 1024,
-    memory: int | None = None,
+    tolerance: float | None = None,
     mixture: str = "equal",
     generator: torch.Generator | int | None = None,
     progress: bool = False,
+    **options: Unpack[CurvatureKeywords],
 ) -> Posterior:
     """Laplace's approximation at the weights θ* of a trained network: q(θ) = N(θ*, A⁻¹), A = H/T + P₀.
 
@@ -90,9 +83,6 @@ def laplace(
             it, and goes with the prior precisions "auto" and "evidence"; "gaussian" is short for it with "evidence",
             and has the noise variance 1 otherwise.
         weights: "all", "last_layer", names or globs ("*.weight"), a mask, `largest_magnitude` or `largest_variance`.
-        curvature: "ggn", "fisher", "empirical_fisher" or "hessian".
-        structure: "full", "block", "diagonal", "kfac", "ekfac", "low_rank"; or "samples": draws by
-            sample-then-optimise, which builds no matrix at all.
         prior_precision: a positive number, one per weight (P,), a dict by parameter, module or glob, a `Prior`, "auto"
             or "evidence". "auto" takes the prior that the posterior in `model` was trained with, where its weights are
             a mode under it, and raises it until the log loss of training rows is at most 0.05 nats above the network's
@@ -103,18 +93,13 @@ def laplace(
             `tune_prior` learns one number per layer, and the noise. The unit is one over the weights' squared; a number
             is the optimiser's weight decay times N, for a loss that is a mean over the rows.
         temperature: T, by which the log likelihood is divided. 1 is Bayes; below it, the posterior is colder.
-        groups: of the structure "block": "layer", "tensor", or a list of lists of parameter names or globs.
-        rank: the number of eigenvalues of "low_rank".
-        tolerance: in place of the rank, the share of the largest eigenvalue below which the others are left out.
-        sharing: how Kronecker structures treat positions that share weights: "expand" or "reduce".
-        output_factor: of Kronecker structures: "dense", or "diagonal" for layers of very many outputs; a dict gives it
-            to some layers, by name or glob.
         samples: how many draws the structure "samples" makes, in pairs θ* ± z: an even number, 64 by default.
-        batch_size: rows at once, where the data are not in batches already.
-        memory: the budget in bytes that the run may take.
+        tolerance: of the systems that the structure "samples" solves, a share of the right-hand side, 1e-4 by default.
         mixture: the weights of several modes: "equal", or "evidence", in proportion to their evidences.
         generator: draws the labels of "fisher", the first vectors of "low_rank", and "samples".
         progress: whether a bar is drawn.
+        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`. ``structure="samples"`` makes
+            draws by sample-then-optimise, which builds no matrix at all.
 
     Returns:
         A `GaussianPosterior`; a `MixturePosterior` for several modules; a `DrawsPosterior` for "samples".
@@ -132,29 +117,28 @@ def laplace(
         BayescopeWarning: if the noise variance is 1 by the bare name "gaussian", is not learnt, and the mean square of
             the residuals is over 10 or under 0.1.
     """
-    with present().called("laplace", locals()):
+    with present().called("laplace", {**locals(), **options, "options": None}):
         several, models = _networks(model)
         word = prior_precision if isinstance(prior_precision, str) else None
-        check_structure(structure, (*STRUCTURES, SAMPLES))
-        check_output_factor(output_factor, structure)
-        options = LaplaceOptions(
-            resolve(likelihood), weights, curvature, structure, groups, rank, tolerance, sharing, temperature,
-            batch_size, memory, progress, output_factor,
-        )  # fmt: skip
+        curved = CurvatureOptions(**options)
+        check_structure(structure := curved.structure, (*STRUCTURES, SAMPLES))
+        if structure != SAMPLES:
+            curved.checked()
+        asked = LaplaceOptions(resolve(likelihood), weights, temperature, progress, curved, tolerance)
         source = checks.generator(generator)
         _check_modes(mixture, several=several)
-        _check_samples(structure, samples, alone=not several and word != EVIDENCE)
+        _check_samples(structure, samples, tolerance, alone=not several and word != EVIDENCE)
         if word is not None:
             checks.choice("prior_precision", word, (AUTO, EVIDENCE))
         noise = structure != SAMPLES and learns_noise(likelihood, word)
         if structure != SAMPLES:
-            options = replace(options, likelihood=starting_likelihood(options.likelihood, learnt=noise))
+            asked = replace(asked, likelihood=starting_likelihood(asked.likelihood, learnt=noise))
     if structure == SAMPLES:
         return sample_posterior(
-            options, own_copy(models[0]), data, prior_precision, samples=samples, generator=source, origin=models[0]
+            asked, own_copy(models[0]), data, prior_precision, samples=samples, generator=source, origin=models[0]
         )
     start = prior_precision if word is None else 1.0
-    fits = [conditionable(options.fit(own_copy(each), data, start, generator=source), options) for each in models]
+    fits = [conditionable(asked.fit(own_copy(each), data, start, generator=source), asked) for each in models]
     fits = [replace(fit, learns_noise=leaves_noise_open(likelihood)) for fit in fits]
     if likelihood == GAUSSIAN and word != EVIDENCE:
         _warn_of_noise(fits)
@@ -217,10 +201,13 @@ def _check_modes(mixture: str, *, several: bool) -> None:
         raise UnsupportedError(f"mixture: expected with a list of modules, got {mixture!r} for one. Leave it out.")
 
 
-def _check_samples(structure: str, samples: int | None, *, alone: bool) -> None:
+def _check_samples(structure: str, samples: int | None, tolerance: float | None, *, alone: bool) -> None:
     if structure != SAMPLES:
-        if samples is not None:
-            raise UnsupportedError(f"samples: expected with the structure 'samples', got {structure!r}. Leave it out.")
+        for name, value in (("samples", samples), ("tolerance", tolerance)):
+            if value is not None:
+                raise UnsupportedError(
+                    f"{name}: expected with the structure 'samples', got {structure!r}. Leave it out."
+                )
     elif not alone:
         raise UnsupportedError(
             "structure: 'samples' takes one module and a prior precision in numbers: draws have no evidence to mix "
@@ -346,8 +333,8 @@ class LaplaceConditioning:
         Warns:
             ConvergenceWarning: if the mode is not reached.
         """
-        with present().called("condition", {"structure": self.options.structure}):
-            if self.options.structure == "ekfac" and not isinstance(prior.precision, Tensor):
+        with present().called("condition", {"structure": self.options.curved.structure}):
+            if self.options.curved.structure == "ekfac" and not isinstance(prior.precision, Tensor):
                 raise UnsupportedError(
                     "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
                     "eigenvectors. Take structure='kfac'."
@@ -370,7 +357,7 @@ class _ModeSearch:
     def __init__(self, options: LaplaceOptions, function: NetworkModel, prior: Prior, data: Any) -> None:
         self._options, self._prior, self._data, self._weights = options, prior, data, function.weights
         self._module = module_copy(function.module)
-        self._batches = Batches(data, self._module, batch_size=options.batch_size)
+        self._batches = Batches(data, self._module, batch_size=options.curved.batch_size)
         self._processes = present()
 
     def climbed(self, start: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature.kinds import check_structure
+from bayescope.curvature import CurvatureOptions
+from bayescope.curvature.options import check_structure
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
 from bayescope.laplace.constant import warn_if_constant
 from bayescope.laplace.distance import GO_ON
@@ -168,8 +169,7 @@ def fit_evidence(
             options = LaplaceOptions(
                 _starting(settings.likelihood, noise_variance, training) if noise else settings.likelihood,
                 training.weights,
-                curvature,
-                structure,
+                curved=CurvatureOptions(curvature=curvature, structure=structure),
             )
             climber = EvidenceClimber(
                 options, data, training, network_prior(start, training.weights), share_prior, pace,
@@ -342,8 +342,8 @@ class EvidenceClimber:
         """What a run that goes on has to have in common, but for the number of epochs."""
         pace, options = self._pace, self._options
         return {
-            "curvature": options.curvature,
-            "structure": options.structure,
+            "curvature": options.curved.curvature,
+            "structure": options.curved.structure,
             "share_prior": self._groups.kind,
             "climbed": self._climbed.tolist(),
             "noise": self._noise,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
 from torch import nn
 
 from bayescope import checks
-from bayescope.curvature import fit_curvature
-from bayescope.curvature.output_factor import DENSE
+from bayescope.curvature import CurvatureOptions, fit_curvature
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.mode import positions, read_slope
 from bayescope.likelihoods import Likelihood
@@ -30,32 +28,18 @@ class LaplaceOptions:
     Attributes:
         likelihood: p(y∣f).
         weights: which are random.
-        curvature: the kind.
-        structure: of the curvature.
-        groups: of the structure "block".
-        rank: of the structure "low_rank".
-        tolerance: in place of the rank.
-        sharing: of Kronecker structures.
         temperature: T, of the likelihood.
-        batch_size: rows at once.
-        memory: the budget in bytes.
         progress: whether a bar is drawn.
-        output_factor: of Kronecker structures.
+        curved: the options of the curvature.
+        tolerance: of the systems that draws are solved from; see `sample_posterior`.
     """
 
     likelihood: Likelihood
     weights: Any = "all"
-    curvature: str = "ggn"
-    structure: str = "kfac"
-    groups: Any = "layer"
-    rank: int | None = None
-    tolerance: float | None = None
-    sharing: str = "expand"
     temperature: float = 1.0
-    batch_size: int = 1024
-    memory: int | None = None
     progress: bool = False
-    output_factor: str | Mapping[str, str] = DENSE
+    curved: CurvatureOptions = field(default_factory=CurvatureOptions)
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperature", checks.positive_number("temperature", self.temperature))
@@ -83,12 +67,10 @@ class LaplaceOptions:
             InputError: if passes over the data differ, or something does not fit.
         """
         curvature = fit_curvature(
-            module, data, likelihood=self.likelihood, weights=self.weights, curvature=self.curvature,
-            structure=self.structure, groups=self.groups, rank=self.rank, tolerance=self.tolerance,
-            sharing=self.sharing, output_factor=self.output_factor, batch_size=self.batch_size,
-            memory=self.memory, generator=generator, progress=self.progress,
+            module, data, likelihood=self.likelihood, weights=self.weights, generator=generator,
+            progress=self.progress, **self.curved.keywords,
         )  # fmt: skip
-        batches = Batches(data, module, batch_size=self.batch_size)
+        batches = Batches(data, module, batch_size=self.curved.batch_size)
         with PrivateDraws():  # of a loader that shuffles
             row = batches.example()[0]
         function = NetworkModel.of(curvature.network, row)

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature import plan
+from bayescope.curvature import CurvatureOptions, plan
 from bayescope.curvature.memory import require_memory
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import Plan
-from bayescope.curvature.structures import Products
 from bayescope.errors import ConvergenceError, InputError, UnsupportedError
 from bayescope.laplace.distance import TRAIN, Distance
 from bayescope.laplace.fit import LaplaceFit
@@ -25,6 +24,7 @@ from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.precision import DiagonalPrecision, Precision
+from bayescope.precision.low_rank import ProductSum
 from bayescope.processes import present
 from bayescope.tape import Tape
 
@@ -132,15 +132,15 @@ class _System:
         self._temperature, self._like = options.temperature, fit.mode
         self._processes = present()
         self._passes = Passes(
-            network, Batches(data, network.module, batch_size=options.batch_size), options.likelihood, curvature="ggn",
-            seed=0, rows=planned.rows, cotangents=planned.cotangents, progress=options.progress,
+            network, Batches(data, network.module, batch_size=options.curved.batch_size), options.likelihood,
+            curvature="ggn", seed=0, rows=planned.rows, cotangents=planned.cotangents, progress=options.progress,
         )  # fmt: skip
 
     def product(self, vectors: Tensor) -> Tensor:
         """A V, shape (P, R)."""
-        sums = Products(vectors)
+        sums = ProductSum(vectors)
         self._passes.run(sums.add)
-        (total,) = self._processes.sum([sums.total()])
+        (total,) = self._processes.sum(sums.totals())
         return total / self._temperature + self._prior.multiply(vectors)
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
@@ -177,10 +177,9 @@ def _preconditioned(
     origin: Any,
 ) -> tuple[LaplaceFit, Precision, str, dict[str, str]]:
     """The fit that gives the gradient, a precision close to A, the name of its structure, and notes on the prior."""
-    plain = replace(options, tolerance=None)
 
     def fitted(structure: str) -> tuple[LaplaceFit, dict[str, str]]:
-        in_structure = replace(plain, structure=structure)
+        in_structure = replace(options, curved=replace(options.curved, structure=structure))
         if prior_precision != AUTO:
             return in_structure.fit(module, data, prior_precision), {}
         fit, note = automatic(in_structure.fit(module, data), noise=False, origin=origin)
@@ -205,8 +204,8 @@ def _diagonal(fit: LaplaceFit) -> Precision:
 def _plan(options: LaplaceOptions, module: nn.Module, data: Any, count: int) -> Plan:
     """What is read at once, once the draws are known to fit."""
     planned = plan(
-        module, data, likelihood=options.likelihood, structure="kfac", weights=options.weights, memory=options.memory,
-        batch_size=options.batch_size,
+        module, data, likelihood=options.likelihood, structure="kfac", weights=options.weights,
+        memory=options.curved.memory, batch_size=options.curved.batch_size,
     )  # fmt: skip
     needed = BLOCKS * FLOAT64 * count * planned.weights + planned.reading_bytes
     require_memory(
@@ -227,15 +226,10 @@ def _pairs(samples: int | None) -> int:
 
 
 def _refuse_ignored(options: LaplaceOptions) -> None:
-    if options.curvature != "ggn":
-        raise UnsupportedError(f"curvature: the structure 'samples' is of the GGN, got {options.curvature!r}.")
-    given = {
-        "groups": options.groups == "layer",
-        "rank": options.rank is None,
-        "sharing": options.sharing == "expand",
-    }
-    for name, default in given.items():
-        if not default:
+    if options.curved.curvature != "ggn":
+        raise UnsupportedError(f"curvature: the structure 'samples' is of the GGN, got {options.curved.curvature!r}.")
+    for name in ("blocks", "rank", "cutoff", "sharing", "output_factor"):
+        if getattr(options.curved, name) != getattr(CurvatureOptions, name):
             raise UnsupportedError(f"{name}: the structure 'samples' does not depend on it. Leave it out.")
 
 

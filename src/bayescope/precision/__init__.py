@@ -1,16 +1,25 @@
 """Structured symmetric matrices: the precision of a Gaussian posterior, and the curvature that it is made of."""
 
-from bayescope.precision.block import BlockPrecision
+from bayescope.precision.block import BLOCK, BlockPrecision
+from bayescope.precision.block import BlockSum as BlockSum
+from bayescope.precision.block import Kept as Kept
+from bayescope.precision.corrected import CorrectedSum as CorrectedSum
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
 from bayescope.precision.covariance import LowRankCovariance
-from bayescope.precision.dense import DensePrecision
-from bayescope.precision.diagonal import DiagonalPrecision
-from bayescope.precision.distributed import all_reduce
-from bayescope.precision.files import load_precision, save_precision
-from bayescope.precision.kronecker import KroneckerPrecision
-from bayescope.precision.low_rank import LowRankPrecision
+from bayescope.precision.dense import FULL, DensePrecision
+from bayescope.precision.dense import DenseSum as DenseSum
+from bayescope.precision.diagonal import DIAGONAL, DiagonalPrecision
+from bayescope.precision.diagonal import DiagonalSum as DiagonalSum
+from bayescope.precision.kronecker import EKFAC, KFAC, KroneckerPrecision
+from bayescope.precision.kronecker import KroneckerSum as KroneckerSum
+from bayescope.precision.low_rank import LOW_RANK, LowRankPrecision
+from bayescope.precision.low_rank import leading_part as leading_part
 from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
+from bayescope.precision.sums import all_reduce
+
+# The structures of a curvature, in the order in which messages list them.
+STRUCTURES = {each.name: each for each in (FULL, BLOCK, DIAGONAL, KFAC, EKFAC, LOW_RANK)}
 
 __all__ = [
     "BlockPrecision",
@@ -23,6 +32,4 @@ __all__ = [
     "LowRankPrecision",
     "Precision",
     "all_reduce",
-    "load_precision",
-    "save_precision",
 ]

@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
+from bayescope.precision.accumulator import Accumulator
+from bayescope.precision.dense import DensePrecision, DenseSum, dense_bytes
 from bayescope.precision.precision import Precision
-from bayescope.precision.state import State
+from bayescope.precision.structure import Reading, Structure
+from bayescope.precision.sums import Summand, added, shared, signature_of, summable
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
@@ -82,10 +85,8 @@ class BlockPrecision:
         return self._with([block.scaled(factor) for block in self._blocks])
 
     def __add__(self, other: Precision) -> BlockPrecision:
-        """The blocks added, each to its own."""
-        self.state().refuse_unlike(other.state())
-        assert isinstance(other, BlockPrecision)
-        return self._with([mine + theirs for mine, theirs in zip(self._blocks, other.blocks, strict=True)])
+        """The sums of the blocks, one by one."""
+        return added(self, other)
 
     def logdet(self) -> Tensor:
         """The sum of the log determinants of the blocks, Σ_i log∣A_i∣."""
@@ -126,10 +127,21 @@ class BlockPrecision:
         joined = torch.block_diag(*[block.to_dense() for block in self._blocks])
         return joined[self._order][:, self._order]
 
-    def state(self) -> State:
-        """The blocks' states, and their positions, which have to be the same."""
-        shared = {f"indices {i}": index for i, index in enumerate(self._indices)}
-        return State("block", self._name, shared=shared, parts=tuple(block.state() for block in self._blocks))
+    def signature(self) -> str:
+        """The structure and the shapes that two summands have in common."""
+        return f"block: [{'; '.join(map(signature_of, self._blocks))}]"
+
+    def summand(self) -> Summand:
+        """The positions of each block, and the tensors of each block."""
+        return [[*self._indices], [summable(block).summand() for block in self._blocks]]
+
+    def joined(self, summands: Sequence[Summand]) -> BlockPrecision:
+        """The precision whose blocks are the sums of theirs."""
+        positions, blocks = zip(*summands, strict=True)
+        indices = [shared(f"indices {place}", each) for place, each in enumerate(zip(*positions, strict=True))]
+        parts = zip(self._blocks, zip(*blocks, strict=True), strict=True)
+        joined = [summable(block).joined(part) for block, part in parts]
+        return BlockPrecision(joined, indices, self.dim, name=self._name)
 
     def _check_stored(self) -> None:
         BlockPrecision(self._blocks, self._indices, self.dim)
@@ -152,3 +164,62 @@ class BlockPrecision:
 
     def _placed(self, parts: list[Tensor]) -> Tensor:
         return torch.cat(parts)[self._order]
+
+
+@final
+class Kept:
+    """A block that an earlier pass has summed.
+
+    Args:
+        precision: its result.
+    """
+
+    def __init__(self, precision: Precision) -> None:
+        self._precision = precision
+
+    def add(self, tape: Tape, fresh: bool) -> None: ...
+
+    def totals(self) -> list[Tensor]:
+        return []
+
+    def finish(self) -> Precision:
+        return self._precision
+
+
+@final
+class BlockSum:
+    """A block-diagonal sum: one accumulator per block.
+
+    Args:
+        sums: one for each block.
+        indices: for each block the flat positions of its weights.
+        dim: P, the number of weights.
+    """
+
+    def __init__(self, sums: Sequence[Accumulator], indices: Sequence[Tensor], dim: int) -> None:
+        self._sums, self._indices, self._dim = tuple(sums), tuple(indices), dim
+
+    def add(self, tape: Tape, fresh: bool) -> None:
+        """Adds each block's part of the tape."""
+        for block, index in zip(self._sums, self._indices, strict=True):
+            block.add(tape.part(index), fresh)
+
+    def totals(self) -> list[Tensor]:
+        return [total for block in self._sums for total in block.totals()]
+
+    def finish(self) -> BlockPrecision:
+        return BlockPrecision(tuple(block.finish() for block in self._sums), self._indices, self._dim)
+
+
+def _read(reading: Reading) -> BlockPrecision:
+    sums = BlockSum([DenseSum(len(block), reading.device) for block in reading.blocks], reading.blocks, reading.dim)
+    reading.read(sums)
+    return sums.finish()
+
+
+def _hessian(reading: Reading) -> BlockPrecision:
+    matrices = [DensePrecision(each, semidefinite=True) for each in reading.hessian_blocks(reading.blocks)]
+    return BlockPrecision(matrices, reading.blocks, reading.dim)
+
+
+BLOCK = Structure("block", _read, lambda sizes: dense_bytes(sizes.blocks, sizes.dim), ("blocks",), _hessian, "jacobian")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, reduce
+from operator import add
 from typing import final
 
 import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
+from bayescope.precision.accumulator import Sum
 from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectrum
-from bayescope.precision.state import State
+from bayescope.precision.sums import Summand, added, shared
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
@@ -88,7 +91,7 @@ class EigenvalueCorrectedPrecision:
         Raises:
             UnsupportedError: if the two have not the same basis.
         """
-        return EigenvalueCorrectedPrecision.from_state(self.state() + other.state())
+        return added(self, other)
 
     def logdet(self) -> Tensor:
         """Σ log(s + δ). Differentiable in d."""
@@ -133,25 +136,44 @@ class EigenvalueCorrectedPrecision:
         dense = self._basis.to_dense()
         return (dense * self._eigenvalues.flatten()) @ dense.mT + torch.diag(self._ridge.flat())
 
-    def state(self) -> State:
-        """The eigenvalues, which add, and the basis, which has to be the same."""
-        bases = {"output_basis": self._basis.left, "input_basis": self._basis.right}
-        shared = {key: basis for key, basis in bases.items() if basis is not None}
-        sums = {"eigenvalues": self._eigenvalues}
-        return State("ekfac", self._name, sums, shared, diagonal=self._ridge.given())
+    def signature(self) -> str:
+        """The structure and the shapes that two summands have in common."""
+        return f"ekfac: eigenvalues {self.shape}"
 
-    @classmethod
-    def from_state(cls, state: State) -> EigenvalueCorrectedPrecision:
-        """The precision that a state was taken of."""
-        eigenvalues = state.sums["eigenvalues"]
-        groups, outputs, inputs = eigenvalues.shape
-        basis = KroneckerProduct(
-            state.shared.get("output_basis"), state.shared.get("input_basis"), (groups, outputs, inputs)
-        )
-        bare = cls(basis, eigenvalues, name=state.name)
-        return bare if state.diagonal is None else bare.add_diagonal(state.diagonal)
+    def summand(self) -> Summand:
+        """The eigenvalues, the two bases and what was added to the diagonal."""
+        return [self._eigenvalues, self._basis.left, self._basis.right, self._ridge.given()]
+
+    def joined(self, summands: Sequence[Summand]) -> EigenvalueCorrectedPrecision:
+        """The precision with the sums of their eigenvalues, in the basis that they share."""
+        eigenvalues, left, right, diagonals = zip(*summands, strict=True)
+        basis = KroneckerProduct(shared("output_basis", left), shared("input_basis", right), self.shape)
+        data = EigenvalueCorrectedPrecision(basis, reduce(add, eigenvalues), name=self._name)
+        return data.add_diagonal(reduce(add, diagonals))
 
     @cached_property
     def _spectrum(self) -> Spectrum:
         values = self._eigenvalues + self._ridge.values()
         return Spectrum.checked(self._name, self._basis, values, values.new_zeros(()), self._ridge.residual)
+
+
+@final
+class CorrectedSum:
+    """The diagonal of Σ_n U_nᵀ U_n in an eigenbasis (George et al. 2018, eq. 10).
+
+    Args:
+        basis: Q, the eigenvectors of a Kronecker product.
+    """
+
+    def __init__(self, basis: KroneckerProduct) -> None:
+        self._basis, self._sum = basis, Sum()
+
+    def add(self, tape: Tape, fresh: bool) -> None:
+        """Adds the squares of the rotated U."""
+        self._sum.add(self._basis.rotate(tape).squares())
+
+    def totals(self) -> list[Tensor]:
+        return [self._sum.total()]
+
+    def finish(self) -> EigenvalueCorrectedPrecision:
+        return EigenvalueCorrectedPrecision(self._basis, self._sum.taken())

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.state import State
+from bayescope.precision.sums import added
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
@@ -103,19 +103,16 @@ class LowRankCovariance:
         LowRankCovariance(self._variances, self._factor)
 
     def scaled(self, factor: Tensor | float) -> LowRankCovariance:
-        """c A for a positive number c: the covariance is Σ / c, and W stays as it is."""
-        scaled = LowRankCovariance(self._variances / factor, self._factor / factor**0.5, name=self._name)
-        if "_whitened" in self.__dict__:
-            scaled._whitened = self._whitened
-        return scaled
+        """c A for a positive number c: the covariance is Σ / c."""
+        return LowRankCovariance(self._variances / factor, self._factor / factor**0.5, name=self._name)
 
     def __add__(self, other: Precision) -> LowRankCovariance:
-        """Refused, as sums of precisions are formed from precisions.
+        """Raise an error: the precision is held by its inverse, which does not add.
 
         Raises:
             UnsupportedError: always.
         """
-        return LowRankCovariance.from_state(self.state() + other.state())
+        return added(self, other)
 
     def logdet(self) -> Tensor:
         """log∣A∣ = −Σ log s − 2 Σ log C_ii."""
@@ -178,16 +175,6 @@ class LowRankCovariance:
     def to_dense(self) -> Tensor:
         """The precision A as a matrix, shape (P, P)."""
         return self.multiply(torch.eye(self.dim, dtype=torch.float64, device=self._factor.device))
-
-    def state(self) -> State:
-        """The variances and the factor, which do not add."""
-        held = {"variances": self._variances, "factor": self._factor}
-        return State("low_rank_covariance", self._name, shared=held, definite=True, adds=False)
-
-    @classmethod
-    def from_state(cls, state: State) -> LowRankCovariance:
-        """The precision that a state was taken of."""
-        return cls(state.shared["variances"], state.shared["factor"], name=state.name)
 
     @cached_property
     def _whitened(self) -> WhitenedCovariance:

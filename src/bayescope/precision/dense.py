@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, reduce
+from operator import add
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
+from bayescope.precision.accumulator import mirrored_in_place
 from bayescope.precision.diagonals import refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.state import State
+from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Reading, Structure
+from bayescope.precision.sums import Summand, added
 from bayescope.storage import stored
 from bayescope.tape import Tape
+from bayescope.tape.gram import add_gram
 
 # So many columns of L⁻¹ are there at once where nothing but their lengths is asked for.
 COLUMNS = 128
@@ -132,7 +136,7 @@ class DensePrecision:
 
     def __add__(self, other: Precision) -> DensePrecision:
         """The sum of two dense precisions, semidefinite where both are."""
-        return DensePrecision.from_state(self.state() + other.state())
+        return added(self, other)
 
     def logdet(self) -> Tensor:
         """log∣A∣ = 2 Σ log L_ii."""
@@ -183,14 +187,18 @@ class DensePrecision:
         """A, shape (P, P): the matrix itself, which is not to be written to."""
         return self._matrix
 
-    def state(self) -> State:
-        """The matrix; states of several processes add up."""
-        return State("full", self._name, {"matrix": self._matrix}, definite=not self._semidefinite)
+    def signature(self) -> str:
+        """The structure and the shapes that two summands have in common."""
+        return f"full: matrix {tuple(self._matrix.shape)}"
 
-    @classmethod
-    def from_state(cls, state: State) -> DensePrecision:
-        """The precision that a state was taken of."""
-        return cls(state.sums["matrix"], name=state.name, semidefinite=not state.definite)
+    def summand(self) -> Summand:
+        """The matrix, and whether it may be singular."""
+        return [self._matrix, self._semidefinite]
+
+    def joined(self, summands: Sequence[Summand]) -> DensePrecision:
+        """The precision whose matrix is the sum of theirs."""
+        matrices, semidefinite = zip(*summands, strict=True)
+        return DensePrecision(reduce(add, matrices), name=self._name, semidefinite=all(semidefinite))
 
     @cached_property
     def _cholesky(self) -> Tensor:
@@ -210,6 +218,31 @@ class DensePrecision:
             yield (flat @ self._inverse_root.mT).reshape(jacobian.shape)
 
 
+@final
+class DenseSum:
+    """Σ_n U_nᵀ U_n, shape (P, P)."""
+
+    def __init__(self, dim: int, device: torch.device | None = None) -> None:
+        self._dim, self._device = dim, device
+        self._upper: Tensor | None = None
+
+    def add(self, tape: Tape, fresh: bool) -> None:
+        """Adds the Gram matrix of U, a block of rows at a time."""
+        for rows in tape.blocks():
+            # In float64: a small prior is to be seen beside the sum. Without a name U is gone before the next is there.
+            self._upper = add_gram(self._upper, tape.jacobian(rows).flatten(0, 1).to(torch.float64).mT[None])
+
+    def totals(self) -> list[Tensor]:
+        if self._upper is None:
+            self._upper = torch.zeros(1, self._dim, self._dim, dtype=torch.float64, device=self._device)
+        return [self._upper]
+
+    def finish(self) -> DensePrecision:
+        ((matrix,),) = map(mirrored_in_place, self.totals())
+        self._upper = None
+        return DensePrecision(matrix, semidefinite=True)
+
+
 def _cholesky(matrix: Tensor, name: str) -> Tensor:
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info) == 0 and bool(torch.isfinite(factor.diagonal()).all()):
@@ -224,3 +257,23 @@ def _cholesky(matrix: Tensor, name: str) -> Tensor:
         smallest,
         direction,
     )
+
+
+def _read(reading: Reading) -> DensePrecision:
+    reading.read(sums := DenseSum(reading.dim, reading.device))
+    return sums.finish()
+
+
+def _hessian(reading: Reading) -> DensePrecision:
+    (matrix,) = reading.hessian_blocks([torch.arange(reading.dim, device=reading.device)])
+    return DensePrecision(matrix, semidefinite=True)
+
+
+def dense_bytes(sizes: Sequence[int], dim: int) -> Bytes:
+    """The bytes of dense blocks of these sizes over P weights."""
+    matrices = [FLOAT64 * size**2 for size in sizes]
+    # The unit vectors, their solutions, and the squares of these are columns of L⁻¹.
+    return Bytes(sum(matrices), max(matrices), COPIES * sum(matrices), 3 * FLOAT64 * dim * min(dim, COLUMNS))
+
+
+FULL = Structure("full", _read, lambda sizes: dense_bytes([sizes.dim], sizes.dim), (), _hessian, "jacobian")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Sequence
+from functools import cached_property, reduce
+from operator import add
 from typing import final
 
 import torch
 from torch import Tensor
 
+from bayescope.precision.accumulator import Sum
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.state import State
+from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Reading, Sizes, Structure
+from bayescope.precision.sums import Summand, added
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
@@ -51,7 +55,7 @@ class DiagonalPrecision:
 
     def __add__(self, other: Precision) -> DiagonalPrecision:
         """The sum of two diagonal precisions, semidefinite where both are."""
-        return DiagonalPrecision.from_state(self.state() + other.state())
+        return added(self, other)
 
     def logdet(self) -> Tensor:
         """The log determinant Σ log aᵢ, a float64 scalar."""
@@ -89,18 +93,50 @@ class DiagonalPrecision:
         """The precision diag(a) as a matrix, shape (P, P)."""
         return torch.diag(self._values)
 
-    def state(self) -> State:
-        """The diagonal; states of several processes add up."""
-        return State("diagonal", self._name, {"values": self._values}, definite=not self._semidefinite)
+    def signature(self) -> str:
+        """The structure and the shapes that two summands have in common."""
+        return f"diagonal: values {tuple(self._values.shape)}"
 
-    @classmethod
-    def from_state(cls, state: State) -> DiagonalPrecision:
-        """The precision that a state was taken of."""
-        return cls(state.sums["values"], name=state.name, semidefinite=not state.definite)
+    def summand(self) -> Summand:
+        """The entries, and whether they may be 0."""
+        return [self._values, self._semidefinite]
+
+    def joined(self, summands: Sequence[Summand]) -> DiagonalPrecision:
+        """The precision whose entries are the sums of theirs."""
+        values, semidefinite = zip(*summands, strict=True)
+        return DiagonalPrecision(reduce(add, values), name=self._name, semidefinite=all(semidefinite))
 
     @cached_property
     def _positive(self) -> Tensor:
         return _positive(self._values, self._name)
+
+
+@final
+class DiagonalSum:
+    """Σ_nk u_nkp², shape (P,).
+
+    Args:
+        indices: the flat positions of each part's weights, where the tape has parts: the sums are put in the flat order
+            once, in the end.
+    """
+
+    def __init__(self, indices: Sequence[Tensor] | None = None) -> None:
+        self._indices = indices
+        self._sums = [Sum() for _ in indices or (None,)]
+
+    def add(self, tape: Tape, fresh: bool) -> None:
+        parts = [tape] if self._indices is None else [tape.part(index) for index in self._indices]
+        for total, part in zip(self._sums, parts, strict=True):
+            total.add(part.squares())
+
+    def totals(self) -> list[Tensor]:
+        return [each.total() for each in self._sums]
+
+    def finish(self) -> DiagonalPrecision:
+        values = torch.cat([each.taken() for each in self._sums])
+        if self._indices is not None:
+            values = torch.empty_like(values).index_copy_(0, torch.cat(list(self._indices)), values)
+        return DiagonalPrecision(values, semidefinite=True)
 
 
 def _positive(values: Tensor, name: str) -> Tensor:
@@ -108,3 +144,24 @@ def _positive(values: Tensor, name: str) -> Tensor:
     if values.numel() and values.min() <= 0:
         raise not_positive(name, values, "positive entries")
     return values
+
+
+def _read(reading: Reading) -> DiagonalPrecision:
+    reading.read(sums := DiagonalSum(reading.indices), moments=True)
+    return sums.finish()
+
+
+def _bytes(sizes: Sizes) -> Bytes:
+    values = FLOAT64 * sizes.dim
+    # Besides the sum there are the terms that are added up before they go there.
+    return Bytes(values + sizes.itemsize * sizes.dim, 0, WITH_PRIOR * values, 2 * values)
+
+
+DIAGONAL = Structure(
+    "diagonal",
+    _read,
+    _bytes,
+    hessian=lambda reading: DiagonalPrecision(reading.hessian_diagonal(), semidefinite=True),
+    writes="squares",
+    moments=True,
+)

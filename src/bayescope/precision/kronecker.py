@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import final
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import add
+from typing import cast, final
 
 import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.precision.corrected import EigenvalueCorrectedPrecision
+from bayescope.precision.accumulator import Accumulator, Sum, mirrored_in_place
+from bayescope.precision.block import BlockPrecision, BlockSum, Kept
+from bayescope.precision.corrected import CorrectedSum, EigenvalueCorrectedPrecision
+from bayescope.precision.dense import DenseSum
+from bayescope.precision.diagonal import DiagonalSum
 from bayescope.precision.diagonals import refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectrum
-from bayescope.precision.state import State
+from bayescope.precision.structure import (
+    COPIES,
+    FLOAT64,
+    FULL_BLOCK,
+    WITH_PRIOR,
+    Bytes,
+    Part,
+    Reading,
+    Sizes,
+    Structure,
+)
+from bayescope.precision.sums import Summand, added
+from bayescope.processes import Processes
 from bayescope.storage import stored
-from bayescope.tape import Tape
+from bayescope.tape import FactoredTape, Tape
 
 # The share of a factor's largest eigenvalue that a sum of products in float32 resolves.
 RESOLVED = 1e-5
 # The share of a factor's largest entry below which an entry is next to denormal numbers.
 VANISHING = 1e-280
+# A Kronecker factor is held with its eigenvectors.
+EIGENVECTORS = 2
+# LAPACK works in two more matrices while it finds eigenvectors.
+WORKSPACE = 2
+# Vectors of P numbers while A⁻¹ g is found by blocks: see `kronecker_posterior`.
+ANSWERS = 5
 
 
 @stored("kronecker_factors", kept=("_output_eigen", "_input_eigen"))
@@ -39,12 +63,16 @@ class KroneckerFactors:
         output: Σ g gᵀ, shape (G, O, O), or its diagonal, shape (G, O).
         normaliser: the number of positions in the sums, a float64 scalar.
         name: what the matrix is, for messages.
+        known_output: the eigenvalues and eigenvectors of the output factor, where another process has found them.
+        known_input: those of the input factor.
     """
 
     input: Tensor
     output: Tensor
     normaliser: Tensor
     name: str
+    known_output: tuple[Tensor, Tensor | None] | None = None
+    known_input: tuple[Tensor, Tensor | None] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -83,11 +111,11 @@ class KroneckerFactors:
 
     @cached_property
     def _output_eigen(self) -> tuple[Tensor, Tensor | None]:
-        return _eigen(self.output, self.name)
+        return self.known_output or _eigen(self.output, self.name)
 
     @cached_property
     def _input_eigen(self) -> tuple[Tensor, Tensor | None]:
-        return _eigen(self.input, self.name)
+        return self.known_input or _eigen(self.input, self.name)
 
 
 @stored(
@@ -172,7 +200,7 @@ class KroneckerPrecision:
 
     def __add__(self, other: Precision) -> KroneckerPrecision:
         """Factors, normalisers and diagonals added."""
-        return KroneckerPrecision.from_state(self.state() + other.state())
+        return added(self, other)
 
     def logdet(self) -> Tensor:
         """Σ log(λ_o λ_d / normaliser + δ), or the same of the rescaled factors + Σ log d. Differentiable in d."""
@@ -214,19 +242,27 @@ class KroneckerPrecision:
         """The precision A as a matrix, shape (P, P)."""
         return self._factor * self._factors.product.to_dense() + torch.diag(self._ridge.flat())
 
-    def state(self) -> State:
-        """The factors and the normaliser, which add."""
-        factors = self._factors
-        output = factors.output * self._factor
-        sums = {"input": factors.input, "output": output, "normaliser": factors.normaliser}
-        return State("kfac", factors.name, sums, diagonal=self._ridge.given())
+    def signature(self) -> str:
+        """The structure and the shapes that two summands have in common."""
+        return f"kfac: input {tuple(self._factors.input.shape)}, output {tuple(self._factors.output.shape)}"
 
-    @classmethod
-    def from_state(cls, state: State) -> KroneckerPrecision:
-        """The precision that a state was taken of."""
-        sums = state.sums
-        bare = cls(sums["input"], sums["output"], sums["normaliser"], name=state.name)
-        return bare if state.diagonal is None else bare.add_diagonal(state.diagonal)
+    def summand(self) -> Summand:
+        """Both factors, the count of positions and what was added to the diagonal."""
+        factors = self._factors
+        return [factors.input, factors.output * self._factor, factors.normaliser, self._ridge.given()]
+
+    def joined(self, summands: Sequence[Summand]) -> KroneckerPrecision:
+        """The precision with the sums of their factors, as one pass over all data has them."""
+        inputs, outputs, normaliser, diagonal = (reduce(add, each) for each in zip(*summands, strict=True))
+        return KroneckerPrecision(inputs, outputs, normaliser, name=self._factors.name).add_diagonal(diagonal)
+
+    def with_eigenvectors(
+        self, output: tuple[Tensor, Tensor | None], inputs: tuple[Tensor, Tensor | None]
+    ) -> KroneckerPrecision:
+        """The precision with known eigenvalues and eigenvectors of its two factors."""
+        precision = self._with(self._ridge, self._factor)
+        precision._factors = replace(self._factors, known_output=output, known_input=inputs)
+        return precision
 
     def _with(self, ridge: Ridge, factor: Tensor | float) -> KroneckerPrecision:
         precision = KroneckerPrecision.__new__(KroneckerPrecision)
@@ -255,6 +291,97 @@ class KroneckerPrecision:
         )
 
 
+@final
+class KroneckerSum:
+    """(Σ_nt a_nt a_ntᵀ) ⊗ (Σ_nkt g_nkt g_nktᵀ)/(N T), per group of a weight matrix.
+
+    The sum runs over all N T positions, of every use of the weight. Sharing "expand" takes each position for a row of
+    its own, "reduce" treats ā = T⁻¹ Σ_t a and ḡ = Σ_t g as one (Eschenhagen et al. 2023, eq. 19 and 22).
+
+    Args:
+        sharing: "expand" or "reduce".
+        diagonal: whether the diagonal of Σ g gᵀ is all that is summed: for a layer of very many outputs.
+    """
+
+    def __init__(self, sharing: str, *, diagonal: bool = False) -> None:
+        self._reduce, self._diagonal = sharing == "reduce", diagonal
+        self._inputs, self._outputs = Sum(), Sum()
+        self._count = torch.zeros((), dtype=torch.float64)
+
+    def add(self, tape: Tape, fresh: bool) -> None:
+        """Adds both factors of a `FactoredTape`, that of the inputs once for its rows."""
+        factored = cast(FactoredTape, tape)
+        if self._reduce:
+            factored = factored.reduced()
+        if fresh:
+            self._inputs.add_by(factored.input_gram)
+            self._count += factored.rows * factored.positions
+        if self._diagonal:
+            self._outputs.add(factored.output_squares())
+        else:
+            self._outputs.add_by(factored.output_gram)
+
+    def totals(self) -> list[Tensor]:
+        return [self._inputs.total(), self._outputs.total(), self._count]
+
+    def finish(self) -> KroneckerPrecision:
+        """Both factors, and N T."""
+        inputs, outputs = (
+            mirrored_in_place(total) if total.ndim == 3 else total  # a diagonal, as the counts of tokens are
+            for total in (self._inputs.taken(), self._outputs.taken())
+        )
+        return KroneckerPrecision(inputs, outputs, self._count)
+
+
+def share_eigenvectors(processes: Processes, precisions: Sequence[KroneckerPrecision]) -> list[KroneckerPrecision]:
+    """The precisions with the eigenvectors of all their factors: each factor's are found by one process, for all.
+
+    The largest factors are dealt out first, each to the process that has the least to do: the time is close to the sum
+    over the number of processes, or to that of the largest factor.
+
+    Args:
+        processes: that have the same precisions.
+        precisions: of the data, summed over the processes.
+
+    Raises:
+        NotPositiveDefiniteError: on all processes, if a factor has entries that are not finite.
+    """
+    if processes.count == 1:
+        return list(precisions)
+    factors = [factor for each in precisions for factor in (each.factors.output, each.factors.input)]
+    owners = _dealt(
+        [factor.shape[0] * factor.shape[1] ** 3 if factor.ndim == 3 else 0 for factor in factors], processes.count
+    )
+    found: list[tuple[Tensor, Tensor | None]] = []
+    with processes.agreed():
+        for factor, owner in zip(factors, owners, strict=True):
+            if factor.ndim == 2:
+                found.append((factor, None))
+            elif owner == processes.rank:
+                values, vectors = _eigen(factor, precisions[0].factors.name)
+                assert vectors is not None
+                # In the order that the others have them in: products of another layout round otherwise.
+                found.append((values.contiguous(), vectors.contiguous()))
+            else:
+                found.append((factor.new_empty(factor.shape[:2]), factor.new_empty(factor.shape)))
+    for rank in range(processes.count):
+        theirs = [eigen for eigen, owner in zip(found, owners, strict=True) if owner == rank]
+        processes.share(
+            [tensor for values, vectors in theirs if vectors is not None for tensor in (values, vectors)], rank
+        )
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return [each.with_eigenvectors(output, inputs) for each, (output, inputs) in zip(precisions, pairs, strict=True)]
+
+
+def _dealt(costs: Sequence[int], count: int) -> list[int]:
+    """Which of ``count`` processes does each task: the costliest first, each to the one with the least to do."""
+    loads, owners = [0] * count, [0] * len(costs)
+    for place in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        owners[place] = loads.index(min(loads))
+        loads[owners[place]] += costs[place]
+    return owners
+
+
 def _factor_like(factor: Tensor) -> bool:
     return factor.ndim == 2 or (factor.ndim == 3 and factor.shape[1] == factor.shape[2])
 
@@ -281,3 +408,94 @@ def _eigen(factor: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
     # below 0 by less is 0. The other factor would blow it up beyond a small prior precision.
     rounding = RESOLVED * values[:, -1:]
     return torch.where((values < 0) & (values >= -rounding), 0.0, values), vectors
+
+
+def unfactored(part: Part) -> str:
+    """The structure of a part that has no Kronecker factors."""
+    return "full" if part.dim <= FULL_BLOCK else "diagonal"
+
+
+def read_factors(reading: Reading) -> BlockPrecision:
+    """One Kronecker product per part, with its eigenvectors where several processes have shared their search."""
+
+    def summed(part: Part, *, diagonal: bool) -> Accumulator:
+        if part.shape is not None:
+            return KroneckerSum(reading.sharing, diagonal=diagonal)
+        return DenseSum(part.dim, reading.device) if unfactored(part) == "full" else DiagonalSum()
+
+    pairs = zip(reading.parts, reading.diagonal_outputs, strict=True)
+    sums = BlockSum([summed(part, diagonal=diagonal) for part, diagonal in pairs], reading.indices, reading.dim)
+    reading.read(sums, moments=True)
+    precision = sums.finish()
+    factored = [block for block in precision.blocks if isinstance(block, KroneckerPrecision)]
+    known = iter(share_eigenvectors(reading.processes, factored))
+    blocks = [next(known) if isinstance(block, KroneckerPrecision) else block for block in precision.blocks]
+    return BlockPrecision(blocks, reading.indices, reading.dim)
+
+
+def factor_numbers(sizes: Sizes) -> list[list[int]]:
+    """For each part the numbers of each Kronecker factor that is a matrix."""
+    found = []
+    for part, diagonal in zip(sizes.parts, sizes.diagonal_outputs, strict=True):
+        groups, outputs, inputs = part.shape or (0, 0, 0)
+        widths = [] if diagonal else [outputs]
+        found.append([groups * width**2 for width in (widths if part.kind == "embedding" else [*widths, inputs])])
+    return found
+
+
+def unfactored_bytes(sizes: Sizes) -> tuple[int, int]:
+    """The bytes of the parts without Kronecker factors: those of their sums, and those of their precisions."""
+    parts = [part for part in sizes.parts if part.shape is None]
+    dense = sum(FLOAT64 * part.dim**2 for part in parts if unfactored(part) == "full")
+    values = sum((FLOAT64 + sizes.itemsize) * part.dim for part in parts if unfactored(part) == "diagonal")
+    return dense + values, COPIES * dense
+
+
+def kronecker_posterior(sizes: Sizes) -> int:
+    """The bytes of A⁻¹ g by blocks, or of LAPACK's workspace for the widest factor."""
+    widest = max((numbers for each in factor_numbers(sizes) for numbers in each), default=0)
+    # The positions of the weights in the blocks, one answer per block, their concatenation, and their flat order.
+    return FLOAT64 * max(ANSWERS * sizes.dim, WORKSPACE * widest)
+
+
+def _bytes(sizes: Sizes) -> Bytes:
+    numbers = [sum(each) for each in factor_numbers(sizes)]
+    sums, dense = unfactored_bytes(sizes)
+    return Bytes(
+        (FLOAT64 + sizes.itemsize) * sum(numbers) + sums,
+        FLOAT64 * max(numbers),
+        EIGENVECTORS * FLOAT64 * sum(numbers) + dense + WITH_PRIOR * FLOAT64 * sizes.dim,
+        kronecker_posterior(sizes),
+    )
+
+
+KFAC = Structure("kfac", read_factors, _bytes, ("sharing", "output_factor"), moments=True, rotates=True)
+
+
+def _read_corrected(reading: Reading) -> BlockPrecision:
+    """The eigenvectors of the first pass's factors, and the moments of a second pass in them."""
+    blocks = read_factors(reading).blocks
+    sums: list[Accumulator] = [
+        CorrectedSum(block.basis) if isinstance(block, KroneckerPrecision) else Kept(block) for block in blocks
+    ]
+    reading.read(second := BlockSum(sums, reading.indices, reading.dim))
+    return second.finish()
+
+
+def _corrected_bytes(sizes: Sizes) -> Bytes:
+    numbers = [sum(each) for each in factor_numbers(sizes)]
+    sums, dense = unfactored_bytes(sizes)
+    moments = (FLOAT64 + sizes.itemsize) * sizes.dim
+    return Bytes(
+        # The second pass: factors and eigenvectors of the first, the latter in the dtype of the tapes too, and moments.
+        (EIGENVECTORS * FLOAT64 + sizes.itemsize) * sum(numbers) + sums + moments,
+        FLOAT64 * max(numbers),
+        # The factors are gone, and the eigenvectors have stayed in the dtype of the tapes as well.
+        (FLOAT64 + sizes.itemsize) * sum(numbers) + dense + WITH_PRIOR * FLOAT64 * sizes.dim,
+        kronecker_posterior(sizes),
+    )
+
+
+EKFAC = Structure(
+    "ekfac", _read_corrected, _corrected_bytes, ("sharing", "output_factor"), writes="rotated", rotates=True
+)

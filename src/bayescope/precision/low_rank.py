@@ -1,25 +1,51 @@
-"""A low rank plus a diagonal: a few directions that the data determine, and the prior in all the others."""
+"""A low rank plus a diagonal: a few directions that the data determine, and the prior in all the others.
+
+The directions are those of a curvature's largest eigenvalues, found from its products with vectors alone:
+a block Lanczos iteration (Golub & Underwood 1977) from a random block, with full reorthogonalisation and thick restarts
+(Wu & Simon 2000): each pass over the data multiplies one block of vectors. For orthonormal columns B that hold all
+earlier blocks, G B = B T + Q R [0 … 0 I] with the next block Q ⊥ B, so that a Ritz pair (θ, B s) of T = Bᵀ G B leaves
+the residual ‖R s_last‖, and G has an eigenvalue within it of θ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import final
+from functools import cached_property, reduce
+from operator import add
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
-from bayescope.errors import InputError, NotPositiveDefiniteError
+from bayescope.errors import ConvergenceError, InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.state import State
+from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Reading, Sizes, Structure
+from bayescope.precision.sums import Summand, added
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
 # A variance is the prior's less what the data determine. Where less than this share of it is left, the difference of
 # two numbers in the tape's dtype keeps too few digits: fewer than eight of float64's, fewer than three of float32's.
 SHARE = {torch.float64: 1e-8, torch.float32: 1e-4}
+
+# Columns beyond the wanted rank: they speed up the last wanted ones (Halko, Martinsson & Tropp 2011, section 4.3).
+OVERSAMPLING = 10
+# The width of a block where a cutoff, not a rank, is given.
+CUTOFF_BLOCK = 32
+# A Ritz pair has settled when its residual falls below this share of the largest eigenvalue. Eigenvalues are then right
+# to its square. By whether the passes are in float64: those in float32 leave 1e-6 of their own in each product.
+SETTLED = {True: 1e-5, False: 1e-3}
+# What is below this share of the largest eigenvalue is rounding: there the curvature has no rank left.
+ROUNDING = 1e-12
+# The basis is cut down to its leading Ritz vectors when it holds so many blocks.
+BLOCKS = 8
+PASSES = 100
+
+
+Product = Callable[[Tensor], Tensor]
+Draw = Callable[[int], Tensor]
 
 
 @stored("whitened_precision")
@@ -112,7 +138,7 @@ class LowRankPrecision:
 
     def __add__(self, other: Precision) -> LowRankPrecision:
         """The sum of two: the ranks add up."""
-        return LowRankPrecision.from_state(self.state() + other.state())
+        return added(self, other)
 
     def logdet(self) -> Tensor:
         """Σ log d + Σ log(1 + m). Differentiable in d."""
@@ -172,16 +198,18 @@ class LowRankPrecision:
         """The precision A as a matrix, shape (P, P)."""
         return (self._vectors * self._values) @ self._vectors.mT + torch.diag(self._diagonal.expand(self.dim))
 
-    def state(self) -> State:
-        """The vectors and their values, which are put side by side."""
-        stacked = {"vectors": self._vectors, "values": self._values}
-        return State("low_rank", self._name, stacked=stacked, diagonal=self._diagonal)
+    def signature(self) -> str:
+        """The structure and the shapes that two summands have in common."""
+        return f"low_rank: vectors of {self.dim} entries"
 
-    @classmethod
-    def from_state(cls, state: State) -> LowRankPrecision:
-        """The precision that a state was taken of."""
-        diagonal = 0.0 if state.diagonal is None else state.diagonal
-        return cls(state.stacked["vectors"], state.stacked["values"], diagonal, name=state.name)
+    def summand(self) -> Summand:
+        """The vectors, their eigenvalues and what was added to the diagonal."""
+        return [self._vectors, self._values, self._diagonal]
+
+    def joined(self, summands: Sequence[Summand]) -> LowRankPrecision:
+        """The vectors of all summands side by side."""
+        vectors, values, diagonals = zip(*summands, strict=True)
+        return LowRankPrecision(torch.cat(vectors, 1), torch.cat(values), reduce(add, diagonals), name=self._name)
 
     @cached_property
     def _eigen(self) -> tuple[Tensor, Tensor]:
@@ -234,3 +262,177 @@ def _single(values: Tensor) -> Tensor:
 
 def _keeps_digits(posterior: Tensor, prior: Tensor) -> bool:
     return bool((posterior >= SHARE[prior.dtype] * prior).all())
+
+
+@final
+class ProductSum:
+    """G V = Σ_n U_nᵀ (U_n V), for V of shape (P, R).
+
+    Args:
+        vectors: V.
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        self._vectors = vectors
+        self.total = torch.zeros_like(vectors)
+
+    def add(self, tape: Tape, fresh: bool) -> None:
+        self.total += tape.transpose_multiply(tape.multiply(self._vectors))
+
+    def totals(self) -> list[Tensor]:
+        return [self.total]
+
+
+@final
+class Goal(NamedTuple):
+    """Which eigenvalues are wanted, and when they are found.
+
+    Attributes:
+        rank: how many; from P on the result is exact. ``None`` where a cutoff is given.
+        cutoff: the rank is the smallest after which the next eigenvalue is below this share of the largest.
+        settled: the share of the largest eigenvalue that residuals have to fall below: see `SETTLED`.
+        passes: over the data, at most.
+    """
+
+    rank: int | None
+    cutoff: float | None
+    settled: float = SETTLED[True]
+    passes: int = PASSES
+
+    def count(self, values: Tensor) -> int:
+        """How many of the eigenvalues, which decrease, are wanted."""
+        above = len(values) if self.cutoff is None else int((values >= self.cutoff * values[0]).sum())
+        return above if self.rank is None else min(self.rank, above)
+
+
+def leading_part(product: Product, draw: Draw, dim: int, goal: Goal) -> LowRankPrecision:
+    """The leading part Σ_i λ_i v_i v_iᵀ of a positive semidefinite curvature G.
+
+    A block of R vectors sees no eigenvalue more than R times. Under a cutoff the block therefore grows, from what it
+    has found, until it is wider than the rank.
+
+    Args:
+        product: V ↦ G V for V of shape (P, R), float64: one pass over the data.
+        draw: R ↦ random vectors (P, R), standard normal up to a factor, on the device that products are computed on.
+        dim: P.
+        goal: which eigenvalues are wanted.
+
+    Raises:
+        ConvergenceError: if the eigenvalues have not settled after the passes that the goal allows.
+    """
+    width = CUTOFF_BLOCK if goal.rank is None else goal.rank + OVERSAMPLING
+    start = draw(min(width, dim))
+    while True:
+        if width < dim:
+            values, vectors = _iterate(product, start, goal)
+        else:
+            matrix = product(torch.eye(dim, dtype=torch.float64, device=start.device))
+            values, vectors = (each.flip(-1) for each in torch.linalg.eigh(0.5 * (matrix + matrix.mT)))
+        if (wanted := goal.count(values)) < width or width >= dim:
+            break
+        width = 2 * wanted
+        start = torch.cat([vectors[:, :wanted], draw(wanted)], 1)
+    kept = min(wanted, int((values > ROUNDING * values[0]).sum()))
+    # A copy of their own: a view would keep all that the iteration has found.
+    return LowRankPrecision(vectors[:, :kept].contiguous(), values[:kept], 0.0)
+
+
+def _iterate(product: Product, start: Tensor, goal: Goal) -> tuple[Tensor, Tensor]:
+    """Ritz values, decreasing, and vectors, of which the wanted ones have settled."""
+    krylov = _Krylov(torch.linalg.qr(start).Q)
+    watched, worst = 0, 0.0
+    for _ in range(goal.passes):
+        values, residuals = krylov.extend(product)
+        # Under a cutoff the value after the last wanted one has to be known too: it shows that these are all.
+        watched = goal.count(values) + (goal.cutoff is not None)
+        worst = float(residuals[:watched].max())
+        if krylov.complete or (watched <= len(values) and worst <= goal.settled * float(values[0])):
+            return values, krylov.ritz_vectors()
+        krylov.restart(keep=watched + OVERSAMPLING)
+    raise ConvergenceError(
+        f"low_rank: the leading {watched} eigenvalues have not settled after {goal.passes} passes over the data: a "
+        f"residual of {worst:.2g} is left. Ask for a smaller rank or a larger cutoff."
+    )
+
+
+@final
+class _Krylov:
+    """The basis B, T = Bᵀ G B and the next block of the iteration.
+
+    Args:
+        start: the first block, orthonormal columns, shape (P, R).
+    """
+
+    def __init__(self, start: Tensor) -> None:
+        self._width = start.shape[1]
+        self._basis = start[:, :0]
+        self._matrix = start.new_zeros(0, 0)
+        self._next = start
+        self._values, self._rotation = start.new_zeros(0), start.new_zeros(0, 0)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the basis holds an invariant space: nothing is left of G outside that a product can reach."""
+        return self._next.shape[1] == 0
+
+    def extend(self, product: Product) -> tuple[Tensor, Tensor]:
+        """Multiplies the next block; returns the Ritz values, decreasing, and the norms of their residuals."""
+        block = self._next
+        image = product(block)
+        self._basis = torch.cat([self._basis, block], 1)
+        coupling = self._basis.mT @ image
+        old = self._matrix.shape[0]
+        matrix = block.new_zeros(self._basis.shape[1], self._basis.shape[1])
+        matrix[:old, :old] = self._matrix
+        matrix[:, old:], matrix[old:, :old] = coupling, coupling[:old].mT
+        matrix[old:, old:] = 0.5 * (coupling[old:] + coupling[old:].mT)
+        self._matrix = matrix
+        values, rotation = torch.linalg.eigh(matrix)
+        self._values, self._rotation = values.flip(0), rotation.flip(1)
+        rest = image - self._basis @ coupling
+        rest -= self._basis @ (self._basis.mT @ rest)  # what cancels leaves rounding along the basis
+        fresh, scale = _orthonormal(rest, float(values.abs().max()))
+        fresh = fresh - self._basis @ (self._basis.mT @ fresh)  # and what was small has now grown to norm 1
+        self._next = torch.linalg.qr(fresh).Q[:, : self._basis.shape[0] - self._basis.shape[1]]
+        return self._values, torch.linalg.vector_norm(scale @ self._rotation[old:], dim=0)
+
+    def ritz_vectors(self) -> Tensor:
+        """The Ritz vectors, those of the largest values first, shape (P, columns of B)."""
+        return self._basis @ self._rotation
+
+    def restart(self, keep: int) -> None:
+        """Cuts a basis that has grown too wide down to its leading Ritz vectors, in which T is diagonal."""
+        if self._basis.shape[1] < max(BLOCKS * self._width, 2 * keep):
+            return
+        self._basis = self._basis @ self._rotation[:, :keep]
+        self._matrix = torch.diag(self._values[:keep])
+
+
+def _orthonormal(rest: Tensor, size: float) -> tuple[Tensor, Tensor]:
+    """Q of orthonormal columns and R with Q R = rest, the directions of rounding (below ``size`` × 1e-12) left out."""
+    q, r = torch.linalg.qr(rest)
+    u, s, vt = torch.linalg.svd(r)
+    kept = s > ROUNDING * size
+    return q @ u[:, kept], s[kept, None] * vt[kept]
+
+
+def _read(reading: Reading) -> LowRankPrecision:
+    """The leading part; all processes iterate on the whole curvature."""
+
+    def product(vectors: Tensor) -> Tensor:
+        reading.read(sums := ProductSum(vectors))
+        return sums.total
+
+    return leading_part(product, reading.draw, reading.dim, Goal(reading.rank, reading.cutoff, SETTLED[reading.double]))
+
+
+def _bytes(sizes: Sizes) -> Bytes:
+    width = CUTOFF_BLOCK if sizes.rank is None else sizes.rank + OVERSAMPLING
+    if width >= sizes.dim:
+        held = COPIES * FLOAT64 * sizes.dim**2
+    else:  # the basis, once more while it grows by a block, and that block with its image and what is left of it
+        held = FLOAT64 * sizes.dim * (2 * min(BLOCKS * width, sizes.dim) + 3 * width)
+    return Bytes(held, 0, held, 2 * FLOAT64 * sizes.dim)
+
+
+LOW_RANK = Structure("low_rank", _read, _bytes, ("rank", "cutoff"))

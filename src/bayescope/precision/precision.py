@@ -6,7 +6,6 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from bayescope.precision.state import State
 from bayescope.tape import Tape
 
 
@@ -59,6 +58,3 @@ class Precision(Protocol):
 
     def to_dense(self) -> Tensor:
         """A as a matrix of shape (P, P)."""
-
-    def state(self) -> State:
-        """The tensors that it is made of, and how those of two precisions are summed: for files and processes."""

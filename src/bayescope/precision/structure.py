@@ -1,0 +1,169 @@
+"""What a structure of a curvature is: its name, the way it is read from data, and the memory it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, final
+
+import torch
+from torch import Tensor
+
+from bayescope.precision.accumulator import Summing
+from bayescope.precision.precision import Precision
+from bayescope.processes import Processes
+
+FLOAT64 = 8
+# A matrix is held three times: as the sum over the data, with the prior added, and as a factor of that.
+COPIES = 3
+# A diagonal, or the eigenvalues of a Kronecker product, is held without and with the prior.
+WITH_PRIOR = 2
+# A part that has no Kronecker factors gets a full block up to this many weights, and a diagonal beyond.
+FULL_BLOCK = 512
+
+
+class Part(Protocol):
+    """A set of weights that is read together."""
+
+    @property
+    def kind(self) -> str:
+        """How the part is read, such as "linear" or "embedding"."""
+
+    @property
+    def dim(self) -> int:
+        """The number of weights."""
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """(G, O, D) of a weight matrix with Kronecker factors, or ``None``."""
+
+
+class Reading(Protocol):
+    """The data as a structure reads them, and the options of the fit."""
+
+    @property
+    def dim(self) -> int:
+        """P, the number of weights."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that sums are on."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts of the network."""
+
+    @property
+    def indices(self) -> Sequence[Tensor]:
+        """The flat positions of each part's weights."""
+
+    @property
+    def blocks(self) -> Sequence[Tensor]:
+        """The flat positions of the weights of each block."""
+
+    @property
+    def rank(self) -> int | None:
+        """The number of eigenvalues of a low rank."""
+
+    @property
+    def cutoff(self) -> float | None:
+        """The share of the largest eigenvalue below which eigenvalues are left out."""
+
+    @property
+    def sharing(self) -> str:
+        """How positions that share weights are treated: "expand" or "reduce"."""
+
+    @property
+    def diagonal_outputs(self) -> Sequence[bool]:
+        """For each part, whether the diagonal stands for its output factor."""
+
+    @property
+    def double(self) -> bool:
+        """Whether passes are in float64."""
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that share the rows."""
+
+    def read(self, sums: Summing, *, moments: bool = False) -> None:
+        """Fills a sum in one pass over the data of all processes.
+
+        Args:
+            sums: the sum.
+            moments: whether second moments of the tapes are all that it needs.
+        """
+
+    def draw(self, columns: int) -> Tensor:
+        """Random vectors (P, columns), standard normal and equal on all processes."""
+
+    def hessian_blocks(self, blocks: Sequence[Tensor]) -> list[Tensor]:
+        """The blocks of the Hessian over groups of weights."""
+
+    def hessian_diagonal(self) -> Tensor:
+        """The diagonal of the Hessian, shape (P,)."""
+
+
+@final
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes that the memory of a structure is counted from.
+
+    Attributes:
+        parts: the parts of the network.
+        diagonal_outputs: for each part, whether the diagonal stands for its output factor.
+        dim: P.
+        blocks: the number of weights of each block.
+        rank: of a low rank; ``None`` where a cutoff is given.
+        itemsize: the bytes of a number in the passes.
+    """
+
+    parts: Sequence[Part]
+    diagonal_outputs: Sequence[bool]
+    dim: int
+    blocks: Sequence[int]
+    rank: int | None
+    itemsize: int
+
+
+class Bytes(NamedTuple):
+    """The bytes that a structure takes.
+
+    Attributes:
+        sums: while the data are read.
+        finishing: besides the sums, while they become a precision.
+        curvature: the precision of the data, that with a prior, and the factors or eigenvectors.
+        posterior: besides the curvature, while Laplace's posterior is made.
+    """
+
+    sums: int
+    finishing: int
+    curvature: int
+    posterior: int
+
+
+@final
+@dataclass(frozen=True)
+class Structure:
+    """A structure that a curvature can have.
+
+    Attributes:
+        name: as a caller of `fit_curvature` gives it.
+        fit: reads the curvature of a sum of products uᵀu.
+        bytes: counts its memory.
+        options: the names of the options that it takes, of those that not every structure takes.
+        hessian: reads the Hessian, where the structure can hold one.
+        writes: what the rows of a tape are written out to while they are summed: U itself ("jacobian"), the activations
+            and cotangents in a basis ("rotated"), those of several positions side by side ("products"), or what their
+            squares are made of ("squares").
+        moments: whether it is read from second moments of the tapes alone.
+        rotates: whether predictions are computed in an eigenbasis of the factors.
+    """
+
+    name: str
+    fit: Callable[[Reading], Precision]
+    bytes: Callable[[Sizes], Bytes]
+    options: tuple[str, ...] = ()
+    hessian: Callable[[Reading], Precision] | None = None
+    writes: Literal["jacobian", "rotated", "products", "squares"] = "products"
+    moments: bool = False
+    rotates: bool = False
