@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear.expectation_propagation import expectation_propagation
-from bayescope.linear.laplace import laplace
+from bayescope.linear.mode import laplace
+from bayescope.linear.sites import expectation_propagation
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

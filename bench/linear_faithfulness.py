@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear.expectation_propagation import expectation_propagation
-from bayescope.linear.laplace import laplace
-from bayescope.linear.variational import variational
+from bayescope.linear.mode import laplace
+from bayescope.linear.sites import expectation_propagation
+from bayescope.linear.variational_bound import variational
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior

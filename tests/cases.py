@@ -16,7 +16,7 @@ from bayescope.likelihoods import (
     HeteroscedasticGaussian,
     Likelihood,
 )
-from bayescope.linear.density import LinearDensity
+from bayescope.linear import LinearDensity
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 

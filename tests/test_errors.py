@@ -11,7 +11,7 @@ import torch
 
 import bayescope as bs
 from bayescope import errors
-from bayescope.linear import conjugate, evidence, variational
+from bayescope.linear import evidence, regression, variational_bound
 
 
 def test_an_unknown_option_lists_the_supported_ones_and_the_closest():
@@ -59,8 +59,8 @@ def logistic(**options: Any) -> Any:
 
 
 def short_variational(patch: pytest.MonkeyPatch) -> Any:
-    patch.setattr(variational, "USABLE", math.inf)
-    patch.setattr(variational, "_climb", lambda fit, *_: fit)
+    patch.setattr(variational_bound, "USABLE", math.inf)
+    patch.setattr(variational_bound, "_climb", lambda fit, *_: fit)
     return logistic(posterior="variational", prior_precision=1.0)
 
 
@@ -83,7 +83,7 @@ WARNED: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
         logistic(prior_precision="evidence", posterior="variational"),
     ),
     "an exact fit": lambda patch: (
-        patch.setattr(conjugate, "NOISE_BOUNDS", (10.0, 100.0)),
+        patch.setattr(regression, "NOISE_BOUNDS", (10.0, 100.0)),
         bs.BayesianLinearRegression().fit(X, X[:, 0]),
     ),
     "a bound not reached": short_variational,

@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
-from bayescope.additive.observed import RowsInMemory
-from bayescope.additive.terms import EncodedRows
+from bayescope.additive import Additive, AdditiveOptions, EncodedRows, RowsInMemory, fit_additive
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
 from bayescope.tables import TableEncoding, read_table
 

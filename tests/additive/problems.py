@@ -9,12 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayescope.additive.design import Design
-from bayescope.additive.evidence import first_precisions
-from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, TermWeights
-from bayescope.additive.terms import EncodedRows, FeatureInput, Term
-from bayescope.additive.valued import ValuedNets
+from bayescope.additive import (
+    AdditiveHyperparameters,
+    AdditiveProblem,
+    Design,
+    EncodedRows,
+    FeatureInput,
+    HiddenNets,
+    LevelEffects,
+    Term,
+    TermFamily,
+    TermWeights,
+    ValuedNets,
+    first_precisions,
+)
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 
 KINDS = 3  # the labels of column 2; then come "missing" and "unseen"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import Functions
-from bayescope.additive.terms import EncodedRows
+from bayescope.additive import Additive, EncodedRows, Functions
 from tests.additive.fitted import encoded, frame, weights
 
 

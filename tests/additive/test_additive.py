@@ -11,11 +11,15 @@ import pandas as pd
 import pytest
 import torch
 
-from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
-from bayescope.additive.fit import EvidenceSchedule
-from bayescope.additive.observed import RowsInMemory
-from bayescope.additive.posterior import laplace_at
-from bayescope.additive.terms import EncodedRows
+from bayescope.additive import (
+    Additive,
+    AdditiveOptions,
+    EncodedRows,
+    EvidenceSchedule,
+    RowsInMemory,
+    fit_additive,
+    laplace_at,
+)
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.posterior import PointPosterior

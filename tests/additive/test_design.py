@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bayescope.additive import MOST_POINTS, Design, EncodedRows, HiddenNets, TermFamily
 from bayescope.additive import design as module
-from bayescope.additive.design import MOST_CELLS, MOST_POINTS, Design
-from bayescope.additive.families import HiddenNets, TermFamily
-from bayescope.additive.terms import EncodedRows
+from bayescope.additive.design import MOST_CELLS
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, normal, seeded, table
 
 FAMILIES = {"features": nets(FIRST, SECOND), "pairs": nets(PAIR, MIXED, outputs=2), "labels": labels(3)}

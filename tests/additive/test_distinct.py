@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayescope.additive.families import TermFamily
-from bayescope.additive.model import Distinct
+from bayescope.additive import Distinct, TermFamily
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, table, valued
 
 

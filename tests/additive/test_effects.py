@@ -8,11 +8,16 @@ import pytest
 import torch
 from scipy import stats
 
-from bayescope.additive.additive import AdditiveOptions, fit_additive
-from bayescope.additive.effects import effect, effect_covariance, surface
-from bayescope.additive.explanation import explain
-from bayescope.additive.observed import RowsInMemory
-from bayescope.additive.terms import EncodedRows
+from bayescope.additive import (
+    AdditiveOptions,
+    EncodedRows,
+    RowsInMemory,
+    effect,
+    effect_covariance,
+    explain,
+    fit_additive,
+    surface,
+)
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.likelihoods import Gaussian
 from bayescope.tables import TableEncoding, read_table

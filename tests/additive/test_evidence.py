@@ -8,9 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.evidence import FARTHEST, MOST_PRECISION, BlockEvidence, first_precisions
-from bayescope.additive.fit import settled
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, TermWeights
+from bayescope.additive import (
+    AdditiveHyperparameters,
+    AdditiveProblem,
+    BlockEvidence,
+    TermWeights,
+    first_precisions,
+    settled,
+)
+from bayescope.additive.evidence import FARTHEST, MOST_PRECISION
 from bayescope.likelihoods import Gaussian, Likelihood
 from tests.additive.problems import (
     CASES,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from bayescope.additive.explanation import explain
+from bayescope.additive import explain
 from bayescope.errors import InputError
 from bayescope.tables import read_table
 from tests.additive.fitted import DOUBLE, encoded, fitted, frame, weights

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from bayescope.additive.families import SLOPES, LevelEffects, Points, TermFamily
+from bayescope.additive import LevelEffects, Points, TermFamily
+from bayescope.additive.families import SLOPES
 from tests.additive.problems import (
     FIRST,
     MIXED,

@@ -7,11 +7,20 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.evidence import MOST_PRECISION, BlockEvidence, first_precisions
-from bayescope.additive.families import TermFamily
-from bayescope.additive.fit import AdditiveFit, EvidenceSchedule, carried, climb, settled
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem
-from bayescope.additive.terms import EncodedRows
+from bayescope.additive import (
+    AdditiveFit,
+    AdditiveHyperparameters,
+    AdditiveProblem,
+    BlockEvidence,
+    EncodedRows,
+    EvidenceSchedule,
+    TermFamily,
+    carried,
+    climb,
+    first_precisions,
+    settled,
+)
+from bayescope.additive.evidence import MOST_PRECISION
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (

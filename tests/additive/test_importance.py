@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.special import ndtr
 
+from bayescope.additive import explain
 from bayescope.additive import importance as module
-from bayescope.additive.explanation import explain
 from bayescope.additive.importance import importance
 from bayescope.errors import InputError
 from tests.additive.fitted import encoded, fitted, frame, weights

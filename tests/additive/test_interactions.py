@@ -11,22 +11,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.additive.additive import AdditiveOptions, fit_additive
-from bayescope.additive.families import HiddenNets
-from bayescope.additive.fit import AdditiveFit, EvidenceSchedule
-from bayescope.additive.interactions import (
-    OWN_PRECISION,
-    PRECISIONS,
-    UNITS,
+from bayescope.additive import (
+    AdditiveFit,
+    AdditiveOptions,
+    EncodedRows,
+    EvidenceSchedule,
+    FeatureInput,
+    Grids,
+    HiddenNets,
+    Margin,
     Ranking,
+    RowPasses,
+    RowsInMemory,
     evidence_gains,
+    fit_additive,
     mutual_information,
+    pair_term,
     rank,
 )
-from bayescope.additive.margins import GROUPS, Grids, Margin
-from bayescope.additive.observed import RowsInMemory
-from bayescope.additive.passes import RowPasses
-from bayescope.additive.terms import EncodedRows, FeatureInput, pair_term
+from bayescope.additive.interactions import OWN_PRECISION, PRECISIONS, UNITS
+from bayescope.additive.margins import GROUPS
 from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding

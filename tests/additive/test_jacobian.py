@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.additive.families import TermFamily
-from bayescope.additive.jacobian import Jacobian
+from bayescope.additive import Jacobian, TermFamily
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, normal, table, valued
 
 FAMILIES = {

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.model import AdditiveModel, Centre
-from bayescope.additive.problem import TermWeights
+from bayescope.additive import AdditiveModel, Centre, TermWeights
 from bayescope.errors import InputTypeError
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from tests.additive.problems import CASES, Case, flat, normal, seeded, state_of, table

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 import bayescope as bs
+from bayescope.additive import AdditiveNetwork, EncodedRows, FeatureInput, Term
 from bayescope.additive.families import SLOPES
-from bayescope.additive.network import AdditiveNetwork
-from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.errors import InputError
 from tests.additive.problems import nets, normal, seeded
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bayescope.additive import AdditiveHyperparameters, BlockFactors, NewtonStep, TermWeights, step
 from bayescope.additive import fit as newton
-from bayescope.additive.fit import FIRST_DAMPING, LEAST_DAMPING, NewtonStep, step
-from bayescope.additive.problem import AdditiveHyperparameters, BlockFactors, TermWeights
+from bayescope.additive.fit import FIRST_DAMPING, LEAST_DAMPING
 from bayescope.likelihoods import Gaussian
 from tests.additive.problems import (
     CASES,

@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.fit import EvidenceSchedule, climb
-from bayescope.additive.passes import Computed, RowPasses
-from bayescope.additive.seen import TrainingValues
+from bayescope.additive import Computed, EvidenceSchedule, RowPasses, TrainingValues, climb
 from tests.additive.problems import CASES, Case, flat, hyperparameters, start_of, state_of
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayescope.additive.fit import AdditiveFit, settled
-from bayescope.additive.posterior import laplace_at, point_at
+from bayescope.additive import AdditiveFit, laplace_at, point_at, settled
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.quadrature import normal_nodes

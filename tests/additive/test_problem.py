@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive.problem import BlockFactors, TermWeights, noise_of
+from bayescope.additive import BlockFactors, TermWeights, noise_of
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayescope.additive.additive import pruned, removal_gains
+from bayescope.additive import (
+    AdditiveFit,
+    AdditiveHyperparameters,
+    laplace_at,
+    pruned,
+    removal_gains,
+    settled,
+    tightest_log_evidence,
+)
 from bayescope.additive.evidence import MOST_PRECISION
-from bayescope.additive.fit import AdditiveFit, settled
-from bayescope.additive.posterior import laplace_at, tightest_log_evidence
-from bayescope.additive.problem import AdditiveHyperparameters
 from bayescope.likelihoods import Gaussian
 from tests.additive.problems import FIRST, SECOND, Case, labels, nets, normal, problem_of, seeded, start_of, table
 from tests.additive.test_model import model_of

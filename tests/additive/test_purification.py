@@ -7,13 +7,20 @@ import pandas as pd
 import pytest
 import torch
 
-from bayescope.additive import contributions
-from bayescope.additive.additive import AdditiveOptions, fit_additive
-from bayescope.additive.contributions import Functions, position_of, read, read_pair
-from bayescope.additive.effects import effect, surface
-from bayescope.additive.explanation import explain
-from bayescope.additive.observed import RowsInMemory
-from bayescope.additive.terms import EncodedRows
+from bayescope.additive import (
+    AdditiveOptions,
+    EncodedRows,
+    Functions,
+    RowsInMemory,
+    contributions,
+    effect,
+    explain,
+    fit_additive,
+    position_of,
+    read,
+    read_pair,
+    surface,
+)
 from bayescope.likelihoods import Gaussian
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.fitted import DOUBLE, encoded, fitted, frame, weights

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from bayescope.additive import TrainingValues, Values
 from bayescope.additive import seen as module
 from bayescope.additive.importance import importance
-from bayescope.additive.seen import TrainingValues, Values
 from bayescope.errors import InputError
 from tests.additive.fitted import encoded, fitted, frame, weights
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from bayescope.additive.terms import SLOTS, EncodedRows, FeatureInput, Term, feature_term, pair_term
+from bayescope.additive import EncodedRows, FeatureInput, Term, feature_term, pair_term
+from bayescope.additive.terms import SLOTS
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, plain_inputs, table
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayescope.additive.families import Points
-from bayescope.additive.terms import EncodedRows
-from bayescope.additive.valued import ValuedNets, has_values, values_of
+from bayescope.additive import EncodedRows, Points, ValuedNets, has_values, values_of
 from tests.additive.problems import FIRST, SECOND, normal, table, valued
 
 

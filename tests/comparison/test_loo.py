@@ -8,7 +8,7 @@ from bayescope.comparison import loo
 from bayescope.comparison.loo import psis_loo
 from bayescope.errors import UndefinedQuantityError
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear.laplace import laplace
+from bayescope.linear import laplace
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Record
 from bayescope.precision import DiagonalPrecision

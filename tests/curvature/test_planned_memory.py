@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.laplace import training_rows
-from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace import LaplaceFit, training_rows
 from bayescope.likelihoods import Gaussian
 from tests.curvature.test_plan import MODELS, Peak, initialised, linear, randn, sequence
 

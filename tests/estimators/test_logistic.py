@@ -25,8 +25,7 @@ from bayescope.estimators import BayesianLogisticRegression
 from bayescope.estimators.linear_posteriors import POSTERIORS
 from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Bernoulli, Categorical
-from bayescope.linear.evidence import weight_prior
-from bayescope.linear.laplace import laplace
+from bayescope.linear import laplace, weight_prior
 from bayescope.models import LinearModel
 
 DETERMINISTIC = [name for name in POSTERIORS if name not in ("nuts", "metropolis")]

@@ -5,7 +5,7 @@ import torch
 
 from bayescope.errors import InputError, OptionError
 from bayescope.estimators.priors import per_feature, prior_notes, weight_precision
-from bayescope.linear.evidence import weight_prior
+from bayescope.linear import weight_prior
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

@@ -22,7 +22,7 @@ from bayescope.errors import InputError
 from bayescope.estimators import table_inputs
 from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
-from bayescope.linear.table import RowTable
+from bayescope.linear import RowTable
 
 ROWS = 400
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import UndefinedQuantityError
 from bayescope.gaussian_process.function_space import function_space
-from bayescope.laplace.tuning import tune_prior
+from bayescope.laplace import tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import Posterior
 from tests.gaussian_process.problems import CLOSE, ROWS, X

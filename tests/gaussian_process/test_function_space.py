@@ -12,9 +12,8 @@ from bayescope.gaussian_process import data as module_of_data
 from bayescope.gaussian_process import precision as module_of_precision
 from bayescope.gaussian_process import rows as module_of_rows
 from bayescope.gaussian_process.function_space import function_space
-from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace import LaplaceFit, tune_prior
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.network.weights import largest_variance
 from bayescope.posterior import GaussianPosterior, Posterior

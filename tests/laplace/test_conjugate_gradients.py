@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError
-from bayescope.laplace.sampling import Solution, block_conjugate_gradients
+from bayescope.laplace import Solution, block_conjugate_gradients
 from tests.laplace.problems import normal
 
 DIM = 60

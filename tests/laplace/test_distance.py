@@ -12,11 +12,9 @@ from torch import nn
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning
 from bayescope.gaussian_process.function_space import function_space
-from bayescope.laplace.distance import FAR, Distance
+from bayescope.laplace import Distance, fit_evidence, select, tune_prior
+from bayescope.laplace.distance import FAR
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.online import fit_evidence
-from bayescope.laplace.selection import select
-from bayescope.laplace.tuning import tune_prior
 from tests.laplace.problems import flat, mlp, normal, set_flat
 
 CASES = [(0.0, 0.0, 0), (0.9 * FAR, 0.5, 0), (1.1 * FAR, 0.5, 1), (27 * FAR, 30.0, 0), (33 * FAR, 30.0, 1)]

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from bayescope.curvature import CurvatureOptions
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
-from bayescope.laplace.evidence import EvidenceOfModes, _polished, maximise
-from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.options import LaplaceOptions
+from bayescope.laplace import EvidenceOfModes, LaplaceFit, LaplaceOptions, maximise
+from bayescope.laplace.evidence import _polished
 from bayescope.likelihoods import Categorical, Gaussian, Likelihood
 from bayescope.priors import Prior
 from tests.laplace.problems import DTYPE, mlp, normal, penalty, seeded, set_flat, train

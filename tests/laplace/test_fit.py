@@ -12,8 +12,7 @@ from torch import Tensor
 
 from bayescope.curvature import CurvatureOptions
 from bayescope.errors import InputError, OptionError, UndefinedQuantityError, UnsupportedError
-from bayescope.laplace.fit import LaplaceFit
-from bayescope.laplace.options import LaplaceOptions
+from bayescope.laplace import LaplaceFit, LaplaceOptions
 from bayescope.likelihoods import Categorical, Gaussian, Likelihood
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bayescope.curvature import fit_curvature
 from bayescope.curvature.curvature import Curvature
 from bayescope.errors import OptionError, UnsupportedError
-from bayescope.laplace.groups import PriorGroups
+from bayescope.laplace import PriorGroups
 from bayescope.network.network import Network
 from bayescope.network.priors import prior_diagonal
 from bayescope.priors import Prior

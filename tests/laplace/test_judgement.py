@@ -17,12 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.ensembles import ensemble
 from bayescope.errors import BayescopeWarning, ConvergenceWarning
-from bayescope.laplace import judgement, training_rows
-from bayescope.laplace.judgement import MARGIN, SPENT, WORSE, compared
+from bayescope.laplace import WORSE, TrainingRows, compared, judgement, read_slope, training_rows, tune_prior
+from bayescope.laplace.judgement import MARGIN, SPENT
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.mode import read_slope
-from bayescope.laplace.training_rows import TrainingRows
-from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel

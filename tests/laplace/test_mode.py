@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.errors import InputError
+from bayescope.laplace import Slope, fit_evidence, read_slope
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.mode import Slope, read_slope
-from bayescope.laplace.online import fit_evidence
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import ConvergenceWarning, InputError, OptionError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
-from bayescope.laplace.online import fit_evidence
-from bayescope.laplace.tuning import tune_prior
+from bayescope.laplace import fit_evidence, tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

@@ -20,9 +20,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import bayescope as bs
 from bayescope.errors import ConvergenceWarning
+from bayescope.laplace import EvidenceOfModes, Slope
 from bayescope.laplace import laplace as laplace_module
-from bayescope.laplace.evidence import EvidenceOfModes
-from bayescope.laplace.mode import Slope
 from bayescope.posterior import Posterior
 from bayescope.processes import present
 from tests.distributed.networks import FORMS, NETWORKS, ROWS, examples, mlp

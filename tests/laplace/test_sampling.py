@@ -21,10 +21,8 @@ from bayescope.errors import (
     UndefinedQuantityError,
     UnsupportedError,
 )
-from bayescope.laplace import sampling
-from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace import LaplaceFit, sampling, tune_prior
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.models import LinearizedModel
 from bayescope.network import recording

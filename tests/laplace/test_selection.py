@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError, InputTypeError, UndefinedQuantityError
+from bayescope.laplace import Selection, select, tune_prior
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.selection import Selection, select
-from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import DiagonalPrecision

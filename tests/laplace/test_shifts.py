@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescope.curvature import fit_curvature
-from bayescope.laplace.validation import shifts_of
+from bayescope.laplace import shifts_of
 from tests.laplace.problems import DTYPE, mlp, normal
 
 STRUCTURES = ("full", "diagonal", "kfac", "ekfac", "low_rank")

@@ -21,9 +21,8 @@ from bayescope.errors import (
     UndefinedQuantityError,
     UnsupportedError,
 )
-from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace import LaplaceFit, tune_prior
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.posterior import GaussianPosterior, MixturePosterior, PointPosterior, Record
 from tests.laplace.problems import (

@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError, UnsupportedError
-from bayescope.laplace.fit import LaplaceFit
+from bayescope.laplace import LaplaceFit, tune_prior
 from bayescope.laplace.laplace import laplace
-from bayescope.laplace.tuning import tune_prior
 from bayescope.laplace.validation import DECADES, PER_DECADE, STEP
 from bayescope.likelihoods import Gaussian, resolve
 from bayescope.network.inputs import count_rows

@@ -11,9 +11,7 @@ from torch.testing import assert_close
 import bayescope as bs
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.linear.conjugate import conjugate, tune_scales
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import weight_prior
+from bayescope.linear import LinearDensity, conjugate, tune_scales, weight_prior
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

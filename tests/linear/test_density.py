@@ -7,8 +7,8 @@ from torch.testing import assert_close
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Bernoulli
+from bayescope.linear import LinearDensity
 from bayescope.linear import table as module
-from bayescope.linear.density import LinearDensity
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

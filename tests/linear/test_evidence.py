@@ -9,12 +9,17 @@ import torch
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from bayescope.linear import evidence, mode
-from bayescope.linear.conjugate import tune_scales
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import effective_parameters, maximise_evidence, weight_prior
-from bayescope.linear.laplace import laplace_at
-from bayescope.linear.mode import find_mode
+from bayescope.linear import (
+    LinearDensity,
+    effective_parameters,
+    evidence,
+    find_mode,
+    laplace_at,
+    maximise_evidence,
+    mode,
+    tune_scales,
+    weight_prior,
+)
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 

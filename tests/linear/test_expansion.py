@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from bayescope.likelihoods import Gaussian
-from bayescope.linear.density import LikelihoodExpansion, LinearDensity
-from bayescope.linear.evidence import weight_prior
-from bayescope.linear.expansion import Expansion, PrecisionSearch
-from bayescope.linear.laplace import laplace
+from bayescope.linear import Expansion, LikelihoodExpansion, LinearDensity, PrecisionSearch, laplace, weight_prior
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 

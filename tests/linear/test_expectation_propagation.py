@@ -9,12 +9,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import ConvergenceError, InputError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.expectation_propagation import (
-    SiteFit,
-    expectation_propagation,
-    fixed_point,
-)
+from bayescope.linear import LinearDensity, SiteFit, expectation_propagation, fixed_point
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import DensePrecision

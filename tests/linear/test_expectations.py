@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
-from bayescope.linear.expectations import Expectation, expected_log_likelihood
+from bayescope.linear import Expectation, expected_log_likelihood
 from tests.reference import gaussian_expectation
 
 

@@ -9,8 +9,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.likelihoods import Bernoulli, Categorical
-from bayescope.linear.laplace import compile_density, laplace, map_at
-from bayescope.linear.mode import find_mode
+from bayescope.linear import compile_density, find_mode, laplace, map_at
 from bayescope.models import LinearModel
 from bayescope.posterior import PointPosterior
 from bayescope.priors import Prior

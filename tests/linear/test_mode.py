@@ -8,9 +8,8 @@ from torch.testing import assert_close
 
 from bayescope.errors import ConvergenceError
 from bayescope.likelihoods import Bernoulli, Categorical
+from bayescope.linear import LinearDensity, find_mode
 from bayescope.linear import mode as module
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.mode import find_mode
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from tests.cases import LINEAR_CASES, LinearCase

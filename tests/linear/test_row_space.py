@@ -17,8 +17,7 @@ import bayescope as bs
 from bayescope.curvature import memory
 from bayescope.errors import BayescopeWarning, MemoryBudgetError
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression, linear, linear_posteriors
-from bayescope.linear import density
-from bayescope.linear.row_space import RowSpace
+from bayescope.linear import RowSpace, density
 from bayescope.precision import DensePrecision, LowRankPrecision
 
 ROWS, COLUMNS = 14, 23

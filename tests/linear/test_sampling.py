@@ -8,8 +8,7 @@ import torch
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear.conjugate import conjugate
-from bayescope.linear.sampling import metropolis, nuts
+from bayescope.linear import conjugate, metropolis, nuts
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior

@@ -13,12 +13,17 @@ from torch.testing import assert_close
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, Gaussian
+from bayescope.linear import (
+    Batch,
+    LinearDensity,
+    RowTable,
+    blocks,
+    conjugate_at,
+    maximise_evidence,
+    tune_scales,
+    variational_of,
+)
 from bayescope.linear import table as module
-from bayescope.linear.conjugate import conjugate_at, tune_scales
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import maximise_evidence
-from bayescope.linear.table import Batch, RowTable, blocks
-from bayescope.linear.variational import variational_of
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior

@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from bayescope.linear.expectation_propagation import TILTED, logit_tilted, probit_tilted
+from bayescope.linear import logit_tilted, probit_tilted
+from bayescope.linear.sites import TILTED
 from tests.reference import gaussian_expectation, tilted_moments
 
 BOTH = pytest.mark.parametrize("link", ["logit", "probit"])

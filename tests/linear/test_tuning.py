@@ -11,9 +11,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.likelihoods import Gaussian
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.tuning import tune_precision
-from bayescope.linear.variational import variational
+from bayescope.linear import LinearDensity, tune_precision, variational
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import DensePrecision

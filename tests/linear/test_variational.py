@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning, OptionError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
-from bayescope.linear.variational import variational
+from bayescope.linear import variational
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import DensePrecision

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection, QuadMesh
 
-from bayescope.additive.effects import Effect, MissingEffect, Surface, effect, surface
-from bayescope.additive.explanation import explain
+from bayescope.additive import Effect, MissingEffect, Surface, effect, explain, surface
 from bayescope.additive.importance import importance
 from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import style

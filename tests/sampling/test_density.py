@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bayescope.linear.density import LinearDensity
+from bayescope.linear import LinearDensity
 from bayescope.log_density import LogDensity
 from bayescope.sampling.density import NetworkDensity
 from tests.network.networks import numbers

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bayescope.laplace.groups import PriorGroups
+from bayescope.laplace import PriorGroups
 from bayescope.likelihoods import Gaussian
 from bayescope.priors import Prior
 from bayescope.variational.elbo import Bound

@@ -1,1 +1,110 @@
 """Neural additive models: terms, their Gauss-Newton fit, evidence by blocks, interactions and explanations."""
+
+from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive, pruned, removal_gains
+from bayescope.additive.coded import CodedData, Codes
+from bayescope.additive.contributions import Functions, intercept_at, position_of, read, read_pair
+from bayescope.additive.design import MOST_POINTS, Design
+from bayescope.additive.effects import (
+    Effect,
+    MissingEffect,
+    Surface,
+    effect,
+    effect_covariance,
+    effect_draws,
+    surface,
+    width_of,
+)
+from bayescope.additive.evidence import BlockEvidence, first_precisions
+from bayescope.additive.explanation import Explanation, explain
+from bayescope.additive.families import HiddenNets, LevelEffects, Points, TermFamily
+from bayescope.additive.fit import AdditiveFit, EvidenceSchedule, NewtonStep, carried, climb, settled, step
+from bayescope.additive.gaps import with_gaps
+from bayescope.additive.grids import Grid
+from bayescope.additive.importance import Importance
+from bayescope.additive.interactions import Ranking, evidence_gains, mutual_information, rank
+from bayescope.additive.jacobian import Jacobian
+from bayescope.additive.margins import Grids, Margin
+from bayescope.additive.model import AdditiveModel, Centre, Distinct
+from bayescope.additive.network import AdditiveNetwork
+from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.passes import Computed, RowPasses
+from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, TermWeights, noise_of
+from bayescope.additive.seen import TrainingValues, Values
+from bayescope.additive.terms import EncodedRows, FeatureInput, Term, feature_term, pair_term
+from bayescope.additive.valued import ValuedNets, has_values, values_of
+
+__all__ = [
+    "MOST_POINTS",
+    "Additive",
+    "AdditiveFit",
+    "AdditiveHyperparameters",
+    "AdditiveModel",
+    "AdditiveNetwork",
+    "AdditiveOptions",
+    "AdditiveProblem",
+    "BlockEvidence",
+    "BlockFactors",
+    "Centre",
+    "CodedData",
+    "Codes",
+    "Computed",
+    "Design",
+    "Distinct",
+    "Effect",
+    "EncodedRows",
+    "EvidenceSchedule",
+    "Explanation",
+    "FeatureInput",
+    "Functions",
+    "Grid",
+    "Grids",
+    "HiddenNets",
+    "Importance",
+    "Jacobian",
+    "LevelEffects",
+    "Margin",
+    "MissingEffect",
+    "NewtonStep",
+    "Points",
+    "Ranking",
+    "RowPasses",
+    "RowsInMemory",
+    "Surface",
+    "Term",
+    "TermFamily",
+    "TermWeights",
+    "TrainingValues",
+    "ValuedNets",
+    "Values",
+    "carried",
+    "climb",
+    "effect",
+    "effect_covariance",
+    "effect_draws",
+    "evidence_gains",
+    "explain",
+    "feature_term",
+    "first_precisions",
+    "fit_additive",
+    "has_values",
+    "intercept_at",
+    "laplace_at",
+    "mutual_information",
+    "noise_of",
+    "pair_term",
+    "point_at",
+    "position_of",
+    "pruned",
+    "rank",
+    "read",
+    "read_pair",
+    "removal_gains",
+    "settled",
+    "step",
+    "surface",
+    "tightest_log_evidence",
+    "values_of",
+    "width_of",
+    "with_gaps",
+]

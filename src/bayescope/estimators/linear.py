@@ -21,9 +21,9 @@ from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.target_units import refuse_one_row
 from bayescope.estimators.weights import counted, row_count, row_weights, total_notes, weight_notes
 from bayescope.likelihoods import Gaussian
-from bayescope.linear.conjugate import conjugate_at, tune_scales
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
+from bayescope.linear.regression import conjugate_at, tune_scales
 from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel

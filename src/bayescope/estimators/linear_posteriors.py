@@ -23,15 +23,14 @@ from bayescope.errors import (
 from bayescope.estimators.priors import USELESS
 from bayescope.linear.density import LinearDensity, OutputCovariance
 from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
-from bayescope.linear.expectation_propagation import expectation_propagation
 from bayescope.linear.expectations import log_expected_likelihood
-from bayescope.linear.laplace import laplace_at, map_at
-from bayescope.linear.mode import LinearMode, find_mode
+from bayescope.linear.mode import LinearMode, find_mode, laplace_at, map_at
 from bayescope.linear.row_space import require_room
 from bayescope.linear.sampling import metropolis, nuts
+from bayescope.linear.sites import expectation_propagation
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import search_range
-from bayescope.linear.variational import variational_of
+from bayescope.linear.variational_bound import variational_of
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.priors import Prior

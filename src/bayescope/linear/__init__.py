@@ -1,1 +1,54 @@
 """Inference for linear models: the mode, the evidence, Laplace, variational inference, EP, the conjugate case."""
+
+from bayescope.linear.density import LikelihoodExpansion, LinearDensity, OutputCovariance
+from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
+from bayescope.linear.expansion import Expansion, PrecisionSearch
+from bayescope.linear.expectations import Expectation, expected_log_likelihood, log_expected_likelihood
+from bayescope.linear.mode import LinearMode, compile_density, find_mode, laplace, laplace_at, map_at
+from bayescope.linear.regression import conjugate, conjugate_at, tune_scales
+from bayescope.linear.row_space import RowSpace, require_room
+from bayescope.linear.sampling import metropolis, nuts
+from bayescope.linear.sites import SiteFit, expectation_propagation, fixed_point, logit_tilted, probit_tilted
+from bayescope.linear.table import Batch, RowTable, blocks
+from bayescope.linear.tuning import search_range, tune_precision
+from bayescope.linear.variational_bound import variational, variational_of
+
+__all__ = [
+    "Batch",
+    "Expansion",
+    "Expectation",
+    "LikelihoodExpansion",
+    "LinearDensity",
+    "LinearMode",
+    "OutputCovariance",
+    "PrecisionSearch",
+    "RowSpace",
+    "RowTable",
+    "SiteFit",
+    "blocks",
+    "compile_density",
+    "conjugate",
+    "conjugate_at",
+    "effective_parameters",
+    "expectation_propagation",
+    "expected_log_likelihood",
+    "find_mode",
+    "first_precision",
+    "fixed_point",
+    "laplace",
+    "laplace_at",
+    "log_expected_likelihood",
+    "logit_tilted",
+    "map_at",
+    "maximise_evidence",
+    "metropolis",
+    "nuts",
+    "probit_tilted",
+    "require_room",
+    "search_range",
+    "tune_precision",
+    "tune_scales",
+    "variational",
+    "variational_of",
+    "weight_prior",
+]

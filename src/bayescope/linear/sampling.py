@@ -16,8 +16,7 @@ from bayescope.density.nutpie_adapter import nuts_draws
 from bayescope.density.random_walk import metropolis_draws
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.laplace import compile_density
-from bayescope.linear.mode import LinearMode, find_mode
+from bayescope.linear.mode import LinearMode, compile_density, find_mode
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior

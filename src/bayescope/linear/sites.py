@@ -30,8 +30,7 @@ from bayescope import checks
 from bayescope.errors import ConvergenceError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.laplace import compile_density
-from bayescope.linear.mode import find_mode
+from bayescope.linear.mode import compile_density, find_mode
 from bayescope.linear.tuning import tune_precision
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record

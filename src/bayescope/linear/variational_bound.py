@@ -36,7 +36,7 @@ from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDe
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity, OutputCovariance
 from bayescope.linear.expectations import expected_log_likelihood
-from bayescope.linear.laplace import compile_density
+from bayescope.linear.mode import compile_density
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import tune_precision
 from bayescope.models import LinearModel

@@ -17,8 +17,7 @@ from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import precision_range
 from bayescope.linear.expansion import GRID
-from bayescope.linear.laplace import compile_density, laplace_at
-from bayescope.linear.mode import find_mode
+from bayescope.linear.mode import compile_density, find_mode, laplace_at
 from bayescope.linear.table import Batch
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
