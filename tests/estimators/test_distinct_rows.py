@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayescope.errors import InputError
-from bayescope.estimators.distinct_rows import DistinctRows, row_offset
+from bayescope.estimators.table_rows import RowBlock, row_offset
+from bayescope.estimators.table_rows import distinct as merged
 from bayescope.tables import Column
 
 NUMBER = st.sampled_from([0.0, -0.0, 1.5, -2.0, np.nan])
@@ -16,20 +17,22 @@ LABEL = st.sampled_from(["a", "1", 1, True, 2.5, None])
 ROW = st.tuples(NUMBER, LABEL, st.sampled_from([0.0, 1.0]), st.sampled_from([-1.0, 3.0]), st.integers(0, 3))
 
 
-def distinct(rows: list[tuple[object, ...]], *, offset: bool = True) -> DistinctRows:
+def distinct(rows: list[tuple[object, ...]], *, offset: bool = True) -> RowBlock:
     number, label, target, shift, weight = zip(*rows, strict=True)
     labels = np.empty(len(rows), dtype=object)
     labels[:] = label
     columns = [Column("x", "numeric", np.array(number, dtype=float)), Column("c", "categorical", labels)]
     offsets = np.array(shift)[:, None] if offset else None
-    return DistinctRows.of(columns, np.array(target)[:, None], offsets, np.array(weight, dtype=float))
+    weights = np.array(weight, dtype=float)
+    block = RowBlock(columns, np.array(target)[:, None], weights, offsets, np.arange(len(rows)))
+    return merged(block.counted())
 
 
-def contents(rows: DistinctRows) -> list[tuple[object, ...]]:
+def contents(rows: RowBlock) -> list[tuple[object, ...]]:
     x, c = (column.values.tolist() for column in rows.columns)
     x = [None if np.isnan(value) else value for value in x]
     offset = rows.offset[:, 0].tolist() if rows.offset is not None else [None] * len(x)
-    return list(zip(x, c, rows.targets[:, 0].tolist(), offset, strict=True))
+    return list(zip(x, c, rows.target[:, 0].tolist(), offset, strict=True))
 
 
 @given(st.lists(ROW, min_size=1, max_size=30).filter(lambda rows: any(row[-1] for row in rows)), st.randoms())

@@ -14,7 +14,7 @@ from bayescope.errors import UnsupportedError
 from bayescope.estimators import mlp_table
 from bayescope.estimators.mlp_table import NetworkFiles
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableNumbers
+from bayescope.estimators.target_units import Units
 from tests.estimators.streamed import features, frame, opened, stored
 
 Regressor, Classifier = bs.BayesianMLPRegressor, bs.BayesianMLPClassifier
@@ -82,8 +82,8 @@ def test_posteriors_that_need_all_rows_in_memory_are_refused(folder, posterior):
 def test_each_pass_has_every_row_once_in_an_order_of_its_own(folder, monkeypatch):
     monkeypatch.setattr(mlp_table, "PIECE_ROWS", 16)
     monkeypatch.setattr(mlp_table, "WINDOW_PIECES", 3)
-    source = TableRows.of(opened(folder, "y"), "y", None, categorical=None, labels=False)
-    _, files = NetworkFiles.of(source, TableNumbers.of(source), "standard", "one_hot")
+    rows = TableRows.of(Regressor(), opened(folder, "y"), "y", None, target=lambda y, _: np.asarray(y))
+    _, files = NetworkFiles.of(rows, Units.of(rows).standardised, "standard", "one_hot")
     inputs, targets = files.read(slice(0, files.rows), lambda z: z)
     known = {tuple(row): place for place, row in enumerate(torch.cat([inputs, targets], 1).tolist())}
     assert files.rows == len(TABLE)

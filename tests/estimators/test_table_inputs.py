@@ -64,11 +64,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def learnt(folder: Path, processes: Any = None) -> TableInputs:
-    source = TableRows.of(bs.open_table(folder, block_rows=60), "y", "w", categorical=None, labels=False)
+    table = bs.open_table(folder, block_rows=60)
+    source = TableRows.of(bs.BayesianLinearRegression(), table, "y", "w", target=lambda y, _: np.asarray(y))
     return TableInputs.fit(
         source if processes is None else replace(source, processes=processes),
-        lambda block: block.weights,
-        counted_once=False,
         standardize=True,
         features="rbf",
         random_state=0,
@@ -106,12 +105,12 @@ def test_processes_of_unlike_parts_have_one_sample_and_one_sum(folder: Path, mon
 
     def part(rank: int) -> tuple[TableInputs, Tensor]:
         own = learnt(folder, Threads(rank, 2, meeting, told))
-        return own, grams(own.table(lambda block: torch.from_numpy(block.target)[:, None]))
+        return own, grams(own.table(lambda y: torch.from_numpy(y)[:, None]))
 
     with ThreadPoolExecutor(2) as pool:
         parts = list(pool.map(part, range(2)))
     assert 8 * parts[0][0].rows * width > 8 * 60 * width > 8 * parts[1][0].rows * width
-    expected = grams(alone.table(lambda block: torch.from_numpy(block.target)[:, None]))
+    expected = grams(alone.table(lambda y: torch.from_numpy(y)[:, None]))
     for own, gram in parts:
         assert own.sampled == alone.sampled
         torch.testing.assert_close(gram, expected, rtol=1e-9, atol=1e-9)

@@ -10,8 +10,9 @@ import pytest
 
 import bayescope as bs
 from bayescope.errors import InputError
+from bayescope.estimators.labels import one_class
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableLabels
+from bayescope.estimators.table_targets import Labels
 
 SOURCE = np.random.default_rng(0)
 X = pd.DataFrame({"x": SOURCE.normal(size=40)})
@@ -22,20 +23,23 @@ def opened(folder: Path, y: object) -> bs.TableDataset:
     return bs.open_table(folder)
 
 
+def rows_of(table: bs.TableDataset) -> TableRows:
+    return TableRows.of(bs.BayesianLogisticRegression(), table, "y", None, target=one_class, labels=True)
+
+
 @pytest.mark.parametrize("labels", [[2**63 + 1, 3], [-5, 2**53 + 1], [True, False], [0.5, 2.0], ["b", "a"]])
 def test_labels_are_those_of_the_column(tmp_path: Path, labels: list[object]) -> None:
     y = np.array(labels * 20, dtype=np.uint64 if labels[0] == 2**63 + 1 else None)
-    source = TableRows.of(opened(tmp_path, y), "y", None, categorical=None, labels=True)
-    found = TableLabels.of(source, None)
+    found, rows = Labels.of(rows_of(opened(tmp_path, y)), None)
     assert found.classes.tolist() == sorted(labels)  # type: ignore[type-var]
-    (block,) = source.blocks()
-    np.testing.assert_array_equal(found.classes[found.codes(block)], y)
+    (block,) = rows.blocks()
+    np.testing.assert_array_equal(found.classes[block.target], y)
 
 
 def test_one_truth_value_is_one_class(tmp_path: Path) -> None:
-    source = TableRows.of(opened(tmp_path, True), "y", None, categorical=None, labels=True)
+    source = rows_of(opened(tmp_path, True))
     with pytest.raises(InputError, match="at least two classes, got one class, True"):
-        TableLabels.of(source, None)
+        Labels.of(source, None)
 
 
 def test_a_model_of_truth_values_is_reported(tmp_path: Path) -> None:

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_sample_weight
 
+import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.estimators.weights import class_factors, counted, row_weights
+from bayescope.estimators.labels import one_number
+from bayescope.estimators.table_rows import RowBlock, TableRows, row_weights
+from bayescope.estimators.weights import class_factors
 
 
 def test_weights_are_one_by_default_and_checked_otherwise():
@@ -19,17 +22,23 @@ def test_weights_are_one_by_default_and_checked_otherwise():
         row_weights(np.zeros(3), 3)
 
 
+def held(X: np.ndarray, weights: list[float]) -> tuple[RowBlock, bool]:
+    rows = TableRows.of(bs.BayesianLinearRegression(), X, np.arange(3), weights, target=one_number, numbers=True)
+    assert rows.held is not None
+    return rows.held, rows.weighted
+
+
 def test_rows_that_count_once_have_no_weights():
-    X, y = np.arange(6.0).reshape(3, 2), np.arange(3)
-    table, targets, weights = counted(X, y, np.ones(3))
-    assert table is X
-    assert targets is y
-    assert weights is None
-    table, targets, weights = counted(X, y, np.array([2.0, 0.0, 1.0]))
-    np.testing.assert_array_equal(table, X[[0, 2]])
-    assert targets.tolist() == [0, 2]
-    np.testing.assert_array_equal(weights, [2.0, 1.0])
-    assert counted(X, y, np.array([1.0, 0.0, 1.0]))[2] is None
+    X = np.arange(6.0).reshape(3, 2)
+    block, weighted = held(X, [1.0, 1.0, 1.0])
+    assert block.features is X
+    assert not weighted
+    block, weighted = held(X, [2.0, 0.0, 1.0])
+    np.testing.assert_array_equal(block.features, X[[0, 2]])
+    assert block.target.tolist() == [0, 2]
+    np.testing.assert_array_equal(block.weights, [2.0, 1.0])
+    assert weighted
+    assert not held(X, [1.0, 0.0, 1.0])[1]
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", {"b": 3.0}, {"a": 0.5, "c": 2}])

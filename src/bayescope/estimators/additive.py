@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, final, overload
 
 import numpy as np
-import torch
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
@@ -24,16 +23,12 @@ from bayescope.estimators.base import (
     moments,
     probabilities,
 )
-from bayescope.estimators.distinct_rows import DistinctRows, row_offset
-from bayescope.estimators.frames import FrameReader, columns_by_name
-from bayescope.estimators.labels import Labels, column_names, numbers
+from bayescope.estimators.labels import class_labels, column_names, numbers
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableLabels, TableNumbers
+from bayescope.estimators.table_targets import Labels
 from bayescope.estimators.target_units import Units, given_noise
-from bayescope.estimators.weights import class_weighted, row_weights
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.storage import stored
-from bayescope.tables.dataset import TableDataset, opened
 
 LIKELIHOODS = ("gaussian", "heteroscedastic_gaussian")
 # Where the search for the noise variance begins, as a share of y's variance.
@@ -113,34 +108,18 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
     class_weight: ClassWeight = None
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
-        table = opened(X)
-        if table is not None:
-            self._fit_table(table, y, sample_weight, offset)
-            return
-        X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
-        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
-        weights = row_weights(sample_weight, len(columns[0].values))
-        labels = Labels.of(y, weights)
-        self.classes_, self._multilabel = labels.classes, labels.multilabel
-        weights, notes = class_weighted(self.class_weight, labels, weights)
-        self._offset_columns = labels.outputs
-        self._output_names, self._unit = labels.output_names, labels.unit
-        offset = row_offset(offset, len(weights), labels.outputs)
-        rows = DistinctRows.of(columns, labels.codes, offset, weights)
-        targets = labels.likelihood.targets(rows.targets if labels.multilabel else rows.targets[:, 0], labels.outputs)
-        self._learn(rows, targets, Outputs.of_logits(labels.outputs), labels.likelihood, notes=notes)
-
-    def _fit_table(self, table: TableDataset, y: object, sample_weight: object, offset: object) -> None:
-        source = TableRows.of(table, y, sample_weight, offset=offset, categorical=self.categorical, labels=True)
-        labels = TableLabels.of(source, self.class_weight)
-        if offset is not None and labels.outputs > 1:
+        rows = TableRows.of(self, X, y, sample_weight, offset, target=class_labels, labels=True)
+        labels, rows = Labels.of(rows, self.class_weight, getattr(y, "columns", ()))
+        if rows.held is None and offset is not None and labels.outputs > 1:
             raise UnsupportedError(
                 f"offset: expected None for {labels.outputs} classes of a table on disk, each of which has one of its "
                 f"own, got {offset!r}. Leave it out, or fit a data frame."
             )
-        self.classes_, self._multilabel = labels.classes, False
-        self._offset_columns, self._output_names, self._unit = labels.outputs, labels.output_names, labels.unit
-        self._learn_table(source, labels, Outputs.of_logits(labels.outputs), labels.likelihood, notes=labels.notes)
+        self.classes_, self._multilabel = labels.classes, labels.multilabel
+        self._output_names, self._unit = labels.output_names, labels.unit
+        outputs = Outputs.of_logits(labels.outputs)
+        rows = self._distinct(rows, labels.outputs)
+        self._learn(rows, labels.values, outputs, labels.likelihood, notes=labels.notes)
 
     def predict(self, X: object, *, offset: object = None, abstain: float | None = None) -> np.ndarray:
         """The most probable class of each row, shape (N,); of several labels those that are probable, 0/1, (N, C).
@@ -238,41 +217,21 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
     _flat: bool = field(init=False)
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
-        table = opened(X)
-        if table is not None:
-            self._fit_table(table, y, sample_weight, offset)
-            return
-        X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
-        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
-        rows = len(columns[0].values)
-        weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
-        self._flat = targets.ndim == 1
-        targets = targets[:, None] if self._flat else targets
-        self._offset_columns = targets.shape[1]
-        self._output_names, self._unit = self._told_outputs(column_names(y, targets.shape[1]))
-        distinct = DistinctRows.of(columns, targets, row_offset(offset, rows, targets.shape[1]), weights)
-        around = _around(distinct)
-        units = Units.of(around, distinct.weights)
-        likelihood = self._likelihood(units, rows)
-        if self.likelihood == "heteroscedastic_gaussian":
-            _refuse_constant(around, distinct.targets)
-        standardised = torch.from_numpy(units.standardised(distinct.targets))
+        rows = TableRows.of(self, X, y, sample_weight, offset, target=numbers)
+        shape = (0,) if rows.held is None else rows.held.target.shape
+        self._flat, columns = len(shape) == 1, 1 if len(shape) == 1 else shape[1]
+        self._output_names, self._unit = self._told_outputs(column_names(y, columns))
+        count, rows = shape[0], self._distinct(rows, columns)
+        units = Units.of(rows)
+        likelihood = self._likelihood(units, count or units.rows)
+        if self.likelihood == "heteroscedastic_gaussian" and not units.varies:
+            raise InputError(
+                "y: expected numbers that vary for likelihood='heteroscedastic_gaussian', got a constant column, which "
+                "has no noise to learn. Leave it out, or take likelihood='gaussian'."
+            )
         learnt = isinstance(self.noise_variance, str)
         with self._explained():
-            self._learn(distinct, standardised, self._outputs(units), likelihood, learn_noise=learnt)
-
-    def _fit_table(self, table: TableDataset, y: object, sample_weight: object, offset: object) -> None:
-        source = TableRows.of(table, y, sample_weight, offset=offset, categorical=self.categorical, labels=False)
-        seen = TableNumbers.of(source)
-        self._flat, self._offset_columns = True, 1
-        self._output_names, self._unit = self._told_outputs([source.target])
-        units = Units(np.array([seen.shift]), np.array([seen.scale]))
-        likelihood = self._likelihood(units, seen.rows)
-        if self.likelihood == "heteroscedastic_gaussian" and not seen.varies:
-            raise _constant()
-        learnt = isinstance(self.noise_variance, str)
-        with self._explained():
-            self._learn_table(source, seen, self._outputs(units), likelihood, learn_noise=learnt)
+            self._learn(rows, units.standardised, self._outputs(units), likelihood, learn_noise=learnt)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -341,22 +300,3 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _around(rows: DistinctRows) -> np.ndarray:
-    """y less the offset, shape (N, D)."""
-    return rows.targets if rows.offset is None else rows.targets - rows.offset
-
-
-def _refuse_constant(around: np.ndarray, targets: np.ndarray) -> None:
-    """Refuses a column of y less the offset that does not vary beyond its rounding: its log variance has no bound."""
-    rounding = 4.0 * np.finfo(np.float64).eps * np.abs(targets).max(0)
-    if (np.ptp(around, axis=0) <= rounding).any():
-        raise _constant()
-
-
-def _constant() -> InputError:
-    return InputError(
-        "y: expected numbers that vary for likelihood='heteroscedastic_gaussian', got a constant column, which has no "
-        "noise to learn. Leave it out, or take likelihood='gaussian'."
-    )

@@ -23,12 +23,10 @@ from bayescope.additive.importance import Importance, importance
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
-from bayescope.estimators.additive_table import Outputs, coded
+from bayescope.estimators.additive_table import Canonical, NumericTransform, Outputs, coded
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, generator_from, noted
-from bayescope.estimators.distinct_rows import DistinctRows, row_offset
 from bayescope.estimators.pairs import feature_pairs
-from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableTargets
+from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
 from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, PointPosterior
@@ -37,7 +35,6 @@ from bayescope.posterior.missing import InputRows
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
 from bayescope.tables import Column, TableEncoding
-from bayescope.tables.encoding import Transform
 from bayescope.tables.preprocessing import Table
 
 # What a summary calls the numbers that a transform makes.
@@ -59,7 +56,7 @@ class AdditiveEstimator(TableEstimator):
     ranking: Literal["evidence", "mutual_information"] = "evidence"
     posterior: Literal["laplace", "map"] = "laplace"
     structure: Literal["block", "full"] = "block"
-    numeric_transform: Transform | Mapping[str, Transform] = "standard"
+    numeric_transform: NumericTransform = "standard"
     prior_precision: float | Literal["evidence"] = "evidence"
     intercept_prior_precision: float = AdditiveOptions.intercept_prior_precision
     groups: Literal["layer", "net"] = "layer"
@@ -247,39 +244,42 @@ class AdditiveEstimator(TableEstimator):
         size = max(1, BLOCK_NUMBERS // (model.dim * model.outputs))
         return size, model.dim * min(size, len(rows))
 
+    def _distinct(self, rows: TableRows, outputs: int) -> TableRows:
+        """The rows with their offset, shape (n, C); those in memory are merged where they are equal."""
+        self._offset_columns, self._reader = outputs, rows.reader
+
+        def offset(block: RowBlock) -> RowBlock:
+            return replace(block, offset=row_offset(block.offset, len(block), outputs))
+
+        return rows.changed(offset).distinct()
+
     def _learn(
-        self, rows: DistinctRows, targets: torch.Tensor, outputs: Outputs, likelihood: Likelihood,
+        self, rows: TableRows, values: Canonical, outputs: Outputs, likelihood: Likelihood,
         *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
-        generator = same_for_all(generator_from(self.random_state), rows.arrays)
-        encoding = TableEncoding.fit(rows.columns, numeric_transform=self.numeric_transform, weights=rows.weights)
-        data = RowsInMemory(
-            rows=EncodedRows.of(encoding.encode(rows.columns), _padded(rows.offset, len(outputs.scale))),
-            targets=targets,
-            weights=torch.from_numpy(rows.weights),
+        source, held = generator_from(self.random_state), rows.held
+        if held is None:
+            data = coded(rows, values, outputs, self.numeric_transform)
+            options = self._options(data.encoding.names, learn_noise, rows.processes.common_generator(source))
+            additive = fit_additive(data.encoding, data, likelihood, options)
+            additive = replace(additive, fit=None)  # which holds the files
+            self._finish(additive, {**data.notes(), **(notes or {})})
+            return
+        generator = same_for_all(source, held.arrays)
+        encoding = TableEncoding.fit(held.columns, numeric_transform=self.numeric_transform, weights=held.weights)
+        in_memory = RowsInMemory(
+            rows=EncodedRows.of(encoding.encode(held.columns), _padded(held.offset, len(outputs.scale))),
+            targets=torch.from_numpy(values(held.target)),
+            weights=torch.from_numpy(held.weights),
             scale=torch.from_numpy(outputs.scale),
             shift=torch.from_numpy(outputs.shift),
             log_unit=outputs.log_unit,
         )
         options = self._options(encoding.names, learn_noise, generator)
-        with threads_for(targets.shape[0] * len(encoding.names)):
-            additive = fit_additive(encoding, data, likelihood, options)
+        with threads_for(len(held) * len(encoding.names)):
+            additive = fit_additive(encoding, in_memory, likelihood, options)
         self._finish(additive, notes or {})
-
-    def _learn_table(
-        self, source: TableRows, targets: TableTargets, outputs: Outputs, likelihood: Likelihood,
-        *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
-    ) -> None:  # fmt: skip
-        """The same from a table on disk."""
-        source.describe(self)
-        self._reader = source.reader
-        data = coded(source, targets, outputs, self.numeric_transform)
-        generator = source.processes.common_generator(generator_from(self.random_state))
-        options = self._options(data.encoding.names, learn_noise, generator)
-        additive = fit_additive(data.encoding, data, likelihood, options)
-        additive = replace(additive, fit=None)  # which holds the files
-        self._finish(additive, {**data.notes(), **(notes or {})})
 
     def _finish(self, additive: Additive, notes: Mapping[str, str]) -> None:
         """Sets the attributes that end in an underscore."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
@@ -13,13 +13,15 @@ import torch
 from bayescope.additive.coded import CodedData, Codes
 from bayescope.additive.design import MOST_POINTS
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableTargets
 from bayescope.tables.codes import Coder, LabelCoder, NumberCoder
 from bayescope.tables.column_sums import LabelsSeen, NumbersSeen, Sample, Sampler
 from bayescope.tables.columns import Kind, values_of_kind
-from bayescope.tables.encoding import transforms_of
+from bayescope.tables.encoding import Transform, transforms_of
 from bayescope.tables.row_files import Constant, RowFile
 from bayescope.tables.suspicion import warn_of_numbers
+
+Canonical: TypeAlias = Callable[[np.ndarray], np.ndarray]
+NumericTransform: TypeAlias = Transform | Mapping[str, Transform]
 
 
 @final
@@ -43,12 +45,12 @@ class Outputs:
         return cls(np.ones(count), np.zeros(count))
 
 
-def coded(source: TableRows, targets: TableTargets, outputs: Outputs, numeric_transform: Any) -> CodedData:
+def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transform: NumericTransform) -> CodedData:
     """Reads a table twice: what its columns hold, and the point of each value, which goes to a file.
 
     Args:
         source: the table.
-        targets: what is to be predicted.
+        values: makes the likelihood's canonical form of targets.
         outputs: their unit.
         numeric_transform: of columns of numbers, as the estimators take it.
 
@@ -58,12 +60,12 @@ def coded(source: TableRows, targets: TableTargets, outputs: Outputs, numeric_tr
     """
     processes = source.processes
     with processes.agreed():
-        survey = _Survey.of(source, targets)
+        survey = _Survey.of(source)
     seen = processes.gather((survey.numbers, survey.labels, survey.sample))
     survey = reduce(_Survey.joined, [replace(survey, numbers=n, labels=t, sample=some) for n, t, some in seen])
     coders = survey.coders(numeric_transform)
     with processes.agreed():
-        files = _Files.of(source, targets, outputs, coders)
+        files = _Files.of(source, values, outputs, coders)
         if not files.codes.rows:
             raise source.nobody()
     sums = [[torch.from_numpy(part) for part in coder.sums()] for coder in coders]
@@ -96,7 +98,7 @@ class _Survey:
     sample: Sample
 
     @classmethod
-    def of(cls, source: TableRows, targets: TableTargets) -> _Survey:
+    def of(cls, source: TableRows) -> _Survey:
         """Reads the table once."""
         kinds = source.kinds
         numbers = [NumbersSeen(name) for name, kind in kinds.items() if kind == "numeric"]
@@ -105,9 +107,9 @@ class _Survey:
         for count, block in enumerate(source.blocks()):
             if count == 0:
                 warn_of_numbers(block.columns)
-            if not len(block.rows):
+            if not len(block):
                 continue
-            weights, by_name = targets.weights(block), {column.name: column for column in block.columns}
+            weights, by_name = block.weights, {column.name: column for column in block.columns}
             values = [values_of_kind(by_name[own.name], "numeric") for own in numbers]
             for own, x in zip(numbers, values, strict=True):
                 own.add(x, weights)
@@ -122,7 +124,7 @@ class _Survey:
         labels = [one.joined(another) for one, another in zip(self.labels, other.labels, strict=True)]
         return _Survey(self.kinds, numbers, labels, self.sample.joined([other.sample]))
 
-    def coders(self, numeric_transform: Any) -> list[Coder]:
+    def coders(self, numeric_transform: NumericTransform) -> list[Coder]:
         """Of the columns, in the order of the table."""
         transforms = transforms_of(self.kinds, numeric_transform)
         coders: dict[str, Coder] = {told.name: LabelCoder(told.encoding()) for told in self.labels}
@@ -151,24 +153,24 @@ class _Files:
     offset: RowFile | None
 
     @classmethod
-    def of(cls, source: TableRows, targets: TableTargets, outputs: Outputs, coders: Sequence[Coder]) -> _Files:
+    def of(cls, source: TableRows, values: Canonical, outputs: Outputs, coders: Sequence[Coder]) -> _Files:
         """Reads the table once more and writes its codes to files."""
         codes = Codes(len(coders), max(coder.points for coder in coders))
-        values: RowFile | None = None
+        targets: RowFile | None = None
         weights = RowFile()
-        offset = None if source.offset is None else RowFile((len(outputs.scale),))
+        offset = None if source.roles[2] is None else RowFile((len(outputs.scale),))
         plain = True
         for block in source.blocks():
-            counts, canonical = targets.weights(block), targets.values(block)
-            values = values or RowFile(canonical.shape[1:], canonical.dtype)
-            values.append(canonical)
+            counts, canonical = block.weights, values(block.target)
+            targets = targets or RowFile(canonical.shape[1:], canonical.dtype)
+            targets.append(canonical)
             weights.append(counts)
             plain = plain and bool((counts == 1.0).all())
             if offset is not None:
                 assert block.offset is not None
-                padded = np.pad(block.offset[:, None], ((0, 0), (0, len(outputs.scale) - 1)))
+                padded = np.pad(block.offset, ((0, 0), (0, len(outputs.scale) - 1)))
                 offset.append(padded / outputs.scale)
             pairs = zip(coders, block.columns, strict=True)
             codes.append(np.stack([coder.codes(column, counts) for coder, column in pairs]))
-        assert values is not None
-        return cls(codes, values, None if plain else weights, offset)
+        assert targets is not None
+        return cls(codes, targets, None if plain else weights, offset)

@@ -1,9 +1,6 @@
-"""Targets as they came: the labels of a classifier as codes, the numbers of a regression."""
+"""Targets in memory as they came: the labels of a classifier, the numbers of a regression; and decisions."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Any, final
 
 import numpy as np
 import pandas as pd
@@ -13,81 +10,10 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
+from bayescope.likelihoods import Bernoulli
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """Labels of N rows.
-
-    Attributes:
-        classes: the classes, sorted; of several labels a row, their names.
-        codes: the class of each row, shape (N, 1), or its labels as 0 and 1, shape (N, C).
-        multilabel: whether a row has several labels.
-        likelihood: p(y∣f).
-        outputs: how many outputs f has.
-    """
-
-    classes: np.ndarray
-    codes: np.ndarray
-    multilabel: bool
-    likelihood: Likelihood
-    outputs: int
-
-    @classmethod
-    def of(cls, y: Any, weights: np.ndarray) -> Labels:
-        """Reads labels.
-
-        Args:
-            y: N class labels, or N rows of 0 and 1.
-            weights: of the rows, shape (N,): classes that only rows of weight 0 have do not count.
-
-        Raises:
-            InputError: if a label is missing, there is not one for each row, or there is one class alone: of several
-                labels a row, of any of them.
-            UnsupportedError: if rows have several labels that are not 0 and 1.
-        """
-        labels = _array(y, len(weights))
-        _refuse_gaps("a label in each row", labels, y)
-        _check_classes(labels)
-        kind = type_of_target(labels)
-        if kind == "multilabel-indicator":
-            names = np.asarray(getattr(y, "columns", np.arange(labels.shape[1])))
-            codes = Bernoulli().targets(labels.astype(np.float64), labels.shape[1]).numpy()
-            _refuse_constant(codes[weights > 0], names)
-            return cls(names, codes, True, Bernoulli(), labels.shape[1])
-        if kind.endswith("multioutput"):
-            raise UnsupportedError(f"y: expected one label a row, or several that are 0 and 1, got {kind} labels.")
-        flat = column_or_1d(labels, warn=True)
-        counted = weights > 0
-        classes, codes = factorized(flat[counted])
-        if len(classes) < 2:
-            raise InputError(f"y: expected at least two classes, got one class, {classes[0]}.")
-        placed = np.zeros((len(flat), 1))
-        placed[counted, 0] = codes
-        likelihood, outputs = (Bernoulli(), 1) if len(classes) == 2 else (Categorical(), len(classes))
-        return cls(classes, placed, False, likelihood, outputs)
-
-    @property
-    def class_codes(self) -> np.ndarray:
-        """The class of each row, shape (N,), where it has one: 0…K−1, and 0 for rows of weight 0."""
-        return self.codes[:, 0].astype(np.int64)
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Of the outputs of f, where there are several: the classes."""
-        return () if self.outputs == 1 and not self.multilabel else tuple(map(str, self.classes.tolist()))
-
-    @property
-    def unit(self) -> str:
-        """What f is measured in, as effects tell it."""
-        if self.multilabel:
-            return "logit"
-        return f"logit of {self.classes.tolist()[1]!r}" if self.outputs == 1 else "logit, classes centred"
-
-
-def numbers(y: Any, rows: int) -> np.ndarray:
+def numbers(y: object, rows: int) -> np.ndarray:
     """The numbers of a regression, shape (N,) or (N, D).
 
     Raises:
@@ -99,7 +25,7 @@ def numbers(y: Any, rows: int) -> np.ndarray:
     return checks.float64("y", array).numpy()
 
 
-def one_number(y: Any, rows: int) -> np.ndarray:
+def one_number(y: object, rows: int) -> np.ndarray:
     """The numbers of a regression with one output, shape (N,).
 
     Raises:
@@ -109,7 +35,25 @@ def one_number(y: Any, rows: int) -> np.ndarray:
     return np.asarray(column_or_1d(numbers(y, rows), warn=True))
 
 
-def one_class(y: Any, rows: int) -> np.ndarray:
+def class_labels(y: object, rows: int) -> np.ndarray:
+    """The labels of each row: its class, shape (N,), or 0 and 1 for each of several labels, shape (N, C).
+
+    Raises:
+        InputError: if there is not one for each row, or one is missing.
+        UnsupportedError: if rows have several labels that are not 0 and 1.
+    """
+    labels = _array(y, rows)
+    _refuse_gaps("a label in each row", labels, y)
+    _check_classes(labels)
+    kind = type_of_target(labels)
+    if kind == "multilabel-indicator":
+        return Bernoulli().targets(labels.astype(np.float64), labels.shape[1]).numpy()
+    if kind.endswith("multioutput"):
+        raise UnsupportedError(f"y: expected one label a row, or several that are 0 and 1, got {kind} labels.")
+    return np.asarray(column_or_1d(labels, warn=True))
+
+
+def one_class(y: object, rows: int) -> np.ndarray:
     """The class label of each row, shape (N,).
 
     Raises:
@@ -122,7 +66,7 @@ def one_class(y: Any, rows: int) -> np.ndarray:
     return np.asarray(flat)
 
 
-def class_codes(y: Any, rows: int, classes: np.ndarray) -> np.ndarray:
+def class_codes(y: object, rows: int, classes: np.ndarray) -> np.ndarray:
     """The code of each row's label, shape (N,).
 
     Raises:
@@ -190,8 +134,10 @@ def decided(probs: np.ndarray, classes: np.ndarray | None, abstain: float | None
     return answer
 
 
-def column_names(y: Any, count: int) -> list[str]:
+def column_names(y: object, count: int) -> list[str]:
     """The names of the columns of y as it has them, else y, or y0, y1, … where there are several."""
+    if isinstance(y, str):
+        return [y]
     told = getattr(y, "column_names", getattr(y, "columns", None))
     names = [getattr(y, "name", None)] if told is None else list(told)
     if len(names) == count and all(isinstance(name, str) and name for name in names):
@@ -199,7 +145,7 @@ def column_names(y: Any, count: int) -> list[str]:
     return ["y"] if count == 1 else [f"y{place}" for place in range(count)]
 
 
-def _refuse_gaps(expected: str, array: np.ndarray, y: Any) -> None:
+def _refuse_gaps(expected: str, array: np.ndarray, y: object) -> None:
     """Refuses what is missing or infinite, by its row and, where there are several, its column."""
     strange = ~np.isfinite(array) if array.dtype.kind == "f" else pd.isna(array)
     if strange.any():
@@ -208,18 +154,7 @@ def _refuse_gaps(expected: str, array: np.ndarray, y: Any) -> None:
         raise InputError(f"y: expected {expected}, got {array[(row, *column)]} in row {row}{where}.")
 
 
-def _refuse_constant(codes: np.ndarray, names: np.ndarray) -> None:
-    """Refuses a label that all rows have, or none: nothing tells it from the other."""
-    constant = (codes == codes[0]).all(axis=0)
-    if constant.any():
-        place = int(np.argmax(constant))
-        raise InputError(
-            f"y: expected both 0 and 1 in each column of labels, got {codes[0, place]:g} in all rows of column "
-            f"{names.tolist()[place]!r}. Leave the column out: no row tells 0 from 1."
-        )
-
-
-def _array(y: Any, rows: int) -> np.ndarray:
+def _array(y: object, rows: int) -> np.ndarray:
     """Targets as an array of one or two dimensions, a row for each row of the table."""
     y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
     dense = y.toarray() if hasattr(y, "toarray") else y

@@ -10,16 +10,11 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.estimators.base import TableRegressor, noted
-from bayescope.estimators.frames import FrameReader, columns_by_name
-from bayescope.estimators.inputs import InputMap
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import USELESS, intercept_precision, prior_notes, weight_precision
-from bayescope.estimators.shared_rows import rows_in_memory
-from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.target_units import refuse_one_row
-from bayescope.estimators.weights import counted, row_count, row_weights, total_notes, weight_notes
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
@@ -30,7 +25,6 @@ from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from bayescope.process_state import threads_for
 from bayescope.storage import stored
-from bayescope.tables.dataset import TableDataset, opened
 
 # Matrices of P×P numbers that a fit has at once: the Gram matrix with its eigenvectors and what finds these, later a
 # curvature, and a precision with its factor.
@@ -96,58 +90,18 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         self._flat = True
-        on_disk = opened(X)
-        if on_disk is not None:
-            self._fit_table(on_disk, y, sample_weight)
-            return
-        X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
-        self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
-        rows = row_count(table)
-        table, targets, row_weight = counted(table, one_number(y, rows), row_weights(sample_weight, rows))
-        self._refuse_few(len(targets))
-        self._inputs, mapped = InputMap.fit(
-            table,
-            targets,
-            standardize=checks.flag("standardize", self.standardize),
-            features=self.features,
-            random_state=self.random_state,
-            encoding=self.encoding,
-            weights=row_weight,
-            origin=self._origin(),
-        )
-        data = rows_in_memory(mapped, Gaussian().targets(targets, 1), row_weight)
-        self._infer(data, weight_notes(row_weight, len(targets)))
-
-    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
-        """The same, a block of rows in memory at a time."""
-        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=False)
-        learnt = TableInputs.fit(
-            source,
-            lambda block: block.weights,
-            counted_once=sample_weight is None,
-            standardize=checks.flag("standardize", self.standardize),
-            features=self.features,
-            random_state=self.random_state,
-            encoding=self.encoding,
-            origin=self._origin(),
-        )
-        source.describe(self)
-        self._reader, self._inputs = source.reader, learnt.inputs
-        data = learnt.table(lambda block: Gaussian().targets(block.target, 1))
-        self._refuse_few(data.count)
-        weighted = {} if sample_weight is None else total_notes(data.total, data.count)
-        self._infer(data, {**learnt.notes(data.count), **weighted})
+        rows = TableRows.of(self, X, y, sample_weight, target=one_number, numbers=True)
+        data, notes = self._table_of(rows, Gaussian(), 1)
+        self._infer(data, notes)
 
     @property
     def _class_names(self) -> tuple[str, ...]:
         return ()
 
-    def _refuse_few(self, rows: int) -> None:
-        if isinstance(self.noise_variance, str):
-            refuse_one_row(rows)
-
     def _infer(self, data: RowTable, told: dict[str, str]) -> None:
         """Finds the posterior and sets the learned attributes."""
+        if isinstance(self.noise_variance, str):
+            refuse_one_row(data.count)
         model = LinearModel(len(self._inputs.names), 1, checks.flag("fit_intercept", self.fit_intercept))
         intercept = intercept_precision(self.intercept_prior_precision)
         given = weight_precision(self.prior_precision, model.features)

@@ -17,6 +17,11 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.estimators.base import BLOCK_NUMBERS, P, TableEstimator
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
+from bayescope.estimators.table_inputs import TableInputs, rows_in_memory
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.weights import weight_notes
+from bayescope.likelihoods import Likelihood
+from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
 from bayescope.posterior.arviz_groups import NamedDraws
@@ -94,6 +99,37 @@ class LinearEstimator(TableEstimator):
         if not checks.flag("fit_intercept", self.fit_intercept):
             return "zero"
         return "means" if self.intercept_prior_precision is None else "as_mapped"
+
+    def _table_of(
+        self, rows: TableRows, likelihood: Likelihood, outputs: int, *, spread: bool = True
+    ) -> tuple[RowTable, dict[str, str]]:
+        """Learn the inputs, and return the rows as the linear model takes them and what a summary says of these.
+
+        Args:
+            rows: with codes or numbers for targets.
+            likelihood: p(y∣f).
+            outputs: C.
+            spread: whether rows in memory are spread over the processes.
+        """
+
+        def targets(y: np.ndarray) -> Tensor:
+            return likelihood.targets(y, outputs)
+
+        held, notes = rows.held, {}
+        options: dict[str, Any] = {
+            "standardize": checks.flag("standardize", self.standardize), "features": self.features,
+            "random_state": self.random_state, "encoding": self.encoding, "origin": self._origin(),
+        }  # fmt: skip
+        self._reader = rows.reader
+        if held is None:
+            learnt = TableInputs.fit(rows, **options)
+            self._inputs, data = learnt.inputs, learnt.table(targets)
+            notes = learnt.notes(data.count)
+        else:
+            weights = held.weights if rows.weighted else None
+            self._inputs, mapped = InputMap.fit(held.features, held.target, weights=weights, **options)
+            data = rows_in_memory(mapped, targets(held.target), weights, spread=spread)
+        return data, {**notes, **(weight_notes(data.total, data.count) if rows.weighted else {})}
 
     def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
         return self._inputs.read(table, linear=True)

@@ -9,11 +9,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import UnsupportedError
 from bayescope.estimators.base import ClassWeight, MissingAttributeError, TableClassifier, generator_from, noted
-from bayescope.estimators.frames import FrameReader, columns_by_name
-from bayescope.estimators.inputs import InputMap
-from bayescope.estimators.labels import factorized, one_class
+from bayescope.estimators.labels import one_class
 from bayescope.estimators.linear_posteriors import (
     BY_SUMS,
     CHOICES,
@@ -28,20 +26,9 @@ from bayescope.estimators.linear_posteriors import (
 )
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import intercept_precision, per_feature, prior_notes, weight_precision
-from bayescope.estimators.shared_rows import rows_in_memory
-from bayescope.estimators.table_inputs import TableInputs
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableLabels
-from bayescope.estimators.weights import (
-    class_factors,
-    class_notes,
-    counted,
-    row_count,
-    row_weights,
-    total_notes,
-    weight_notes,
-)
-from bayescope.likelihoods import Bernoulli, Categorical, Likelihood
+from bayescope.estimators.table_targets import Labels
+from bayescope.likelihoods import Bernoulli, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.row_space import RowSpace
@@ -49,7 +36,7 @@ from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
 from bayescope.process_state import threads_for
 from bayescope.storage import stored
-from bayescope.tables.dataset import TableDataset, opened
+from bayescope.tables.dataset import opened
 
 # Of the default prior of f at the inputs' means: f is in log odds, without a unit, and 10 of them are a rate of 5e-5.
 # A flat prior would not do: if a plane separates the classes, the range of b that does grows with the length of w, and
@@ -139,61 +126,17 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
         checks.choice("posterior", self.posterior, CHOICES)
-        self._multilabel = False
-        on_disk = opened(X)
-        if on_disk is not None:
-            self._fit_table(on_disk, y, sample_weight)
-            return
-        X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
-        self._reader, table = FrameReader.fit_table(self, X, y, categorical=self.categorical)
-        rows = row_count(table)
-        table, labels, each = counted(table, one_class(y, rows), row_weights(sample_weight, rows))
-        self.classes_, codes = factorized(labels)
-        likelihood, outputs = self._likelihood(len(self.classes_))
-        classes = self.classes_.tolist()
-        factors = class_factors(self.class_weight, classes, codes, each)
-        if self.class_weight is not None:
-            each = factors[codes] if each is None else each * factors[codes]
-        self._inputs, mapped = InputMap.fit(
-            table,
-            codes,
-            standardize=checks.flag("standardize", self.standardize),
-            features=self.features,
-            random_state=self.random_state,
-            encoding=self.encoding,
-            weights=each,
-            origin=self._origin(),
+        if opened(X) is not None:
+            refuse_all_rows(self.posterior)
+        rows = TableRows.of(self, X, y, sample_weight, target=one_class, labels=True, numbers=True)
+        labels, rows = Labels.of(rows, self.class_weight)
+        self.classes_, self._multilabel = labels.classes, False
+        likelihood = self._likelihood(labels)
+        data, notes = self._table_of(rows, likelihood, labels.outputs, spread=self.posterior in BY_SUMS)
+        bias = checks.flag("fit_intercept", self.fit_intercept)
+        self._infer(
+            data, LinearModel(len(self._inputs.names), labels.outputs, bias), likelihood, {**notes, **labels.notes}
         )
-        model = LinearModel(mapped.shape[1], outputs, checks.flag("fit_intercept", self.fit_intercept))
-        notes = {**weight_notes(each, len(codes)), **class_notes(self.class_weight, classes, factors)}
-        targets = likelihood.targets(codes, outputs)
-        data = rows_in_memory(mapped, targets, each, spread=self.posterior in BY_SUMS)
-        self._infer(data, model, likelihood, notes)
-
-    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
-        """The same, a block of rows in memory at a time."""
-        refuse_all_rows(self.posterior)
-        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=True)
-        labels = TableLabels.of(source, self.class_weight)
-        self.classes_ = labels.classes
-        likelihood, outputs = self._likelihood(len(self.classes_))
-        once = sample_weight is None and self.class_weight is None
-        learnt = TableInputs.fit(
-            source,
-            labels.weights,
-            counted_once=once,
-            standardize=checks.flag("standardize", self.standardize),
-            features=self.features,
-            random_state=self.random_state,
-            encoding=self.encoding,
-            origin=self._origin(),
-        )
-        source.describe(self)
-        self._reader, self._inputs = source.reader, learnt.inputs
-        data = learnt.table(lambda block: likelihood.targets(labels.codes(block), outputs))
-        model = LinearModel(len(learnt.inputs.names), outputs, checks.flag("fit_intercept", self.fit_intercept))
-        weighted = {} if once else total_notes(data.total, data.count)
-        self._infer(data, model, likelihood, {**learnt.notes(data.count), **weighted, **labels.notes})
 
     @property
     def effective_parameters_(self) -> float:
@@ -216,21 +159,19 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
     def _class_names(self) -> tuple[str, ...]:
         return tuple(map(str, self.classes_.tolist())) if len(self.classes_) > 2 else ()
 
-    def _likelihood(self, classes: int) -> tuple[Likelihood, int]:
-        """p(y∣f) and how many outputs f has."""
-        if classes < 2:
-            raise InputError(f"y: expected at least two classes, got one class, {self.classes_[0]}.")
+    def _likelihood(self, labels: Labels) -> Likelihood:
+        """p(y∣f)."""
         likelihood = Bernoulli(self.link)
-        if classes == 2:
-            return likelihood, 1
+        if labels.outputs == 1:
+            return likelihood
         if self._two_classes_only:
             several = [name for name in POSTERIORS if name != "ep"]
             option = "link='probit'" if self.link == "probit" else "posterior='ep'"
             raise UnsupportedError(
                 f"{option}: Only binary classification is supported. The type of the target is multiclass, with "
-                f"{classes} classes. For those use link='logit' with one of {', '.join(map(repr, several))}."
+                f"{labels.outputs} classes. For those use link='logit' with one of {', '.join(map(repr, several))}."
             )
-        return Categorical(), classes
+        return labels.likelihood
 
     def _infer(self, data: RowTable, model: LinearModel, likelihood: Likelihood, told: dict[str, str]) -> None:
         """Fits the named posterior and sets the learned attributes."""

@@ -11,18 +11,14 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope.estimators.base import ClassWeight, TableClassifier, TableRegressor
-from bayescope.estimators.distinct_rows import DistinctRows
-from bayescope.estimators.frames import FrameReader, columns_by_name
-from bayescope.estimators.labels import Labels, numbers
+from bayescope.estimators.labels import class_labels, numbers
 from bayescope.estimators.mlp_learning import FIRST_NOISE
-from bayescope.estimators.mlp_reading import MLPEstimator, Targets
+from bayescope.estimators.mlp_reading import Goal, MLPEstimator
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableLabels, TableNumbers
+from bayescope.estimators.table_targets import Labels
 from bayescope.estimators.target_units import Units, given_noise
-from bayescope.estimators.weights import class_weighted, row_weights
-from bayescope.likelihoods import Gaussian, Likelihood
+from bayescope.likelihoods import Gaussian
 from bayescope.storage import stored
-from bayescope.tables.dataset import TableDataset, opened
 
 
 @final
@@ -109,29 +105,10 @@ class BayesianMLPClassifier(TableClassifier, MLPEstimator):
     class_weight: ClassWeight = None
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
-        table = opened(X)
-        if table is not None:
-            self._fit_table(table, y, sample_weight)
-            return
-        X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
-        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
-        rows = len(columns[0].values)
-        weights = row_weights(sample_weight, rows)
-        labels = Labels.of(y, weights)
-        weights, told = class_weighted(self.class_weight, labels, weights)
+        rows = TableRows.of(self, X, y, sample_weight, target=class_labels, labels=True)
+        labels, rows = Labels.of(rows, self.class_weight, getattr(y, "columns", ()))
         self.classes_, self._multilabel = labels.classes, labels.multilabel
-        distinct = DistinctRows.of(columns, labels.codes, None, weights)
-        codes = distinct.targets if labels.multilabel else distinct.targets[:, 0].astype(np.int64)
-        values = labels.likelihood.targets(codes, labels.outputs)
-        self._learn(distinct, Targets(codes, values, labels.likelihood, labels.outputs, told))
-
-    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
-        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=True)
-        labels = TableLabels.of(source, self.class_weight)
-        self.classes_, self._multilabel = labels.classes, False
-        none = torch.empty(0, dtype=torch.float64)
-        goal = Targets(np.empty(0), none, labels.likelihood, labels.outputs, labels.notes)
-        self._learn_table(source, labels, goal)
+        self._learn(rows.distinct(), Goal(labels.likelihood, labels.outputs, labels.notes, labels.values))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -220,36 +197,15 @@ class BayesianMLPRegressor(TableRegressor, MLPEstimator):
     _outputs: int = field(init=False)
 
     def _fit(self, X: object, y: object, sample_weight: object, offset: object = None) -> None:
-        table = opened(X)
-        if table is not None:
-            self._fit_table(table, y, sample_weight)
-            return
-        X, y, sample_weight = columns_by_name(X, y=y, sample_weight=sample_weight)
-        self._reader, columns = FrameReader.fit(self, X, y, categorical=self.categorical)
-        rows = len(columns[0].values)
-        weights, targets = row_weights(sample_weight, rows), numbers(y, rows)
-        self._flat = targets.ndim == 1
-        distinct = DistinctRows.of(columns, targets[:, None] if self._flat else targets, None, weights)
-        units, self._outputs = Units.of(distinct.targets, distinct.weights), distinct.targets.shape[1]
-        likelihood, learns_noise = self._first_noise(units, rows)
-        values = torch.from_numpy(units.standardised(distinct.targets))
-        codes = distinct.targets[:, 0] if self._flat else distinct.targets
-        self._learn(distinct, Targets(codes, values, likelihood, len(units.scale), units.notes(), units, learns_noise))
-
-    def _fit_table(self, table: TableDataset, y: object, sample_weight: object) -> None:
-        source = TableRows.of(table, y, sample_weight, categorical=self.categorical, labels=False)
-        seen = TableNumbers.of(source)
-        self._flat, self._outputs = True, 1
-        units = Units(np.array([seen.shift]), np.array([seen.scale]))
-        likelihood, learns_noise = self._first_noise(units, seen.rows)
-        none = torch.empty(0, dtype=torch.float64)
-        goal = Targets(np.empty(0), none, likelihood, 1, units.notes(), units, learns_noise)
-        self._learn_table(source, seen, goal)
-
-    def _first_noise(self, units: Units, rows: int) -> tuple[Likelihood, bool]:
-        """The likelihood of standardised targets, and whether its noise variance is to be learnt."""
-        given = given_noise(self.noise_variance, units.scale, rows)
-        return Gaussian(FIRST_NOISE) if given is None else given, given is None
+        rows = TableRows.of(self, X, y, sample_weight, target=numbers)
+        self._flat = rows.held is None or rows.held.target.ndim == 1
+        count, rows = rows.held and len(rows.held), rows.distinct()
+        units = Units.of(rows)
+        self._outputs = len(units.scale)
+        given = given_noise(self.noise_variance, units.scale, count or units.rows)
+        likelihood = Gaussian(FIRST_NOISE) if given is None else given
+        goal = Goal(likelihood, self._outputs, units.notes(), units.standardised, units, given is None)
+        self._learn(rows, goal)
 
     @property
     def noise_variance_(self) -> float | np.ndarray:

@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, as_tensor, generator_from
-from bayescope.estimators.distinct_rows import DistinctRows
 from bayescope.estimators.inputs import EstimatorTable, InputMap, require_room
 from bayescope.estimators.mlp_learning import Learnt, Lesson, Schedule, learn
 from bayescope.estimators.mlp_network import Activation, Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, PosteriorName, Setting, chosen, infer
 from bayescope.estimators.mlp_table import ORDERED_ROWS, NetworkFiles
-from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableTargets
+from bayescope.estimators.table_rows import RowBlock, TableRows
 from bayescope.estimators.target_units import Units
 from bayescope.estimators.together import same_for_all
 from bayescope.laplace.constant import warn_if_constant
@@ -42,24 +40,22 @@ MOST_ROWS = 2048
 
 @final
 @dataclass(frozen=True, eq=False)
-class Targets:
+class Goal:
     """What is to be predicted.
 
     Attributes:
-        codes: for the preprocessing: classes 0…K−1, shape (N,), or numbers (N, D).
-        values: in the likelihood's canonical form.
         likelihood: p(y∣f), with the noise of standardised targets, or where the search for it begins.
         outputs: C.
         notes: lines for a summary.
+        values: makes the likelihood's canonical form of targets, standardised.
         units: of a regression.
         learns_noise: whether the noise variance is to be learnt.
     """
 
-    codes: np.ndarray
-    values: Tensor
     likelihood: Likelihood
     outputs: int
     notes: Mapping[str, str]
+    values: Callable[[np.ndarray], np.ndarray]
     units: Units | None = None
     learns_noise: bool = False
 
@@ -113,64 +109,61 @@ class MLPEstimator(TableEstimator):
         check_is_fitted(self)
         return cast(nn.Module, self.posterior_.model)
 
-    def _learn(self, rows: DistinctRows, targets: Targets) -> None:
+    def _learn(self, rows: TableRows, goal: Goal) -> None:
         """Learns the network and its hyperparameters, finds the posterior and sets the learned attributes."""
         kind, given = chosen(self.posterior, self.posterior_options, self.draws)
-        schedule = Schedule.checked(len(rows.weights), self.epochs, self.batch_size, self.lr)
-        source = same_for_all(generator_from(self.random_state), rows.arrays)
-        require_room(rows.columns, self.encoding)
+        self._reader = rows.reader
+        if rows.held is None:
+            if not kind.streams:
+                streaming = ", ".join(repr(name) for name, each in POSTERIORS.items() if each.streams)
+                raise UnsupportedError(
+                    f"posterior: expected one of {streaming} for a table on disk, got {self.posterior!r}, which needs "
+                    "all rows in memory. Take one of those, or fit some of the rows as a data frame."
+                )
+            source = rows.processes.common_generator(generator_from(self.random_state))
+            order = checks.seed_from(source)
+            self.preprocessing_, files = NetworkFiles.of(rows, goal.values, self.scaling, self.encoding)
+            schedule = Schedule.on_disk(files.rows, self.epochs, self.batch_size, self.lr)
+            self._teach(_Streamed(files, schedule.batch_size, order, goal.units), goal, kind, given, schedule, source)
+            return
+        held = rows.held
+        schedule = Schedule.checked(len(held), self.epochs, self.batch_size, self.lr)
+        source = same_for_all(generator_from(self.random_state), held.arrays)
+        require_room(held.features, self.encoding)
         self.preprocessing_, table = Preprocessing.fit(
-            rows.columns, targets.codes, scaling=self.scaling, encoding=self.encoding, weights=rows.weights,
+            held.features, held.target, scaling=self.scaling, encoding=self.encoding, weights=held.weights,
             random_state=checks.seed_from(source),
         )  # fmt: skip
-        self._teach(_Held(as_tensor(table), rows, targets), targets, kind, given, schedule, source)
-
-    def _learn_table(self, table: TableRows, targets: TableTargets, goal: Targets) -> None:
-        """The same from a table on disk."""
-        kind, given = chosen(self.posterior, self.posterior_options, self.draws)
-        if not kind.streams:
-            streaming = ", ".join(repr(name) for name, each in POSTERIORS.items() if each.streams)
-            raise UnsupportedError(
-                f"posterior: expected one of {streaming} for a table on disk, got {self.posterior!r}, which needs all "
-                "rows in memory. Take one of those, or fit some of the rows as a data frame."
-            )
-        table.describe(self)
-        self._reader = table.reader
-        source = table.processes.common_generator(generator_from(self.random_state))
-        order = checks.seed_from(source)
-        self.preprocessing_, files = NetworkFiles.of(table, targets, self.scaling, self.encoding)
-        schedule = Schedule.on_disk(files.rows, self.epochs, self.batch_size, self.lr)
-        streamed = _Streamed(files, schedule.batch_size, order, goal.units)
-        self._teach(streamed, goal, kind, given, schedule, source)
+        self._teach(_Held(as_tensor(table), held, goal), goal, kind, given, schedule, source)
 
     def _teach(
-        self, material: _Material, targets: Targets, kind: Kind, given: Mapping[str, Any], schedule: Schedule,
+        self, material: _Material, goal: Goal, kind: Kind, given: Mapping[str, Any], schedule: Schedule,
         source: torch.Generator,
     ) -> None:  # fmt: skip
-        architecture = Architecture.checked(material.features, self.hidden, self.activation, targets.outputs)
+        architecture = Architecture.checked(material.features, self.hidden, self.activation, goal.outputs)
         path, prior_path = self._paths(kind)
-        likelihood, data = material.standardised(targets.likelihood)
+        likelihood, data = material.standardised(goal.likelihood)
         seed = checks.seed_from(source)
         lesson = Lesson(
-            architecture, data, material.some, likelihood, self._precision(), targets.learns_noise, schedule,
+            architecture, data, material.some, likelihood, self._precision(), goal.learns_noise, schedule,
             prior_path, checks.flag("progress", self.progress),
         )  # fmt: skip
         with material.threads(max(architecture.features, *architecture.hidden, architecture.outputs)):
             learnt = learn(lesson, seed, train=kind.from_trained)
-            setting = self._setting(material, targets, lesson, learnt, checks.seed_from(source), path)
+            setting = self._setting(material, goal, lesson, learnt, checks.seed_from(source), path)
             posterior = infer(kind, setting, given)
             warn_if_constant(cast(Any, posterior).model, setting.likelihood, setting.rows, TELL)
         notes = {
-            "network": str(architecture), **learnt.notes, **self.preprocessing_.notes(), **targets.notes,
+            "network": str(architecture), **learnt.notes, **self.preprocessing_.notes(), **goal.notes,
             **material.notes(),
         }  # fmt: skip
         self._remember(posterior, kind, learnt, notes, checks.seed_from(source))
 
     def _setting(
-        self, material: _Material, targets: Targets, lesson: Lesson, learnt: Learnt, seed: int, path: Path | None,
+        self, material: _Material, goal: Goal, lesson: Lesson, learnt: Learnt, seed: int, path: Path | None,
     ) -> Setting:  # fmt: skip
         """What was learnt, in the targets' own unit."""
-        plain, units = targets.likelihood, targets.units
+        plain, units = goal.likelihood, goal.units
         make: Callable[[int], nn.Sequential] = lesson.another
         network, noise = learnt.module, 1.0
         if units is not None and learnt.noise_variances is not None:
@@ -281,27 +274,28 @@ class _Held:
     Attributes:
         inputs: of the network, shape (N, D).
         rows: with their targets in their own unit.
-        targets: standardised.
+        goal: what is to be predicted.
     """
 
     inputs: Tensor
-    rows: DistinctRows
-    targets: Targets
+    rows: RowBlock
+    goal: Goal
 
     @property
     def features(self) -> int:
         return self.inputs.shape[1]
 
     def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        return self._weighted(likelihood, self.targets.values)
+        return self._weighted(likelihood, torch.from_numpy(self.goal.values(self.rows.target)))
 
     def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        regression = self.targets.units is not None
-        return self._weighted(likelihood, torch.from_numpy(self.rows.targets) if regression else self.targets.values)
+        if self.goal.units is None:
+            return self.standardised(likelihood)
+        return self._weighted(likelihood, torch.from_numpy(self.rows.target.reshape(len(self.rows), -1)))
 
     def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
         """At most so many rows, drawn from all of them."""
-        inputs, targets = self.standardised(self.targets.likelihood)[1]
+        inputs, targets = self.standardised(self.goal.likelihood)[1]
         drawn = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].sort().values
         return inputs[drawn], targets[drawn]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, cast, final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader, IterableDataset
 from bayescope.estimators.base import as_tensor
 from bayescope.estimators.inputs import require_encoded
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import TableTargets
 from bayescope.likelihoods import Likelihood, Weighted
 from bayescope.processes import present
 from bayescope.tables.preprocessing import SPREAD_ROWS, EncodingName, Preprocessing, ScalingName
@@ -24,6 +23,8 @@ from bayescope.tables.preprocessing_in_blocks import TableSeen
 from bayescope.tables.row_files import RowFile
 from bayescope.tables.suspicion import warn_of_numbers
 from bayescope.training.minibatches import OrderedLoader
+
+Canonical: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 # An epoch reads pieces of so many neighbouring rows in a new order, and shuffles the rows of so many pieces together.
 PIECE_ROWS, WINDOW_PIECES = 4096, 16
@@ -54,13 +55,13 @@ class NetworkFiles:
 
     @classmethod
     def of(
-        cls, source: TableRows, targets: TableTargets, scaling: Any, encoding: Any
+        cls, source: TableRows, values: Canonical, scaling: ScalingName | None, encoding: EncodingName
     ) -> tuple[Preprocessing, NetworkFiles]:
         """Reads a table twice: what its columns hold, and each row as numbers, which go to files.
 
         Args:
             source: the table.
-            targets: what is to be predicted.
+            values: makes the likelihood's canonical form of targets.
             scaling: of numbers, as `Preprocessing` takes it.
             encoding: of labels, as `Preprocessing` takes it.
 
@@ -70,14 +71,14 @@ class NetworkFiles:
             UnsupportedError: for the encoding "target".
         """
         processes = source.processes
-        seen = TableSeen(source.kinds, scaling=cast(ScalingName | None, scaling), encoding=cast(EncodingName, encoding))
+        seen = TableSeen(source.kinds, scaling=scaling, encoding=encoding)
         total, rows, plain = 0.0, 0, True
         with processes.agreed():
             for place, block in enumerate(source.blocks()):
                 if place == 0:
                     warn_of_numbers(block.columns)
-                if len(block.rows):
-                    weights = targets.weights(block)
+                if len(block):
+                    weights = block.weights
                     seen.add(block.columns, weights, block.rows)
                     total, rows = total + float(weights.sum()), rows + len(weights)
                     plain = plain and bool((weights == 1.0).all())
@@ -86,15 +87,16 @@ class NetworkFiles:
         preprocessing = reduce(TableSeen.joined, processes.gather(seen)).preprocessing()
         each = processes.gather((rows, total, plain))
         everyone = sum(count for count, *_ in each)
+        assert source.table is not None
         require_encoded(preprocessing, source.table, 2 * SPREAD_ROWS)
         mean = None if all(once for *_, once in each) else sum(mass for _, mass, _ in each) / everyone
         with processes.agreed():
-            inputs, values = _written(source, targets, preprocessing, weighted=mean is not None)
+            inputs, targets = _written(source, values, preprocessing, weighted=mean is not None)
         some = np.concatenate(processes.gather(_evenly(inputs)))
-        counts = None if mean is None else np.concatenate(processes.gather(_evenly(values)[:, -1]))
+        counts = None if mean is None else np.concatenate(processes.gather(_evenly(targets)[:, -1]))
         preprocessing = preprocessing.with_spread(some, counts, sum(mass for _, mass, _ in each))
         longest = max(count for count, *_ in each)
-        return preprocessing, cls(inputs, values, mean, everyone, longest, processes.count)
+        return preprocessing, cls(inputs, targets, mean, everyone, longest, processes.count)
 
     @property
     def features(self) -> int:
@@ -154,22 +156,22 @@ class NetworkFiles:
 
 
 def _written(
-    source: TableRows, targets: TableTargets, preprocessing: Preprocessing, *, weighted: bool
+    source: TableRows, values: Canonical, preprocessing: Preprocessing, *, weighted: bool
 ) -> tuple[RowFile, RowFile]:
     """Inputs and targets of all rows."""
     inputs = RowFile((len(preprocessing.names),))
-    values: RowFile | None = None
+    targets: RowFile | None = None
     for block in source.blocks():
-        if not len(block.rows):
+        if not len(block):
             continue
-        canonical = as_tensor(targets.values(block))
+        canonical = as_tensor(values(block.target))
         if weighted:
-            canonical = Weighted.join(canonical, as_tensor(targets.weights(block)))
-        values = values or RowFile(tuple(canonical.shape[1:]), canonical.numpy().dtype)
+            canonical = Weighted.join(canonical, as_tensor(block.weights))
+        targets = targets or RowFile(tuple(canonical.shape[1:]), canonical.numpy().dtype)
         inputs.append(preprocessing(block.columns))
-        values.append(canonical.numpy())
-    assert values is not None
-    return inputs, values
+        targets.append(canonical.numpy())
+    assert targets is not None
+    return inputs, targets
 
 
 def _evenly(rows: RowFile) -> np.ndarray:

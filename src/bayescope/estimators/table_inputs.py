@@ -15,9 +15,12 @@ from torch import Tensor
 from bayescope.estimators.base import as_tensor
 from bayescope.estimators.features import feature_map
 from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, require_encoded
-from bayescope.estimators.table_rows import Block, TableRows
+from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators.together import refuse_other_rows
 from bayescope.linear.table import Batch, RowTable
+from bayescope.processes import present
 from bayescope.tables import Column
+from bayescope.tables.dataset import TableDataset
 from bayescope.tables.preprocessing import EncodingName, ScalingName
 from bayescope.tables.preprocessing_in_blocks import TableSeen
 from bayescope.tables.suspicion import warn_of_numbers
@@ -26,8 +29,6 @@ from bayescope.tables.suspicion import warn_of_numbers
 SAMPLE_BYTES = 2**26
 # A table of no more bytes than this is kept after its first pass: a small one is passed over many times.
 HELD_BYTES = 2**26
-
-Weigh = Callable[[Block], np.ndarray]
 
 
 @final
@@ -40,8 +41,6 @@ class TableInputs:
         inputs: the learnt map from columns.
         rows: how many of this process's rows count.
         total: how often they do.
-        weigh: how often each row of a block counts, shape (n,).
-        counted_once: whether that is once for all rows.
         sampled: how many rows a transformer of features was fitted to; ``None`` where there is none.
     """
 
@@ -49,17 +48,13 @@ class TableInputs:
     inputs: InputMap
     rows: int
     total: float
-    weigh: Weigh
-    counted_once: bool
     sampled: int | None
 
     @classmethod
     def fit(
         cls,
         source: TableRows,
-        weigh: Weigh,
         *,
-        counted_once: bool,
         standardize: bool,
         features: Any,
         random_state: Any,
@@ -70,8 +65,6 @@ class TableInputs:
 
         Args:
             source: the rows.
-            weigh: how often each row of a block counts, shape (n,).
-            counted_once: whether that is once for all rows.
             standardize: whether columns of numbers are centred and scaled.
             features: the transformer, as `feature_map` takes it; it is fitted to as many evenly spaced rows as take
                 64 MiB, in a table of no more to all.
@@ -87,7 +80,7 @@ class TableInputs:
         kept, rows, total = [], 0, 0.0
         with source.processes.agreed():
             for block in source.blocks():
-                weights = weigh(block)
+                weights = block.weights
                 if not rows:
                     warn_of_numbers(block.columns)
                 seen.add(block.columns, weights, block.rows)
@@ -98,20 +91,20 @@ class TableInputs:
         sample = [part for parts in source.processes.gather(kept) for part in parts if len(part[1])]
         if not sample:
             raise source.nobody()
-        require_encoded(preprocessing, source.table, sum(len(part[1]) for part in sample))
+        require_encoded(preprocessing, _stored(source), sum(len(part[1]) for part in sample))
         columns, each = zip(*sample, strict=True)
         numbers = preprocessing(columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True))))
         counts, everyone = np.concatenate(each), sum(source.processes.gather(total))
         preprocessing = preprocessing.with_spread(numbers, counts, everyone)
         inputs, _ = InputMap.of(preprocessing, transformer, numbers, counts, origin)
         sampled = len(numbers) if transformer is not None else None
-        return cls(source, inputs, rows, total, weigh, counted_once, sampled)
+        return cls(source, inputs, rows, total, sampled)
 
-    def table(self, targets: Callable[[Block], Tensor]) -> RowTable:
+    def table(self, targets: Callable[[np.ndarray], Tensor]) -> RowTable:
         """The rows as a linear model takes them, over all processes.
 
         Args:
-            targets: of a block, in the likelihood's canonical form.
+            targets: makes the likelihood's canonical form of targets.
         """
         own = RowTable.streamed(lambda: self._batches(targets), self.rows, self.total)
         processes = self.source.processes
@@ -128,25 +121,49 @@ class TableInputs:
             notes["features"] = f"fitted to {self.sampled} evenly spaced rows of {total}"
         return notes
 
-    def _batches(self, targets: Callable[[Block], Tensor]) -> Iterator[Batch]:
+    def _batches(self, targets: Callable[[np.ndarray], Tensor]) -> Iterator[Batch]:
         width = len(self.inputs.names)
         empty = True
         for block in self.source.blocks():
-            if len(block.rows):
+            if len(block):
                 empty = False
-                weights = None if self.counted_once else torch.from_numpy(self.weigh(block))
-                yield Batch(as_tensor(self.inputs(block.columns)), targets(block), weights)
+                weights = torch.from_numpy(block.weights) if self.source.weighted else None
+                yield Batch(as_tensor(self.inputs(block.columns)), targets(block.target), weights)
         if empty:  # a part without rows has sums all the same
-            nothing = Block([], np.empty(0), np.empty(0), None, np.empty(0, dtype=np.int64))
-            weights = None if self.counted_once else torch.empty(0, dtype=torch.float64)
-            yield Batch(torch.empty(0, width, dtype=torch.float64), targets(nothing), weights)
+            weights = torch.empty(0, dtype=torch.float64) if self.source.weighted else None
+            yield Batch(torch.empty(0, width, dtype=torch.float64), targets(np.empty(0)), weights)
+
+
+def rows_in_memory(inputs: np.ndarray, targets: Tensor, weights: np.ndarray | None, *, spread: bool = True) -> RowTable:
+    """The rows; where several processes are given the same, each sums a part of its own.
+
+    Args:
+        inputs: of the model, shape (N, D).
+        targets: in the likelihood's canonical form.
+        weights: how often each row counts, shape (N,).
+        spread: whether the rows are spread over the processes.
+
+    Raises:
+        InputError: if the processes were given different tables.
+    """
+    each = None if weights is None else torch.from_numpy(weights)
+    batch = Batch(as_tensor(inputs), targets, each)
+    processes = present()
+    if processes.count == 1:
+        return RowTable.of(batch)
+    refuse_other_rows(processes, lambda: [inputs, targets.numpy(), *([] if weights is None else [weights])])
+    if not spread:
+        return RowTable.of(batch)
+    part = processes.slice(len(inputs))
+    own = Batch(batch.features[part], batch.targets[part], None if each is None else each[part])
+    return RowTable.of(own).shared(processes)
 
 
 def _stride(source: TableRows, *, everything: bool) -> int:
     """Which rows are kept: every k-th row."""
-    rows = source.table.rows
+    rows = _stored(source).rows
     if everything:
-        return max(1, math.ceil(8 * rows * len(source.names) / SAMPLE_BYTES))
+        return max(1, math.ceil(8 * rows * len(source.reader.names) / SAMPLE_BYTES))
     return max(1, rows // SCALE_ROWS)
 
 
@@ -156,3 +173,8 @@ def _taken(columns: list[Column], rows: slice) -> list[Column]:
 
 def _joined(pieces: tuple[Column, ...]) -> Column:
     return replace(pieces[0], values=np.concatenate([piece.values for piece in pieces]))
+
+
+def _stored(source: TableRows) -> TableDataset:
+    assert source.table is not None
+    return source.table

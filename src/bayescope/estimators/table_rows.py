@@ -1,82 +1,135 @@
-"""A table on disk as estimators are fitted to it: features, target, weights and offset, read block by block."""
+"""The rows that an estimator is fitted to: one block in memory, or blocks of a table on disk, a part a process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.estimators.frames import FrameReader
+from bayescope.estimators.base import TableEstimator
+from bayescope.estimators.frames import FrameReader, columns_by_name
 from bayescope.processes import Processes, present
 from bayescope.tables import Column
 from bayescope.tables.columns import Kind
-from bayescope.tables.dataset import TableDataset
+from bayescope.tables.dataset import TableDataset, opened
+from bayescope.tables.preprocessing import Table, taken
+
+TargetReader: TypeAlias = Callable[[object, int], np.ndarray]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Block:
+class RowBlock:
     """Rows that count.
 
     Attributes:
-        columns: of features.
-        target: numbers, or labels as objects, shape (n,).
+        features: columns, or finite numbers of shape (n, D).
+        target: numbers or labels, shape (n,) or (n, K).
         weights: above 0, shape (n,).
-        offset: shape (n,), or ``None``.
+        offset: shape (n,) or (n, C), or ``None``.
         rows: their numbers in the table, int64 of shape (n,).
     """
 
-    columns: list[Column]
+    features: Table
     target: np.ndarray
     weights: np.ndarray
     offset: np.ndarray | None
     rows: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    @property
+    def columns(self) -> list[Column]:
+        """The features as columns."""
+        assert not isinstance(self.features, np.ndarray)
+        return list(self.features)
+
+    def taken(self, some: np.ndarray) -> RowBlock:
+        """Some of the rows, by a mask or by their places."""
+        offset = None if self.offset is None else self.offset[some]
+        return RowBlock(taken(self.features, some), self.target[some], self.weights[some], offset, self.rows[some])
+
+    def counted(self) -> RowBlock:
+        """The rows of positive weight."""
+        return self if self.weights.all() else self.taken(self.weights > 0)
+
+    def arrays(self) -> list[np.ndarray]:
+        """What tells these rows from others, as numbers."""
+        extra = [] if self.offset is None else [self.offset]
+        return [*map(_ranks, self.columns), self.target, *extra, self.weights]
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class TableRows:
-    """The rows of a table on disk, the part of them that this process reads.
+    """The rows of a table that count: all of them in memory, or the part on disk that this process reads.
 
     Attributes:
-        table: the table.
-        names: of the features.
-        target: the name of y.
-        weight: the name of the rows' weights, or ``None``.
-        offset: the name of what is added to f, or ``None``.
-        categorical: features whose numbers are labels.
-        labels: whether y holds labels.
-        processes: that read a part each.
+        reader: what an estimator remembers of the table.
+        held: the rows in memory; ``None`` for a table on disk.
+        table: on disk; ``None`` for rows in memory.
+        roles: the names of the target, the weights and the offset in the table on disk.
+        labels: whether the target holds labels.
+        weighted: whether a row may count otherwise than once.
+        processes: that read a part each; a single one for rows in memory, which all processes have.
+        change: what is done to each block that is read.
     """
 
-    table: TableDataset
-    names: tuple[str, ...]
-    target: str
-    weight: str | None
-    offset: str | None
-    categorical: tuple[str, ...]
+    reader: FrameReader
+    held: RowBlock | None
+    table: TableDataset | None
+    roles: tuple[str, str | None, str | None]
     labels: bool
+    weighted: bool
     processes: Processes
+    change: Callable[[RowBlock], RowBlock]
 
     @classmethod
     def of(
-        cls, table: TableDataset, y: Any, sample_weight: Any, *, offset: Any = None, categorical: Any, labels: bool
-    ) -> TableRows:
-        """From the arguments of an estimator's ``fit``.
+        cls, estimator: TableEstimator, X: object, y: object, sample_weight: object, offset: object = None,
+        *, target: TargetReader, labels: bool = False, numbers: bool = False,
+    ) -> TableRows:  # fmt: skip
+        """From the arguments of an estimator's ``fit``; scikit-learn's attributes of the estimator are set.
+
+        Args:
+            estimator: that is fitted.
+            X: a table in memory or on disk.
+            y: the target, or the name of its column.
+            sample_weight: how often each row counts, or the name of a column.
+            offset: added to f, or the name of a column.
+            target: reads targets in memory.
+            labels: whether the target holds labels.
+            numbers: whether features in memory may be finite numbers, which are not copied.
 
         Raises:
-            InputTypeError: if the target, weights or offset are not told by the name of a column.
+            InputError: if an argument cannot be used, or no column is left for the features.
+            InputTypeError: if the roles of a table on disk are not the names of columns.
             OptionError: if there is no such column.
-            InputError: if no column is left for the features.
         """
-        roles = {"y": y, "sample_weight": sample_weight, "offset": offset}
+        table = opened(X)
+        if table is not None:
+            return cls._on_disk(estimator, table, {"y": y, "sample_weight": sample_weight, "offset": offset}, labels)
+        X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
+        fit = FrameReader.fit_table if numbers else FrameReader.fit
+        reader, features = fit(estimator, X, y, categorical=estimator.categorical)
+        count = len(features) if isinstance(features, np.ndarray) else len(features[0].values)
+        values, weights = target(y, count), row_weights(sample_weight, count)
+        added = None if offset is None else checks.float64("offset", offset).numpy()
+        if added is not None and added.shape[:1] != (count,):
+            raise InputError(f"offset: expected shape ({count},), or a column an output, got {added.shape}.")
+        held = RowBlock(features, values, weights, added, np.arange(count)).counted()
+        weighted = bool((held.weights != 1.0).any())
+        return cls(reader, held, None, ("y", None, None), labels, weighted, Processes(), _same)
+
+    @classmethod
+    def _on_disk(cls, estimator: TableEstimator, table: TableDataset, roles: dict[str, Any], labels: bool) -> TableRows:
         for role, name in roles.items():
             if name is None and role != "y":
                 continue
@@ -90,99 +143,180 @@ class TableRows:
         names = tuple(name for name in table.names if name not in roles.values())
         if not names:
             raise InputError(f"X: expected a column beside {', '.join(map(repr, table.names))}, got none.")
-        listed = _names("categorical", categorical, names)
-        return cls(table, names, y, sample_weight, offset, listed, labels, present())
+        places = tuple(names.index(name) for name in _names("categorical", estimator.categorical, names))
+        validate_data(estimator, pd.DataFrame(columns=list(names)), skip_check_array=True)
+        target, weight, offset = roles.values()
+        weighted = weight is not None
+        return cls(
+            FrameReader(names, places), None, table, (target, weight, offset), labels, weighted, present(), _same
+        )
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """What each feature holds, by its name; a column of another type is refused when it is read."""
-        told = self.table.kinds
-        return {name: "categorical" if name in self.categorical else told[name] or "numeric" for name in self.names}
+        """What each feature on disk holds, by its name; a column of another type is refused when it is read."""
+        assert self.table is not None
+        stored = self.table.kinds
+        return {name: "categorical" if name in self._categorical else stored[name] or "numeric" for name in self._names}
 
     @property
-    def first(self) -> int:
-        """The number of this process's first row in the table."""
-        return self.processes.rank * self.table.rows // self.processes.count
+    def target_name(self) -> str:
+        """What messages call the target."""
+        return "y" if self.table is None else f"column {self.roles[0]!r}"
 
-    @property
-    def reader(self) -> FrameReader:
-        """What an estimator remembers of the table."""
-        return FrameReader(self.names, tuple(self.names.index(name) for name in self.categorical))
+    def changed(self, change: Callable[[RowBlock], RowBlock], *, weighted: bool = False) -> TableRows:
+        """The rows with something done to each block: in memory at once, on disk whenever a block is read."""
+        weighted = self.weighted or weighted
+        if self.held is not None:
+            return replace(self, held=change(self.held), weighted=weighted)
+        before = self.change
+        return replace(self, change=lambda block: change(before(block)), weighted=weighted)
 
-    def describe(self, estimator: BaseEstimator) -> None:
-        """Sets scikit-learn's attributes ``n_features_in_`` and ``feature_names_in_`` of an estimator."""
-        validate_data(estimator, pd.DataFrame(columns=list(self.names)), skip_check_array=True)
+    def distinct(self) -> TableRows:
+        """Rows in memory with each combination of features, target and offset once, in an order of their own."""
+        return self if self.held is None else self.changed(distinct)
 
-    def blocks(self, *, features: bool = True) -> Iterator[Block]:
-        """The rows of this process's part that have a weight above 0, in order.
+    def blocks(self, *, features: bool = True) -> Iterator[RowBlock]:
+        """The rows that have a weight above 0, in order; on disk those of this process's part.
 
         Args:
-            features: whether the features are read; else there are no columns.
+            features: whether the features are read; else there are no columns on disk.
 
         Raises:
             InputError: if a target is missing, or a weight is no number of at least 0.
         """
-        extra = [name for name in (self.target, self.weight, self.offset) if name is not None]
-        names = [*(self.names if features else ()), *extra]
-        labels = [*self.categorical, *([self.target] if self.labels else [])]
-        first, part = self.first, (self.processes.rank, self.processes.count)
+        if self.table is None:
+            assert self.held is not None
+            yield self.held
+            return
+        extra = [name for name in self.roles if name is not None]
+        names = [*(self._names if features else ()), *extra]
+        labels = [*self._categorical, *([self.roles[0]] if self.labels else [])]
+        first, part = self._first, (self.processes.rank, self.processes.count)
         for columns in self.table.blocks(names, part=part, categorical=[name for name in labels if name in names]):
             by_name = {column.name: column for column in columns}
             count = len(columns[0].values)
-            yield self._block(by_name, names[: len(names) - len(extra)], np.arange(first, first + count))
+            block = self._block(by_name, names[: len(names) - len(extra)], np.arange(first, first + count))
+            yield self.change(block)
             first += count
 
     def counted_before(self) -> int:
         """How many of the rows before this process's part have a weight above 0: collective where there are weights."""
-        if self.weight is None:
-            return self.first
+        if self.roles[1] is None:
+            return self._first
         if self.processes.count == 1:
             return 0
         with self.processes.agreed():
-            own = sum(len(block.rows) for block in self.blocks(features=False))
+            own = sum(len(block) for block in self.blocks(features=False))
         return sum(self.processes.gather(own)[: self.processes.rank])
 
     def nobody(self) -> InputError:
-        """What to say where no row counts."""
+        """The error of a table in which no row counts."""
         return InputError(
             "sample_weight: expected a weight above 0 in some row of each process's part of the table, got none."
             if self.processes.count > 1
             else "sample_weight: expected a weight above 0 in some row, got none."
         )
 
-    def _block(self, columns: dict[str, Column], names: Sequence[str], rows: np.ndarray) -> Block:
-        weights = np.ones(len(rows)) if self.weight is None else self._numbers(columns[self.weight], rows)
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self.reader.names
+
+    @property
+    def _categorical(self) -> list[str]:
+        return [self._names[place] for place in self.reader.categorical]
+
+    @property
+    def _first(self) -> int:
+        """The number of this process's first row in the table."""
+        return 0 if self.table is None else self.processes.rank * self.table.rows // self.processes.count
+
+    def _block(self, columns: dict[str, Column], names: Sequence[str], rows: np.ndarray) -> RowBlock:
+        name, weight, added = self.roles
+        weights = np.ones(len(rows)) if weight is None else _numbers(columns[weight], rows)
         if (weights < 0).any():
             row = int(np.argmax(weights < 0))
             raise InputError(
-                f"column {self.weight!r}: expected no negative weights, got {weights[row]:g} in row {rows[row]}."
+                f"column {weight!r}: expected no negative weights, got {weights[row]:g} in row {rows[row]}."
             )
-        target = columns[self.target].values if self.labels else self._numbers(columns[self.target], rows)
+        target = columns[name].values if self.labels else _numbers(columns[name], rows)
         if self.labels and (gaps := pd.isna(target)).any():
-            raise self._missing(self.target, rows[np.argmax(gaps)])
-        offset = None if self.offset is None else self._numbers(columns[self.offset], rows)
-        features = [columns[name] for name in names]
-        if (weights > 0).all():
-            return Block(features, target, weights, offset, rows)
-        some = weights > 0
-        kept = [replace(column, values=column.values[some]) for column in features]
-        return Block(kept, target[some], weights[some], None if offset is None else offset[some], rows[some])
+            raise _missing(name, rows[np.argmax(gaps)])
+        offset = None if added is None else _numbers(columns[added], rows)
+        return RowBlock([columns[name] for name in names], target, weights, offset, rows).counted()
 
-    def _numbers(self, column: Column, rows: np.ndarray) -> np.ndarray:
-        if column.kind != "numeric":
-            raise InputTypeError(
-                f"column {column.name!r}: expected numbers, got labels such as {column.values[0]!r}. Name another "
-                "column, or turn it into numbers."
-            )
-        gaps = np.isnan(column.values)
-        if gaps.any():
-            raise self._missing(column.name, rows[np.argmax(gaps)])
-        return column.values
 
-    def _missing(self, name: str, row: int) -> InputError:
-        return InputError(
-            f"column {name!r}: expected a value in each row, got none in row {row}. Leave such rows out of the table."
+def row_weights(sample_weight: object, rows: int) -> np.ndarray:
+    """Weights of the rows, shape (N,), 1 by default.
+
+    Raises:
+        InputError: if there is not one for each row, one is negative or not finite, or all are 0.
+    """
+    if sample_weight is None:
+        return np.ones(rows)
+    weights = checks.float64("sample_weight", sample_weight).numpy()
+    if weights.shape != (rows,):
+        raise InputError(f"sample_weight: expected one number for each of the {rows} rows, got shape {weights.shape}.")
+    if (weights < 0).any():
+        row = int(np.argmax(weights < 0))
+        raise InputError(f"sample_weight: expected no negative weights, got {weights[row]:g} in row {row}.")
+    if not weights.any():
+        # In words that scikit-learn's check_estimator looks for.
+        raise InputError("sample_weight: Sample weights must contain at least one non-zero number, got zeros alone.")
+    return weights
+
+
+def row_offset(offset: object, rows: int, outputs: int) -> np.ndarray | None:
+    """The offset of each row and output, shape (N, C), or ``None``.
+
+    Raises:
+        InputError: if its shape does not fit or a number is not finite.
+    """
+    if offset is None:
+        return None
+    numbers = checks.float64("offset", offset).numpy()
+    columns = numbers[:, None] if numbers.ndim == 1 and outputs == 1 else numbers
+    if columns.shape != (rows, outputs):
+        expected = f"({rows},)" if outputs == 1 else f"({rows}, {outputs}), a column an output"
+        raise InputError(f"offset: expected shape {expected}, got {numbers.shape}.")
+    return columns
+
+
+def distinct(block: RowBlock) -> RowBlock:
+    """Merge equal rows, whose weights add up, into one.
+
+    A model that is fitted to the merged rows knows nothing of the order in which the rows came, and a row of weight 2
+    is the same as two rows, bit for bit.
+    """
+    several = [part for part in (block.target, block.offset) if part is not None]
+    keys = np.stack([*map(_ranks, block.columns), *(key for part in several for key in np.atleast_2d(part.T))])
+    # The weights come last: in one order among equal rows, they have one sum.
+    order = np.lexsort((block.weights, *keys[::-1]))
+    keys = keys[:, order]
+    differ = (keys[:, 1:] != keys[:, :-1]) & ~(np.isnan(keys[:, 1:]) & np.isnan(keys[:, :-1]))
+    starts = np.flatnonzero(np.concatenate([[True], differ.any(0)]))
+    return replace(block.taken(order[starts]), weights=np.add.reduceat(block.weights[order], starts))
+
+
+def _same(block: RowBlock) -> RowBlock:
+    return block
+
+
+def _numbers(column: Column, rows: np.ndarray) -> np.ndarray:
+    if column.kind != "numeric":
+        raise InputTypeError(
+            f"column {column.name!r}: expected numbers, got labels such as {column.values[0]!r}. Name another "
+            "column, or turn it into numbers."
         )
+    gaps = np.isnan(column.values)
+    if gaps.any():
+        raise _missing(column.name, rows[np.argmax(gaps)])
+    return column.values
+
+
+def _missing(name: str, row: int) -> InputError:
+    return InputError(
+        f"column {name!r}: expected a value in each row, got none in row {row}. Leave such rows out of the table."
+    )
 
 
 def _names(role: str, given: Any, names: Sequence[str]) -> tuple[str, ...]:
@@ -199,3 +333,13 @@ def _names(role: str, given: Any, names: Sequence[str]) -> tuple[str, ...]:
         else:
             raise OptionError.unknown(role, str(each), names)
     return tuple(found)
+
+
+def _ranks(column: Column) -> np.ndarray:
+    """The column's numbers, or the rank of each of its labels; NaN where missing."""
+    if column.kind == "numeric":
+        return column.values
+    values = column.values.tolist()
+    labels = sorted(set(values) - {None}, key=lambda label: (isinstance(label, str), label))
+    ranks: dict[object, float] = {label: float(rank) for rank, label in enumerate(labels)}
+    return np.array([ranks.get(value, np.nan) for value in values])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, final
+from functools import reduce
+from typing import final
 
 import numpy as np
 import torch
@@ -12,9 +13,13 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.errors import InputError
+from bayescope.estimators.table_rows import TableRows
 from bayescope.layers.outputs import Rescaled
 from bayescope.likelihoods import Gaussian
-from bayescope.tables.scaling import Standard
+from bayescope.tables.column_sums import NumbersSeen
+
+# Numbers that differ by no more than this share of the largest are one number, but for rounding.
+ROUNDING = 4.0 * np.finfo(np.float64).eps
 
 
 @final
@@ -25,30 +30,52 @@ class Units:
     Attributes:
         shift: the means, shape (D,).
         scale: the standard deviations, 1 where there is none, shape (D,).
+        rows: how many rows these are of.
+        varies: whether no column is one number but for rounding.
     """
 
     shift: np.ndarray
     scale: np.ndarray
+    rows: int
+    varies: bool
 
     @classmethod
-    def of(cls, targets: np.ndarray, weights: np.ndarray) -> Units:
-        """From targets (N, D) and how often each row counts, (N,).
+    def of(cls, rows: TableRows) -> Units:
+        """Read the targets alone, once, less their offset.
 
         Raises:
-            InputError: if the square of a target leaves floating point.
+            InputError: if no row counts, or the square of a target leaves floating point.
         """
-        largest = float(np.abs(targets).max(initial=0.0))
-        if largest > checks.FARTHEST:
+        seen: list[NumbersSeen] = []
+        largest = np.zeros(1)
+        with rows.processes.agreed():
+            for block in rows.blocks(features=False):
+                y = block.target.reshape(len(block), -1)
+                around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
+                seen = seen or [NumbersSeen(rows.target_name) for _ in around.T]
+                largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
+                for numbers, column in zip(seen, around.T, strict=True):
+                    numbers.add(column, block.weights)
+        parts = [part for part in rows.processes.gather((seen, largest)) if part[0]]
+        if not any(part[0][0].size for part in parts):
+            raise rows.nobody()
+        columns = [reduce(NumbersSeen.joined, column) for column in zip(*(part[0] for part in parts), strict=True)]
+        largest = np.maximum.reduce([part[1] for part in parts])
+        farthest = max(column.farthest for column in columns)
+        if farthest > checks.FARTHEST:
             raise InputError(
-                f"y: expected numbers whose squares are floats, got one of {largest:.3g} in size. Divide y by a "
-                "constant."
+                f"{rows.target_name}: expected numbers whose squares are floats, got one of {farthest:.3g} in size. "
+                "Divide them by a constant."
             )
-        each = [Standard.fit(column, weights) for column in targets.T]
-        return cls(np.array([one.mean for one in each]), np.array([one.scale for one in each]))
+        scales = [column.standard for column in columns]
+        return cls(
+            np.array([each.mean for each in scales]), np.array([each.scale for each in scales]), columns[0].size,
+            all(column.range > ROUNDING * size for column, size in zip(columns, largest, strict=True)),
+        )  # fmt: skip
 
     def standardised(self, targets: np.ndarray) -> np.ndarray:
         """z of y, shape (N, D)."""
-        return (targets - self.shift) / self.scale
+        return (targets.reshape(len(targets), -1) - self.shift) / self.scale
 
     def given(self, standardised: Tensor) -> Tensor:
         """y of z, shape (N, D)."""
@@ -70,7 +97,7 @@ class Units:
         return lambda seed: self.restored(make(seed))
 
 
-def given_noise(noise_variance: Any, scale: np.ndarray, rows: int) -> Gaussian | None:
+def given_noise(noise_variance: object, scale: np.ndarray, rows: int) -> Gaussian | None:
     """The likelihood of standardised targets whose noise variance is given; ``None`` stands for "evidence".
 
     Args:

@@ -87,10 +87,9 @@ class NumbersSeen:
         return Standard.of(self._mean, self._squares / self._mass, self.size) if self.size else Standard(0.0, 1.0)
 
     @property
-    def varies(self) -> bool:
-        """Whether the numbers are not all one, but for rounding."""
-        rounding = 4.0 * np.finfo(np.float64).eps * max(abs(self._low), abs(self._high))
-        return bool(self._high - self._low > rounding)
+    def range(self) -> float:
+        """The largest number less the smallest; 0 where there was none."""
+        return max(self._high - self._low, 0.0)
 
     @property
     def farthest(self) -> float:
