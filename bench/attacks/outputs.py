@@ -16,7 +16,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from bayescope.cli import app
-from bayescope.cli.loading import load_model
+from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import open_source
 from bayescope.files import only_writer
 from bench.attacks import Outcome

@@ -72,9 +72,8 @@ def fit(
     Columns are numbers where all cells are, else labels; missing values are welcome. Rows without a target are left
     out. Features are standardised, which is the unit of the priors.
     """
-    from bayescope.cli.fit_settings import FitSettings
     from bayescope.cli.fitting import fit_table
-    from bayescope.cli.models import ModelOptions
+    from bayescope.cli.models import FitSettings, ModelOptions
     from bayescope.cli.training_table import Roles
 
     with exits():
@@ -101,10 +100,20 @@ def predict(
     Of classes: predicted, p(class) of each, low and high of the predicted one's probability, epistemic_sd, entropy and
     mutual_information. Of numbers: mean, sd, low, high, epistemic_sd and aleatoric_sd.
     """
-    from bayescope.cli.predicting import PredictSettings, predict_table
+    from bayescope.cli.predicting import predict_table
 
     with exits():
-        predict_table(model, table, out, PredictSettings(level, abstain, keep or (), chunk_rows, as_json, formulas))
+        predict_table(
+            model,
+            table,
+            out,
+            level=level,
+            abstain=abstain,
+            keep=keep or (),
+            chunk_rows=chunk_rows,
+            as_json=as_json,
+            formulas=formulas,
+        )
 
 
 @app.command()
@@ -128,15 +137,23 @@ def compare(
     Prints one table: test scores (NLL, Brier, ECE, AUROC), the distance to NUTS in predictions and in marginal standard
     deviations, log evidence, PSIS-LOO and seconds. Columns are standardised on the training rows.
     """
-    from bayescope.cli.comparing import CompareSettings, compare_table
+    from bayescope.cli.comparing import compare_table
     from bayescope.cli.training_table import Roles
 
     with exits():
-        roles = Roles(target, drop or (), categorical or ())
-        settings = CompareSettings(
-            roles, missing or (), posteriors, test_size, seed, link, prior_precision, features, as_json
+        compare_table(
+            table,
+            out,
+            roles=Roles(target, drop or (), categorical or ()),
+            missing=missing or (),
+            posteriors=posteriors,
+            test_size=test_size,
+            seed=seed,
+            link=link,
+            prior_precision=prior_precision,
+            features=features,
+            as_json=as_json,
         )
-        compare_table(table, out, settings)
 
 
 @app.command()
@@ -154,10 +171,10 @@ def report(
 
     Of the table that the model was fitted to with --no-refit, only the held-out rows are judged.
     """
-    from bayescope.cli.reporting import ReportSettings, report_table
+    from bayescope.cli.reporting import report_table
 
     with exits():
-        report_table(model, table, out, ReportSettings(title, reference, held_out, seed, as_json))
+        report_table(model, table, out, title=title, reference=reference, held_out=held_out, seed=seed, as_json=as_json)
 
 
 @app.command()
@@ -170,16 +187,16 @@ def effects(
     as_json: options.AsJson = False,
 ) -> None:
     """Draw what an additive model learnt of each feature, each effect with its band."""
-    from bayescope.cli.drawing_effects import EffectSettings, draw_effects
+    from bayescope.cli.drawing_effects import draw_effects
 
     with exits():
-        draw_effects(model, out, EffectSettings(feature or (), level, as_json, formulas))
+        draw_effects(model, out, features=feature or (), level=level, as_json=as_json, formulas=formulas)
 
 
 @app.command()
 def info(model: options.Model, as_json: options.AsJson = False) -> None:
     """Tell what a model's file says of itself: what was fitted, to what, by which version."""
-    from bayescope.cli.describing import describe
+    from bayescope.cli.model_files import describe
 
     with exits():
         describe(model, as_json=as_json)

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from sklearn.datasets import make_moons
 
-from bayescope.cli.show import show
+from bayescope.cli.comparing import show
 from bayescope.comparison import compare
 from bayescope.comparison.columns import columns
 from bayescope.estimators import BayesianLogisticRegression

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from sklearn.base import clone
 
-from bayescope.cli.fit_settings import FitSettings
+from bayescope.cli.models import FitSettings
 from bayescope.errors import InputError
 from bayescope.estimators.mlp_posteriors import POSTERIORS
 from bayescope.training.checkpoint import named, refuse_other_call

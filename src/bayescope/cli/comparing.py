@@ -4,90 +4,107 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, final
 
-from bayescope.cli.answer import answer, stdout
-from bayescope.cli.comparable import check_comparable
+import numpy as np
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from bayescope.cli.answer import PIPED_WIDTH, answer, shown_as_is, stdout
 from bayescope.cli.opening import open_source
-from bayescope.cli.show import show
-from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_files
 from bayescope.comparison import Comparison, compare
+from bayescope.comparison.columns import Column, best_cells, columns, written
 from bayescope.comparison.comparison import FILES
 from bayescope.errors import BayescopeWarning, InputError, MissingDependencyError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.files import only_writer
+from bayescope.plots import style
 from bayescope.report import write_comparison
 
 REPORT = "report.html"
+# Sums of fourth powers of such numbers, as in the variance of a squared feature, neither overflow nor underflow.
+LARGEST, SMALLEST_SPREAD = 1e75, 1e-75
+BEST = "bold green"
+# Columns of the upper part where the terminal is narrow: scores and distances, which fit 80 letters.
+FIRST_PART = 6
 
 
-@final
-@dataclass(frozen=True)
-class CompareSettings:
-    """The options of the command, as typed."""
-
-    roles: Roles
-    missing: Sequence[str]
-    posteriors: str | None
-    test_size: float
-    seed: int
-    link: str
-    prior_precision: str
-    features: str | None
-    as_json: bool
-
-
-def compare_table(path: Path, out: Path | None, settings: CompareSettings) -> None:
+def compare_table(
+    path: Path,
+    out: Path | None,
+    *,
+    roles: Roles,
+    missing: Sequence[str],
+    posteriors: str | None,
+    test_size: float,
+    seed: int,
+    link: str,
+    prior_precision: str,
+    features: str | None,
+    as_json: bool,
+) -> None:
     """Compares the posteriors on a table, prints the result, and writes it where a folder is named.
 
     Args:
         path: the table, or "-".
         out: the folder, or ``None`` to print only.
-        settings: all else.
+        roles: of the columns.
+        missing: further spellings of a missing value.
+        posteriors: names with commas between them, or ``None`` for all.
+        test_size: the share of the rows that judge.
+        seed: of everything random.
+        link: of the model.
+        prior_precision: a number, or "evidence".
+        features: made of the columns.
+        as_json: whether to answer in JSON.
 
     Raises:
         InputError: if the table, an option or the folder cannot be used; before any fit, and before anything is
             written.
     """
-    if out is None:
-        _compare(path, out, settings)
-        return
-    check_files(out, (*FILES, REPORT), path)
-    with only_writer("--out", out / REPORT):
-        _compare(path, out, settings)
-
-
-def _compare(path: Path, out: Path | None, settings: CompareSettings) -> None:
     template = BayesianLogisticRegression().set_params(
-        link=settings.link,
-        prior_precision=_prior_precision(settings.prior_precision),
-        features=settings.features,
+        link=link, prior_precision=_prior_precision(prior_precision), features=features
     )
-    names = None if settings.posteriors is None else [name.strip() for name in settings.posteriors.split(",")]
-    source = open_source(path, missing=settings.missing, again=True)
-    table = read_training_table(source, settings.roles, task="classification")
-    check_comparable(table)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BayescopeWarning)  # they stand in the footnotes
-        comparison = compare(
-            template,
-            table.features,
-            table.target.series(),
-            posteriors=names,
-            test_size=settings.test_size,
-            random_state=settings.seed,
-            progress=True,
-        )
-    if not settings.as_json:
-        show(comparison, stdout())
-    files, notes = ([], ["Pictures and files: add --out DIR."]) if out is None else _save(comparison, out)
+    names = None if posteriors is None else [name.strip() for name in posteriors.split(",")]
+    with ExitStack() as held:
+        if out is not None:
+            check_files(out, (*FILES, REPORT), path)
+            held.enter_context(only_writer("--out", out / REPORT))
+        source = open_source(path, missing=missing, again=True)
+        table = read_training_table(source, roles, task="classification")
+        check_comparable(table)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BayescopeWarning)  # they stand in the footnotes
+            comparison = compare(
+                template,
+                table.features,
+                table.target.series(),
+                posteriors=names,
+                test_size=test_size,
+                random_state=seed,
+                progress=True,
+            )
+        if not as_json:
+            show(comparison, stdout())
+        files, notes = ([], ["Pictures and files: add --out DIR."]) if out is None else _save(comparison, out)
     if table.without_target:
         notes.append(f"{table.without_target} rows without a target were left out.")
-    facts = _facts(comparison, files, notes)
-    answer(facts, *notes, *(f"wrote {file}" for file in files), as_json=settings.as_json)
+    facts = {
+        "title": comparison.title,
+        "reference": comparison.reference,
+        "posteriors": comparison.table.reset_index().to_dict(orient="records"),
+        "footnotes": list(comparison.footnotes),
+        "files": [str(file) for file in files],
+        "notes": notes,
+    }
+    answer(facts, *notes, *(f"wrote {file}" for file in files), as_json=as_json)
 
 
 def _save(comparison: Comparison, out: Path) -> tuple[list[Path], list[str]]:
@@ -99,17 +116,6 @@ def _save(comparison: Comparison, out: Path) -> tuple[list[Path], list[str]]:
         return files, [f"No {REPORT}: {error}"]
 
 
-def _facts(comparison: Comparison, files: Sequence[Path], notes: Sequence[str]) -> dict[str, Any]:
-    return {
-        "title": comparison.title,
-        "reference": comparison.reference,
-        "posteriors": comparison.table.reset_index().to_dict(orient="records"),
-        "footnotes": list(comparison.footnotes),
-        "files": [str(file) for file in files],
-        "notes": list(notes),
-    }
-
-
 def _prior_precision(text: str) -> float | str:
     if text == "evidence":
         return text
@@ -117,3 +123,73 @@ def _prior_precision(text: str) -> float | str:
         return float(text)
     except ValueError:
         raise InputError(f'--prior-precision: expected a positive number or "evidence", got {text!r}.') from None
+
+
+def check_comparable(table: TrainingTable) -> None:
+    """Refuses columns whose weights nothing tells apart, or that cannot be computed with.
+
+    Raises:
+        InputError: if a column is constant, its numbers are too large or too close, or two are equal in every row.
+    """
+    for name, kind in table.kinds.items():
+        values = table.features[name].to_numpy()
+        where = f"{table.source}: column {name!r}"
+        if len(pd.unique(values)) == 1:  # a missing value counts as one: it tells something too
+            raise InputError(f"{where}: expected more than one value, got {values[0]} in every row. Drop the column.")
+        if kind == "numeric":
+            _check_numbers(where, values[~np.isnan(values)])
+    seen: dict[object, str] = {}
+    for name in table.kinds:
+        values = table.features[name].to_numpy()
+        key = (values + 0.0).tobytes() if table.kinds[name] == "numeric" else tuple(values)  # −0.0 + 0.0 is +0.0
+        twin = seen.setdefault(key, name)
+        if twin != name:
+            raise InputError(
+                f"{table.source}: expected different columns, got {twin!r} and {name!r} equal in every row. Drop one."
+            )
+
+
+def _check_numbers(where: str, numbers: np.ndarray) -> None:
+    if np.abs(numbers).max() > LARGEST:
+        farthest = numbers[np.abs(numbers).argmax()]
+        raise InputError(
+            f"{where}: expected numbers of at most {LARGEST:g} in magnitude, whose squares can be summed, got "
+            f"{farthest:g}. Replace it, or give the column another unit."
+        )
+    if len(set(numbers)) > 1 and numbers.std(ddof=1) < SMALLEST_SPREAD:
+        raise InputError(
+            f"{where}: expected a standard deviation of at least {SMALLEST_SPREAD:g}, whose square can be divided by, "
+            f"got {numbers.std(ddof=1):g}. Give the column another unit."
+        )
+
+
+def show(comparison: Comparison, console: Console) -> None:
+    """Prints the table, in two parts where the terminal is too narrow for one, and the footnotes.
+
+    Args:
+        comparison: to be shown.
+        console: to print to.
+    """
+    console.print(shown_as_is(comparison.title, "bold"))
+    every = columns(comparison.reference)
+    whole = _table(comparison, every)
+    if Measurement.get(console, console.options.update(max_width=PIPED_WIDTH), whole).maximum <= console.width:
+        console.print(whole)
+    else:
+        console.print(_table(comparison, every[:FIRST_PART]), _table(comparison, every[FIRST_PART:]))
+    for note in comparison.footnotes:
+        console.print(shown_as_is(note, "dim"), soft_wrap=not console.is_terminal)
+
+
+def _table(comparison: Comparison, shown: Sequence[Column]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
+    table.add_column("posterior", no_wrap=True)
+    cells = [[style.label(str(name)) for name in comparison.table.index]]
+    for column in shown:
+        table.add_column(column.label, justify="right", no_wrap=True)
+        best = best_cells(comparison.table, column, comparison.reference)
+        texts = zip(written(comparison.table, column), best, strict=True)
+        cells.append([Text(cell, style=BEST if is_best else "") for cell, is_best in texts])  # type: ignore[misc]
+    for row in zip(*cells, strict=True):
+        table.add_row(*row)
+    return table

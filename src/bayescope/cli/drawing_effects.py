@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from bayescope import checks, plots
 from bayescope.additive.effects import Effect, Surface
 from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.header import hint, split_names
-from bayescope.cli.loading import load_model
+from bayescope.cli.model_files import load_model
 from bayescope.cli.writing import check_files, write_text
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.files import only_writer, staged
@@ -31,43 +30,31 @@ SHOWN_TERMS = 15
 FILES = ("effects.csv", "importance.csv", "importance.png", "pairs.csv")
 
 
-@final
-@dataclass(frozen=True)
-class EffectSettings:
-    """The options of the command, as typed.
-
-    Attributes:
-        features: whose effects; all by default, those that matter most first.
-        level: the probability of the bands.
-        as_json: whether to answer in JSON.
-        formulas: whether names that spreadsheets take for formulas stay as they are.
-    """
-
-    features: Sequence[str]
-    level: float
-    as_json: bool
-    formulas: bool = False
-
-
-def draw_effects(model: Path, out: Path, settings: EffectSettings) -> None:
+def draw_effects(
+    model: Path, out: Path, *, features: Sequence[str], level: float, as_json: bool, formulas: bool
+) -> None:
     """Writes the effects of an additive model into a folder: all files, or none.
 
     Args:
         model: the model's file.
         out: the folder.
-        settings: all else.
+        features: whose effects; all by default, those that matter most first.
+        level: the probability of the bands.
+        as_json: whether to answer in JSON.
+        formulas: whether names that spreadsheets take for formulas stay unchanged.
 
     Raises:
-        UnsupportedError: if the model is none whose effects add up.
+        UnsupportedError: if the model has no effects that add up.
         InputError: if there is no such feature, or the folder cannot be written to.
     """
     check_files(out, FILES, model)
-    checks.fraction("--level", settings.level)
+    checks.fraction("--level", level)
     with only_writer("--out", out / FILES[0]):
-        _draw(model, out, settings)
+        facts = _drawn(model, out, features, level, formulas=formulas)
+    answer(facts, *_lines(facts), *(f"wrote {out / name}" for name in facts["files"]), as_json=as_json)
 
 
-def _draw(model: Path, out: Path, settings: EffectSettings) -> None:
+def _drawn(model: Path, out: Path, features: Sequence[str], level: float, *, formulas: bool) -> dict[str, Any]:
     estimator, table = load_model(model)
     if not hasattr(estimator, "effects"):
         raise UnsupportedError(
@@ -75,34 +62,33 @@ def _draw(model: Path, out: Path, settings: EffectSettings) -> None:
             "bayescope fit --model additive; what moves the predictions of this one stands in bayescope report."
         )
     with answering(estimator), progress_bar("computing") as report:
-        names = _features(settings.features, list(table.kinds), estimator)
-        importance = estimator.importance(level=settings.level)
+        names = _features(features, list(table.kinds), estimator)
+        importance = estimator.importance(level=level)
         effects = []
         for done, name in enumerate(names):
             report(done, len(names), name)
-            effects.append(estimator.effects(name, level=settings.level))
+            effects.append(estimator.effects(name, level=level))
         pairs = [pair for pair in estimator.pairs_ if set(pair) & set(names)]
-        surfaces = [estimator.surface(*pair, level=settings.level) for pair in pairs]
+        surfaces = [estimator.surface(*pair, level=level) for pair in pairs]
     with staged(out) as stage:
         tables = {"effects": pd.concat(map(_effect_rows, effects)), "importance": importance.as_frame()}
         if surfaces:
             tables["pairs"] = pd.concat(map(_surface_rows, surfaces))
         for name, table_rows in tables.items():
-            write_text(table_rows, stage / f"{name}.csv", formulas=settings.formulas)
+            write_text(table_rows, stage / f"{name}.csv", formulas=formulas)
         style.save(plots.importance(importance), stage / "importance.png")
         for name, figure in _pictures(effects, surfaces):
             style.save(figure, stage / f"{name}.png")
         files = sorted(file.name for file in stage.iterdir())
-    facts = {
+    return {
         "folder": str(out),
         "files": files,
         "features": names,
         "pairs": [list(pair) for pair in pairs],
         "unit": effects[0].unit,
-        "level": settings.level,
+        "level": level,
         "importance": importance.as_frame().to_dict(orient="records"),
     }
-    answer(facts, *_lines(facts), *(f"wrote {out / name}" for name in files), as_json=settings.as_json)
 
 
 def _features(given: Sequence[str], known: list[str], estimator: Any) -> list[str]:

@@ -14,10 +14,10 @@ from rich.text import Text
 
 from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.checkpoints import Checkpoints
-from bayescope.cli.fit_settings import FitSettings
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.held_out import HeldOut
+from bayescope.cli.models import FitSettings
 from bayescope.cli.training_table import TrainingTable
 
 Facts = dict[str, Any]

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import distributed
 
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.dataset import large, several
 from bayescope.cli.fit_answer import Outcome, finish
-from bayescope.cli.fit_settings import FitSettings
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.fitting_blocks import fit_blocks
 from bayescope.cli.held_out import Split, held_out_rows, judge
-from bayescope.cli.models import build
+from bayescope.cli.models import FitSettings, build
 from bayescope.cli.opening import STANDARD, open_source
-from bayescope.cli.ranks import ranks
 from bayescope.cli.training_table import TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
 from bayescope.files import only_writer
-from bayescope.processes import Processes
+from bayescope.processes import Processes, present, timeout
+from bayescope.progress import no_bars
 
 
 def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
@@ -38,7 +42,7 @@ def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
     Raises:
         InputError: if the table, an option or the file cannot be used; before any fit, and before anything is written.
     """
-    with ranks() as processes, ExitStack() as held:
+    with _ranks() as processes, ExitStack() as held:
         with processes.agreed():
             check_file(out, path)
             if processes.first:
@@ -93,3 +97,32 @@ def _fit(estimator: Any, table: TrainingTable, rows: np.ndarray, checkpoint: Pat
     weights = {} if table.weights is None else {"sample_weight": table.weights[rows]}
     data = table.features.iloc[rows], table.target.series().iloc[rows]
     return fitted_copy(estimator, checkpoint, *data, **weights)
+
+
+@contextmanager
+def _ranks() -> Iterator[Processes]:
+    """The processes of this command: those that `torchrun` started, as its environment tells, else this one alone.
+
+    They are a group while the block runs: of gloo, and where there are GPUs of NCCL too, one GPU a process.
+    """
+    with ExitStack() as stack:
+        started = distributed.is_torchelastic_launched() and int(os.environ.get("WORLD_SIZE", "1")) > 1
+        if started and not distributed.is_initialized():
+            stack.enter_context(_group())
+        processes = present()
+        if not processes.first:
+            stack.enter_context(no_bars())
+        yield processes
+
+
+@contextmanager
+def _group() -> Iterator[None]:
+    backend = "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        backend = "cpu:gloo,cuda:nccl"
+    distributed.init_process_group(backend, timeout=timedelta(seconds=timeout()))
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()

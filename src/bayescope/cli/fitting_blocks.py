@@ -15,11 +15,10 @@ import pandas as pd
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.dataset import DatasetSource
 from bayescope.cli.fit_answer import Outcome, finish
-from bayescope.cli.fit_settings import FitSettings
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.held_out import HeldOut, score
-from bayescope.cli.models import build
-from bayescope.cli.python_saved import table_of
+from bayescope.cli.model_files import table_of
+from bayescope.cli.models import FitSettings, build
 from bayescope.cli.target import Target
 from bayescope.cli.training_table import Roles, TrainingTable
 from bayescope.errors import InputError, recorded_warnings

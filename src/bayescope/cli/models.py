@@ -1,4 +1,4 @@
-"""The models by the names that are typed: an estimator for each task, with options checked against its parameters."""
+"""What `bayescope fit` was asked for, and the estimator that this makes, which checks its options."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, final
 
 from bayescope import checks, estimators
 from bayescope.cli.target import Task
+from bayescope.cli.training_table import Roles
 from bayescope.errors import InputError, OptionError, UnsupportedError
 
 MODELS: Mapping[str, Mapping[Task, str]] = {
@@ -47,6 +48,34 @@ class ModelOptions:
     interactions: str | None = None
     given: Sequence[str] = field(default_factory=tuple)
     seed: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class FitSettings:
+    """The options of the command, as typed.
+
+    Attributes:
+        roles: of the columns.
+        task: "auto", "classification" or "regression".
+        options: of the model.
+        missing: further spellings of a missing value.
+        test_size: the share of the rows that are held out for scores; 0 for none.
+        refit: whether the model that is saved is fitted to all rows, those held out among them.
+        resume: whether to go on from the checkpoint of an interrupted fit.
+        as_json: whether to answer in JSON.
+        stream: whether to read the table a block of rows at a time; ``None`` for what its size asks for.
+    """
+
+    roles: Roles
+    task: str
+    options: ModelOptions
+    missing: Sequence[str]
+    test_size: float
+    refit: bool
+    resume: bool
+    as_json: bool
+    stream: bool | None = None
 
 
 def build(options: ModelOptions, task: Task) -> Any:

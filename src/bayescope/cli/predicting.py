@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import pandas as pd
 from sklearn.base import is_classifier
 
 from bayescope import checks
 from bayescope.cli.answer import answer
-from bayescope.cli.fitted_table import FittedTable, told_unseen
+from bayescope.cli.fitted_table import told_unseen
 from bayescope.cli.header import find, split_names
-from bayescope.cli.loading import load_model
+from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import STANDARD, open_source
-from bayescope.cli.source import Block, Source
 from bayescope.cli.writing import check_out, sink
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.progress import progress_bar
@@ -27,28 +25,6 @@ from bayescope.storage import answering
 # Rows that are predicted at once, counted from the first one of the table: sums of floating-point numbers depend on how
 # many are taken together, and so predictions would depend, in their last digits, on how many rows are read at a time.
 TOGETHER = 4096
-
-
-@final
-@dataclass(frozen=True)
-class PredictSettings:
-    """The options of the command, as typed.
-
-    Attributes:
-        level: the probability of the intervals; 0 for none.
-        abstain: rows whose most probable class is less probable get none; ``None`` for a class in every row.
-        keep: columns to copy.
-        chunk_rows: rows that are read at a time.
-        as_json: whether to answer in JSON.
-        formulas: whether text that spreadsheets take for formulas stays as it is.
-    """
-
-    level: float
-    abstain: float | None
-    keep: Sequence[str]
-    chunk_rows: int
-    as_json: bool
-    formulas: bool = False
 
 
 @final
@@ -70,11 +46,6 @@ class Count:
     imputed: int = 0
     imputed_rows: int = 0
 
-    def add_imputed(self, values: np.ndarray) -> None:
-        """Adds how many values of each row a stand-in was put for."""
-        self.imputed += int(values.sum())
-        self.imputed_rows += int((values > 0).sum())
-
     def add_unseen(self, found: Mapping[str, Mapping[str, int]]) -> None:
         """Adds labels of some rows."""
         for name, counts in found.items():
@@ -83,73 +54,79 @@ class Count:
                 known[label] = known.get(label, 0) + count
 
 
-def predict_table(model: Path, path: Path, out: Path, settings: PredictSettings) -> None:
+def predict_table(
+    model: Path,
+    path: Path,
+    out: Path,
+    *,
+    level: float,
+    abstain: float | None,
+    keep: Sequence[str],
+    chunk_rows: int,
+    as_json: bool,
+    formulas: bool,
+) -> None:
     """Predicts every row of a table, and writes a row for each.
 
     Args:
         model: the model's file.
         path: the table, or "-".
         out: where to, or "-".
-        settings: all else.
+        level: the probability of the intervals; 0 for none.
+        abstain: rows whose most probable class stays below this probability get no class; ``None`` for a class in
+            every row.
+        keep: columns to copy.
+        chunk_rows: rows that are read at a time.
+        as_json: whether to answer in JSON.
+        formulas: whether text that spreadsheets take for formulas stays unchanged.
 
     Raises:
         InputError: if the model, the table, an option or the place cannot be used; no file is then written.
     """
-    aside = str(out) == STANDARD
-    if aside and settings.as_json:
+    if str(out) == STANDARD and as_json:
         raise InputError("--json: expected predictions in a file, got --out -, which takes the standard output itself.")
-    if settings.abstain is not None:
-        checks.fraction("--abstain", settings.abstain)
-    if settings.level != 0:
-        checks.fraction("--level", settings.level)
-    chunk = TOGETHER * -(-checks.count("--chunk-rows", settings.chunk_rows) // TOGETHER)
+    if abstain is not None:
+        checks.fraction("--abstain", abstain)
+    if level != 0:
+        checks.fraction("--level", level)
+    chunk = TOGETHER * -(-checks.count("--chunk-rows", chunk_rows) // TOGETHER)
     check_out(out, model, path)
     estimator, table = load_model(model)
-    if settings.abstain is not None and not is_classifier(estimator):
+    if abstain is not None and not is_classifier(estimator):
         raise UnsupportedError("--abstain: expected a model of classes, got a regression. Leave it out.")
     source = open_source(path, missing=table.missing)
     table.check(source)
-    keep = _kept(settings.keep, source)
+    kept = [find("--keep", source.name, name, source.header) for name in split_names(keep, source.header)]
     begun, count = time.perf_counter(), Count()
-    with sink(out, formulas=settings.formulas) as written, progress_bar("predicting") as report:
-        for block in source.blocks(chunk, list(dict.fromkeys([*table.kinds, *keep]))):
-            for rows in _predicted(estimator, table, block, keep, settings, count):
-                written.write(rows)
+    with sink(out, formulas=formulas) as written, progress_bar("predicting") as report:
+        for block in source.blocks(chunk, list(dict.fromkeys([*table.kinds, *kept]))):
+            frame, copied = table.frame(block), block.copied(kept) if kept else None
+            count.add_unseen(table.unseen(frame))
+            for start in range(0, len(frame), TOGETHER):
+                rows = _predicted(estimator, frame.iloc[start : start + TOGETHER], level, abstain, count)
+                written.write(rows if copied is None else _beside(copied.iloc[start : start + TOGETHER], rows))
             report(count.rows // TOGETHER, None, f"{count.rows:,} rows")
         if not count.rows:
             raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
-    _tell(count, out, time.perf_counter() - begun, settings)
+    _tell(count, out, time.perf_counter() - begun, abstain, as_json=as_json)
 
 
-def _predicted(
-    estimator: Any, table: FittedTable, block: Block, keep: Sequence[str], settings: PredictSettings, count: Count
-) -> Iterator[pd.DataFrame]:
-    """A block's predictions, piece by piece, beside the columns that are copied."""
-    frame = table.frame(block)
-    count.add_unseen(table.unseen(frame))
-    copied = block.copied(keep) if keep else None
+def _predicted(estimator: Any, frame: pd.DataFrame, level: float, abstain: float | None, count: Count) -> pd.DataFrame:
+    """The predictions of some rows."""
     with answering(estimator):
         classes = estimator.classes_ if is_classifier(estimator) else None
-    generator = 0 if estimator.random_state is None else None
-    for start in range(0, len(frame), TOGETHER):
-        some = frame.iloc[start : start + TOGETHER]
-        with answering(estimator):
-            predictive = estimator.predict_distribution(some, generator=generator)
-            rows = predictive.to_frame(classes=classes, level=settings.level or None)
-        if predictive.imputed is not None:  # in all pieces: they have one header
-            rows["imputed"] = predictive.imputed
-            count.add_imputed(predictive.imputed)
-        if settings.abstain is not None:
-            unsure = predictive.abstains(probability=settings.abstain)
-            rows["predicted"] = _without(rows["predicted"], unsure)
-            count.abstained += int(unsure.sum())
-        count.rows += len(rows)
-        yield rows if copied is None else _beside(copied.iloc[start : start + TOGETHER], rows)
-
-
-def _without(labels: pd.Series, unsure: np.ndarray) -> pd.Series:
-    """Labels with none where the model is unsure, of a type that knows of gaps."""
-    return labels.convert_dtypes().mask(unsure)
+        predictive = estimator.predict_distribution(frame, generator=0 if estimator.random_state is None else None)
+        rows = predictive.to_frame(classes=classes, level=level or None)
+    if predictive.imputed is not None:  # in all pieces: they have one header
+        rows["imputed"] = predictive.imputed
+        count.imputed += int(predictive.imputed.sum())
+        count.imputed_rows += int((predictive.imputed > 0).sum())
+    if abstain is not None:
+        unsure = predictive.abstains(probability=abstain)
+        rows["predicted"] = rows["predicted"].convert_dtypes().mask(unsure)  # of a type that knows of gaps
+        count.abstained += int(unsure.sum())
+    count.rows += len(rows)
+    return rows
 
 
 def _beside(copied: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -161,12 +138,7 @@ def _beside(copied: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([copied.reset_index(drop=True), rows], axis=1)
 
 
-def _kept(given: Sequence[str], source: Source) -> list[str]:
-    """The columns of the table that are copied into the output."""
-    return [find("--keep", source.name, name, source.header) for name in split_names(given, source.header)]
-
-
-def _tell(count: Count, out: Path, seconds: float, settings: PredictSettings) -> None:
+def _tell(count: Count, out: Path, seconds: float, abstain: float | None, *, as_json: bool) -> None:
     notes = told_unseen(count.unseen)
     if count.imputed:
         notes.append(
@@ -176,7 +148,7 @@ def _tell(count: Count, out: Path, seconds: float, settings: PredictSettings) ->
     facts = {
         "predictions": str(out),
         "rows": count.rows,
-        "abstained": count.abstained if settings.abstain is not None else None,
+        "abstained": count.abstained if abstain is not None else None,
         "unseen_labels": count.unseen,
         "imputed_values": count.imputed,
         "imputed_rows": count.imputed_rows,
@@ -184,11 +156,9 @@ def _tell(count: Count, out: Path, seconds: float, settings: PredictSettings) ->
         "notes": notes,
     }
     lines = [f"note: {note}" for note in notes]
-    if settings.abstain is not None:
+    if abstain is not None:
         share = f"{100 * count.abstained / count.rows:.1f} %"
-        lines.append(
-            f"{count.abstained:,} rows ({share}) get no class: their most probable one is below {settings.abstain:g}"
-        )
+        lines.append(f"{count.abstained:,} rows ({share}) get no class: their most probable one is below {abstain:g}")
     if str(out) != STANDARD:
         lines.append(f"wrote {out} ({count.rows:,} rows, {seconds:.1f} s)")
-    answer(facts, *lines, as_json=settings.as_json, aside=str(out) == STANDARD)
+    answer(facts, *lines, as_json=as_json, aside=str(out) == STANDARD)

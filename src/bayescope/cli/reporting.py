@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import final
 
 import numpy as np
 
@@ -12,7 +10,7 @@ from bayescope import checks
 from bayescope.cli.answer import answer
 from bayescope.cli.fitted_table import FittedTable, digest, read_known_table
 from bayescope.cli.held_out import held_out_rows
-from bayescope.cli.loading import load_model
+from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import TrainingTable
 from bayescope.cli.writing import check_file
@@ -24,39 +22,33 @@ REFERENCES = ("auto", "nuts", "none")
 FITTED = "the rows that the model was fitted to: the page's scores flatter it. Give rows that it has not seen"
 
 
-@final
-@dataclass(frozen=True)
-class ReportSettings:
-    """The options of the command, as typed.
-
-    Attributes:
-        title: of the page.
-        reference: "auto", "nuts" or "none": whether the posterior is compared with others.
-        held_out: whether the caller says that the rows were kept from the fit.
-        seed: of all that is drawn for the page.
-        as_json: whether to answer in JSON.
-    """
-
-    title: str | None
-    reference: str
-    held_out: bool
-    seed: int
-    as_json: bool
-
-
-def report_table(model: Path, path: Path, out: Path, settings: ReportSettings) -> None:
+def report_table(
+    model: Path,
+    path: Path,
+    out: Path,
+    *,
+    title: str | None,
+    reference: str,
+    held_out: bool,
+    seed: int,
+    as_json: bool,
+) -> None:
     """Writes the report on a model and the rows of a table that has the target.
 
     Args:
         model: the model's file.
         path: the table, or "-".
         out: the page.
-        settings: all else.
+        title: of the page.
+        reference: "auto", "nuts" or "none": whether the posterior is compared with others.
+        held_out: whether the caller says that the rows were kept from the fit.
+        seed: of all that is drawn for the page.
+        as_json: whether to answer in JSON.
 
     Raises:
         InputError: if the model, the table, an option or the page's place cannot be used.
     """
-    checks.choice("--reference", settings.reference, REFERENCES)
+    checks.choice("--reference", reference, REFERENCES)
     if out.suffix.lower() not in SUFFIXES:
         raise InputError(f"--out: expected a file name that ends in .html, got {str(out)!r}.")
     check_file(out, model, path)
@@ -67,25 +59,25 @@ def report_table(model: Path, path: Path, out: Path, settings: ReportSettings) -
             "target. Report on it in Python: bayescope.report."
         )
     table = read_known_table(open_source(path, missing=fitted.missing, again=True), fitted)
-    rows, held_out, note = _judged_rows(table, fitted, settings.held_out)
+    rows, kept, note = _judged_rows(table, fitted, held_out)
     with recorded_warnings(passed_on=False) as warned:
         report(
             estimator,
             table.features.iloc[rows],
             table.target.series().iloc[rows],
             out=out,
-            title=settings.title,
-            reference=None if settings.reference == "none" else settings.reference,
-            held_out=held_out,
-            random_state=settings.seed,
+            title=title,
+            reference=None if reference == "none" else reference,
+            held_out=kept,
+            random_state=seed,
         )
     notes = [*note, *warned]
     if table.without_target:
         notes.append(f"{table.without_target} rows without a target were left out")
     size = out.stat().st_size
-    facts = {"report": str(out), "bytes": size, "rows": len(rows), "held_out": held_out, "notes": notes}
+    facts = {"report": str(out), "bytes": size, "rows": len(rows), "held_out": kept, "notes": notes}
     lines = [f"note: {each}" for each in notes]
-    answer(facts, *lines, f"wrote {out} ({size / 1e6:.1f} MB)", as_json=settings.as_json)
+    answer(facts, *lines, f"wrote {out} ({size / 1e6:.1f} MB)", as_json=as_json)
 
 
 def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple[np.ndarray, bool | None, list[str]]:

@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope.cli.loading import load_model
-from bayescope.cli.python_saved import table_of
+from bayescope.cli.model_files import load_model, table_of
 from tests.cli.tables import run
 
 
