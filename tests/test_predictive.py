@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bayescope.errors import InputError, OptionError, UnsupportedError
-from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent, MixtureLatent
+from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent
 from bayescope.likelihoods import Bernoulli, BradleyTerry, Categorical, Gaussian, HeteroscedasticGaussian
 from bayescope.predictive import Predictive
 
@@ -154,7 +154,7 @@ def forms(outputs: int = 1, integral: str = "quadrature") -> dict[str, object]:
     weights = torch.tensor([0.4, 0.6], dtype=torch.float64).log()
     return {
         "gaussian": gaussian,
-        "marginals": MarginalLatent(mean, gaussian.variance, "mackay"),
+        "marginals": GaussianLatent(mean, gaussian.variance, "mackay"),
         "draws": draws,
         "monte carlo": gaussian.with_draws(50, source),
         "mixture": MixtureLatent(weights, [gaussian, draws]),

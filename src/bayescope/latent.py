@@ -1,16 +1,16 @@
 """The latent: a distribution of the model's outputs f at N inputs, and what it says about the outcomes y.
 
 The final forms answer the same questions, so that a `Predictive` never asks which posterior it came from: a Gaussian
-(linear and linearised models), its marginals alone where there are too many classes for covariances, draws (samples,
-ensembles, points) and a mixture of these.
+(linear and linearised models), of many classes perhaps its margins alone, draws (samples, ensembles, points) and a
+mixture of these.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol, final
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch import Tensor
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood, Moments
 from bayescope.likelihoods.information import information_of_draws, information_of_mixture
+from bayescope.likelihoods.likelihood import variances
 from bayescope.likelihoods.quasi_monte_carlo import eigenroot
 from bayescope.quadrature import normal_nodes
 from bayescope.special import log_ndtr
@@ -79,55 +80,62 @@ class Latent(Protocol):
 @final
 @dataclass(frozen=True)
 class GaussianLatent:
-    """f ~ N(mean, cov) per row.
+    """f ~ N(mean, cov) per row, or of very many outputs its margins: N C variances in place of N C² covariances.
+
+    Margins answer by the integrals that need no covariance, and refuse what a covariance decides.
 
     Attributes:
         mean: shape (N, C).
-        cov: shape (N, C, C).
-        integral: the resolved name of the integral over f.
+        covariance: shape (N, C, C), or the variances, shape (N, C).
+        integral: the resolved name of the integral over f; for margins one whose `Likelihood.needs_covariance` is
+            false.
         draws: the Monte Carlo draws, when that is the integral.
     """
 
     mean: Tensor
-    cov: Tensor
+    covariance: Tensor
     integral: str
     draws: DrawsLatent | None = None
 
     @property
+    def cov(self) -> Tensor:
+        return self._covariances("latent_cov")
+
+    @property
     def variance(self) -> Tensor:
-        """The diagonal of cov, shape (N, C)."""
-        return self.cov.diagonal(dim1=-2, dim2=-1)
+        return variances(self.covariance)
 
     def with_draws(self, n: int, generator: torch.Generator) -> GaussianLatent:
         """The same Gaussian, integrated over n draws."""
-        return GaussianLatent(self.mean, self.cov, self.integral, DrawsLatent(self.sample(n, generator)))
+        return GaussianLatent(self.mean, self.covariance, self.integral, DrawsLatent(self.sample(n, generator)))
 
     def moments(self, likelihood: Likelihood) -> Moments:
         """Moments of y by the latent's integral."""
         if self.draws is not None:
             return self.draws.moments(likelihood)
-        return likelihood.predictive(self.mean, self.cov, self.integral)
+        return likelihood.predictive(self.mean, self.covariance, self.integral)
 
     def expected(self, likelihood: Likelihood) -> Tensor:
         """The mean of y by the latent's integral."""
         if self.draws is not None:
             return self.draws.expected(likelihood)
-        return likelihood.predictive_mean(self.mean, self.cov, self.integral)
+        return likelihood.predictive_mean(self.mean, self.covariance, self.integral)
 
     def mutual_information(self, likelihood: Likelihood) -> Tensor:
         """I(y; f) by the latent's integral."""
         if self.draws is not None:
             return self.draws.mutual_information(likelihood)
-        return likelihood.mutual_information(self.mean, self.cov, self.integral)
+        return likelihood.mutual_information(self.mean, self.covariance, self.integral)
 
     def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
         """log predictive density or probability of y by the latent's integral."""
         if self.draws is not None:
             return self.draws.log_prob(likelihood, y)
-        return likelihood.predictive_log_prob(self.mean, self.cov, y, self.integral)
+        return likelihood.predictive_log_prob(self.mean, self.covariance, y, self.integral)
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """mean + R z with R Rᵀ = cov."""
+        self._covariances("sample")
         noise = torch.randn(n, *self.mean.shape, dtype=self.mean.dtype, generator=generator)
         return self._at(noise.to(self.mean.device))
 
@@ -141,19 +149,28 @@ class GaussianLatent:
         nodes = normal_nodes(self.mean.shape[-1], QUANTILE_NODES).to(self.mean.device)
         blocks = [
             _quantile(likelihood.conditional(GaussianLatent(m, c, self.integral)._at(nodes[:, None, :]))[0], level)
-            for m, c in zip(self.mean.split(256), self.cov.split(256), strict=True)
+            for m, c in zip(self.mean.split(256), self._covariances("interval").split(256), strict=True)
         ]
         return torch.cat(blocks)
 
     def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
         """Those that the likelihood makes of the Gaussian: one, where the noise is the same for all f."""
-        return likelihood.components(self.mean, self.cov)
+        return likelihood.components(self.mean, self.covariance)
 
     def integration_error(self, likelihood: Likelihood) -> Tensor:
         """That of the integral, or of the draws."""
         if self.draws is not None:
             return self.draws.integration_error(likelihood)
-        return likelihood.integration_error(self.mean, self.cov, self.integral)
+        return likelihood.integration_error(self.mean, self.covariance, self.integral)
+
+    def _covariances(self, question: str) -> Tensor:
+        if self.covariance.ndim == 3:
+            return self.covariance
+        rows, outputs = self.mean.shape
+        raise UnsupportedError(
+            f"{question}: expected covariances between outputs, got their variances alone: {rows} rows of {outputs} x "
+            f"{outputs} numbers would have taken {8e-9 * rows * outputs**2:.1f} GB. Predict fewer rows at once."
+        )
 
     def _at(self, noise: Tensor) -> Tensor:
         """mean + V diag(√λ) noise: the eigenroot exists for singular covariances too (a point, tied outputs)."""
@@ -163,72 +180,6 @@ class GaussianLatent:
         # eigh of a positive semidefinite matrix returns zeros as ±1e-17: their roots are zero to working precision.
         root = eigenroot(values.clamp(min=0.0), vectors, self.cov)
         return self.mean + torch.einsum("nij,snj->sni", root, noise)  # a matmul would copy the roots for each draw
-
-
-@final
-@dataclass(frozen=True)
-class MarginalLatent:
-    """f ~ N(mean, cov) per row, of which the variances alone are known: N C numbers, and not N C².
-
-    It answers by the integrals that need no more, and refuses what a covariance decides.
-
-    Attributes:
-        mean: shape (N, C).
-        variance: the diagonal of cov, shape (N, C).
-        integral: the resolved name of an integral whose `Likelihood.needs_covariance` is false.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    integral: str
-
-    @property
-    def cov(self) -> Tensor:
-        """Refused: it was too large to be computed."""
-        self._refuse("latent_cov")
-
-    def moments(self, likelihood: Likelihood) -> Moments:
-        """Moments of y by the latent's integral."""
-        return likelihood.predictive(self.mean, self.variance, self.integral)
-
-    def expected(self, likelihood: Likelihood) -> Tensor:
-        """The mean of y by the latent's integral."""
-        return likelihood.predictive_mean(self.mean, self.variance, self.integral)
-
-    def mutual_information(self, likelihood: Likelihood) -> Tensor:
-        """I(y; f) by the latent's integral."""
-        return likelihood.mutual_information(self.mean, self.variance, self.integral)
-
-    def log_prob(self, likelihood: Likelihood, y: Tensor) -> Tensor:
-        """log predictive probability of y by the latent's integral."""
-        return likelihood.predictive_log_prob(self.mean, self.variance, y, self.integral)
-
-    def sample(self, n: int, generator: torch.Generator) -> Tensor:
-        """Refused: outputs that were drawn each by itself would not be draws of f."""
-        self._refuse("sample")
-
-    def quantile(self, level: float) -> Tensor:
-        return self.mean + _normal_quantile(level) * self.variance.sqrt()
-
-    def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
-        """Exact where each column is monotone in one output; else refused."""
-        if not likelihood.elementwise:
-            self._refuse("interval")
-        return _monotone_quantile(self, likelihood, level)
-
-    def components(self, likelihood: Likelihood) -> tuple[Tensor, Tensor, Tensor]:
-        """Refused, as of a label."""
-        return likelihood.components(self.mean, self.variance)
-
-    def integration_error(self, likelihood: Likelihood) -> Tensor:
-        return likelihood.integration_error(self.mean, self.variance, self.integral)
-
-    def _refuse(self, name: str) -> NoReturn:
-        rows, outputs = self.mean.shape
-        raise UnsupportedError(
-            f"{name}: expected covariances between outputs, got their variances alone: {rows} rows of {outputs} x "
-            f"{outputs} numbers would have taken {8e-9 * rows * outputs**2:.1f} GB. Predict fewer rows at once."
-        )
 
 
 @final
@@ -409,17 +360,15 @@ def mixture_quantile(log_weights: Tensor, means: Tensor, variances: Tensor, leve
         variances: shape (S, N, K).
         level: in (0, 1).
     """
-    sds = variances.sqrt()
-    z = _normal_quantile(level)
-    low, high = (means + z * sds).amin(0), (means + z * sds).amax(0)  # the quantile lies between the parts' own
-    weights = log_weights.exp()[:, None, None]
-    for _ in range(60):
-        middle = 0.5 * (low + high)
+    sds, weights = variances.sqrt(), log_weights.exp()[:, None, None]
+    each = means + _normal_quantile(level) * sds
+
+    def below(q: Tensor) -> Tensor:
         # A part with sd 0 is a step at its mean; (0)/0 at the step itself is its upper side.
-        score = torch.where(sds > 0, (middle - means) / sds, torch.where(middle >= means, math.inf, -math.inf))
-        below = (weights * torch.special.ndtr(score)).sum(0) < level
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return 0.5 * (low + high)
+        score = torch.where(sds > 0, (q - means) / sds, torch.where(q >= means, math.inf, -math.inf))
+        return (weights * torch.special.ndtr(score)).sum(0) < level
+
+    return _bisected(below, each)
 
 
 def mixture_interval(log_weights: Tensor, means: Tensor, variances: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -436,18 +385,25 @@ def mixture_interval(log_weights: Tensor, means: Tensor, variances: Tensor, scor
     sds, log_tail = variances.sqrt(), log_ndtr(-scores)
 
     def lower_end(centres: Tensor) -> Tensor:
-        each = centres - scores * sds
-        low, high = each.amin(0), each.amax(0)
-        for _ in range(60):
-            if torch.equal(low, high):
-                break
-            middle = 0.5 * (low + high)
-            terms = log_weights[:, None, None] + log_ndtr((middle - centres) / sds)
-            below = torch.logsumexp(terms, 0) < log_tail
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return 0.5 * (low + high)
+        def below(q: Tensor) -> Tensor:
+            terms = log_weights[:, None, None] + log_ndtr((q - centres) / sds)
+            return torch.logsumexp(terms, 0) < log_tail
+
+        return _bisected(below, centres - scores * sds)
 
     return lower_end(means), -lower_end(-means)
+
+
+def _bisected(below: Callable[[Tensor], Tensor], each: Tensor) -> Tensor:
+    """A mixture's quantile, which lies between those of its parts, shape (S, N, K)."""
+    low, high = each.amin(0), each.amax(0)
+    for _ in range(60):
+        if torch.equal(low, high):
+            break
+        middle = 0.5 * (low + high)
+        less = below(middle)
+        low, high = torch.where(less, middle, low), torch.where(less, high, middle)
+    return 0.5 * (low + high)
 
 
 def _monotone_quantile(latent: Latent, likelihood: Likelihood, level: float) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import UnsupportedError
-from bayescope.latent import GaussianLatent, Latent, MarginalLatent
+from bayescope.latent import GaussianLatent, Latent
 from bayescope.likelihoods import Likelihood, Moments
 from bayescope.models import among, among_pairs
 from bayescope.quadrature import gauss_hermite
@@ -172,12 +172,12 @@ class Together:
         rest = (multiple * partial - tiny).clamp_min(0.0)
         return torch.where(largest[:, None, None] > 0, covariance, 0.0), torch.where(largest[:, None] > 0, rest, 0.0)
 
-    def marginals(self, integral: str) -> MarginalLatent:
+    def marginals(self, integral: str) -> GaussianLatent:
         """All classes, the others with the average variance of those that stand for them."""
         share = (self.others.log_counts + among(self.mean, self.others.classes)).softmax(-1)
         variance = (share * self._variance).sum(-1, keepdim=True).expand(self.mean.shape)
         variance = variance.scatter(-1, self.classes, self.chosen.diagonal(dim1=-2, dim2=-1))
-        return MarginalLatent(self.mean, variance, integral)
+        return GaussianLatent(self.mean, variance, integral)
 
     @property
     def _variance(self) -> Tensor:

@@ -20,7 +20,7 @@ from bayescope.errors import ConvergenceWarning, NotPositiveDefiniteError, Unsup
 from bayescope.laplace.distance import Distance
 from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
-from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MarginalLatent
+from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import read_targets
 from bayescope.network.inputs import take_rows
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, Record
@@ -326,7 +326,7 @@ def _latent(q: GaussianPosterior, fit: LaplaceFit, inputs: Any, f: Tensor, place
         integral = "monte_carlo"
     if outputs > 1 and not fit.likelihood.needs_covariance(integral):
         variance = fit.function.variance(inputs, q.location, q.precision, places=places).flatten(0, -2)
-        return MarginalLatent(f, variance, integral)
+        return GaussianLatent(f, variance, integral)
     cov = fit.function.covariance(inputs, q.location, q.precision, places=places).flatten(0, -3)
     latent = GaussianLatent(f, cov, integral)
     return latent if integral != "monte_carlo" else latent.with_draws(DRAWS, torch.Generator().manual_seed(0))

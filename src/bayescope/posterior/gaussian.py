@@ -13,7 +13,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.curvature.memory import draw_count, require_memory
 from bayescope.errors import InputError
-from bayescope.latent import DrawsLatent, GaussianLatent, MarginalLatent
+from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.missing import TableReader
@@ -119,7 +119,7 @@ class GaussianPosterior(Posterior):
         if marginal and 8 * mean.numel() * mean.shape[-1] > COVARIANCE_BYTES:
             variance = function.variance(x, self.location, self.precision).flatten(0, -2)
             check_sizes("variances", variance, limit=checks.FARTHEST**2)
-            return Answer(MarginalLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
+            return Answer(GaussianLatent(mean, variance, integral), f"linearized, {integral} integral", shape)
         rows, outputs = mean.shape
         require_memory(
             COVARIANCES * 8 * rows * outputs**2,

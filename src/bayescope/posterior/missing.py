@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MarginalLatent, MixtureLatent
+from bayescope.latent import DrawsLatent, GaussianLatent, Latent, MixtureLatent
 from bayescope.network.inputs import leaves
 from bayescope.quadrature import normal_nodes
 
@@ -208,15 +208,13 @@ def _pooled(latent: Latent, owners: Tensor, rows: int) -> Latent:
         case GaussianLatent():
             mean = average(latent.mean)
             apart = latent.mean - mean[average.owners]
-            cov = average(latent.cov + apart[..., :, None] * apart[..., None, :])
+            full = latent.covariance.ndim == 3
+            squares = apart[..., :, None] * apart[..., None, :] if full else apart.square()
+            cov = average(latent.covariance + squares)
             whole = GaussianLatent(mean, cov, latent.integral)
             if latent.draws is None:
                 return whole
             return whole.with_draws(latent.draws.values.shape[0], torch.Generator().manual_seed(0))
-        case MarginalLatent():
-            mean = average(latent.mean)
-            variance = average(latent.variance + (latent.mean - mean[average.owners]).square())
-            return MarginalLatent(mean, variance, latent.integral)
         case DrawsLatent():
             return _pooled_draws(latent.values, average)
         case MixtureLatent():
@@ -245,11 +243,8 @@ def _replaced(latent: Latent, rows: Tensor, by: Latent) -> Latent:
             draws = None
             if latent.draws is not None and by.draws is not None:
                 draws = _replaced_draws(latent.draws, rows, by.draws)
-            mean, cov = _put(latent.mean, rows, by.mean), _put(latent.cov, rows, by.cov)
+            mean, cov = _put(latent.mean, rows, by.mean), _put(latent.covariance, rows, by.covariance)
             return GaussianLatent(mean, cov, latent.integral, draws)
-        case MarginalLatent(), MarginalLatent():
-            mean, variance = _put(latent.mean, rows, by.mean), _put(latent.variance, rows, by.variance)
-            return MarginalLatent(mean, variance, latent.integral)
         case DrawsLatent(), DrawsLatent():
             return _replaced_draws(latent, rows, by)
         case MixtureLatent(), MixtureLatent():
