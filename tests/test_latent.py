@@ -9,8 +9,7 @@ from bayescope.errors import UnsupportedError
 from bayescope.latent import DrawsLatent, GaussianLatent, MixtureLatent, mixture_quantile
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
 from bayescope.models import LinearModel
-from bayescope.posterior import GaussianPosterior
-from bayescope.posterior.record import Record
+from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DiagonalPrecision
 from bayescope.top_classes import TopLatent
 

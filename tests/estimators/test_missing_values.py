@@ -12,7 +12,7 @@ from scipy.special import expit
 
 import bayescope as bs
 from bayescope import BayesianLinearRegression, BayesianLogisticRegression
-from bayescope.posterior.missing import InputRows
+from bayescope.posterior import InputRows
 
 
 def random_table(seed: int, rows: int = 300) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bayescope.likelihoods import Categorical
-from bayescope.likelihoods.nested_sums import log_means
+from bayescope.likelihoods.quasi_monte_carlo import log_means
 from bayescope.quadrature import log_expected_sigmoid, normal_nodes
 
 SDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0]

@@ -21,7 +21,7 @@ from torch import Tensor
 from bayescope.additive.additive import Additive
 from bayescope.additive.seen import Values
 from bayescope.additive.terms import EncodedRows
-from bayescope.posterior.missing import InputRows, Missing
+from bayescope.posterior import InputRows, Missing
 from bayescope.quadrature import normal_nodes
 from bayescope.tables.encoding import CategoricalEncoding
 

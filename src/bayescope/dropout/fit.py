@@ -14,7 +14,7 @@ from bayescope.dropout.passes import DropoutPasses, best_noise, squared_residual
 from bayescope.dropout.weight_decay import dropout_prior, rates_behind_dropout
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood
-from bayescope.posterior.implicit import DEFAULT_PASSES
+from bayescope.posterior import DEFAULT_PASSES
 from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.training.fit_map import describe

@@ -29,9 +29,7 @@ from bayescope.estimators.pairs import feature_pairs
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
 from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Likelihood
-from bayescope.posterior import GaussianPosterior, PointPosterior
-from bayescope.posterior.arviz_groups import NamedDraws
-from bayescope.posterior.missing import InputRows
+from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
 from bayescope.tables import Column, TableEncoding

@@ -21,9 +21,15 @@ from bayescope.curvature.memory import refuse_ran_out
 from bayescope.errors import InputTypeError, UndefinedQuantityError
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.labels import class_codes, decided, numbers
-from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
-from bayescope.posterior.arviz_groups import NamedDraws, inference_data
-from bayescope.posterior.missing import InputRows
+from bayescope.posterior import (
+    DrawsPosterior,
+    GaussianPosterior,
+    InputRows,
+    NamedDraws,
+    PointPosterior,
+    Posterior,
+    inference_data,
+)
 from bayescope.predictive import Predictive
 from bayescope.process_state import outside_inference_mode, threads_for
 from bayescope.processes import present

@@ -15,7 +15,7 @@ from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError
 from bayescope.estimators.features import feature_map, feature_names
 from bayescope.estimators.frames import FrameReader
-from bayescope.posterior.missing import InputRows, Missing, Spread
+from bayescope.posterior import InputRows, Missing, Spread
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset
 from bayescope.tables.encoding import refuse_far

@@ -23,9 +23,7 @@ from bayescope.estimators.weights import weight_notes
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
-from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
-from bayescope.posterior.arviz_groups import NamedDraws
-from bayescope.posterior.missing import InputRows
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, InputRows, NamedDraws, PointPosterior, Posterior
 from bayescope.priors import Prior
 from bayescope.tables.preprocessing import EncodingName, Table
 

@@ -26,8 +26,7 @@ from bayescope.estimators.target_units import Units
 from bayescope.estimators.together import same_for_all
 from bayescope.laplace.constant import warn_if_constant
 from bayescope.likelihoods import Gaussian, Likelihood, Weighted
-from bayescope.posterior import DrawsPosterior, Posterior
-from bayescope.posterior.missing import InputRows
+from bayescope.posterior import DrawsPosterior, InputRows, Posterior
 from bayescope.predictive import Predictive
 from bayescope.process_state import threads_for
 from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, Table

@@ -23,8 +23,7 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import read_targets
 from bayescope.network.inputs import take_rows
-from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, Record
-from bayescope.posterior.posterior import in_rows
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, Record, in_rows
 from bayescope.priors import Prior
 from bayescope.processes import present, warn_once
 from bayescope.tape.tape import row_blocks

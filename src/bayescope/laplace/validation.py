@@ -21,8 +21,7 @@ from bayescope.latent import GaussianLatent, MixtureLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.positions import Question, by_cotangent, by_pair
-from bayescope.posterior import MixturePosterior, Posterior
-from bayescope.posterior.posterior import in_rows
+from bayescope.posterior import MixturePosterior, Posterior, in_rows
 from bayescope.precision import (
     BlockPrecision,
     DensePrecision,

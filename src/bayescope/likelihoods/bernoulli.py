@@ -147,7 +147,7 @@ class Bernoulli(Likelihood):
         return _INTEGRALS[self.link]
 
     def probability(self, f: Tensor) -> Tensor:
-        """link(f), of f's shape."""
+        """The probability p(y = 1∣f) of each label, of f's shape."""
         return torch.sigmoid(f) if self.link == "logit" else torch.special.ndtr(f)
 
 
@@ -290,7 +290,7 @@ def _quadrature_parts(mean: Tensor, variance: Tensor, p: Tensor) -> _Pair:
 
 
 def mackay_scale(variance: Tensor) -> Tensor:
-    """MacKay's κ."""
+    """MacKay's κ, by which the mean is divided down before the sigmoid."""
     return torch.rsqrt(1.0 + math.pi / 8.0 * variance)
 
 

@@ -22,8 +22,16 @@ from bayescope.likelihoods.likelihood import (
     refuse_unknown_error,
     variances,
 )
-from bayescope.likelihoods.nested_sums import BIAS, log_means, log_means_of_many
-from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, nodes, principal_root
+from bayescope.likelihoods.quasi_monte_carlo import (
+    BIAS,
+    NODES,
+    SCRAMBLES,
+    by_rows,
+    log_means,
+    log_means_of_many,
+    nodes,
+    principal_root,
+)
 from bayescope.likelihoods.targets import LabelError, labels_in_rows
 from bayescope.storage import stored
 
@@ -45,7 +53,7 @@ class Categorical(Likelihood):
     The outcome columns are the K = C indicators of the classes. Integrals over f ~ N(mean, cov):
 
     - "quadrature": for C = 2 the one-dimensional integral over f₁ − f₀, right to 1e-10; for C of 3 and 4 nested sums
-      (`nested_sums`), whose standard error is below 1e-5 unless the covariance is nearly singular and standard
+      (`log_means`), whose standard error is below 1e-5 unless the covariance is nearly singular and standard
       deviations are large (above 10 for C = 4, above 300 for C = 3); for more classes randomised quasi-Monte Carlo on
       16 × 128 fixed nodes, where classes that few nodes see are integrated singly: up to 32 classes all of these,
       beyond that the label whose log probability is asked for. `integration_error` reports the standard error. The
@@ -140,7 +148,7 @@ class Categorical(Likelihood):
     @property
     def integrals(self) -> Mapping[str, Integral]:
         return {
-            "quadrature": _Quadrature(self),
+            "quadrature": _ClassQuadrature(self),
             "mackay": _Approximation(self, "mackay"),
             "laplace_bridge": _Approximation(self, "laplace_bridge"),
         }
@@ -308,7 +316,7 @@ def _scrambled(mean: Tensor, root: Tensor, chosen: Tensor) -> Tensor:
 
 @final
 @dataclass(frozen=True)
-class _Quadrature(Integral):
+class _ClassQuadrature(Integral):
     """By nodes; for two classes the Bernoulli's integral over f₁ − f₀."""
 
     likelihood: Categorical

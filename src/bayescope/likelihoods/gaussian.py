@@ -80,7 +80,6 @@ class Gaussian(Likelihood):
         return self.expected(f)
 
     def expected(self, f: Tensor) -> DiagonalLambdas:
-        """Λ = diag(1/noise)."""
         return DiagonalLambdas(self.noise(f).reciprocal().expand(f.shape))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:

@@ -137,7 +137,7 @@ class HeteroscedasticGaussian(Likelihood):
 
     @property
     def integrals(self) -> Mapping[str, Integral]:
-        return {"quadrature": _Quadrature(self.natural)}
+        return {"quadrature": _OverLogVariance(self.natural)}
 
     @property
     def natural(self) -> bool:
@@ -151,7 +151,7 @@ class HeteroscedasticGaussian(Likelihood):
 
 @final
 @dataclass(frozen=True)
-class _Quadrature(Integral):
+class _OverLogVariance(Integral):
     """Moments in closed form; log densities by quadrature over the log variance, to 1e-9."""
 
     natural: bool

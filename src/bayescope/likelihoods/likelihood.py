@@ -60,7 +60,7 @@ class Integral(ABC):
 
     @abstractmethod
     def moments(self, mean: Tensor, cov: Tensor) -> Moments:
-        """The moments of y."""
+        """Mean and split variance of y, each of shape (N, K)."""
 
     def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
         """The mean of `moments`, equal to the last bit; overridden where it costs less than the variances."""
@@ -107,7 +107,7 @@ class Likelihood(ABC):
     @property
     @abstractmethod
     def domain(self) -> Domain:
-        """What y is."""
+        """What y is: labels or numbers."""
 
     @property
     def elementwise(self) -> bool:

@@ -84,7 +84,6 @@ class Weighted(Likelihood):
         return self.likelihood.gradient(f, self._y(y)) * _weights(y, f)[..., None]
 
     def observed(self, f: Tensor, y: Tensor) -> Lambdas:
-        """w Λ."""
         return self.likelihood.observed(f, self._y(y)).times(_weights(y, f))
 
     def ggn(self, f: Tensor, y: Tensor) -> Lambdas:

@@ -1,19 +1,26 @@
 """Posteriors q(θ): a Gaussian, a mixture, draws, a point, random passes."""
 
-from bayescope.posterior.draws import DrawsPosterior
+from bayescope.posterior.arviz_groups import NamedDraws, inference_data
+from bayescope.posterior.draws import DEFAULT_PASSES, DrawsPosterior, ImplicitPosterior, PointPosterior
 from bayescope.posterior.gaussian import GaussianPosterior
-from bayescope.posterior.implicit import ImplicitPosterior
+from bayescope.posterior.missing import InputRows, Missing, Spread
 from bayescope.posterior.mixture import MixturePosterior
-from bayescope.posterior.point import PointPosterior
-from bayescope.posterior.posterior import Posterior
+from bayescope.posterior.posterior import Posterior, in_rows
 from bayescope.posterior.record import Record
 
 __all__ = [
+    "DEFAULT_PASSES",
     "DrawsPosterior",
     "GaussianPosterior",
     "ImplicitPosterior",
+    "InputRows",
+    "Missing",
     "MixturePosterior",
+    "NamedDraws",
     "PointPosterior",
     "Posterior",
     "Record",
+    "Spread",
+    "in_rows",
+    "inference_data",
 ]

@@ -1,16 +1,17 @@
-"""The draws posterior: what samplers and ensembles return."""
+"""Posteriors that predict by f at some weights: draws of them, one point, or passes of a random network."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NoReturn, Protocol, final
 
 import torch
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.curvature.memory import draw_count
+from bayescope.errors import UndefinedQuantityError, UnsupportedError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.models import LinearizedModel, Model
@@ -19,6 +20,8 @@ from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
 from bayescope.priors import Prior
 from bayescope.storage import stored
+
+DEFAULT_PASSES = 100
 
 
 @stored("draws_posterior")
@@ -100,3 +103,139 @@ class DrawsPosterior(Posterior):
 
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.draws
+
+
+@stored("point_posterior")
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class PointPosterior(Posterior):
+    """q(θ) = δ(θ − location): it predicts with no epistemic part.
+
+    Attributes:
+        location: the point, shape (P,).
+        record: how it was found.
+        function: f(x, θ), for predictions.
+        likelihood: p(y∣f).
+        reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
+    """
+
+    location: Tensor
+    record: Record
+    function: Model | None = None
+    likelihood: Likelihood | None = None
+    reader: TableReader | None = None
+
+    @property
+    def mean(self) -> Tensor:
+        return self.location.clone()
+
+    @property
+    def covariance(self) -> Tensor:
+        return self.location.new_zeros(self.location.shape[0], self.location.shape[0])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of weights, in a tuple of one."""
+        return (self.location.shape[0],)
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """The point n times, shape (n, P)."""
+        return self.location.expand(draw_count(n, *self.sizes), -1).clone()
+
+    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        options.refuse_integration("a point")
+        options.refuse_samples("a point has no draws")
+        values, shape = in_rows(function.forward(function.inputs(x), self.location)[None], 1)
+        return Answer(DrawsLatent(values), "at one point: no epistemic part", shape)
+
+    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        return torch.stack([function.forward(function.inputs(x), self.location)] * n)
+
+    def _as_prior(self) -> Prior:
+        raise UndefinedQuantityError("condition: a point cannot be a prior; a Gaussian posterior can.")
+
+    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
+        return self.sample(draws)[None]
+
+
+class RandomPasses(Protocol):
+    """Random passes through a network."""
+
+    def __call__(self, x: Any, n: int, generator: torch.Generator) -> Tensor:
+        """f in n passes, shape (n, N, *positions, C), float64; what is random is the same for all rows of a pass.
+
+        So each pass is one function, and the answer for a row does not depend on the others.
+        """
+
+
+@stored("implicit_posterior")
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class ImplicitPosterior(Posterior):
+    """q(θ) that can be drawn functions from, and nothing else.
+
+    Attributes:
+        location: E[θ], the weights with nothing random, shape (P,).
+        passes: draws functions.
+        record: how it was made.
+        function: f(x, θ) with nothing random.
+        likelihood: p(y∣f).
+        reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
+    """
+
+    location: Tensor
+    passes: RandomPasses
+    record: Record
+    function: Model
+    likelihood: Likelihood
+    reader: TableReader | None = None
+
+    @property
+    def mean(self) -> Tensor:
+        """E[θ], shape (P,): the weights with nothing random."""
+        return self.location.clone()
+
+    @property
+    def covariance(self) -> Tensor:
+        """Not known.
+
+        Raises:
+            UndefinedQuantityError: always.
+        """
+        self._refuse("covariance")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of weights, in a tuple of one."""
+        return (self.location.shape[0],)
+
+    def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
+        """Not known.
+
+        Raises:
+            UndefinedQuantityError: always; `sample_functions` draws what there is.
+        """
+        self._refuse("sample")
+
+    def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
+        options.refuse_integration(f"passes by {self.record.method}")
+        if options.differentiable:
+            raise UnsupportedError(
+                f"differentiable: expected False for a posterior by {self.record.method}, got True. Take a Gaussian "
+                "posterior, such as laplace's or variational's."
+            )
+        n = options.samples or DEFAULT_PASSES
+        values, shape = in_rows(self.passes(function.inputs(x), n, options.generator), 1)
+        return Answer(DrawsLatent(values), f"{n} random passes", shape)
+
+    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
+        return self.passes(function.inputs(x), n, generator)
+
+    def _as_prior(self) -> Prior:
+        self._refuse("condition")
+
+    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
+        self._refuse("to_arviz")
+
+    def _refuse(self, quantity: str) -> NoReturn:
+        raise self.record.undefined(quantity, "draws functions, not weights. Ask for predict or sample_functions.")
