@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,11 @@ from bayescope.network.priors import by_parameter, owners, prior_diagonal
 from bayescope.posterior import GaussianPosterior, Posterior, Record
 from bayescope.precision import BlockPrecision, DensePrecision, Precision
 from bayescope.priors import Prior
+
+# A number, shape (P,), precisions by parameter, module or glob, or a prior.
+PriorPrecisions = float | Tensor | Mapping[str, float | Tensor] | Prior
+GivenPrior = PriorPrecisions | None
+GivenNoise = float | Tensor | None
 
 _MADE = Record("laplace")
 
@@ -70,7 +75,7 @@ class LaplaceFit:
     sample: TrainingRows = NO_ROWS
     learns_noise: bool = False
 
-    def at_noise(self, noise_variance: Any) -> LaplaceFit:
+    def at_noise(self, noise_variance: float | Tensor | str) -> LaplaceFit:
         """The same fit under another noise variance of its Gaussian likelihood, as a number or a tensor in its graph.
 
         Raises:
@@ -122,7 +127,7 @@ class LaplaceFit:
         precision = self.curvature.precision
         return precision if self.temperature == 1.0 else precision.scaled(1.0 / self.temperature)
 
-    def precision(self, prior_precision: Any = None, noise_variance: Any = None) -> Precision:
+    def precision(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Precision:
         """A = H/T + P₀.
 
         Args:
@@ -139,7 +144,7 @@ class LaplaceFit:
             return fit._with_prior(fit.tempered(), prior_precision)
         return fit._with_prior(fit.tempered(), fit.prior) if fit._in_graph else fit._own_precision
 
-    def log_evidence(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+    def log_evidence(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
         """log Z, a float64 scalar, differentiable in what is given as a tensor; arguments as for `precision`."""
         fit = self if noise_variance is None else self.at_noise(noise_variance)
         prior = self.prior if prior_precision is None else prior_precision
@@ -148,7 +153,7 @@ class LaplaceFit:
         likelihood = fit.curvature.log_likelihood.to(logdet) / self.temperature
         return likelihood + self._log_prior(prior) + normaliser - 0.5 * logdet
 
-    def newton_decrement(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+    def newton_decrement(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
         """λ = √(gᵀA⁻¹g) with g the gradient of the log joint density: 0 at its mode, a float64 scalar.
 
         ½ λ² is what a Newton step gains, and λ is the step's length in units of the posterior's standard deviations
@@ -171,7 +176,7 @@ class LaplaceFit:
     def _determined(self) -> float:
         return float(self.effective_parameters())
 
-    def joint_gradient(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+    def joint_gradient(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
         """∂ (Σ log p(y∣f)/T + log p(θ))/∂θ at θ*, shape (P,).
 
         Raises:
@@ -186,7 +191,7 @@ class LaplaceFit:
             return fit.gradient / self.temperature + resolved.gradient(self.mode)
         return fit.gradient / self.temperature + resolved * (self._centre(prior) - self.mode)
 
-    def effective_parameters(self, prior_precision: Any = None, noise_variance: Any = None) -> Tensor:
+    def effective_parameters(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
         """γ = tr((H/T) A⁻¹) = P − tr(P₀ A⁻¹), how many parameters the data determine (MacKay 1992, eq. 4.9).
 
         It is the slope of log∣c H/T + P₀∣ in log c, which every structure has without its inverse. Where H is dense,
@@ -236,7 +241,7 @@ class LaplaceFit:
         own = precision if isinstance(precision, Tensor) else precision.diagonal()
         return own.requires_grad or self.curvature.log_likelihood.requires_grad
 
-    def _with_prior(self, curved: Precision, prior: Any) -> Precision:
+    def _with_prior(self, curved: Precision, prior: PriorPrecisions) -> Precision:
         if isinstance(prior, Mapping) and self._in_parts and isinstance(curved, BlockPrecision):
             weights, parts = self.function.weights, self.curvature.network.parts
             owner = owners(prior, weights)
@@ -254,17 +259,17 @@ class LaplaceFit:
     def _in_parts(self) -> bool:
         return self.curvature.structure in ("kfac", "ekfac")
 
-    def _resolved(self, prior: Any) -> Tensor | Prior:
+    def _resolved(self, prior: PriorPrecisions) -> Tensor | Prior:
         """The prior's diagonal, one number or (P,), in its graph; or the prior itself where it has none."""
         if not isinstance(prior, Prior):
             return prior_diagonal(prior, self.function.weights).to(self.mode.device)
         return prior.precision.to(self.mode.device) if isinstance(prior.precision, Tensor) else prior
 
-    def _centre(self, prior: Any) -> Tensor:
+    def _centre(self, prior: PriorPrecisions) -> Tensor:
         """m₀: precisions alone leave it where the fit's own prior has it."""
         return (prior if isinstance(prior, Prior) else self.prior).centre(self.function.dim).to(self.mode.device)
 
-    def _log_prior(self, prior: Any) -> Tensor:
+    def _log_prior(self, prior: PriorPrecisions) -> Tensor:
         """The log density of a prior at the mode, log N(θ*; m₀, P₀⁻¹)."""
         weights, normaliser = self.function.weights, 0.5 * self.function.dim * math.log(2.0 * math.pi)
         if isinstance(prior, Mapping):

@@ -177,20 +177,29 @@ def fit_evidence(
                 held_out=None if validation is None else training.held_out(validation),
             )  # fmt: skip
             if burn_in is None:
-                with warnings.catch_warnings():
-                    # That it has not converged: the epochs to come go on from there.
-                    warnings.simplefilter("ignore", ConvergenceWarning)
-                    fit_map(
-                        training.module, data, likelihood=options.likelihood, prior_precision=start, weights=weights,
-                        lr=lr, optimizer=optimizer, batch_size=batch_size, generator=training.order, progress=progress,
-                        checkpoint=_with_stem(settings.checkpoint, "-first"), inplace=True,
-                    )  # fmt: skip
+                _learn_first(
+                    training, data, likelihood=options.likelihood, prior_precision=start, weights=weights, lr=lr,
+                    optimizer=optimizer, batch_size=batch_size, progress=progress,
+                )  # fmt: skip
             outcome = training.run(climber.objective, climber)
             if best is None or climber.score > best[0].score:
                 module = own_copy(training.module) if inplace else training.module
                 best = climber, outcome, climber.final(module), training.rows
     assert best is not None
-    climber, outcome, fit, rows = best
+    return _posterior(*best)
+
+
+def _learn_first(training: Training, data: Any, **options: Any) -> None:
+    """Trains the network until converged, as `fit_map` does, under the hyperparameters to start from."""
+    with warnings.catch_warnings():
+        # That it has not converged: the epochs to come go on from there.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        checkpoint = _with_stem(training.settings.checkpoint, "-first")
+        fit_map(training.module, data, generator=training.order, checkpoint=checkpoint, inplace=True, **options)
+
+
+def _posterior(climber: EvidenceClimber, outcome: Outcome, fit: LaplaceFit, rows: Minibatches) -> GaussianPosterior:
+    """Laplace's posterior at the weights that are kept, with a warning where they are no mode or learnt nothing."""
     warn_if_constant(fit.function.module, fit.likelihood, rows.in_order, TELL)
     if fit.distance is not None:
         fit.distance.warn(GO_ON)

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -189,11 +190,17 @@ def _stalled(decrements: list[float], point: _NewtonPoint) -> bool:
     return point.decrement**2 <= ROUNDING * (1.0 + abs(float(point.log_joint)))
 
 
-Infer = Callable[[Prior, Any, Any], GaussianPosterior]
+Infer = Callable[[Prior, ArrayLike, ArrayLike], GaussianPosterior]
 
 
 def laplace(
-    model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any, *, weights: Any = None
+    model: LinearModel,
+    likelihood: Likelihood,
+    prior: Prior,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
 ) -> GaussianPosterior:
     """q(θ) = N(θ̂, A⁻¹) with θ̂ the mode and A = −∂² log p(y, θ̂), exact; log Z by Laplace.
 
@@ -218,7 +225,12 @@ def laplace(
 
 
 def compile_density(
-    model: LinearModel, likelihood: Likelihood, prior: Prior, X: Any, y: Any, weights: Any = None
+    model: LinearModel,
+    likelihood: Likelihood,
+    prior: Prior,
+    X: ArrayLike,
+    y: ArrayLike,
+    weights: ArrayLike | None = None,
 ) -> LinearDensity:
     """Checks a table, its labels and its weights and joins them with the model and the prior to a log joint density."""
     inputs = model.inputs(X)
@@ -228,7 +240,7 @@ def compile_density(
     return LinearDensity.of(model, likelihood, prior, inputs, targets, _row_weights(weights, inputs.shape[0]))
 
 
-def _row_weights(weights: Any, rows: int) -> Tensor | None:
+def _row_weights(weights: ArrayLike | None, rows: int) -> Tensor | None:
     """Weights that are not negative, shape (N,), or ``None``."""
     if weights is None:
         return None

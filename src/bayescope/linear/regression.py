@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from torch import Tensor
 
@@ -38,7 +39,13 @@ POLISH_STEPS = 3
 
 
 def conjugate(
-    model: LinearModel, likelihood: Gaussian, prior: Prior, X: Any, y: Any, *, weights: Any = None
+    model: LinearModel,
+    likelihood: Gaussian,
+    prior: Prior,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
 ) -> GaussianPosterior:
     """p(θ∣y) = N(m, A⁻¹), A = P₀ + Σ JᵀΛJ, with the exact log evidence (Bishop 2006, eqs. 3.49–3.51 and 3.86).
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -32,10 +33,10 @@ def nuts(
     model: LinearModel,
     likelihood: Likelihood,
     prior: Prior,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     draws: int = 1000,
     tune: int = 1000,
     chains: int = 4,
@@ -87,10 +88,10 @@ def metropolis(
     model: LinearModel,
     likelihood: Likelihood,
     prior: Prior,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     draws: int = 2000,
     tune: int | None = None,
     chains: int = 8,

@@ -20,9 +20,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -84,10 +85,10 @@ def expectation_propagation(
     model: LinearModel,
     likelihood: Likelihood,
     prior: Prior,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     tuned: Tensor | None = None,
     damping: float = 0.0,
     tolerance: float = 1e-8,

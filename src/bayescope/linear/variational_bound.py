@@ -26,9 +26,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, final
+from typing import final
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
@@ -171,10 +172,10 @@ def variational(
     model: LinearModel,
     likelihood: Likelihood,
     prior: Prior,
-    X: Any,
-    y: Any,
+    X: ArrayLike,
+    y: ArrayLike,
     *,
-    weights: Any = None,
+    weights: ArrayLike | None = None,
     family: str = "full",
     tuned: Tensor | None = None,
     nodes: int = 512,
