@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.gaussian_process.inducing import greedy_points
-from bayescope.gaussian_process.rows import Held, Rows
+from bayescope.gaussian_process.projection import greedy_points
+from bayescope.gaussian_process.rows import KernelRows
 from tests.laplace.problems import normal
 
 COTANGENTS, DIM = 2, 15
@@ -40,13 +40,13 @@ def test_each_is_the_one_that_those_before_explain_least(seed: int) -> None:
     # Rows that are much alike: what those before explain decides, not what is largest.
     u = normal(1, DIM, seed=seed) + 0.7 * normal(20 * COTANGENTS, DIM, seed=100 + seed)
     for points in (1, 2, 4, 6):
-        found = greedy_points(Rows(Held(u)), COTANGENTS, PRIOR, points).tolist()
+        found = greedy_points(KernelRows(u), COTANGENTS, PRIOR, points).tolist()
         assert found == by_search(u, points)
 
 
 def test_nothing_is_chosen_once_nothing_is_left() -> None:
     few = normal(3 * COTANGENTS, DIM, seed=3)
     u = torch.cat([few, few, 0.5 * few])  # three inputs, three times over
-    chosen = greedy_points(Rows(Held(u)), COTANGENTS, PRIOR, 9).tolist()
+    chosen = greedy_points(KernelRows(u), COTANGENTS, PRIOR, 9).tolist()
     assert len(chosen) == 3
     assert left_over(u, chosen) < 1e-10

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.gaussian_process.precision import KernelPrecision
-from bayescope.gaussian_process.rows import Held, Rows
+from bayescope.gaussian_process.rows import KernelRows
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.tape import DenseTape
 from tests.laplace.problems import normal
@@ -33,7 +33,7 @@ def rows_of(count: int) -> Tensor:
 def pair(count: int, prior: str) -> tuple[Precision, DensePrecision]:
     """c UᵀU + P₀ both ways."""
     u = rows_of(count)
-    kernel = KernelPrecision(Rows(Held(u)), factor=FACTOR)
+    kernel = KernelPrecision(KernelRows(u), factor=FACTOR)
     seen = FACTOR * u.mT @ u
     if prior == "constant":
         return kernel.add_diagonal(0.6), DensePrecision(seen + 0.6 * torch.eye(DIM).double())
@@ -76,21 +76,21 @@ def test_the_determinant_is_differentiable_in_prior_and_factor(shape: tuple[int,
         return torch.autograd.grad(curvature.scaled(factor).add_diagonal(prior).logdet(), (prior, factor))
 
     dense = DensePrecision(u.mT @ u, semidefinite=True)
-    torch.testing.assert_close(slopes(KernelPrecision(Rows(Held(u)))), slopes(dense), **CLOSE)
+    torch.testing.assert_close(slopes(KernelPrecision(KernelRows(u))), slopes(dense), **CLOSE)
 
 
 @pytest.mark.parametrize("weak", [1e-6, 1e-12])
 def test_a_variance_that_is_almost_all_explained_keeps_its_digits(weak: float) -> None:
     """At the row u itself J A⁻¹ Jᵀ = k/(1 + k): as k − k²/(1 + k) it would be rounding for k = 10¹²."""
     u = normal(1, DIM, seed=4)
-    precision = KernelPrecision(Rows(Held(u))).add_diagonal(weak)
+    precision = KernelPrecision(KernelRows(u)).add_diagonal(weak)
     k = u.square().sum() / weak
     variance = precision.variance_of(DenseTape(u[None]))[0, 0]
     torch.testing.assert_close(variance, k / (1 + k), rtol=1e-9 if weak == 1e-6 else 1e-5, atol=0.0)
 
 
 def test_a_curvature_without_its_prior_is_singular() -> None:
-    curvature = KernelPrecision(Rows(Held(rows_of(3))))
+    curvature = KernelPrecision(KernelRows(rows_of(3)))
     torch.testing.assert_close(curvature.to_dense(), rows_of(3).mT @ rows_of(3), **CLOSE)
     torch.testing.assert_close(curvature.diagonal(), rows_of(3).square().sum(0), **CLOSE)
     with pytest.raises(NotPositiveDefiniteError, match="prior"):
@@ -98,6 +98,6 @@ def test_a_curvature_without_its_prior_is_singular() -> None:
 
 
 def test_a_kernel_that_is_no_number_is_refused() -> None:
-    precision = KernelPrecision(Rows(Held(torch.full((2, DIM), 1e300, dtype=torch.float64)))).add_diagonal(1e-300)
+    precision = KernelPrecision(KernelRows(torch.full((2, DIM), 1e300, dtype=torch.float64))).add_diagonal(1e-300)
     with pytest.raises(NotPositiveDefiniteError, match="kernel"):
         precision.logdet()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Unpack, final
 
 import torch
@@ -26,7 +25,7 @@ from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import twin
-from bayescope.network import Network, PartInfo
+from bayescope.network import Network
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
@@ -35,6 +34,7 @@ from bayescope.network.weights import LargestVariance
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES
 from bayescope.precision.accumulator import Summing
+from bayescope.precision.structure import Reading
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import Processes, present
 
@@ -132,7 +132,7 @@ class _Fit:
             read = structure.fit if options.curvature != "hessian" else structure.hessian
             assert read is not None
             factors = output_factors(options.output_factor, network.parts)
-            precision = read(_Reading(network, passes, options, factors, plan.cotangents, self))
+            precision = read(self._reading(network, passes, factors, plan.cotangents))
         otherwise = {
             part.name: factor
             for part, factor in zip(network.parts, factors, strict=True)
@@ -143,89 +143,42 @@ class _Fit:
             fallbacks_of(network, options.structure), plan.rows, otherwise,
         )  # fmt: skip
 
+    def _reading(self, network: Network, passes: Passes, factors: Sequence[str], cotangents: int) -> Reading:
+        options, processes, dim, device = self.options, self.processes, network.dim, network.indices[0].device
+        parameters = network.weights.parameters(network.module).values()
 
-@final
-@dataclass(frozen=True)
-class _Reading:
-    """The passes over the data of a network, as a structure asks for them."""
+        def over_processes(totals: list[Tensor]) -> list[Tensor]:
+            """Adds up the totals of all processes in place."""
+            if processes.count > 1:
+                if not passes.counts:  # no rows: the pass over the example has given the shapes, and must not count
+                    for total in totals:
+                        total.zero_()
+                for total, summed in zip(totals, processes.sum(totals), strict=True):
+                    total.copy_(summed)
+            return totals
 
-    network: Network
-    passes: Passes
-    options: CurvatureOptions
-    factors: Sequence[str]
-    cotangents: int
-    fit: _Fit
+        def read(sums: Summing, moments: bool) -> None:
+            passes.run(sums.add, moments=moments, positions_apart=options.sharing == "expand")
+            over_processes(sums.totals())
 
-    @property
-    def dim(self) -> int:
-        return self.network.dim
+        def draw(columns: int) -> Tensor:
+            vectors = torch.randn(dim, columns, dtype=torch.float64, generator=self.generator)
+            processes.share([vectors])
+            return vectors.to(device)
 
-    @property
-    def device(self) -> torch.device:
-        return self.network.indices[0].device
+        def hessian_blocks(blocks: Sequence[Tensor]) -> list[Tensor]:
+            totals = [torch.zeros(len(block), len(block), dtype=torch.float64, device=device) for block in blocks]
+            passes.run_hessian(lambda product: add_blocks(totals, product, blocks, dim, cotangents))
+            return over_processes(totals)
 
-    @property
-    def parts(self) -> Sequence[PartInfo]:
-        return self.network.parts
+        def hessian_diagonal() -> Tensor:
+            total = torch.zeros(dim, dtype=torch.float64, device=device)
+            passes.run_hessian(lambda product: add_diagonal(total, product, cotangents))
+            return over_processes([total])[0]
 
-    @property
-    def indices(self) -> Sequence[Tensor]:
-        return self.network.indices
-
-    @cached_property
-    def blocks(self) -> Sequence[Tensor]:
-        return block_indices(self.network, self.options.blocks)
-
-    @property
-    def rank(self) -> int | None:
-        return self.options.rank
-
-    @property
-    def cutoff(self) -> float | None:
-        return self.options.cutoff
-
-    @property
-    def sharing(self) -> str:
-        return self.options.sharing
-
-    @property
-    def diagonal_outputs(self) -> Sequence[bool]:
-        return [factor == DIAGONAL for factor in self.factors]
-
-    @property
-    def double(self) -> bool:
-        parameters = self.network.weights.parameters(self.network.module).values()
-        return all(parameter.dtype == torch.float64 for parameter in parameters)
-
-    @property
-    def processes(self) -> Processes:
-        return self.fit.processes
-
-    def read(self, sums: Summing, *, moments: bool = False) -> None:
-        self.passes.run(sums.add, moments=moments, positions_apart=self.sharing == "expand")
-        self._sum_over_processes(sums.totals())
-
-    def draw(self, columns: int) -> Tensor:
-        vectors = torch.randn(self.dim, columns, dtype=torch.float64, generator=self.fit.generator)
-        self.processes.share([vectors])
-        return vectors.to(self.device)
-
-    def hessian_blocks(self, blocks: Sequence[Tensor]) -> list[Tensor]:
-        totals = [torch.zeros(len(b), len(b), dtype=torch.float64, device=self.device) for b in blocks]
-        self.passes.run_hessian(lambda product: add_blocks(totals, product, blocks, self.dim, self.cotangents))
-        return self._sum_over_processes(totals)
-
-    def hessian_diagonal(self) -> Tensor:
-        total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
-        self.passes.run_hessian(lambda product: add_diagonal(total, product, self.cotangents))
-        return self._sum_over_processes([total])[0]
-
-    def _sum_over_processes(self, totals: list[Tensor]) -> list[Tensor]:
-        """Add up the totals of all processes in place."""
-        if self.processes.count > 1:
-            if not self.passes.counts:  # no rows: the pass over the example has given the shapes, and must not count
-                for total in totals:
-                    total.zero_()
-            for total, summed in zip(totals, self.processes.sum(totals), strict=True):
-                total.copy_(summed)
-        return totals
+        return Reading(
+            network.parts, network.indices, block_indices(network, options.blocks), dim, device, options.rank,
+            options.cutoff, options.sharing, [factor == DIAGONAL for factor in factors],
+            all(parameter.dtype == torch.float64 for parameter in parameters), processes,
+            read, draw, hessian_blocks, hessian_diagonal,
+        )  # fmt: skip

@@ -14,7 +14,7 @@ from bayescope.curvature.kinds import Observations
 from bayescope.curvature.memory import require_memory
 from bayescope.curvature.passes import DIFFERS, Passes
 from bayescope.errors import InputError
-from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, Held, Read, Rows, pieces_of
+from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, KernelRows, RereadRows
 from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
@@ -73,7 +73,7 @@ class TrainingData:
             budget=self.budget,
         )
 
-    def of(self, chosen: Tensor | None = None) -> Rows:
+    def of(self, chosen: Tensor | None = None) -> KernelRows:
         """The rows U of all the data, or of those at some places in their order.
 
         Args:
@@ -84,11 +84,9 @@ class TrainingData:
         """
         network = self.network
         with reading(network.module):
-            pieces = pieces_of(network, self.likelihood, self._batches(chosen), self.cotangents)
-            source = Read(network, pieces)
-            if FLOAT64 * source.count * source.dim > HELD_BYTES:
-                return Rows(source)
-            return Rows(Held(torch.cat(list(source.blocks()))))
+            source = RereadRows.of(network, self.likelihood, self._batches(chosen), self.cotangents)
+            held = FLOAT64 * source.shape[0] * source.shape[1] <= HELD_BYTES
+            return KernelRows(torch.cat(list(source.blocks())) if held else source)
 
     def run(self, add: Callable[[Tape], None]) -> None:
         """Gives every tape of one pass over all the data to ``add``."""

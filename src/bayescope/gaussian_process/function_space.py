@@ -14,9 +14,8 @@ from bayescope.curvature import Curvature, fit_curvature
 from bayescope.curvature.memory import free_memory
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.gaussian_process.data import HELD_BYTES, TrainingData, count_cotangents
-from bayescope.gaussian_process.inducing import greedy_points
 from bayescope.gaussian_process.precision import KernelPrecision
-from bayescope.gaussian_process.projection import EvidenceBound, Projection
+from bayescope.gaussian_process.projection import EvidenceBound, Projection, greedy_points
 from bayescope.gaussian_process.rows import FLOAT64
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit

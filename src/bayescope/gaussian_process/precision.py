@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError
-from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, Rows
+from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, KernelRows
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.storage import stored
 from bayescope.tape import Tape
@@ -19,7 +19,7 @@ from bayescope.tape.tape import row_blocks
 
 @stored(
     "kernel_precision",
-    parts={"_rows": Rows, "_base": Precision | None, "_constant": Tensor | None, "_factor": Tensor | float},
+    parts={"_rows": KernelRows, "_base": Precision | None, "_constant": Tensor | None, "_factor": Tensor | float},
     kept=("_lower",),
 )
 @final
@@ -48,7 +48,7 @@ class KernelPrecision:
 
     def __init__(
         self,
-        rows: Rows,
+        rows: KernelRows,
         base: Precision | None = None,
         *,
         constant: Tensor | None = None,

@@ -213,7 +213,7 @@ class BlockSum:
 
 def _read(reading: Reading) -> BlockPrecision:
     sums = BlockSum([DenseSum(len(block), reading.device) for block in reading.blocks], reading.blocks, reading.dim)
-    reading.read(sums)
+    reading.read(sums, False)
     return sums.finish()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import NamedTuple, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -14,19 +14,6 @@ from bayescope.precision.precision import Precision
 from bayescope.precision.sums import added
 from bayescope.storage import stored
 from bayescope.tape import Tape
-
-
-@stored("whitened_covariance")
-class WhitenedCovariance(NamedTuple):
-    """Σ = S^{½} (I + W Wᵀ) S^{½} and I + Wᵀ W = C Cᵀ, with C lower triangular.
-
-    Attributes:
-        factor: W, shape (P, r).
-        lower: C, shape (r, r), its diagonal positive.
-    """
-
-    factor: Tensor
-    lower: Tensor
 
 
 @stored("low_rank_covariance", parts={"_variances": Tensor, "_factor": Tensor, "_name": str}, kept=("_whitened",))
@@ -116,7 +103,7 @@ class LowRankCovariance:
 
     def logdet(self) -> Tensor:
         """log∣A∣ = −Σ log s − 2 Σ log C_ii."""
-        return -2.0 * self._whitened.lower.diagonal().log().sum() - self._variances.log().sum()
+        return -2.0 * self._whitened[1].diagonal().log().sum() - self._variances.log().sum()
 
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""
@@ -142,13 +129,13 @@ class LowRankCovariance:
         noise = z.reshape(self.dim, -1)
         moving = self._variances > 0
         if moving.all():
-            return self._rooted(noise, self._whitened).reshape(z.shape)
+            return self._rooted(noise).reshape(z.shape)
         basis, _ = torch.linalg.qr(self._factor[~moving].mT, mode="complete")
         along, beside = basis.split([taken := min(int((~moving).sum()), self.rank), self.rank - taken], dim=1)
         rest = LowRankCovariance(self._variances[moving], self._factor[moving] @ beside, name=self._name)
         return (
             ((self._factor @ along) @ noise[~moving][:taken])
-            .index_add(0, torch.nonzero(moving).flatten(), rest._rooted(noise[moving], rest._whitened))
+            .index_add(0, torch.nonzero(moving).flatten(), rest._rooted(noise[moving]))
             .reshape(z.shape)
         )
 
@@ -177,7 +164,7 @@ class LowRankCovariance:
         return self.multiply(torch.eye(self.dim, dtype=torch.float64, device=self._factor.device))
 
     @cached_property
-    def _whitened(self) -> WhitenedCovariance:
+    def _whitened(self) -> tuple[Tensor, Tensor]:
         """W and C; C by the triangle of [I; W], which squares nothing: WᵀW would lose what lies under its largest."""
         if (self._variances == 0).any():
             raise not_positive(
@@ -185,12 +172,13 @@ class LowRankCovariance:
             )
         whitened = self._variances.rsqrt()[:, None] * self._factor
         _, upper = torch.linalg.qr(torch.cat([self._identity(), whitened]))
-        return WhitenedCovariance(whitened, (upper * upper.diagonal().detach().sign()[:, None]).mT)
+        return whitened, (upper * upper.diagonal().detach().sign()[:, None]).mT
 
-    def _rooted(self, z: Tensor, whitened: WhitenedCovariance) -> Tensor:
+    def _rooted(self, z: Tensor) -> Tensor:
         """S^{½} (I + W (I + C)⁻¹ Wᵀ) z for z of shape (P, K)."""
-        inner = torch.linalg.solve_triangular(whitened.lower + self._identity(), whitened.factor.mT @ z, upper=False)
-        return self._variances.sqrt()[:, None] * (z + whitened.factor @ inner)
+        whitened, lower = self._whitened
+        inner = torch.linalg.solve_triangular(lower + self._identity(), whitened.mT @ z, upper=False)
+        return self._variances.sqrt()[:, None] * (z + whitened @ inner)
 
     def _identity(self) -> Tensor:
         return torch.eye(self.rank, dtype=torch.float64, device=self._factor.device)

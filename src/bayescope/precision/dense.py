@@ -260,7 +260,7 @@ def _cholesky(matrix: Tensor, name: str) -> Tensor:
 
 
 def _read(reading: Reading) -> DensePrecision:
-    reading.read(sums := DenseSum(reading.dim, reading.device))
+    reading.read(sums := DenseSum(reading.dim, reading.device), False)
     return sums.finish()
 
 

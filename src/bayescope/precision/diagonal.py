@@ -147,7 +147,7 @@ def _positive(values: Tensor, name: str) -> Tensor:
 
 
 def _read(reading: Reading) -> DiagonalPrecision:
-    reading.read(sums := DiagonalSum(reading.indices), moments=True)
+    reading.read(sums := DiagonalSum(reading.indices), True)
     return sums.finish()
 
 

@@ -425,7 +425,7 @@ def read_factors(reading: Reading) -> BlockPrecision:
 
     pairs = zip(reading.parts, reading.diagonal_outputs, strict=True)
     sums = BlockSum([summed(part, diagonal=diagonal) for part, diagonal in pairs], reading.indices, reading.dim)
-    reading.read(sums, moments=True)
+    reading.read(sums, True)
     precision = sums.finish()
     factored = [block for block in precision.blocks if isinstance(block, KroneckerPrecision)]
     known = iter(share_eigenvectors(reading.processes, factored))
@@ -478,7 +478,7 @@ def _read_corrected(reading: Reading) -> BlockPrecision:
     sums: list[Accumulator] = [
         CorrectedSum(block.basis) if isinstance(block, KroneckerPrecision) else Kept(block) for block in blocks
     ]
-    reading.read(second := BlockSum(sums, reading.indices, reading.dim))
+    reading.read(second := BlockSum(sums, reading.indices, reading.dim), False)
     return second.finish()
 
 

@@ -420,7 +420,7 @@ def _read(reading: Reading) -> LowRankPrecision:
     """The leading part; all processes iterate on the whole curvature."""
 
     def product(vectors: Tensor) -> Tensor:
-        reading.read(sums := ProductSum(vectors))
+        reading.read(sums := ProductSum(vectors), False)
         return sums.total
 
     return leading_part(product, reading.draw, reading.dim, Goal(reading.rank, reading.cutoff, SETTLED[reading.double]))

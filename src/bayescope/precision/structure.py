@@ -38,69 +38,45 @@ class Part(Protocol):
         """(G, O, D) of a weight matrix with Kronecker factors, or ``None``."""
 
 
-class Reading(Protocol):
-    """The data as a structure reads them, and the options of the fit."""
+@final
+@dataclass(frozen=True)
+class Reading:
+    """The data as a structure reads them, and the options of the fit.
 
-    @property
-    def dim(self) -> int:
-        """P, the number of weights."""
+    Attributes:
+        parts: the parts of the network.
+        indices: the flat positions of each part's weights.
+        blocks: the flat positions of the weights of each block.
+        dim: P, the number of weights.
+        device: that sums are on.
+        rank: the number of eigenvalues of a low rank.
+        cutoff: the share of the largest eigenvalue below which eigenvalues are left out.
+        sharing: how positions that share weights are treated: "expand" or "reduce".
+        diagonal_outputs: for each part, whether the diagonal stands for its output factor.
+        double: whether passes are in float64.
+        processes: that share the rows.
+        read: fills a sum in one pass over the data of all processes; the second argument says whether second moments
+            of the tapes are all that the sum needs.
+        draw: R ↦ random vectors (P, R), standard normal and equal on all processes.
+        hessian_blocks: the blocks of the Hessian over groups of weights.
+        hessian_diagonal: the diagonal of the Hessian, shape (P,).
+    """
 
-    @property
-    def device(self) -> torch.device:
-        """The device that sums are on."""
-
-    @property
-    def parts(self) -> Sequence[Part]:
-        """The parts of the network."""
-
-    @property
-    def indices(self) -> Sequence[Tensor]:
-        """The flat positions of each part's weights."""
-
-    @property
-    def blocks(self) -> Sequence[Tensor]:
-        """The flat positions of the weights of each block."""
-
-    @property
-    def rank(self) -> int | None:
-        """The number of eigenvalues of a low rank."""
-
-    @property
-    def cutoff(self) -> float | None:
-        """The share of the largest eigenvalue below which eigenvalues are left out."""
-
-    @property
-    def sharing(self) -> str:
-        """How positions that share weights are treated: "expand" or "reduce"."""
-
-    @property
-    def diagonal_outputs(self) -> Sequence[bool]:
-        """For each part, whether the diagonal stands for its output factor."""
-
-    @property
-    def double(self) -> bool:
-        """Whether passes are in float64."""
-
-    @property
-    def processes(self) -> Processes:
-        """The processes that share the rows."""
-
-    def read(self, sums: Summing, *, moments: bool = False) -> None:
-        """Fills a sum in one pass over the data of all processes.
-
-        Args:
-            sums: the sum.
-            moments: whether second moments of the tapes are all that it needs.
-        """
-
-    def draw(self, columns: int) -> Tensor:
-        """Random vectors (P, columns), standard normal and equal on all processes."""
-
-    def hessian_blocks(self, blocks: Sequence[Tensor]) -> list[Tensor]:
-        """The blocks of the Hessian over groups of weights."""
-
-    def hessian_diagonal(self) -> Tensor:
-        """The diagonal of the Hessian, shape (P,)."""
+    parts: Sequence[Part]
+    indices: Sequence[Tensor]
+    blocks: Sequence[Tensor]
+    dim: int
+    device: torch.device
+    rank: int | None
+    cutoff: float | None
+    sharing: str
+    diagonal_outputs: Sequence[bool]
+    double: bool
+    processes: Processes
+    read: Callable[[Summing, bool], None]
+    draw: Callable[[int], Tensor]
+    hessian_blocks: Callable[[Sequence[Tensor]], list[Tensor]]
+    hessian_diagonal: Callable[[], Tensor]
 
 
 @final
