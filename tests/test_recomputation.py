@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import bayescope as bs
-from bayescope.network.substitution import substituted
+from bayescope.network import substituted
 from bayescope.recomputation import RecomputedWeightsError
 from bayescope.training.stack import obstacle
 

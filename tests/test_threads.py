@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.network.forward import reading
+from bayescope.network import reading
 from bayescope.plots.style import house
 from bayescope.process_state import ignoring, one_thread
 from bayescope.training.loop import random_states

@@ -9,8 +9,7 @@ import torch
 
 import bayescope as bs
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.network import Network
-from bayescope.network.draws import outputs_at
+from bayescope.network import Network, NetworkModel
 from tests.network.architectures import ARCHITECTURES, ggn, jacobian, make
 from tests.network.networks import numbers
 
@@ -51,7 +50,7 @@ def test_draws_are_of_all_weights_whoever_takes_them(name: str) -> None:
     x, module = ARCHITECTURES[name][1], make(name)
     weights = Network.trace(module, x).weights
     theta = weights.flat(module) + 0.1 * numbers(2, weights.dim, seed=4)
-    got = outputs_at(module, weights, x, theta, copy=True)
+    got = NetworkModel(module, weights, 0).forward(x, theta)
     for draw, f in zip(theta, got, strict=True):
         other = make(name)
         values = weights.unflat(draw, other)

@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network.batches import Batches
-from bayescope.network.inputs import map_arrays
+from bayescope.network import Batches, map_arrays
 
 x, y = torch.arange(14.0, dtype=torch.float64).reshape(7, 2), torch.arange(7)
 module = nn.utils.skip_init(nn.Linear, 2, 3)

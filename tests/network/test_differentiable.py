@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError
-from bayescope.network import Network
-from bayescope.network.model import NetworkModel
+from bayescope.network import Network, NetworkModel
 from bayescope.precision import DensePrecision
 from tests.network.networks import Function, built, numbers
 from tests.network.test_positions import Segmentation

@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bayescope.network import Weights, reading
 from bayescope.network.draws import outputs_at
-from bayescope.network.forward import reading
-from bayescope.network.weights import Weights
 from tests.network.networks import Function, built, call, generator, numbers
 from tests.network.test_network import Largest
 

@@ -13,10 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.errors import UnsupportedError
-from bayescope.network import dropout
-from bayescope.network.dropout import dropout_masks, random_outputs, switched_on, switches_of
-from bayescope.network.forward import reading
-from bayescope.network.inputs import call, map_tensors
+from bayescope.network import call, dropout, map_tensors, random_outputs, reading, switched_on, switches_of
+from bayescope.network.dropout import dropout_masks
 from tests.dropout.networks import CASES, ROWS, Folded, case, perceptron
 from tests.network.networks import built, generator, numbers
 

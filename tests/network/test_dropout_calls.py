@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.dropout import dropout_calls
+from bayescope.network import dropout_calls
 from tests.network.networks import built, numbers
 
 

@@ -8,8 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.dropout import random_outputs, switched_on, switches_of
-from bayescope.network.forward import reading
+from bayescope.network import random_outputs, reading, switched_on, switches_of
 from tests.dropout.networks import ROWS, Looping, Moody, Switched, case
 from tests.network.networks import built, generator, numbers
 

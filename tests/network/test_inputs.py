@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network.inputs import call, count_rows, explained, first_not_finite, map_tensors, take_rows
+from bayescope.network import call, count_rows, explained, first_not_finite, map_tensors, take_rows
 
 
 class Sum(nn.Module):

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError
-from bayescope.network import Network
-from bayescope.network.model import NetworkModel
+from bayescope.network import Network, NetworkModel
 from bayescope.precision import DensePrecision, DiagonalPrecision
 from tests.network.networks import built, jacobian, numbers
 

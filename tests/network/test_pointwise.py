@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 
 from bayescope.errors import UnsupportedError
-from bayescope.network.vectorising import POINTWISE, pull_back
+from bayescope.network import pull_back
+from bayescope.network.vectorising import POINTWISE
 
 
 class Replacing(TorchFunctionMode):

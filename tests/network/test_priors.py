@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.network.priors import network_prior, prior_diagonal
-from bayescope.network.weights import Weights
+from bayescope.network import Weights, network_prior, prior_diagonal
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayescope.network.vectorising import pull_back
+from bayescope.network import pull_back
 
 
 def randn(*shape: int) -> Tensor:

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.network import Network
+from bayescope.network import Network, reading
 from bayescope.network.draws import push_forward
-from bayescope.network.forward import reading
 from tests.network.networks import Function, built, numbers
 from tests.network.test_positions import NETWORKS, reference
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.layers import Pairwise
-from bayescope.network.random_weights import RandomWeights, passes_at
+from bayescope.network import RandomWeights, passes_at
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor
 from tests.network.networks import Function, built, call, generator, numbers
 from tests.network.test_draws import NETWORKS as DRAWN

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from bayescope.network.rewrites import REWRITES
+from bayescope.network import REWRITES
 
 # Every use that a rewrite may make of a weight: what the recorder has rules for, or what is a view of the weight.
 PRIMITIVES = {"linear", "mul", "add", "matmul", "__matmul__", "chunk", "split", "flatten", "__get__", "numel", "view"}

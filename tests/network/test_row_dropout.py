@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.network.row_dropout import compiled, drawing
+from bayescope.network import compiled, drawing
 from bayescope.row_noise import Cut, OwnRandomState
 
 ROWS = 7

@@ -13,10 +13,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import bayescope as bs
 from bayescope.errors import InputError
-from bayescope.network.batches import Batches
-from bayescope.network.inputs import tensors
-from bayescope.network.shards import Shard, _fingerprint, same_on_all, set_epoch
-from bayescope.network.wrappers import unwrapped
+from bayescope.network import Batches, same_on_all, set_epoch, tensors, unwrapped
+from bayescope.network.shards import Shard, _fingerprint
 from bayescope.processes import Processes, present
 from tests.distributed.ranks import run
 

@@ -9,11 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bayescope.network import NetworkModel, Weights, map_tensors, reading
 from bayescope.network.draws import outputs_at, outputs_under
-from bayescope.network.forward import reading
-from bayescope.network.inputs import map_tensors
-from bayescope.network.model import NetworkModel
-from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from tests.network.networks import built, generator, numbers
 from tests.network.test_random_weights import NETWORKS, made

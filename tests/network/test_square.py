@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from bayescope.curvature import fit_curvature
-from bayescope.network import Network
-from bayescope.network.model import NetworkModel
+from bayescope.network import Network, NetworkModel
 from bayescope.network.rowwise import rowwise
 from bayescope.precision import DensePrecision
 from tests.network.networks import built, numbers

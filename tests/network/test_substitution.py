@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.network.substitution import substituted
+from bayescope.network import substituted
 
 
 def test_values_take_the_place_of_parameters_wherever_they_are_held() -> None:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import bayescope as bs
 from bayescope.curvature import kinds
 from bayescope.likelihoods import Weighted
-from bayescope.network.network import Network
-from bayescope.network.recording import Recording
+from bayescope.network import Network, Recording
 from tests.network.networks import built
 
 CLASSES = 9

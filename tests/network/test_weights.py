@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
-from bayescope.network.weights import Weights, largest_magnitude, largest_variance
+from bayescope.network import Weights, largest_magnitude, largest_variance
 
 
 class Network(nn.Module):
