@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.network import reading
+from bayescope.network.guard import untouched
 
 
 class Counting(nn.Module):
@@ -39,7 +39,7 @@ def network() -> nn.Sequential:
 
 def test_modes_are_eval_inside_and_restored_one_by_one() -> None:
     module = network()
-    with reading(module):
+    with untouched(module):
         assert not any(submodule.training for submodule in module.modules())
     assert [submodule.training for submodule in module.modules()] == [True, False, True, True]
 
@@ -50,7 +50,7 @@ def test_buffers_gradients_and_random_states_are_as_they_were(fails: bool) -> No
     module[2].fails = fails
     state, buffers = torch.get_rng_state(), dict(module.named_buffers())
     gradients = [parameter.grad for parameter in module.parameters()]
-    with pytest.raises(RuntimeError, match="in the middle") if fails else nullcontext(), reading(module):
+    with pytest.raises(RuntimeError, match="in the middle") if fails else nullcontext(), untouched(module):
         module[2].weight.grad = None
         module[2].weight.requires_grad_(False)
         module[0].train()
@@ -68,20 +68,20 @@ def test_buffers_gradients_and_random_states_are_as_they_were(fails: bool) -> No
 
 def test_a_guard_inside_a_guard_does_nothing() -> None:
     module = network()
-    with reading(module):
-        with reading(module):
+    with untouched(module):
+        with untouched(module):
             module[2].calls += 5
         assert module[2].calls.item() == 5
         assert not module.training
     assert module[2].calls.item() == 0
-    with reading(module):
+    with untouched(module):
         assert not module.training
     assert module.training
 
 
 def test_two_modules_are_guarded_apart() -> None:
     one, two = network(), network()
-    with reading(one), reading(two):
+    with untouched(one), untouched(two):
         two[2].calls += 1
         assert not two.training
     assert two[2].calls.item() == 0
@@ -92,16 +92,16 @@ def test_an_overridden_train_is_not_called() -> None:
         def train(self, mode: bool = True) -> Merging:
             raise AssertionError("merges weights")
 
-    with reading(Merging()):
+    with untouched(Merging()):
         pass
 
 
 def test_it_works_under_callers_without_gradients() -> None:
     module = network()
-    with torch.no_grad(), reading(module):
+    with torch.no_grad(), untouched(module):
         module(torch.ones(4, 2))
     with torch.inference_mode():
         inside = Counting()
-        with reading(inside):
+        with untouched(inside):
             pass
     assert module[2].calls.item() == 0

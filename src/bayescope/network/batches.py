@@ -12,7 +12,16 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError
 from bayescope.network.fingerprint import Fingerprint
-from bayescope.network.inputs import as_tensor, checked_pair, map_arrays, map_tensors, pair_of, placed, take_rows
+from bayescope.network.inputs import (
+    Inputs,
+    as_tensor,
+    checked_pair,
+    map_arrays,
+    map_tensors,
+    pair_of,
+    placed,
+    take_rows,
+)
 from bayescope.network.shards import SAMPLER, Shard, following, part_of, require_whole, shard_of
 from bayescope.processes import present
 
@@ -50,7 +59,7 @@ class Batches:
     def __init__(self, data: Any, module: nn.Module, *, batch_size: int = 256) -> None:
         self._module = module
         self._processes = present()
-        self._arrays: tuple[Any, Tensor] | None = None
+        self._arrays: tuple[Inputs, Tensor] | None = None
         self._source: Iterable[Any] = ()
         self._rows: int | None = None
         self._seen: Fingerprint | None = None
@@ -79,7 +88,7 @@ class Batches:
         else:
             self._take_arrays(data)
 
-    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Inputs, Tensor]]:
         """One pass over the data. Batches without rows are passed over.
 
         Raises:
@@ -90,7 +99,7 @@ class Batches:
             require_whole(self._source)
         yield from self._read()
 
-    def _read(self) -> Iterator[tuple[Any, Tensor]]:
+    def _read(self) -> Iterator[tuple[Inputs, Tensor]]:
         seen = Fingerprint()
         rows = given = 0
         for batch in self._pairs():
@@ -125,7 +134,7 @@ class Batches:
         due = len(sampler.sampler) if self.shard.limit is None else self.shard.limit
         return max(0, due - self.rows) + self.shard.missing
 
-    def first(self) -> tuple[Any, Tensor]:
+    def first(self) -> tuple[Inputs, Tensor]:
         """The first batch of this process.
 
         Raises:
@@ -135,7 +144,7 @@ class Batches:
             return batch
         raise InputError("data: expected at least one row on each process, got none here.")
 
-    def example(self) -> tuple[Any, Tensor]:
+    def example(self) -> tuple[Inputs, Tensor]:
         """The first batch; for a process without rows, some of another's. All processes ask for it at once.
 
         Raises:
@@ -181,7 +190,7 @@ class Batches:
         """Whether nothing but the rows themselves can tell that processes read other ones."""
         return self._processes.count > 1 and not self.shard.numbered
 
-    def _counted(self, inputs: Any, targets: Tensor, *, before: int) -> tuple[Any, Tensor]:
+    def _counted(self, inputs: Inputs, targets: Tensor, *, before: int) -> tuple[Inputs, Tensor]:
         """The rows of a batch that count, after so many before it."""
         left = len(targets) if self.shard.limit is None else max(0, self.shard.limit - before)
         if left >= len(targets):
@@ -216,7 +225,7 @@ class Batches:
             "Take drop_last=False and a data set whose rows are those of the batches."
         )
 
-    def _pairs(self) -> Iterator[tuple[Any, Tensor]]:
+    def _pairs(self) -> Iterator[tuple[Inputs, Tensor]]:
         if self._arrays is None:
             for batch in self._source:
                 inputs, targets = pair_of(batch)
@@ -240,6 +249,6 @@ def _form(data: Any) -> str:
     return BATCHES if batches else type(data).__name__
 
 
-def _few(inputs: Any, targets: Tensor) -> tuple[Any, Tensor]:
+def _few(inputs: Inputs, targets: Tensor) -> tuple[Inputs, Tensor]:
     """A few rows, to be sent to another process."""
     return map_tensors(lambda tensor: tensor[:LENT].detach().cpu().clone(), inputs), targets[:LENT].cpu().clone()

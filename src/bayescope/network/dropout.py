@@ -267,7 +267,7 @@ def _unlike_first(rows: Tensor) -> Tensor:
     return rows[place : place + 1]
 
 
-def stacked(*parts: Any) -> Any:
+def stacked(*parts: Inputs) -> Inputs:
     """Inputs of several rows from inputs of one each, which have the same structure."""
     flat: list[list[Tensor]] = []
     for part in parts:

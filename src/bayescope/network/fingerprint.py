@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
-from bayescope.network.inputs import tensors
+from bayescope.network.inputs import Inputs, tensors
 from bayescope.processes import Processes
 
 # Odd constants of 64 bits, as in SplitMix64 (Steele, Lea and Flood 2014): wrapping products of them scatter the bits.
@@ -25,7 +25,7 @@ class Fingerprint:
     def __init__(self) -> None:
         self._total = self._rows = 0
 
-    def add(self, inputs: Any, targets: Tensor) -> Tensor:
+    def add(self, inputs: Inputs, targets: Tensor) -> Tensor:
         """Adds the rows of a batch, and returns the hash of each, shape (N,), int64."""
         row = torch.zeros(len(targets), dtype=torch.int64, device=targets.device)
         for place, tensor in enumerate((*tensors(inputs), targets)):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bayescope.errors import UnsupportedError
 from bayescope.network.guard import check_readable, lent, untouched
-from bayescope.network.inputs import call, map_tensors
+from bayescope.network.inputs import Inputs, call, map_tensors
 from bayescope.network.notes import Computing, Notes
 from bayescope.network.recorder import recorder
 from bayescope.network.sites import Target
 from bayescope.network.vectorising import pull_back
 from bayescope.process_state import WhileAnyone
+
+_Inputs = TypeVar("_Inputs", bound=Inputs)
 
 
 @contextmanager
@@ -48,7 +50,7 @@ _EAGER: WhileAnyone[Any] = WhileAnyone(lambda: torch.compiler.set_stance("force_
 def forward(
     module: nn.Module,
     names: frozenset[str],
-    inputs: Any,
+    inputs: Inputs,
     overwritten: frozenset[Hashable] = frozenset(),
     computing: Computing | None = None,
 ) -> tuple[Tensor, Notes]:
@@ -73,7 +75,7 @@ def forward(
     return f, notes
 
 
-def owned(inputs: Any, *, copy: bool) -> Any:
+def owned(inputs: _Inputs, *, copy: bool) -> _Inputs:
     """The inputs without gradients; as copies where the network writes over them or they belong to inference mode."""
 
     def own(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,10 +15,10 @@ from bayescope.errors import BayescopeError, InputError, InputTypeError
 from bayescope.private_draws import of_calls
 
 # A tensor, a tuple of positional arguments, or a dict of named ones. What is no tensor in there is passed on unchanged.
-Inputs = Any
+Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
 
 
-def map_tensors(function: Callable[[Tensor], Any], inputs: Any) -> Any:
+def map_tensors(function: Callable[[Tensor], object], inputs: Inputs) -> Any:
     """Applies a function to every tensor of the inputs; what is no tensor stays as it is."""
     if isinstance(inputs, Tensor):
         return function(inputs)
@@ -40,12 +40,12 @@ def leaves(inputs: Any) -> Iterator[Any]:
         yield from leaves(value)
 
 
-def tensors(inputs: Any) -> Iterator[Tensor]:
+def tensors(inputs: Inputs) -> Iterator[Tensor]:
     """Every tensor of the inputs, in order."""
     return (value for value in leaves(inputs) if isinstance(value, Tensor))
 
 
-def count_rows(inputs: Any) -> int:
+def count_rows(inputs: Inputs) -> int:
     """N, the length that the first axis of every tensor has.
 
     Raises:
@@ -60,7 +60,7 @@ def count_rows(inputs: Any) -> int:
     return lengths[0]
 
 
-def require_rows(inputs: Any) -> Any:
+def require_rows(inputs: Inputs) -> Inputs:
     """The inputs as they are, if they have rows.
 
     Raises:
@@ -71,17 +71,17 @@ def require_rows(inputs: Any) -> Any:
     return inputs
 
 
-def take_rows(inputs: Any, rows: slice) -> Any:
+def take_rows(inputs: Inputs, rows: slice) -> Any:
     """The inputs of a range of rows."""
     return map_tensors(lambda tensor: tensor[rows], inputs)
 
 
-def as_batch(row: Any) -> Any:
+def as_batch(row: Inputs) -> Inputs:
     """The inputs of one row, which has no axis of rows, as a batch of it alone."""
     return map_tensors(lambda tensor: tensor.unsqueeze(0), row)
 
 
-def placed(inputs: Any, module: nn.Module) -> Any:
+def placed(inputs: Inputs, module: nn.Module) -> Inputs:
     """The inputs on the device of a module, floating-point ones in the dtype of its parameters; whole numbers stay."""
     reference = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(0))
 
@@ -92,7 +92,7 @@ def placed(inputs: Any, module: nn.Module) -> Any:
     return map_tensors(place, inputs)
 
 
-def first_not_finite(*values: Any) -> int | None:
+def first_not_finite(*values: object) -> int | None:
     """The first row of tensors, a tuple or a dict of them, in which one of them is NaN or infinite."""
     rows = [
         int(torch.nonzero(~torch.isfinite(tensor).reshape(len(tensor), -1).all(1))[0])
@@ -103,7 +103,7 @@ def first_not_finite(*values: Any) -> int | None:
 
 
 @contextmanager
-def explained(module: nn.Module, inputs: Any) -> Iterator[None]:
+def explained(module: nn.Module, inputs: Inputs) -> Iterator[None]:
     """Says what a network was given, where it cannot be run on that.
 
     Args:
@@ -124,7 +124,7 @@ def explained(module: nn.Module, inputs: Any) -> Iterator[None]:
         ) from error
 
 
-def described(inputs: Any) -> str:
+def described(inputs: object) -> str:
     """The shapes and dtypes of the inputs, in words."""
     if isinstance(inputs, Tensor):
         return f"shape {tuple(inputs.shape)} and dtype {str(inputs.dtype).removeprefix('torch.')}"
@@ -135,7 +135,7 @@ def described(inputs: Any) -> str:
     return f"type {type(inputs).__name__}"
 
 
-def _advice(module: nn.Module, inputs: Any) -> str:
+def _advice(module: nn.Module, inputs: Inputs) -> str:
     """What may be wrong with inputs that a network cannot be run on."""
     found, advice = list(tensors(inputs)), ""
     if isinstance(inputs, Mapping):
@@ -151,7 +151,7 @@ def _advice(module: nn.Module, inputs: Any) -> str:
     return advice
 
 
-def call(module: nn.Module, inputs: Any) -> Tensor:
+def call(module: nn.Module, inputs: Inputs) -> Tensor:
     """f, the output of the module: its tensor, or the ``logits`` of an output object or dict.
 
     Raises:
@@ -175,7 +175,7 @@ def call(module: nn.Module, inputs: Any) -> Tensor:
     )
 
 
-def map_arrays(inputs: Any) -> Any:
+def map_arrays(inputs: object) -> Any:
     """Inputs with every array or data frame as a tensor; tuples and dicts stay what they are.
 
     Raises:
@@ -188,7 +188,7 @@ def map_arrays(inputs: Any) -> Any:
     return as_tensor(inputs)
 
 
-def pair_of(batch: Any) -> tuple[Any, Any]:
+def pair_of(batch: object) -> tuple[Any, Any]:
     """Inputs and targets of a batch, or of a whole data set, as they were given.
 
     Raises:
@@ -213,7 +213,7 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def checked_pair(inputs: Any, targets: Tensor) -> tuple[Any, Tensor]:
+def checked_pair(inputs: Inputs, targets: Tensor) -> tuple[Inputs, Tensor]:
     """Inputs and targets, where they have as many rows.
 
     Raises:
@@ -225,7 +225,7 @@ def checked_pair(inputs: Any, targets: Tensor) -> tuple[Any, Tensor]:
     return inputs, targets
 
 
-def as_tensor(value: Any) -> Tensor:
+def as_tensor(value: object) -> Tensor:
     """A tensor of numbers, sharing memory with an array where it can.
 
     Raises:

@@ -19,6 +19,7 @@ from bayescope.network.draws import ROWS, outputs_at, outputs_under, parameters_
 from bayescope.network.forward import owned, reading
 from bayescope.network.guard import private
 from bayescope.network.inputs import (
+    Inputs,
     as_batch,
     call,
     count_rows,
@@ -80,7 +81,7 @@ class DifferentiableNetwork:
     def differentiable(self) -> DifferentiableNetwork:
         return self
 
-    def inputs(self, x: Any) -> Any:
+    def inputs(self, x: Inputs) -> Inputs:
         """Tensors on the device of the module and with its floating-point type, in their graph.
 
         Raises:
@@ -88,7 +89,7 @@ class DifferentiableNetwork:
         """
         return require_rows(placed(x, self.module))
 
-    def forward(self, x: Any, theta: Tensor) -> Tensor:
+    def forward(self, x: Inputs, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
         draws = theta.detach().reshape(-1, self.dim)
         with private(self.module) as module, reading(module), torch.enable_grad(), explained(module, x):
@@ -101,43 +102,43 @@ class DifferentiableNetwork:
         f = torch.stack(answers)
         return f.reshape(*theta.shape[:-1], *f.shape[1:])
 
-    def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+    def sampled(self, x: Inputs, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64."""
         return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
 
-    def covariance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def covariance(self, x: Inputs, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
         jacobian, solved = self._solved(x, theta, precision)
         return among_pairs(torch.einsum("...cp,...dp->...cd", jacobian, solved), classes)
 
-    def variance(self, x: Any, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
+    def variance(self, x: Inputs, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C)."""
         jacobian, solved = self._solved(x, theta, precision)
         return among((jacobian * solved).sum(-1), classes)
 
-    def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
+    def jacobian_product(self, x: Inputs, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         return torch.einsum("...p,rp->r...", self._jacobian(x, theta), v)
 
-    def is_last_layer(self, x: Any, theta: Tensor) -> bool:
+    def is_last_layer(self, x: Inputs, theta: Tensor) -> bool:
         """No: J is written out whatever the layer."""
         return False
 
-    def opened(self, x: Any, theta: Tensor) -> DifferentiableNetwork:
+    def opened(self, x: Inputs, theta: Tensor) -> DifferentiableNetwork:
         """Itself: each answer has a graph of its own."""
         return self
 
-    def _solved(self, x: Any, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
+    def _solved(self, x: Inputs, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
         """J and J A⁻¹, shape (N, *positions, C, P)."""
         jacobian = self._jacobian(x, theta)
         return jacobian, precision.solve(jacobian.flatten(0, -2).mT).mT.reshape(jacobian.shape)
 
-    def _jacobian(self, x: Any, theta: Tensor) -> Tensor:
+    def _jacobian(self, x: Inputs, theta: Tensor) -> Tensor:
         with private(self.module) as module, reading(module), torch.enable_grad():
             parameters, constants = parameters_and_constants(module, self.weights)
             values = values_at(module, self.weights, theta.detach())
 
-            def f(random: Sequence[Tensor], one: Any) -> Tensor:
+            def f(random: Sequence[Tensor], one: Inputs) -> Tensor:
                 with substituted(module, parameters, [*random, *constants], NESTED):
                     return call(module, as_batch(one))[0]
 
@@ -151,7 +152,7 @@ class DifferentiableNetwork:
             return self.weights.flatten(named).to(torch.float64)
 
 
-def _one_row(f: Any, values: Sequence[Tensor], row: Any) -> list[Tensor]:
+def _one_row(f: Any, values: Sequence[Tensor], row: Inputs) -> list[Tensor]:
     """The Jacobians (*positions, C, *shape) of one row, by one backward pass for each output."""
     leaves = [value.detach().requires_grad_() for value in values]
     outputs = f(leaves, row)
@@ -209,7 +210,7 @@ class NetworkModel:
     private: bool = False
 
     @classmethod
-    def of(cls, network: Network, inputs: Any) -> NetworkModel:
+    def of(cls, network: Network, inputs: Inputs) -> NetworkModel:
         """The model of a traced network whose module is nobody else's.
 
         Args:
@@ -270,7 +271,7 @@ class NetworkModel:
                 parameter.copy_(values[name])
         return moved
 
-    def inputs(self, x: Any) -> Any:
+    def inputs(self, x: Inputs) -> Inputs:
         """Arrays as tensors, on the device of the module and with its floating-point type.
 
         Raises:
@@ -279,7 +280,7 @@ class NetworkModel:
         return require_rows(placed(map_arrays(x), self.module))
 
     @_privately
-    def forward(self, x: Any, theta: Tensor) -> Tensor:
+    def forward(self, x: Inputs, theta: Tensor) -> Tensor:
         """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P).
 
         Raises:
@@ -296,7 +297,7 @@ class NetworkModel:
         return self._checked(f.reshape(*theta.shape[:-1], *f.shape[1:]), x, theta.ndim - 1)
 
     @_privately
-    def sampled(self, x: Any, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
+    def sampled(self, x: Inputs, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
         """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64.
 
         Where A is diagonal, a matrix that meets the inputs is not drawn, but its outputs are: for all draws at once.
@@ -314,7 +315,7 @@ class NetworkModel:
     @_privately
     def covariance(
         self,
-        x: Any,
+        x: Inputs,
         theta: Tensor,
         precision: Precision,
         classes: Tensor | None = None,
@@ -330,7 +331,7 @@ class NetworkModel:
     @_privately
     def variance(
         self,
-        x: Any,
+        x: Inputs,
         theta: Tensor,
         precision: Precision,
         classes: Tensor | None = None,
@@ -341,17 +342,17 @@ class NetworkModel:
             return self._traced(x, theta).latent_variance(x, precision, classes, self._recordings(theta), places)
 
     @_privately
-    def jacobian_product(self, x: Any, theta: Tensor, v: Tensor) -> Tensor:
+    def jacobian_product(self, x: Inputs, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
         with torch.no_grad():
             return self._traced(x, theta).jacobian_product(x, v)
 
     @_privately
-    def is_last_layer(self, x: Any, theta: Tensor) -> bool:
+    def is_last_layer(self, x: Inputs, theta: Tensor) -> bool:
         """Whether the random weights are those of one linear layer or convolution whose output is f."""
         return self._traced(x, theta).head
 
-    def opened(self, x: Any, theta: Tensor) -> NetworkModel:
+    def opened(self, x: Inputs, theta: Tensor) -> NetworkModel:
         """Where a last layer is asked about at its own weights, a model that has run the body on the inputs.
 
         Of other layers nothing is kept between questions but f: their recordings hold the activations of all rows.
@@ -382,7 +383,7 @@ class NetworkModel:
         """Whether the network may write over its inputs."""
         return self.network is None or self.network.treatment.overwrites_inputs
 
-    def _checked(self, f: Tensor, x: Any, leading: int) -> Tensor:
+    def _checked(self, f: Tensor, x: Inputs, leading: int) -> Tensor:
         """f as it is, if it has a row for each of x and C columns."""
         shape, rows = f.shape[leading:], count_rows(x)
         if len(shape) > 1 and shape[0] == rows and self.outputs in (0, shape[-1]):
@@ -392,7 +393,7 @@ class NetworkModel:
             f"shape {tuple(shape)} from. Give rows on the first axis: one row is X[:1]."
         )
 
-    def _traced(self, x: Any, theta: Tensor) -> Network:
+    def _traced(self, x: Inputs, theta: Tensor) -> Network:
         """The network at some weights; of a module that was never traced it is found out on some rows, each time."""
         moved = self.at(theta)
         if moved.network is not None:
@@ -413,6 +414,6 @@ class NetworkModel:
         dtype = next(iter(self.weights.parameters(self.module).values())).dtype
         return torch.equal(theta.detach().to(self.flat.device, dtype), self.flat.to(dtype))
 
-    def _rows(self, x: Any) -> Iterator[Any]:
+    def _rows(self, x: Inputs) -> Iterator[Inputs]:
         count = count_rows(x)
         return (take_rows(x, rows) for rows in row_blocks(count, 1, min(ROWS, count)))

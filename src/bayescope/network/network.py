@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bayescope.errors import InputError
 from bayescope.network.draws import push_forward
 from bayescope.network.forward import reading
-from bayescope.network.inputs import count_rows, placed, take_rows
+from bayescope.network.inputs import Inputs, count_rows, placed, take_rows
 from bayescope.network.positions import HEAD_COPIES, Question, answer, by_cotangent, by_pair, chunk_size
 from bayescope.network.recording import PartInfo, Recording, Treatment
 from bayescope.network.trace import rounding, trace
@@ -43,7 +43,7 @@ class Network:
     treatment: Treatment
 
     @classmethod
-    def trace(cls, module: nn.Module, inputs: Any, weights: Any = "all") -> Network:
+    def trace(cls, module: nn.Module, inputs: Inputs, weights: Any = "all") -> Network:
         """Finds out on a few rows of a batch how each random weight can be read, and checks it against autograd.
 
         Args:
@@ -82,7 +82,7 @@ class Network:
         """P, the number of random weights."""
         return self.weights.dim
 
-    def record(self, inputs: Any) -> Recording:
+    def record(self, inputs: Inputs) -> Recording:
         """Runs the network on a batch: f, and the tape under any cotangents.
 
         Raises:
@@ -90,20 +90,20 @@ class Network:
         """
         return Recording(self.module, self.treatment, inputs)
 
-    def tape(self, inputs: Any) -> JoinedTape:
+    def tape(self, inputs: Inputs) -> JoinedTape:
         """The Jacobian J of the outputs: cotangents are the identity. Outputs (N, S, C) count as S C of them."""
         recording = self.record(inputs)
         shape = recording.outputs.shape[1:]
         identity = torch.eye(shape.numel(), dtype=recording.outputs.dtype, device=recording.outputs.device)
         return recording.tape(identity.unflatten(1, (1, *shape)))
 
-    def recordings(self, inputs: Any) -> list[Recording]:
+    def recordings(self, inputs: Inputs) -> list[Recording]:
         """The network run on all rows, in the pieces in which its answers read them: for several questions."""
         return [self.record(placed(take_rows(inputs, rows), self.module)) for rows in self._pieces(inputs)]
 
     def latent_covariance(
         self,
-        inputs: Any,
+        inputs: Inputs,
         precision: Precision,
         classes: Tensor | None = None,
         recordings: Sequence[Recording] | None = None,
@@ -134,7 +134,7 @@ class Network:
 
     def latent_variance(
         self,
-        inputs: Any,
+        inputs: Inputs,
         precision: Precision,
         classes: Tensor | None = None,
         recordings: Sequence[Recording] | None = None,
@@ -144,7 +144,7 @@ class Network:
         self._check(precision)
         return self.answers(inputs, Question(precision.variance_of, by_cotangent), classes, recordings, places)
 
-    def jacobian_product(self, inputs: Any, v: Tensor) -> Tensor:
+    def jacobian_product(self, inputs: Inputs, v: Tensor) -> Tensor:
         """J v for each row, shape (R, N, *positions, C), float64, for v of shape (R, P).
 
         Of dense outputs there are many more than directions, as a rule: forward-mode derivatives are tried first.
@@ -156,7 +156,7 @@ class Network:
         moved = self.answers(inputs, Question(lambda tape: tape.multiply(v.mT).to(torch.float64), by_cotangent))
         return moved.movedim(-1, 0)
 
-    def _pushed_forward(self, inputs: Any, v: Tensor) -> Tensor | None:
+    def _pushed_forward(self, inputs: Inputs, v: Tensor) -> Tensor | None:
         """J v by forward-mode derivatives, where torch has all of them and the first row's are right.
 
         They pass through ``torch.no_grad()``, by which a network may have left something out of its gradients.
@@ -182,7 +182,7 @@ class Network:
 
     def answers(
         self,
-        inputs: Any,
+        inputs: Inputs,
         question: Question,
         classes: Tensor | None = None,
         recordings: Sequence[Recording] | None = None,
@@ -205,7 +205,7 @@ class Network:
         size = next(self.module.parameters()).element_size()
         return max(1, min(HEAD_ROWS, HEAD_BYTES // (math.prod(positions) * width * size)))
 
-    def _pieces(self, inputs: Any) -> Iterator[slice]:
+    def _pieces(self, inputs: Inputs) -> Iterator[slice]:
         rows = count_rows(inputs)
         if rows == 0:
             raise InputError("inputs: expected at least one row, got none.")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,8 +14,10 @@ from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 
+PriorPrecision = float | Tensor | np.ndarray | Mapping[str, object] | Prior
 
-def network_prior(prior_precision: Any, weights: Weights) -> Prior:
+
+def network_prior(prior_precision: PriorPrecision, weights: Weights) -> Prior:
     """N(0, diag(prior_precision)⁻¹) over the random weights, or a prior as it is.
 
     Args:
@@ -40,7 +42,7 @@ def network_prior(prior_precision: Any, weights: Weights) -> Prior:
     return Prior(prior_diagonal(prior_precision, weights))
 
 
-def prior_diagonal(prior_precision: Any, weights: Weights) -> Tensor:
+def prior_diagonal(prior_precision: object, weights: Weights) -> Tensor:
     """The prior's precision as one number or of shape (P,), float64, in the graph of what is given as a tensor.
 
     Raises:
@@ -58,14 +60,14 @@ def prior_diagonal(prior_precision: Any, weights: Weights) -> Tensor:
     return diagonal
 
 
-def by_parameter(named: Mapping[str, Any], weights: Weights) -> Tensor:
+def by_parameter(named: Mapping[str, object], weights: Weights) -> Tensor:
     """The number of each random parameter, in their order, by the name that stands for it; raises as `owners` does."""
     owner = owners(named, weights)
     values = {name: _number(name, value) for name, value in named.items()}
     return torch.stack([values[owner[name]] for name in weights.names])
 
 
-def owners(names: Mapping[str, Any], weights: Weights) -> dict[str, str]:
+def owners(names: Mapping[str, object], weights: Weights) -> dict[str, str]:
     """For each random parameter the one name that stands for it.
 
     Raises:
@@ -94,7 +96,7 @@ def owners(names: Mapping[str, Any], weights: Weights) -> dict[str, str]:
     return found
 
 
-def _named(pattern: Any, names: tuple[str, ...]) -> list[str]:
+def _named(pattern: object, names: tuple[str, ...]) -> list[str]:
     """The parameters that a name stands for: itself, those that match the glob, or those of the module."""
     if not isinstance(pattern, str):
         raise InputTypeError(f"prior_precision: expected names of parameters as keys, got {pattern!r}.")
@@ -111,14 +113,14 @@ def _modules(names: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(".".join(p[:depth]) for p in parts for depth in range(1, len(p))))
 
 
-def _number(name: str, value: Any) -> Tensor:
+def _number(name: str, value: object) -> Tensor:
     number = _positive(f"prior_precision[{name!r}]", value)
     if number.numel() != 1:
         raise InputError(f"prior_precision[{name!r}]: expected one number, got shape {tuple(number.shape)}.")
     return number.reshape(())
 
 
-def _positive(name: str, value: Any) -> Tensor:
+def _positive(name: str, value: object) -> Tensor:
     """Positive numbers in float64, still in the graph where they come as a tensor."""
     if isinstance(value, str) and value in ("auto", "evidence"):
         raise InputTypeError(

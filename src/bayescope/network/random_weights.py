@@ -45,7 +45,7 @@ class RandomWeights:
     uses: Mapping[str, OnlyUse]
 
     @classmethod
-    def of(cls, module: nn.Module, names: Mapping[str, Any] | tuple[str, ...], inputs: Any) -> RandomWeights:
+    def of(cls, module: nn.Module, names: Mapping[str, Any] | tuple[str, ...], inputs: Inputs) -> RandomWeights:
         """Runs the network in eval mode on the first row, alone and twice, to see where its weights are used.
 
         Args:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, cast, final
+from typing import NamedTuple, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
-from bayescope.network.inputs import count_rows, explained, take_rows
+from bayescope.network.inputs import Inputs, count_rows, explained, take_rows
 from bayescope.network.notes import Computing
 from bayescope.network.parts import MatrixPart, Part, Reading, Use
 from bayescope.network.rowwise import rowwise
@@ -187,7 +187,7 @@ class Recording:
         outputs: f, shape (N, ..., C), detached, in float32 at least, and in float64 where few weights are random.
     """
 
-    def __init__(self, module: nn.Module, treatment: Treatment, inputs: Any) -> None:
+    def __init__(self, module: nn.Module, treatment: Treatment, inputs: Inputs) -> None:
         self.rows = count_rows(inputs)
         self._module, self._treatment = module, treatment
         self._autocast = autocast_now(treatment.indices[0].device.type)

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from bayescope.network.forward import owned
 from bayescope.network.guard import untouched
-from bayescope.network.inputs import as_batch, call, count_rows, take_rows
+from bayescope.network.inputs import Inputs, as_batch, call, count_rows, take_rows
 from bayescope.network.rewrites import NESTED
 from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import pull_back, vectorising
 from bayescope.tape import row_blocks
 
 
-def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor) -> Tensor:
+def rowwise(module: nn.Module, names: Sequence[str], inputs: Inputs, seeds: Tensor) -> Tensor:
     """The rows u_nk = ∂(s_nkᵀ f_n)/∂θ for the given parameters, whatever the network does with them.
 
     A backward pass per row, vectorised over rows and cotangents where torch can, in a loop over rows where it cannot.
@@ -50,8 +50,8 @@ def rowwise(module: nn.Module, names: Sequence[str], inputs: Any, seeds: Tensor)
     return result
 
 
-def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
-    def row(one: Any, cotangents: Tensor) -> Tensor:
+def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Inputs, seeds: Tensor) -> Tensor:
+    def row(one: Inputs, cotangents: Tensor) -> Tensor:
         def f(*values: Tensor) -> Tensor:
             with substituted(module, parameters, values, NESTED):
                 return call(module, as_batch(one))[0]
@@ -64,7 +64,7 @@ def _vectorised(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, se
         return torch.func.vmap(row, in_dims=(0, 1))(inputs, seeds)
 
 
-def _looped(module: nn.Module, parameters: Sequence[Tensor], inputs: Any, seeds: Tensor) -> Tensor:
+def _looped(module: nn.Module, parameters: Sequence[Tensor], inputs: Inputs, seeds: Tensor) -> Tensor:
     """A row after another with the parameters themselves, as plain automatic differentiation has it."""
     for parameter in parameters:
         parameter.requires_grad_()

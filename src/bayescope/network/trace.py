@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.grouping import last_layer, make_parts
-from bayescope.network.inputs import call, count_rows, explained, first_not_finite, map_tensors, take_rows, tensors
+from bayescope.network.inputs import (
+    Inputs,
+    call,
+    count_rows,
+    explained,
+    first_not_finite,
+    map_tensors,
+    take_rows,
+    tensors,
+)
 from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.notes import ChangedInPlaceError, Computing
 from bayescope.network.parts import Derived, MatrixPart, Part, Reading, SelectedPart, composed
@@ -56,7 +65,7 @@ def _coarse(f: Tensor) -> bool:
     return torch.is_autocast_enabled(f.device.type) or f.dtype not in TOLERANCES
 
 
-def trace(module: nn.Module, inputs: Any, choice: Any) -> Treatment:
+def trace(module: nn.Module, inputs: Inputs, choice: Any) -> Treatment:
     """Runs the network on a few rows of a batch and settles how it is read.
 
     Raises:
@@ -139,14 +148,14 @@ class Probe:
     """
 
     module: nn.Module
-    inputs: Any
+    inputs: Inputs
     f: Tensor
     seeds: Tensor
     overwrites_inputs: bool
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, module: nn.Module, inputs: Any) -> Probe:
+    def of(cls, module: nn.Module, inputs: Inputs) -> Probe:
         """Runs the network as it is.
 
         Raises:

@@ -95,7 +95,9 @@ class Weights:
     masks: Mapping[str, Tensor]
 
     @classmethod
-    def select(cls, module: nn.Module, choice: Any, last_layer: Callable[[], Sequence[str]] | None = None) -> Weights:
+    def select(
+        cls, module: nn.Module, choice: Choice, last_layer: Callable[[], Sequence[str]] | None = None
+    ) -> Weights:
         """The weights that a choice names.
 
         Args:
@@ -223,6 +225,9 @@ class Weights:
         return torch.nonzero(self.masks[name].flatten()).squeeze(-1).to(device)
 
 
+Choice = str | Sequence[str] | Tensor | np.ndarray | Mapping[str, Any] | LargestMagnitude | LargestVariance | Weights
+
+
 def _check_real(chosen: Mapping[str, Tensor]) -> None:
     for name, parameter in chosen.items():
         if parameter.is_complex():
@@ -236,7 +241,7 @@ def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
 
 
-def _matching(module: nn.Module, trainable: Mapping[str, Tensor], choice: Any) -> set[str]:
+def _matching(module: nn.Module, trainable: Mapping[str, Tensor], choice: Choice) -> set[str]:
     """The names that "all", names and globs stand for."""
     if isinstance(choice, str):
         if choice == "all" and "all" not in trainable:
