@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bayescope.errors import InputError, OptionError
-from bayescope.estimators.pairs import feature_pairs
+from bayescope.estimators.additive_reading import feature_pairs
 
 NAMES = ("age", "dose", "city")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -22,10 +22,9 @@ from bayescope.additive.grids import Grid
 from bayescope.additive.importance import Importance, importance
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
-from bayescope.errors import InputError
+from bayescope.errors import InputError, OptionError
 from bayescope.estimators.additive_table import Canonical, NumericTransform, Outputs, coded
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, generator_from, noted
-from bayescope.estimators.pairs import feature_pairs
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
 from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Likelihood
@@ -349,3 +348,39 @@ def _precision(value: object) -> float | str:
 def _padded(offset: np.ndarray | None, outputs: int) -> torch.Tensor | None:
     """An offset for each of C outputs, shape (N, C): 0 for those beyond its columns, such as log variances."""
     return None if offset is None else torch.from_numpy(np.pad(offset, ((0, 0), (0, outputs - offset.shape[1]))))
+
+
+def feature_pairs(value: Any, names: Sequence[str]) -> int | str | list[tuple[int, int]]:
+    """Checks ``interactions=``, and turns names of features into positions.
+
+    Raises:
+        InputError: if a pair is none, or is there twice.
+        OptionError: if a feature is unknown.
+    """
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        return int(value) if isinstance(value, np.integer) else value
+    pairs = []
+    for pair in value:
+        if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
+            raise InputError(f"interactions: expected pairs of names such as ('a', 'b'), got {pair!r}.")
+        first, second = (_position(feature, names) for feature in pair)
+        if first == second:
+            raise InputError(f"interactions: expected two different features in a pair, got {names[first]!r} twice.")
+        pairs.append((min(first, second), max(first, second)))
+    twice = next((pair for place, pair in enumerate(pairs) if pair in pairs[:place]), None)
+    if twice is not None:
+        raise InputError(
+            f"interactions: expected each pair once, got {names[twice[0]]!r} and {names[twice[1]]!r} twice."
+        )
+    return pairs
+
+
+def _position(feature: object, names: Sequence[str]) -> int:
+    if isinstance(feature, str):
+        if feature not in names:
+            raise OptionError.unknown("interactions", feature, names)
+        return list(names).index(feature)
+    position = checks.count("interactions", feature, least=0)
+    if position >= len(names):
+        raise InputError(f"interactions: expected positions 0…{len(names) - 1} or names, got {position}.")
+    return position

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, TypeVar, final
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,6 @@ import pandas as pd
 from bayescope import checks
 from bayescope.errors import InputError, OptionError
 from bayescope.tables.arrow import arrow_module, column_of, in_words, kind_of, refusal
-from bayescope.tables.choices import AllRows, Both, Choice, EveryRow, OtherRows, WithoutRows
 from bayescope.tables.columns import Column, Kind
 from bayescope.tables.parts import parts_of
 from bayescope.tables.sources import dataset_of, reading, told
@@ -27,6 +26,66 @@ from bayescope.tables.sources import dataset_of, reading, told
 BLOCK_ROWS = 65_536
 
 T = TypeVar("T")
+Numbers: TypeAlias = int | np.ndarray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class RowChoice:
+    """Some rows of a table, which count from 0 among themselves.
+
+    Attributes:
+        name: which rows these are, for a fingerprint.
+        count: how many of them are among the first n rows of the table.
+        place: where each of them stands in the table.
+    """
+
+    name: str
+    count: Callable[[int], int]
+    place: Callable[[Numbers], Numbers]
+
+    def among(self, columns: list[Column], start: int) -> list[Column]:
+        """The chosen of some rows of the table, of which the first stands at ``start``."""
+        rows = len(columns[0].values)
+        first, last = self.count(start), self.count(start + rows)
+        if last - first == rows:
+            return columns
+        kept = np.asarray(self.place(np.arange(first, last))) - start
+        return [replace(column, values=column.values[kept]) for column in columns]
+
+    def then(self, second: RowChoice) -> RowChoice:
+        """Of these rows those of another choice, to which these are the table."""
+        return RowChoice(
+            f"{self.name}, {second.name}",
+            lambda rows: second.count(self.count(rows)),
+            lambda row: self.place(second.place(row)),
+        )
+
+
+ALL_ROWS = RowChoice("all", lambda rows: rows, lambda row: row)
+
+
+def every_row(k: int) -> RowChoice:
+    """The rows k − 1, 2k − 1 and so on."""
+    return RowChoice(f"every {k}", lambda rows: rows // k, lambda row: k * row + k - 1)
+
+
+def other_rows(k: int) -> RowChoice:
+    """All but the rows k − 1, 2k − 1 and so on: ⌊row/(k − 1)⌋ of these stand before a row that stays."""
+    return RowChoice(f"but every {k}", lambda rows: rows - rows // k, lambda row: row + row // (k - 1))
+
+
+def without(gone: np.ndarray) -> RowChoice:
+    """All rows but some, given by their places, ascending and different.
+
+    gone_k − k of the rows that stay are before the k-th that is gone.
+    """
+    before = gone - np.arange(len(gone))
+    return RowChoice(
+        f"without {hashlib.sha256(gone.tobytes()).hexdigest()}",
+        lambda rows: rows - int(np.searchsorted(gone, rows)),
+        lambda row: row + np.searchsorted(before, row, side="right"),
+    )
 
 
 def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows: int = BLOCK_ROWS) -> TableDataset:
@@ -104,7 +163,7 @@ class TableDataset:
         self._parts, schema = parts_of(name, dataset, self.names, chosen=columns is not None)
         self._fields = {name: schema.field(name) for name in self.names}
         self.kinds: dict[str, Kind | None] = {name: kind_of(field.type) for name, field in self._fields.items()}
-        self._choice: Choice = AllRows()
+        self._choice = ALL_ROWS
         self._bounds = [0, *accumulate(part.rows for part in self._parts)]
         self.rows = self._bounds[-1]
         if self.rows <= 0:
@@ -115,7 +174,7 @@ class TableDataset:
 
     def fingerprint(self) -> str:
         """A digest of columns, rows and both ends of each file: cheap, and another one for most other data."""
-        digest = hashlib.sha256(repr(self._choice).encode())
+        digest = hashlib.sha256(self._choice.name.encode())
         for field in self._fields.values():
             digest.update(f"{field.name}\0{field.type}\0".encode())
         for part in self._parts:
@@ -182,7 +241,7 @@ class TableDataset:
         apart = checks.count("every", every, least=2)
         if self.rows < apart:
             raise InputError(f"every: expected a table of at least {apart} rows, got {self!r}.")
-        return self._of(OtherRows(apart)), self._of(EveryRow(apart))
+        return self._of(other_rows(apart)), self._of(every_row(apart))
 
     def without(self, rows: np.ndarray) -> TableDataset:
         """The table without some rows, such as those that have no target.
@@ -193,13 +252,12 @@ class TableDataset:
         Raises:
             InputError: if a row is not there, or none is left.
         """
-        choice = WithoutRows.of(rows)
-        gone = choice.gone
+        gone = np.unique(np.asarray(rows, dtype=np.int64))
         if not len(gone):
             return self
         if len(gone) == self.rows or (gone < 0).any() or (gone >= self.rows).any():
             raise InputError(f"rows: expected numbers from 0 to {self.rows - 1}, and not all of them, got {len(gone)}.")
-        return self._of(choice)
+        return self._of(without(gone))
 
     def batches(self, names: Sequence[str], size: int) -> Iterator[Any]:
         """The rows in order as record batches of pyarrow's, of at most ``size`` rows and of one schema.
@@ -226,9 +284,9 @@ class TableDataset:
         """The type of a column, one of pyarrow's."""
         return self._fields[name].type
 
-    def _of(self, choice: Choice) -> TableDataset:
+    def _of(self, choice: RowChoice) -> TableDataset:
         some = copy(self)
-        some._choice, some.rows = Both(self._choice, choice), choice.count(self.rows)
+        some._choice, some.rows = self._choice.then(choice), choice.count(self.rows)
         return some
 
     def _wanted(self, names: Sequence[str] | None) -> list[str]:
@@ -265,7 +323,7 @@ class TableDataset:
     ) -> Generator[list[Column], None, None]:
         """The same as they come from the files."""
         arrow = arrow_module()
-        low, high = self._choice.place(low), self._choice.place(high - 1) + 1
+        low, high = int(self._choice.place(low)), int(self._choice.place(high - 1)) + 1
         for part, start, end in zip(self._parts, self._bounds, self._bounds[1:], strict=False):
             first, last = max(low, start) - start, min(high, end) - start
             if first >= last:
