@@ -14,7 +14,7 @@ import torch
 
 import bayescope as bs
 from bayescope.errors import BayescopeError, FileError
-from bayescope.storage.objects import RECORDS, Estimator
+from bayescope.storage.objects import RECORDS, StoredEstimator
 from bench.attacks import Outcome, apart
 from bench.fuzz_files import ESTIMATORS
 from tests.storage import saved
@@ -56,7 +56,7 @@ def relearnt(content: bytes, source: random.Random) -> bytes:
     """A file in which an estimator or a transformer has learnt something strange."""
     manifest, tensors = parts(content)
     known = RECORDS.keys() & {name for node in manifest["objects"] for name in node}
-    kinds = sorted(name for name in known if isinstance(RECORDS[name], Estimator))
+    kinds = sorted(name for name in known if isinstance(RECORDS[name], StoredEstimator))
     learnt = source.choice([node[name] for node in manifest["objects"] for name in kinds if node.get(name)])
     learnt[source.choice(list(learnt))] = strange(source, len(manifest["objects"]))
     return framed(manifest, tensors)

@@ -74,10 +74,10 @@ def test_scores_are_of_rows_that_were_not_fitted(table, tmp_path):
     from bayescope.cli.held_out import held_out_rows
 
     split = held_out_rows(data.target, 0.3, 1)
-    error = data.target.values[split.test] - model.predict(data.features.iloc[split.test])
+    error = data.target.values[split[1]] - model.predict(data.features.iloc[split[1]])
     assert facts["held_out"]["scores"]["rmse"]["value"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-12)
     own = bs.BayesianLinearRegression(standardize=True, random_state=1)
-    own.fit(data.features.iloc[split.train], data.target.series().iloc[split.train])
+    own.fit(data.features.iloc[split[0]], data.target.series().iloc[split[0]])
     np.testing.assert_array_equal(own.predict(data.features), model.predict(data.features))
     again = json.loads(run("fit", table, *given, "--out", out).stdout)
     assert again["held_out"]["scores"] == facts["held_out"]["scores"]

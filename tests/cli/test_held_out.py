@@ -16,15 +16,15 @@ def target(values):
 def test_classes_are_held_out_in_proportion_and_alike_at_every_call():
     y = target(["a"] * 80 + ["b"] * 20)
     split = held_out_rows(y, 0.25, 3)
-    assert sorted([*split.train, *split.test]) == list(range(100))
-    assert (y.values[split.test] == "b").sum() == 5
+    assert sorted([*split[0], *split[1]]) == list(range(100))
+    assert (y.values[split[1]] == "b").sum() == 5
     again, other = held_out_rows(y, 0.25, 3), held_out_rows(y, 0.25, 4)
-    assert split.test.tolist() == again.test.tolist() != other.test.tolist()
+    assert split[1].tolist() == again[1].tolist() != other[1].tolist()
 
 
 def test_nothing_is_held_out_for_0():
     split = held_out_rows(target([1.0, 2.0]), 0.0, 0)
-    assert (split.train.tolist(), split.test.tolist()) == ([0, 1], [])
+    assert (split[0].tolist(), split[1].tolist()) == ([0, 1], [])
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def test_of_the_fitted_table_only_held_out_rows_judge(classes, table, tmp_path, 
     assert result.exit_code == 0, result.output
     data = read_training_table(open_source(table), Roles("state", drop=["id,cost"]))
     split = held_out_rows(data.target, 0.2, 0)
-    pd.testing.assert_frame_equal(asked["X"], data.features.iloc[split.test])
-    assert asked["y"].tolist() == data.target.values[split.test].tolist()
+    pd.testing.assert_frame_equal(asked["X"], data.features.iloc[split[1]])
+    assert asked["y"].tolist() == data.target.values[split[1]].tolist()
     assert (asked["held_out"], asked["title"], asked["random_state"], asked["reference"]) == (True, "Mine", 4, "auto")
     assert "note: 72 rows were fitted; the 18 others are judged" in result.stdout
     assert f"wrote {tmp_path / 'r.html'}" in result.stdout

@@ -33,7 +33,7 @@ NEGLIGIBLE = 0.01
 
 @final
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class FitResult:
     """What a fit left behind.
 
     Attributes:
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def finish(
-    outcome: Outcome, described: FittedTable, table: TrainingTable, out: Path, checkpoints: Checkpoints,
+    outcome: FitResult, described: FittedTable, table: TrainingTable, out: Path, checkpoints: Checkpoints,
     settings: FitSettings,
 ) -> None:  # fmt: skip
     """Saves the model with what its file says of the table, takes the checkpoints away, and tells what was fitted.
@@ -68,14 +68,14 @@ def finish(
         settings: of the command.
     """
     if outcome.held_out is not None:
-        described = replace(described, scores=outcome.held_out.told())
+        described = replace(described, scores=outcome.held_out.finite())
     outcome.estimator.save(out, metadata=described.metadata())
     checkpoints.remove()
     facts = facts_of_fit(table, outcome, out)
     answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
 
 
-def facts_of_fit(table: TrainingTable, outcome: Outcome, out: Path) -> Facts:
+def facts_of_fit(table: TrainingTable, outcome: FitResult, out: Path) -> Facts:
     """All that is told, for programs."""
     model, target, kinds = outcome.estimator, table.target, list(table.kinds.values())
     facts: Facts = {
@@ -132,7 +132,7 @@ def lines_of_fit(facts: Facts) -> list[RenderableType]:
     return [*lines, f"wrote {facts['model']} ({facts['bytes'] / 1e3:.0f} kB, {facts['seconds']:.1f} s)", *_next(facts)]
 
 
-def _told_scores(outcome: Outcome) -> Facts | None:
+def _told_scores(outcome: FitResult) -> Facts | None:
     held_out = outcome.held_out
     if held_out is None:
         return None

@@ -17,10 +17,10 @@ from torch import distributed
 
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.dataset import large, several
-from bayescope.cli.fit_answer import Outcome, finish
+from bayescope.cli.fit_answer import FitResult, finish
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.fitting_blocks import fit_blocks
-from bayescope.cli.held_out import Split, held_out_rows, judge
+from bayescope.cli.held_out import held_out_rows, score
 from bayescope.cli.models import FitSettings, build
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.training_table import TrainingTable, read_training_table
@@ -75,22 +75,26 @@ def _fit_whole(path: Path, out: Path, settings: FitSettings, processes: Processe
 
 
 def _fitted(
-    estimator: Any, table: TrainingTable, split: Split, checkpoints: Checkpoints, settings: FitSettings
-) -> Outcome:
-    begun, seed = time.perf_counter(), settings.options.seed
+    estimator: Any,
+    table: TrainingTable,
+    split: tuple[np.ndarray, np.ndarray],
+    checkpoints: Checkpoints,
+    settings: FitSettings,
+) -> FitResult:
+    begun, (train, test) = time.perf_counter(), split
     everything = np.arange(len(table))
-    again = settings.refit or not len(split.test)
+    again = settings.refit or not len(test)
     remarks = checkpoints.remarks(settings.options.model, resume=settings.resume)
     with recorded_warnings(passed_on=False) as warned:
         held_out, model = None, None
-        if len(split.test):
-            model = _fit(estimator, table, split.train, checkpoints.first)
-            held_out = judge(model, table, split.test, seed)
+        if len(test):
+            model = _fit(estimator, table, train, checkpoints.first)
+            held_out = score(model, table.features.iloc[test], table.target.series().iloc[test], settings.options.seed)
         if again:
             model = _fit(estimator, table, everything, checkpoints.last)
     seconds = time.perf_counter() - begun
-    rows = everything if again else split.train
-    return Outcome(model, rows, held_out, seconds, (*remarks, *warned), refitted=again and held_out is not None)
+    rows = everything if again else train
+    return FitResult(model, rows, held_out, seconds, (*remarks, *warned), refitted=again and held_out is not None)
 
 
 def _fit(estimator: Any, table: TrainingTable, rows: np.ndarray, checkpoint: Path | None) -> Any:

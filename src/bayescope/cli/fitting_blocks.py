@@ -14,7 +14,7 @@ import pandas as pd
 
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
 from bayescope.cli.dataset import DatasetSource
-from bayescope.cli.fit_answer import Outcome, finish
+from bayescope.cli.fit_answer import FitResult, finish
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.held_out import HeldOut, score
 from bayescope.cli.model_files import table_of
@@ -157,7 +157,7 @@ def _fitted(
     checkpoints: Checkpoints,
     settings: FitSettings,
     processes: Processes,
-) -> Outcome:
+) -> FitResult:
     begun = time.perf_counter()
     again = settings.refit or every is None
     remarks = checkpoints.remarks(settings.options.model, resume=settings.resume)
@@ -174,7 +174,9 @@ def _fitted(
         if again:
             rows, model = table.rows, _fit(estimator, table, roles, checkpoints.last)
     seconds = time.perf_counter() - begun
-    return Outcome(model, np.arange(rows), held_out, seconds, (*remarks, *warned), refitted=again and every is not None)
+    return FitResult(
+        model, np.arange(rows), held_out, seconds, (*remarks, *warned), refitted=again and every is not None
+    )
 
 
 def _fit(estimator: Any, table: TableDataset, roles: Roles, checkpoint: Path | None) -> Any:
@@ -192,7 +194,7 @@ def _judged(model: Any, table: TableDataset, roles: Roles, target: Target, seed:
     return score(model, pd.concat(features, axis=1), labels, seed)
 
 
-def _described(outcome: Outcome, target: Target, roles: Roles, source: str, settings: FitSettings) -> FittedTable:
+def _described(outcome: FitResult, target: Target, roles: Roles, source: str, settings: FitSettings) -> FittedTable:
     """What the model's file says of the table."""
     model = outcome.estimator
     return replace(

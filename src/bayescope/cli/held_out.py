@@ -10,27 +10,12 @@ import pandas as pd
 from sklearn.model_selection import train_test_split
 
 from bayescope.cli.target import Target
-from bayescope.cli.training_table import TrainingTable
 from bayescope.errors import InputError
 from bayescope.report.judged import Judged, predictions
 from bayescope.report.statistics import Score, class_scores, number_scores
 
 # Of a class, so that one can be held out and one learnt from; and of the rows of a regression.
 LEAST = 2
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Rows to learn from and rows to judge by, as positions, ascending.
-
-    Attributes:
-        train: to learn from.
-        test: to judge by; there may be none.
-    """
-
-    train: np.ndarray
-    test: np.ndarray
 
 
 @final
@@ -46,19 +31,22 @@ class HeldOut:
     rows: int
     scores: tuple[Score, ...]
 
-    def told(self) -> list[list[Any]]:
+    def finite(self) -> list[list[Any]]:
         """Name, value, low and high of each score that is finite, for the model's file."""
-        finite = [each for each in self.scores if np.isfinite([each.value, each.low, each.high]).all()]
-        return [[each.name, each.value, each.low, each.high] for each in finite]
+        scores = [each for each in self.scores if np.isfinite([each.value, each.low, each.high]).all()]
+        return [[each.name, each.value, each.low, each.high] for each in scores]
 
 
-def held_out_rows(target: Target, share: float, seed: int) -> Split:
+def held_out_rows(target: Target, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Draws the rows that are held out; of classes in proportion.
 
     Args:
         target: of all rows.
         share: how many of them, from 0 to below 1.
         seed: of the draw: the same rows at every call.
+
+    Returns:
+        The positions of the rows to learn from and of those to judge by, ascending.
 
     Raises:
         InputError: if the share is none, or too few rows are left on either side.
@@ -68,7 +56,7 @@ def held_out_rows(target: Target, share: float, seed: int) -> Split:
     if not 0 <= share < 1:
         raise InputError(f"--test-size: expected a number from 0 to below 1, got {share:g}. 0 holds nothing out.")
     if share == 0:
-        return Split(every, every[:0])
+        return every, every[:0]
     labels = target.values if target.task == "classification" else None
     if labels is not None:
         classes, counts = np.unique(labels, return_counts=True)
@@ -82,19 +70,7 @@ def held_out_rows(target: Target, share: float, seed: int) -> Split:
     else:
         _check(rows, share, LEAST)
     train, test = train_test_split(every, test_size=share, stratify=labels, random_state=seed)
-    return Split(np.sort(train), np.sort(test))
-
-
-def judge(model: Any, table: TrainingTable, rows: np.ndarray, seed: int) -> HeldOut:
-    """Scores of a model on rows of a table.
-
-    Args:
-        model: fitted to others.
-        table: with these rows.
-        rows: their positions.
-        seed: of the scores' intervals.
-    """
-    return score(model, table.features.iloc[rows], table.target.series().iloc[rows], seed)
+    return np.sort(train), np.sort(test)
 
 
 def score(model: Any, features: pd.DataFrame, target: pd.Series, seed: int) -> HeldOut:

@@ -98,13 +98,13 @@ def predict_table(
     table.check(source)
     kept = [find("--keep", source.name, name, source.header) for name in split_names(keep, source.header)]
     begun, count = time.perf_counter(), Count()
-    with sink(out, formulas=formulas) as written, progress_bar("predicting") as report:
+    with sink(out, formulas=formulas) as write, progress_bar("predicting") as report:
         for block in source.blocks(chunk, list(dict.fromkeys([*table.kinds, *kept]))):
             frame, copied = table.frame(block), block.copied(kept) if kept else None
             count.add_unseen(table.unseen(frame))
             for start in range(0, len(frame), TOGETHER):
                 rows = _predicted(estimator, frame.iloc[start : start + TOGETHER], level, abstain, count)
-                written.write(rows if copied is None else _beside(copied.iloc[start : start + TOGETHER], rows))
+                write(rows if copied is None else _beside(copied.iloc[start : start + TOGETHER], rows))
             report(count.rows // TOGETHER, None, f"{count.rows:,} rows")
         if not count.rows:
             raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")

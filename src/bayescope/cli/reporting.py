@@ -86,7 +86,7 @@ def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple
     if digest(table, every) == fitted.digest:
         return every, False, [FITTED]
     if fitted.test_size > 0:
-        split = held_out_rows(table.target, fitted.test_size, fitted.seed)
-        if digest(table, split.train) == fitted.digest:
-            return split.test, True, [f"{len(split.train)} rows were fitted; the {len(split.test)} others are judged"]
+        train, test = held_out_rows(table.target, fitted.test_size, fitted.seed)
+        if digest(table, train) == fitted.digest:
+            return test, True, [f"{len(train)} rows were fitted; the {len(test)} others are judged"]
     return every, True if said else None, []

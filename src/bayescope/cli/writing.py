@@ -6,11 +6,11 @@ import csv
 import gzip
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import chain, repeat
 from pathlib import Path
-from typing import IO, Any, Protocol, final
+from typing import IO, Any
 
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
@@ -26,12 +26,8 @@ from bayescope.tables.sources import files_of
 FORMULA = re.compile(r"(?![+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$)[=+\-@\t\r].", re.DOTALL)
 
 
-class Sink(Protocol):
-    """Takes rows, block by block."""
-
-    def write(self, rows: pd.DataFrame) -> None:
-        """Adds rows of the same columns as those before."""
-        ...
+# Takes rows, block by block, of the same columns each time.
+Write = Callable[[pd.DataFrame], None]
 
 
 def check_files(folder: Path, names: Sequence[str], *inputs: Path) -> None:
@@ -109,8 +105,8 @@ def _no_formula(cell: Any) -> Any:
 
 
 @contextmanager
-def sink(out: Path, *, formulas: bool = False) -> Iterator[Sink]:
-    """A place for rows: "-" is written to as they come, a file is there when the block ends, and not where it fails.
+def sink(out: Path, *, formulas: bool = False) -> Iterator[Write]:
+    """A function that writes rows: to "-" as they come; a file is there when the block ends, and not if it fails.
 
     Args:
         out: "-", or a file that ends in .csv, .tsv, .csv.gz, .tsv.gz or .parquet.
@@ -120,65 +116,38 @@ def sink(out: Path, *, formulas: bool = False) -> Iterator[Sink]:
         InputError: if the file cannot be written.
     """
     if str(out) == STANDARD:
-        yield Text(sys.stdout, ",", formulas=formulas)
+        yield _text(sys.stdout, ",", formulas=formulas)
         sys.stdout.flush()
         return
     separator = separator_of(out)
-    with staged(out.absolute().parent) as stage:
+    with staged(out.absolute().parent) as stage, ExitStack() as stack:
         place = stage / out.name
         if separator is None:
-            with Parquet(place) as parquet:
-                yield parquet
+            yield _parquet(place, stack)
         else:
-            with _opened(place) as file:
-                yield Text(file, separator, formulas=formulas)
+            yield _text(stack.enter_context(_opened(place)), separator, formulas=formulas)
 
 
-@final
-class Text:
-    """Delimited text with a header.
-
-    Args:
-        file: to write to.
-        separator: between cells.
-        formulas: as for `write_text`.
-    """
-
-    def __init__(self, file: IO[str], separator: str, *, formulas: bool) -> None:
-        self._file, self._separator, self._formulas, self._begun = file, separator, formulas, False
-
-    def write(self, rows: pd.DataFrame) -> None:
-        write_text(rows, self._file, self._separator, formulas=self._formulas, header=not self._begun)
-        self._begun = True
+def _text(file: IO[str], separator: str, *, formulas: bool) -> Write:
+    """Writes delimited text with one header."""
+    headers = chain([True], repeat(False))
+    return lambda rows: write_text(rows, file, separator, formulas=formulas, header=next(headers))
 
 
-@final
-class Parquet:
-    """A Parquet file, of a row group a block; the types of the first block are those of all.
+def _parquet(place: Path, stack: ExitStack) -> Write:
+    """Writes a Parquet file with one row group per block; the types of the first block are those of all."""
+    arrow: Any = checks.optional_package("pyarrow", extra="parquet")
+    parquet: Any = checks.optional_package("pyarrow.parquet", extra="parquet")
+    writers: list[Any] = []
 
-    Args:
-        place: the file.
-    """
+    def write(rows: pd.DataFrame) -> None:
+        schema = writers[0].schema if writers else None
+        table = arrow.Table.from_pandas(rows, schema=schema, preserve_index=False)
+        if not writers:
+            writers.append(stack.enter_context(parquet.ParquetWriter(place, table.schema)))
+        writers[0].write_table(table)
 
-    def __init__(self, place: Path) -> None:
-        self._arrow = checks.optional_package("pyarrow", extra="parquet")
-        self._parquet = checks.optional_package("pyarrow.parquet", extra="parquet")
-        self._place = place
-        self._writer: Any = None
-
-    def __enter__(self) -> Parquet:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, rows: pd.DataFrame) -> None:
-        schema = None if self._writer is None else self._writer.schema
-        table: Any = self._arrow.Table.from_pandas(rows, schema=schema, preserve_index=False)
-        if self._writer is None:
-            self._writer = self._parquet.ParquetWriter(self._place, table.schema)
-        self._writer.write_table(table)
+    return write
 
 
 @contextmanager

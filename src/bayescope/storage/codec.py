@@ -1,8 +1,8 @@
 """Values as a tree of JSON and named tensors, and back: exact, without code, what is shared stored once.
 
 A node is what JSON has itself (``null``, a truth value, a whole number, a finite float, text, a list), or an object
-with one entry: the name of a `Form`, and the parts of the value, which are nodes again. Values that may be shared stand
-in a table, each after all that it refers to, so that reading runs down the table once and a file cannot refer in
+with one entry: the name of a `StoredForm`, and the parts of the value, which are nodes again. Values that may be shared
+stand in a table, each after all that it refers to, so that reading runs down the table once and a file cannot refer in
 circles. A name is known or refused; nothing is imported.
 """
 
@@ -43,7 +43,7 @@ class MalformedError(ValueError):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Form:
+class StoredForm:
     """How values of a type are stored.
 
     Attributes:
@@ -62,11 +62,11 @@ class Form:
     made: Callable[[Any, Reader], Any]
     shared: bool = True
     subclasses: bool = False
-    instead: Callable[[Any], Form | None] = lambda _: None
+    instead: Callable[[Any], StoredForm | None] = lambda _: None
 
 
-FORMS: dict[str, Form] = {}
-_BY_TYPE: dict[type, Form] = {}
+FORMS: dict[str, StoredForm] = {}
+_BY_TYPE: dict[type, StoredForm] = {}
 _PLAIN = (NoneType, bool, int, str)
 _MAPPINGS = (dict, OrderedDict, MappingProxyType)
 # Nodes that the writer and the reader know themselves.
@@ -75,7 +75,7 @@ _REFERENCE, _TENSOR, _MAPPING = "ref", "tensor", "dict"
 _TREES = {_REFERENCE, _MAPPING}
 
 
-def add_form(form: Form) -> None:
+def add_form(form: StoredForm) -> None:
     """Adds a form to those that files may hold.
 
     Raises:
@@ -89,7 +89,7 @@ def add_form(form: Form) -> None:
         _TREES.add(form.name)
 
 
-def form_of(value: Any) -> Form | None:
+def form_of(value: Any) -> StoredForm | None:
     """How a value is stored, or ``None`` if it cannot be."""
     for kind in type(value).__mro__:
         form = _BY_TYPE.get(kind)
@@ -152,7 +152,7 @@ class Writer:
             )
         return {_REFERENCE: place}
 
-    def _node(self, form: Form, value: Any, path: str) -> Node:
+    def _node(self, form: StoredForm, value: Any, path: str) -> Node:
         parts = form.parts(value, path)
         if isinstance(parts, dict):
             places = {name: path if name == "values" else f"{path}.{name}" for name in parts}
@@ -369,12 +369,14 @@ def _torch_name(dtype: torch.dtype, path: str) -> str:
     return str(dtype).removeprefix("torch.") if dtype in NAMES else refuse(dtype, path)
 
 
-add_form(Form("tuple", tuple, lambda value, _: list(value), lambda parts, _: tuple(of(parts, list)), shared=False))
-add_form(Form("float", float, lambda value, _: repr(value), lambda name, _: _FLOATS[name], shared=False))
-add_form(Form("size", torch.Size, lambda value, _: list(value), _size, shared=False))
-add_form(Form("slice", slice, lambda value, _: [value.start, value.stop, value.step], _slice, shared=False))
-add_form(Form("type", type, _type_name, lambda name, _: _TYPES[name], shared=False, subclasses=True))
-add_form(Form("torch_dtype", torch.dtype, _torch_name, lambda name, _: _TORCH_DTYPES[name], shared=False))
+add_form(
+    StoredForm("tuple", tuple, lambda value, _: list(value), lambda parts, _: tuple(of(parts, list)), shared=False)
+)
+add_form(StoredForm("float", float, lambda value, _: repr(value), lambda name, _: _FLOATS[name], shared=False))
+add_form(StoredForm("size", torch.Size, lambda value, _: list(value), _size, shared=False))
+add_form(StoredForm("slice", slice, lambda value, _: [value.start, value.stop, value.step], _slice, shared=False))
+add_form(StoredForm("type", type, _type_name, lambda name, _: _TYPES[name], shared=False, subclasses=True))
+add_form(StoredForm("torch_dtype", torch.dtype, _torch_name, lambda name, _: _TORCH_DTYPES[name], shared=False))
 
 
 # NumPy's arrays, scalars, types and random states ----------------------------------------------------------------
@@ -481,7 +483,7 @@ def _state(parts: Any, reader: Reader) -> np.random.RandomState:
     return made
 
 
-add_form(Form("scalar", np.generic, _scalar_parts, _scalar, shared=False, subclasses=True))
-add_form(Form("dtype", np.dtype, _dtype_name, _counted_dtype, shared=False, subclasses=True))
-add_form(Form("array", np.ndarray, _array_parts, _array))
-add_form(Form("random_state", np.random.RandomState, _state_parts, _state))
+add_form(StoredForm("scalar", np.generic, _scalar_parts, _scalar, shared=False, subclasses=True))
+add_form(StoredForm("dtype", np.dtype, _dtype_name, _counted_dtype, shared=False, subclasses=True))
+add_form(StoredForm("array", np.ndarray, _array_parts, _array))
+add_form(StoredForm("random_state", np.random.RandomState, _state_parts, _state))

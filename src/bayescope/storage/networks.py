@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError, InputTypeError
 from bayescope.module_copies import module_copy
-from bayescope.storage.codec import Form, MalformedError, Reader, add_form, of
+from bayescope.storage.codec import MalformedError, Reader, StoredForm, add_form, of
 
 M = TypeVar("M", bound=type[nn.Module])
 
@@ -82,7 +82,7 @@ AXES, FEW_POSITIONS, MOST_POSITIONS, MOST_READ = 3, 8, 2**28, 2**34
 
 @final
 @dataclass(frozen=True)
-class Layer:
+class StoredLayer:
     """How layers of a class are described.
 
     Attributes:
@@ -205,7 +205,7 @@ def _add_layers() -> None:
         for name in classes.split():
             if hasattr(nn, name):  # the oldest torch lacks some
                 kind = getattr(nn, name)
-                _add(name, Layer(kind, partial(_options, tuple(_known(kind, arguments.split())))))
+                _add(name, StoredLayer(kind, partial(_options, tuple(_known(kind, arguments.split())))))
 
 
 def _known(kind: type[nn.Module], names: Sequence[str]) -> list[str]:
@@ -219,7 +219,7 @@ class ModelError(InputError):
 
 
 # How layers of a class are described, by the name of the class in files.
-LAYERS: dict[str, Layer] = {}
+LAYERS: dict[str, StoredLayer] = {}
 _NAMES: dict[type[nn.Module], str] = {}
 # Hooks that a file may ask for, by the names that it has for them.
 _HOOKS: dict[str, Callable[..., Any]] = {}
@@ -237,7 +237,7 @@ def stored_layer(
     """
 
     def register(kind: M) -> M:
-        _add(name, Layer(kind, options, children))
+        _add(name, StoredLayer(kind, options, children))
         return kind
 
     return register
@@ -248,15 +248,15 @@ def stored_hook(name: str, hook: Callable[..., Any]) -> None:
     _HOOKS[name] = hook
 
 
-def _add(name: str, layer: Layer) -> None:
+def _add(name: str, layer: StoredLayer) -> None:
     LAYERS[name], _NAMES[layer.type] = layer, name
-    add_form(Form(name, layer.type, partial(_parts, name), partial(_made, name), instead=_by_tensors))
+    add_form(StoredForm(name, layer.type, partial(_parts, name), partial(_made, name), instead=_by_tensors))
 
 
 # A description, layer by layer -----------------------------------------------------------------------------------
 
 
-def _by_tensors(network: nn.Module) -> Form | None:
+def _by_tensors(network: nn.Module) -> StoredForm | None:
     """The form of a network by its tensors, if no description makes one that does the same."""
     return None if all(map(_is_known, network.modules())) and _is_bounded(network) else _CUSTOM
 
@@ -470,7 +470,7 @@ def _ties(tensors: Mapping[str, Tensor]) -> set[tuple[str, ...]]:
     return {tuple(sorted(names)) for names in groups.values()}
 
 
-_CUSTOM = Form("custom_network", nn.Module, _custom_parts, _custom, subclasses=True)
+_CUSTOM = StoredForm("custom_network", nn.Module, _custom_parts, _custom, subclasses=True)
 add_form(_CUSTOM)
-add_form(Form("parameter", nn.Parameter, _parameter_parts, _parameter))
+add_form(StoredForm("parameter", nn.Parameter, _parameter_parts, _parameter))
 _add_layers()

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from bayescope.errors import BayescopeError, UnsupportedError
 from bayescope.storage.answers import guard_answers
-from bayescope.storage.codec import Form, MalformedError, Reader, add_form, of
+from bayescope.storage.codec import MalformedError, Reader, StoredForm, add_form, of
 from bayescope.storage.hints import fits, outside_fits
 
 C = TypeVar("C", bound=type)
@@ -25,7 +25,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 @final
 @dataclass(frozen=True, eq=False)
-class Record:
+class StoredClass:
     """How the objects of a class with named parts are stored.
 
     Attributes:
@@ -94,7 +94,7 @@ class Record:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Estimator:
+class StoredEstimator:
     """How estimators of a class are stored: by their parameters and all that they have learnt.
 
     Attributes:
@@ -156,7 +156,7 @@ class Estimator:
 
 
 # How the objects of each class are stored, by the name of the class in files.
-RECORDS: dict[str, Record | Estimator] = {}
+RECORDS: dict[str, StoredClass | StoredEstimator] = {}
 
 
 def stored(
@@ -187,21 +187,21 @@ def stored(
     def register(kind: C) -> C:
         guard_answers(kind)
         if issubclass(kind, BaseEstimator):
-            add_record(name, Estimator(kind, without))
+            add_record(name, StoredEstimator(kind, without))
         else:
-            add_record(name, Record(kind, parts, without, lost, kept))
+            add_record(name, StoredClass(kind, parts, without, lost, kept))
         return kind
 
     return register
 
 
-def add_record(name: str, record: Record | Estimator) -> None:
+def add_record(name: str, record: StoredClass | StoredEstimator) -> None:
     """Adds a class to those that files may hold.
 
     Raises:
         ValueError: if the name is taken.
     """
-    add_form(Form(name, record.type, record.parts, record.made))
+    add_form(StoredForm(name, record.type, record.parts, record.made))
     RECORDS[name] = record
 
 
@@ -212,7 +212,7 @@ def unstorable(reason: str) -> Callable[[C], C]:
         raise UnsupportedError(f"save: {reason.format(path=path)}")
 
     def register(kind: C) -> C:
-        add_form(Form(f"unstorable {kind.__qualname__}", kind, refused, _unread))
+        add_form(StoredForm(f"unstorable {kind.__qualname__}", kind, refused, _unread))
         return kind
 
     return register

@@ -35,8 +35,8 @@ from sklearn.preprocessing import (
 )
 
 from bayescope.errors import BayescopeWarning, warn
-from bayescope.storage.codec import Form, MalformedError, Node, Reader, add_form
-from bayescope.storage.objects import Estimator, add_record
+from bayescope.storage.codec import MalformedError, Node, Reader, StoredForm, add_form
+from bayescope.storage.objects import StoredEstimator, add_record
 
 TRANSFORMERS = (
     ColumnTransformer, FeatureUnion, FunctionTransformer, KBinsDiscretizer, LabelBinarizer, LabelEncoder, MaxAbsScaler,
@@ -92,5 +92,5 @@ def _spline(parts: Any, _reader: Reader) -> BSpline:
 
 for _kind in TRANSFORMERS:
     _sized = _kind in (PolynomialFeatures, SplineTransformer)
-    add_record(_kind.__name__, Estimator(_kind, check=_check_features if _sized else None))
-add_form(Form("spline", BSpline, _spline_parts, _spline))
+    add_record(_kind.__name__, StoredEstimator(_kind, check=_check_features if _sized else None))
+add_form(StoredForm("spline", BSpline, _spline_parts, _spline))
