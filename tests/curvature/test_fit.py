@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.curvature import SUPPORTED, Curvature, fit_curvature
+from bayescope.curvature import SUPPORTED, Curvature, Observations, fit_curvature
 from bayescope.curvature import fit as fit_module
-from bayescope.curvature.kinds import Observations
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.weights import LargestMagnitude, LargestVariance

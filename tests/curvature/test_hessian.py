@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from bayescope.curvature.hessian import Product, add_blocks, add_diagonal, check_symmetric, hessian_product
-from bayescope.curvature.kinds import Observations
+from bayescope.curvature import Observations, add_blocks, add_diagonal, check_symmetric, hessian_product
 from bayescope.errors import UnsupportedError
 from bayescope.network.forward import reading
 from bayescope.network.weights import Weights
@@ -32,13 +32,13 @@ LAYERS = [
 ]
 
 
-def _product(this: Case, weights: Weights | None = None) -> Product:
+def _product(this: Case, weights: Weights | None = None) -> Callable[[Tensor], Tensor]:
     observe = partial(Observations.read, this.likelihood, targets=this.targets, first=0)
     with reading(this.module):
         return hessian_product(this.module, weights or Weights.select(this.module, "all"), this.inputs, observe)[0]
 
 
-def _dense(product: Product, dim: int) -> Tensor:
+def _dense(product: Callable[[Tensor], Tensor], dim: int) -> Tensor:
     return product(torch.eye(dim, dtype=torch.float64))
 
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.curvature import STRUCTURES, SUPPORTED, CurvatureOptions
-from bayescope.curvature.kinds import Observations
+from bayescope.curvature import STRUCTURES, SUPPORTED, CurvatureOptions, Observations
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from tests.cases import LIKELIHOODS, LikelihoodCase
 from tests.reference import expected_hessian

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.errors import MemoryBudgetError
-from bayescope.network.network import Network
+from bayescope.network import Network
 from bayescope.posterior import gaussian
 from tests.curvature.test_output_factor import Pixels
 from tests.curvature.test_plan import Peak

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError
-from bayescope.precision import LowRankPrecision, leading_part
-from bayescope.precision.low_rank import SETTLED, Goal
+from bayescope.precision import SETTLED, Goal, LowRankPrecision, leading_part
 
 DIM = 200
 

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import bayescope as bs
-from bayescope.curvature import fit_curvature
-from bayescope.curvature.options import output_factors
+from bayescope.curvature import fit_curvature, output_factors
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.precision import BlockPrecision, DiagonalPrecision, KroneckerPrecision
 from tests.network.networks import built

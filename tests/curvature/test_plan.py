@@ -12,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.curvature import Plan, fit_curvature, plan
-from bayescope.curvature.memory import readable
+from bayescope import largest_variance
+from bayescope.curvature import Plan, fit_curvature, plan, readable
 from bayescope.errors import InputError, MemoryBudgetError, OptionError, UnsupportedError
-from bayescope.network.weights import largest_variance
 
 
 class Peak(TorchDispatchMode):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.errors import UndefinedQuantityError
-from bayescope.gaussian_process.function_space import function_space
+from bayescope.gaussian_process import function_space
 from bayescope.laplace import tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import Posterior

@@ -8,14 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bayescope import laplace, largest_variance
 from bayescope.gaussian_process import data as module_of_data
+from bayescope.gaussian_process import function_space
 from bayescope.gaussian_process import precision as module_of_precision
 from bayescope.gaussian_process import rows as module_of_rows
-from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace import LaplaceFit, tune_prior
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
-from bayescope.network.weights import largest_variance
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.priors import Prior
 from tests.gaussian_process.problems import CLOSE, NEW, ROWS, TASKS, X, assert_equal, dense_prior, gaussian

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.gaussian_process.projection import greedy_points
-from bayescope.gaussian_process.rows import KernelRows
+from bayescope.gaussian_process import KernelRows, greedy_points
 from tests.laplace.problems import normal
 
 COTANGENTS, DIM = 2, 15

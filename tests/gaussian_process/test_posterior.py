@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from bayescope import laplace
 from bayescope.errors import InputError, MemoryBudgetError, OptionError, UndefinedQuantityError, UnsupportedError
 from bayescope.gaussian_process import data as module_of_data
-from bayescope.gaussian_process.function_space import function_space
+from bayescope.gaussian_process import function_space
 from bayescope.laplace import select, tune_prior
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError
-from bayescope.gaussian_process.precision import KernelPrecision
-from bayescope.gaussian_process.rows import KernelRows
+from bayescope.gaussian_process import KernelPrecision, KernelRows
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
 from bayescope.tape import DenseTape
 from tests.laplace.problems import normal

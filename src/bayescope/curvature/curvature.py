@@ -13,7 +13,7 @@ from bayescope import checks
 from bayescope.curvature.fallbacks import Fallback
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.network.network import Network
-from bayescope.precision import BlockPrecision, Precision
+from bayescope.precision import STRUCTURES, BlockPrecision, Precision
 from bayescope.priors import Prior
 
 
@@ -82,7 +82,7 @@ class Curvature:
         if missing:
             raise InputError(f"prior_precision: expected a number for each part, got none for {missing}.")
         values = torch.stack([_one_positive(f"prior_precision[{name!r}]", by_name[name]) for name in names])
-        if isinstance(self.precision, BlockPrecision) and self.structure in ("kfac", "ekfac"):
+        if isinstance(self.precision, BlockPrecision) and STRUCTURES[self.structure].rotates:
             return self.precision.add_per_block(values)  # the blocks are the parts, each eigenbasis stays
         diagonal = values.new_zeros(self.network.dim)
         for value, index in zip(values, self.network.indices, strict=True):

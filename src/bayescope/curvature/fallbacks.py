@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from bayescope.network import Network, PartInfo
+from bayescope.precision import STRUCTURES
 from bayescope.precision.kronecker import unfactored
 
 
@@ -28,7 +29,7 @@ class Fallback:
 
 def fallbacks_of(network: Network, structure: str) -> dict[str, Fallback]:
     """By the name of the part, those that are no sum of outer products; none where the structure needs no such form."""
-    if structure not in ("kfac", "ekfac"):
+    if not STRUCTURES[structure].rotates:
         return {}
     return {
         part.name: Fallback(

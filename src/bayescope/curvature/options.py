@@ -108,13 +108,13 @@ class CurvatureOptions:
                 raise UnsupportedError(
                     f"{name}: expected with the structure {takes}, got {self.structure!r}. Leave it out."
                 )
-        if self.structure == "low_rank" and sized and (self.rank is None) == (self.cutoff is None):
+        if "rank" in BY_NAME[self.structure].options and sized and (self.rank is None) == (self.cutoff is None):
             got = (
                 "both. Leave one out"
                 if self.rank is not None
                 else "neither. Say how many eigenvalues to keep, such as rank=50"
             )
-            raise InputError(f"structure 'low_rank': expected either rank= or cutoff=, got {got}.")
+            raise InputError(f"structure {self.structure!r}: expected either rank= or cutoff=, got {got}.")
         if self.rank is not None:
             checks.count("rank", self.rank)
         if self.cutoff is not None:

@@ -1,5 +1,7 @@
 """Structured symmetric matrices: the precision of a Gaussian posterior, and the curvature that it is made of."""
 
+from bayescope.precision.accumulator import Accumulator as Accumulator
+from bayescope.precision.accumulator import Sum as Sum
 from bayescope.precision.block import BLOCK, BlockPrecision
 from bayescope.precision.block import BlockSum as BlockSum
 from bayescope.precision.block import Kept as Kept
@@ -13,6 +15,9 @@ from bayescope.precision.diagonal import DiagonalSum as DiagonalSum
 from bayescope.precision.kronecker import EKFAC, KFAC, KroneckerPrecision
 from bayescope.precision.kronecker import KroneckerSum as KroneckerSum
 from bayescope.precision.low_rank import LOW_RANK, LowRankPrecision
+from bayescope.precision.low_rank import SETTLED as SETTLED
+from bayescope.precision.low_rank import Goal as Goal
+from bayescope.precision.low_rank import ProductSum as ProductSum
 from bayescope.precision.low_rank import leading_part as leading_part
 from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
