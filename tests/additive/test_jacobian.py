@@ -39,7 +39,7 @@ def assert_same(answer: Tensor, expected: Tensor) -> None:
 
 
 def test_each_weight_is_in_one_place(family: TermFamily, jacobian: Jacobian) -> None:
-    places = torch.cat([jacobian.of_shared, jacobian.of_own.flatten()])
+    places = torch.cat([jacobian.of_shared, jacobian.of_separate.flatten()])
     assert places.sort().values.tolist() == list(range(family.weights))
 
 
@@ -65,4 +65,4 @@ def test_the_curvature_is_that_of_the_dense_one(jacobian: Jacobian) -> None:
 
 
 def test_with_one_output_nothing_is_apart(outputs: int, jacobian: Jacobian) -> None:
-    assert (jacobian.own.shape[-1] == 0) == (outputs == 1)
+    assert (jacobian.separate.shape[-1] == 0) == (outputs == 1)

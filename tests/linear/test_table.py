@@ -93,14 +93,14 @@ def test_every_kth_row_is_the_same_one_wherever_the_rows_lie(weighted: bool):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_parts_of_processes_have_every_kth_row_of_all(weighted: bool):
     rows = batch(weighted)
-    whole, own = RowTable.of(rows).every(7).held(), []
+    whole, taken = RowTable.of(rows).every(7).held(), []
     for first, last in ((0, 150), (150, 151), (151, ROWS)):
-        part = replace(RowTable.of(rows.part(slice(first, last))), own=range(first, last))
-        spread = replace(streamed(rows.part(slice(first, last))), own=range(first, last))
+        part = replace(RowTable.of(rows.part(slice(first, last))), rows_here=range(first, last))
+        spread = replace(streamed(rows.part(slice(first, last))), rows_here=range(first, last))
         for ours, theirs in zip(part.every(7).held(), spread.every(7).held(), strict=True):
             assert theirs is None if ours is None else torch.equal(ours, theirs)
-        own.append(part.every(7).held())
-    assert torch.equal(torch.cat([part.features for part in own]), whole.features)
+        taken.append(part.every(7).held())
+    assert torch.equal(torch.cat([part.features for part in taken]), whole.features)
 
 
 @pytest.mark.parametrize("weighted", [False, True])

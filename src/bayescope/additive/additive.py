@@ -34,7 +34,7 @@ from bayescope.tables.encoding import CategoricalEncoding, TableEncoding
 FIRST_INNER, FIRST_OTHER = 0.3, 10.0
 # The nets of pairs are added to a model that fits already, and begin close to nothing.
 FIRST_PAIRED = 1000.0
-# Pairs are added so many at a time while they raise the evidence, and at most so many.
+# How many pairs are added at a time while they raise the evidence, and how many at most.
 AT_ONCE, MOST_PAIRS = 5, 20
 POSTERIORS = ("laplace", "map")
 # How many arrays there are at once of each term's Jacobian at its points, and of each block of the curvature.
@@ -46,7 +46,7 @@ Pair = tuple[int, int]
 @final
 @dataclass(frozen=True)
 class AdditiveOptions:
-    """What a fit of an additive model is told.
+    """The options of a fit of an additive model.
 
     Attributes:
         hidden: hidden units of a feature's net.
@@ -129,7 +129,7 @@ def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood
         options: how.
 
     Raises:
-        InputError: if a pair is none of the table's.
+        InputError: if the table has no such pair of features.
         NotPositiveDefiniteError: if a block of the curvature is singular in float64.
     """
     fitter = _Fitter(encoding, data, likelihood, options, checks.generator(options.seed))
@@ -304,7 +304,7 @@ def _checked(pair: Sequence[int], features: int) -> Pair:
 # The fixed points of the precisions climb to a local maximum of log Z, which may keep a term that fits noise. Off is δ
 # = ∞ for the weights that a term's effect is linear in: far away for a climb, and close for a comparison.
 
-# Terms are tried whose removal would lose at most so many nats by the density ratio, which knows nothing of the others.
+# Terms are tried whose removal would lose at most this many nats by the density ratio, which ignores other terms.
 DOUBTFUL = 5.0
 
 
@@ -355,8 +355,8 @@ def removal_gains(fit: AdditiveFit) -> list[tuple[float, int, int]]:
 
 def _without(fit: AdditiveFit, family: int, term: int) -> AdditiveFit:
     """The mode with a term switched off: all that it is linear in, or all of it where its layers share a precision."""
-    own = fit.at.precisions[family][term]
-    shared = bool((own == own[0]).all())
+    of_term = fit.at.precisions[family][term]
+    shared = bool((of_term == of_term[0]).all())
     layers = torch.tensor([shared or name != "inner" for name in fit.problem.families[family].layers])
     precisions = [precision.clone() for precision in fit.at.precisions]
     precisions[family][term, layers] = MOST_PRECISION

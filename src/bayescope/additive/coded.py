@@ -25,7 +25,7 @@ from bayescope.tables.codes import Coded
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 from bayescope.tables.row_files import RowFile
 
-# Grids of pairs are counted so many at a time: each may have a million cells.
+# How many grids of pairs are counted at a time: each may have a million cells.
 TOGETHER = 8
 
 
@@ -167,9 +167,9 @@ class CodedData:
         most = max(len(self.features[feature].numbers) for feature in which)
         points = family.points(self.values[:most])
         mass = torch.zeros(len(which), most, dtype=torch.float64)
-        for own, feature in zip(mass, which, strict=True):
+        for share, feature in zip(mass, which, strict=True):
             weights = torch.from_numpy(self.features[feature].weights)
-            own[: len(weights)] = weights / weights.sum()
+            share[: len(weights)] = weights / weights.sum()
         grouped = tuple(term.name for term in family.terms if self.features[term.features[0]].grouped)
         return Design(points, CodedPlaces(self.codes, which), mass, family.centred(points).to(mass), grouped)
 
@@ -188,8 +188,8 @@ class CodedData:
         levels = torch.zeros(len(grids), most, dtype=torch.int64)
         places = []
         for at, (grid, cells, weights) in enumerate(zip(grids, kept, masses, strict=True)):
-            own = grid.inputs(cells)
-            inputs[at, : len(cells), : own.shape[1]] = own
+            read = grid.inputs(cells)
+            inputs[at, : len(cells), : read.shape[1]] = read
             levels[at, : len(cells)] = torch.where(grid.gone[cells], 0, NO_LEVEL)
             place = torch.full((len(grid.gone),), -1)
             place[cells] = torch.arange(len(cells))

@@ -1,7 +1,7 @@
 """What the posterior says about single terms: the mean and the covariance of their contributions to f.
 
 A contribution is linear in the weights about the mode, c_t(x) ≈ c_t(x, θ*) + J_t(x) (θ − θ*), so that any set of them
-is jointly Gaussian with covariance J A⁻¹ Jᵀ. Contributions of pairs are told without what their features do alone.
+is jointly Gaussian with covariance J A⁻¹ Jᵀ. Pairs are reported without the main effects of their features.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bayescope.tape.tape import row_blocks
 # Pairs without what their features do alone: the share of a pair's effect that belongs to the features' own effects.
 #
 # A pair's net could take over what one of its features does alone: f_a + f_b + f_ab stays the same when g(x_a) moves
-# from one term to the other. Of all ways to write the sum, the effects that are told have no g(x_a) + h(x_b) left in a
+# from one term to the other. Of all ways to write the sum, the reported effects have no g(x_a) + h(x_b) left in a
 # pair: f_ab less its projection onto sums of functions of one feature, in the mean square over the data, which the
 # features' own effects take over (Hooker 2007; Lengerich, Tan, Chang, Hooker & Caruana 2020). The functions are of 4
 # smooth steps each, or of the categories. The projection is linear in f_ab, and so in the weights. As the zero of an
@@ -161,7 +161,7 @@ def _projection(design: Tensor, weights: Tensor) -> Tensor:
     return torch.linalg.pinv(root * design, rtol=NEGLIGIBLE) * root.mT
 
 
-# ∂(what is told)/∂(weights), shape (N, K, P_t) for each term that it depends on; the intercepts count as the last one.
+# ∂(reported value)/∂(weights), shape (N, K, P_t) for each term that it depends on; intercepts count as the last.
 Jacobians = Mapping[int, Tensor]
 
 
@@ -190,15 +190,17 @@ def read(additive: Additive, rows: EncodedRows, terms: Sequence[int]) -> Iterato
     for block in row_blocks(len(rows), 8 * model.outputs * model.dim):
         some = rows[block]
         means = list(model.contributions(some, theta))
-        own = model.jacobians(some, theta)
-        jacobians: list[dict[int, Tensor]] = [{place: jacobian} for place, jacobian in enumerate(own)]
+        of_terms = model.jacobians(some, theta)
+        jacobians: list[dict[int, Tensor]] = [{place: jacobian} for place, jacobian in enumerate(of_terms)]
         for share in shares:
             for owner, moved, jacobian in share.moved(some):
                 means[owner], means[share.pair] = means[owner] + moved, means[share.pair] - moved
                 jacobians[owner][share.pair] = jacobian
                 jacobians[share.pair][share.pair] = jacobians[share.pair][share.pair] - jacobian
-        told = [{by: contrasted(additive, part, 1) for by, part in jacobians[term].items()} for term in terms]
-        yield Contributions(block, contrasted(additive, torch.stack([means[term] for term in terms], 1), -1), (*told,))
+        contrasts = [{by: contrasted(additive, part, 1) for by, part in jacobians[term].items()} for term in terms]
+        yield Contributions(
+            block, contrasted(additive, torch.stack([means[term] for term in terms], 1), -1), (*contrasts,)
+        )
 
 
 def read_pair(additive: Additive, pair: int, rows: EncodedRows) -> Iterator[Contributions]:
@@ -209,8 +211,8 @@ def read_pair(additive: Additive, pair: int, rows: EncodedRows) -> Iterator[Cont
         mean, jacobian = alone(additive, pair, some)
         for _, moved, slope in share.moved(some):
             mean, jacobian = mean - moved, jacobian - slope
-        told = {pair: contrasted(additive, jacobian, 1)}
-        yield Contributions(block, contrasted(additive, mean, -1)[:, None], (told,))
+        contrasts = {pair: contrasted(additive, jacobian, 1)}
+        yield Contributions(block, contrasted(additive, mean, -1)[:, None], (contrasts,))
 
 
 def position_of(additive: Additive, features: Sequence[int]) -> int:
@@ -232,7 +234,7 @@ def position_of(additive: Additive, features: Sequence[int]) -> int:
 
 
 def contrasted(additive: Additive, values: Tensor, axis: int) -> Tensor:
-    """Outputs as they are told: of a softmax, which sees their differences alone, less their mean over the classes."""
+    """Outputs as reported: those of a softmax, which depends on differences alone, less their mean over the classes."""
     softmax = additive.posterior.likelihood is not None and additive.posterior.likelihood.domain.kind == "classes"
     return values - values.mean(axis, keepdim=True) if softmax else values
 

@@ -65,9 +65,9 @@ class Design:
         inputs = read.inputs.new_zeros(len(found), most, read.inputs.shape[2])
         levels = torch.zeros(len(found), most, dtype=torch.int64)
         place = torch.empty(len(found), len(rows), dtype=torch.int64)
-        for term, (some, own, inverse, _) in enumerate(found):
-            inputs[term, : len(own)] = torch.from_numpy(some)
-            levels[term, : len(own)] = torch.from_numpy(own)
+        for term, (some, distinct, inverse, _) in enumerate(found):
+            inputs[term, : len(distinct)] = torch.from_numpy(some)
+            levels[term, : len(distinct)] = torch.from_numpy(distinct)
             place[term] = torch.from_numpy(inverse)
         share = (weights / weights.sum()).expand(len(found), -1)
         mass = torch.zeros(len(found), most, dtype=torch.float64).scatter_add_(1, place, share)
@@ -86,8 +86,8 @@ class Design:
         groups, count = self.mass.shape
         places, columns = self._flat[rows], numbers.flatten(1).mT
         sums = columns.new_zeros(len(columns), groups * count)
-        for own, column in zip(sums, columns, strict=True):  # flat, which takes half as long as scatter_add
-            own.index_add_(0, places, column.repeat(groups))
+        for total, column in zip(sums, columns, strict=True):  # flat, which takes half as long as scatter_add
+            total.index_add_(0, places, column.repeat(groups))
         return sums.mT.unflatten(0, (groups, count)).unflatten(2, numbers.shape[1:])
 
     @cached_property
@@ -135,8 +135,8 @@ class _FlatPlaces:
 def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, bool]:
     """Distinct inputs (U, k) and levels (U,), the place of each row, and whether numbers had to be grouped."""
     if inputs.shape[1] == 0:
-        own, inverse = np.unique(levels, return_inverse=True)
-        return inputs[: len(own)], own, inverse, False
+        distinct, inverse = np.unique(levels, return_inverse=True)
+        return inputs[: len(distinct)], distinct, inverse, False
     codes, many = _codes(inputs, levels, MOST_POINTS if inputs.shape[1] == 1 else MOST_CELLS)
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     if not many:
@@ -149,9 +149,9 @@ def _distinct(inputs: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.nd
 def _codes(inputs: np.ndarray, levels: np.ndarray, most: int) -> tuple[np.ndarray, bool]:
     """A whole number for each row, the same for the same point; and whether those are groups of points."""
     present = levels == NO_LEVEL
-    own, many = _grouped(inputs[present], most - (not present.all()))
-    codes = np.full(len(levels), own.max(initial=-1) + 1)
-    codes[present] = own
+    groups, many = _grouped(inputs[present], most - (not present.all()))
+    codes = np.full(len(levels), groups.max(initial=-1) + 1)
+    codes[present] = groups
     return codes, many
 
 

@@ -24,7 +24,7 @@ from bayescope.errors import InputError
 
 POINTS = 100
 SURFACE_POINTS = 30
-# Of effects, until it is told what the outputs are of.
+# The unit of effects, unless another is given.
 UNIT = "linear predictor"
 
 
@@ -205,15 +205,15 @@ def effect_covariance(
     grids = [None] * len(features) if grids is None else grids
     if len(features) == 0 or len(grids) != len(features):
         raise InputError(f"grids: expected one for each of at least one feature, got {len(grids)} for {len(features)}.")
-    own: list[Jacobians] = []
+    of_features: list[Jacobians] = []
     for feature, grid in zip(features, grids, strict=True):
         axis = Axis.of(additive, feature, grid, POINTS)
         read_once = read(additive, rows_over(additive, [axis]), [position_of(additive, (axis.feature,))])
-        own += [block.jacobians[0] for block in read_once]
+        of_features += [block.jacobians[0] for block in read_once]
     # As one row with as many outputs as there are numbers in all, so that its covariance is the joint one.
-    total = sum(_numbers(jacobians) for jacobians in own)
+    total = sum(_numbers(jacobians) for jacobians in of_features)
     placed, start = [], 0
-    for jacobians in own:
+    for jacobians in of_features:
         stop = start + _numbers(jacobians)
         placed.append({term: _placed(jacobian, start, total) for term, jacobian in jacobians.items()})
         start = stop
@@ -235,7 +235,7 @@ def width_of(level: float) -> float:
     return float(ndtri(0.5 + 0.5 * checks.fraction("level", level)))
 
 
-def shown(values: Tensor) -> np.ndarray:
+def as_array(values: Tensor) -> np.ndarray:
     """As an array, without the last axis where there is one output."""
     array = values.numpy()
     return array[..., 0] if array.shape[-1] == 1 else array
@@ -251,7 +251,7 @@ def _moments(
     for block in read(additive, rows_over(additive, axes), terms):
         means.append(block.means.sum(1))
         variances.append(variance(additive, together(block.jacobians)))
-    return shown(torch.cat(means)), shown(torch.cat(variances).sqrt())
+    return as_array(torch.cat(means)), as_array(torch.cat(variances).sqrt())
 
 
 def _numbers(jacobians: Jacobians) -> int:

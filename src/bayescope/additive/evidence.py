@@ -24,9 +24,9 @@ LEAST_PRECISION, MOST_PRECISION = 1e-6, 1e8
 FARTHEST = 5.0
 # The least noise variance, as a share of the targets' variance: data that are interpolated have no largest evidence.
 LEAST_NOISE = 1e-8
-# Of the degrees of freedom that the noise is told by, at least this share of the data is kept.
+# The degrees of freedom that determine the noise are at least this share of the rows.
 LEAST_FREEDOM = 0.05
-# Where fewer weights are determined than that, which may be rounding, nothing is told of their precision.
+# With fewer determined weights than this, which may be rounding, the data say nothing of their precision.
 LEAST_DETERMINED = 1e-10
 GROUPS = ("net", "layer")
 
@@ -101,18 +101,18 @@ class BlockEvidence:
             if groups == "net":
                 gamma, squares = (part.sum(1, keepdim=True).expand_as(part) for part in (gamma, squares))  # noqa: PLW2901
                 before = before.log().mean(1, keepdim=True).exp().expand_as(before)  # noqa: PLW2901
-            told = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)
-            told = torch.where((squares > 0) & (gamma > LEAST_DETERMINED), told, before)
-            precisions.append((before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
+            proposed = (gamma / squares).clamp(LEAST_PRECISION, MOST_PRECISION)
+            proposed = torch.where((squares > 0) & (gamma > LEAST_DETERMINED), proposed, before)
+            precisions.append((before * (proposed / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(max=MOST_PRECISION))
         return tuple(precisions)
 
     def _noise(self, problem: AdditiveProblem, likelihood: Likelihood) -> Tensor:
         """One for each output, shape (D,), which are taken to have used up as many degrees of freedom each."""
         residuals = problem.squared_residuals(self.f)
         count = problem.rows()
-        told = residuals / max(count - self.total / len(residuals), LEAST_FREEDOM * count)
+        proposed = residuals / max(count - self.total / len(residuals), LEAST_FREEDOM * count)
         before = likelihood.noise(residuals)
-        return (before * (told / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(min=LEAST_NOISE)
+        return (before * (proposed / before).clamp(1.0 / FARTHEST, FARTHEST)).clamp(min=LEAST_NOISE)
 
 
 def first_precisions(problem: AdditiveProblem, *, inner: float, other: float) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ import torch
 
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import contrasted, intercept, read, together, variance
-from bayescope.additive.effects import UNIT, shown, width_of
+from bayescope.additive.effects import UNIT, as_array, width_of
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError
 from bayescope.tables.columns import Column
@@ -151,11 +151,11 @@ def explain(
         spread[block.rows] = variance(additive, together([*block.jacobians, constants]))
     constant_sd = variance(additive, of_constant)[0].sqrt()
     offset = means.new_zeros(len(rows), outputs) if rows.offset is None else contrasted(additive, rows.offset, -1)
-    parts, sds, total_sd = shown(means), shown(variances.sqrt()), shown(spread.sqrt())
-    total = shown(means.sum(1) + constant + offset)
+    parts, sds, total_sd = as_array(means), as_array(variances.sqrt()), as_array(spread.sqrt())
+    total = as_array(means.sum(1) + constant + offset)
     return Explanation(
         tuple(term.name for term in model.terms), _values(additive, columns), parts, sds,
-        parts - wide * sds, parts + wide * sds, shown(constant), shown(constant_sd), shown(offset),
+        parts - wide * sds, parts + wide * sds, as_array(constant), as_array(constant_sd), as_array(offset),
         total, total_sd, total - wide * total_sd, total + wide * total_sd, level,
     )  # fmt: skip
 

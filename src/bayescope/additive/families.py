@@ -65,7 +65,7 @@ class TermFamily(Protocol):
         """What the terms read of each row: U = N."""
 
     def centred(self, points: Points) -> Tensor:
-        """Where a term has a value to read, bool of shape (G, U): its mean there is what missing ones are told from."""
+        """Where a term has a value, bool (G, U): effects of missing values are measured from its mean there."""
 
     def values(self, theta: Tensor, points: Points) -> Tensor:
         """f_g at the points, shape (..., G, U, C), for θ of shape (..., G, P)."""
@@ -129,7 +129,7 @@ class HiddenNets:
         return Points(inputs, torch.where(absent, 0, NO_LEVEL))
 
     def centred(self, points: Points) -> Tensor:
-        """Where there is a value: a missing one's effect is told from the mean of those that are there."""
+        """Where there is a value: the effect of a missing value is measured from the mean of the others."""
         return points.levels == NO_LEVEL
 
     def units(self, theta: Tensor, points: Points) -> Tensor:
@@ -239,10 +239,10 @@ class LevelEffects:
 
     def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
         """1 at the level's own weight."""
-        shown = torch.nn.functional.one_hot(points.levels, self.levels).to(theta)
+        one_hot = torch.nn.functional.one_hot(points.levels, self.levels).to(theta)
         none = theta.new_zeros(*points.levels.shape, self.outputs, 0)
         places = torch.arange(self.weights)
-        return Jacobian.of([none], [shown], places[:0], places.view(self.levels, self.outputs).mT)
+        return Jacobian.of([none], [one_hot], places[:0], places.view(self.levels, self.outputs).mT)
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         return torch.zeros(len(self.terms), self.weights, dtype=torch.float64)

@@ -87,8 +87,8 @@ def step(
         there = problem.log_joint(moved, at, f)
         gain = float(there - here)
         if gain >= 0.0:
-            told = _foretold(_flat(moves, shift), _flat(*gradient), damping)
-            factor = max(FALL, 1.0 - (2.0 * gain / told - 1.0) ** 3) if told > 0.0 else 1.0
+            foretold = _foretold(_flat(moves, shift), _flat(*gradient), damping)
+            factor = max(FALL, 1.0 - (2.0 * gain / foretold - 1.0) ** 3) if foretold > 0.0 else 1.0
             return NewtonStep(moved, f, there, gain, max(LEAST_DAMPING, damping * factor))
         damping *= rise
         rise *= RISE
@@ -165,7 +165,7 @@ class EvidenceSchedule:
     Attributes:
         epochs: steps over all rows, at most: it ends before where the evidence has come to rest.
         burn_in: how many of them come before the first update of the hyperparameters.
-        every: so many epochs lie between updates.
+        every: the number of epochs between updates.
         steps: fixed-point steps of an update.
         groups: "net", one precision a term, or "layer", one for each of its layers.
         learn: whether precisions are learnt; else they stay where they are.

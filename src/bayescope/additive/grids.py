@@ -54,7 +54,7 @@ class Axis:
             feature: by name or position.
             grid: values of the column, NaN or ``None`` for a missing one; or how many numbers, evenly from the smallest
                 to the largest seen, of a feature whose values have effects of their own those seen that are nearest; or
-                ``None``: so many ``points`` of a number, and the labels that were seen.
+                ``None``: ``points`` numbers, or the labels that were seen.
             points: of numbers.
 
         Raises:
@@ -89,10 +89,10 @@ class Axis:
         """
         numbers, levels = (part.numpy() for part in seen.of(self.feature))
         found = np.full(len(levels), -1)
-        told = self.levels.numpy()
-        for position in np.flatnonzero(told != NO_LEVEL):
-            found[levels == told[position]] = position
-        positions = np.flatnonzero(told == NO_LEVEL)
+        levels_here = self.levels.numpy()
+        for position in np.flatnonzero(levels_here != NO_LEVEL):
+            found[levels == levels_here[position]] = position
+        positions = np.flatnonzero(levels_here == NO_LEVEL)
         if positions.size:
             order = positions[np.argsort(self.numbers.numpy()[positions], kind="stable")]
             along = self.numbers.numpy()[order]
@@ -137,7 +137,7 @@ def has_no_value(additive: Additive, axis: Axis) -> float:
 
 
 def shares(seen: Values, places: np.ndarray, count: int) -> np.ndarray:
-    """The weight of the points at each of so many places in that of all, shape (count,); a place of −1 is none."""
+    """The share of the data at each place, shape (count,); points with the place −1 count nowhere."""
     weights, inside = seen.weights.numpy(), places >= 0
     return np.bincount(places[inside], weights[inside], minlength=count) / weights.sum()
 

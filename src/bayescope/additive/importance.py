@@ -14,7 +14,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.additive.additive import Additive
 from bayescope.additive.contributions import Contributions, at_draws, read, read_pair
-from bayescope.additive.effects import UNIT, shown
+from bayescope.additive.effects import UNIT, as_array
 
 DRAWS = 1000
 
@@ -96,7 +96,9 @@ def importance(
     ends = torch.quantile(over, torch.tensor([tail, 1.0 - tail], dtype=torch.float64), dim=0)
     sd = over.std(0, correction=0)
     names = tuple(term.name for term in model.terms)
-    return Importance(names, shown(over.mean(0)), shown(sd), shown(ends[0]), shown(ends[1]), shown(point), level)
+    return Importance(
+        names, as_array(over.mean(0)), as_array(sd), as_array(ends[0]), as_array(ends[1]), as_array(point), level
+    )
 
 
 def _contributions(additive: Additive) -> Iterator[tuple[int, Tensor, Contributions]]:

@@ -142,24 +142,26 @@ def _gains(grids: Grids, terms: Sequence[Term], generator: torch.Generator) -> T
     net = HiddenNets.of(terms, UNITS, 1)
     units = net.units(net.start(grids.points, grids.share, generator), grids.points)
     units.masked_fill_((grids.points.levels != NO_LEVEL)[..., None], 0.0)
-    functions, own = torch.cat([grids.basis, units], 2), grids.basis.shape[2]
+    functions, basis_size = torch.cat([grids.basis, units], 2), grids.basis.shape[2]
     slope, curvature = grids.sums[..., 1:].chunk(2, 2)
     gains = torch.zeros(len(terms), len(PRECISIONS), dtype=torch.float64)
     for output in range(slope.shape[2]):
         gram = (functions * curvature[..., output, None]).mT @ functions
         right = (functions.mT @ slope[..., output, None])[..., 0]
-        gains += _by_precision(*_projected(gram, right, own))
+        gains += _by_precision(*_projected(gram, right, basis_size))
     return gains.max(1).values.clamp(min=0.0)  # p = ∞
 
 
-def _projected(gram: Tensor, right: Tensor, own: int) -> tuple[Tensor, Tensor]:
+def _projected(gram: Tensor, right: Tensor, basis_size: int) -> tuple[Tensor, Tensor]:
     """K and t before its rotation: φᵀΛφ and φᵀg less what the first functions explain."""
-    first = gram[:, :own, :own]
+    first = gram[:, :basis_size, :basis_size]
     weak = OWN_PRECISION * first.diagonal(dim1=1, dim2=2).max(1, keepdim=True).values
-    factor = torch.linalg.cholesky(first + torch.diag_embed(weak.expand(-1, own)))
-    joined = torch.cat([gram[:, :own, own:], right[:, :own, None]], 2)
-    white, explained = torch.linalg.solve_triangular(factor, joined, upper=False).split([gram.shape[2] - own, 1], 2)
-    return gram[:, own:, own:] - white.mT @ white, right[:, own:] - (white.mT @ explained)[..., 0]
+    factor = torch.linalg.cholesky(first + torch.diag_embed(weak.expand(-1, basis_size)))
+    joined = torch.cat([gram[:, :basis_size, basis_size:], right[:, :basis_size, None]], 2)
+    white, explained = torch.linalg.solve_triangular(factor, joined, upper=False).split(
+        [gram.shape[2] - basis_size, 1], 2
+    )
+    return gram[:, basis_size:, basis_size:] - white.mT @ white, right[:, basis_size:] - (white.mT @ explained)[..., 0]
 
 
 def _by_precision(matrix: Tensor, vector: Tensor) -> Tensor:
@@ -189,15 +191,15 @@ def mutual_information(fit: AdditiveFit, features: int) -> Tensor:
             if len(term.features) == 1:
                 precision[term.features[0]] = pull
     joint = _scales_curvature(fit, features) + torch.diag(precision)
-    told = joint.diagonal() > LEAST_PRECISION
-    root = joint.diagonal()[told].sqrt()
-    covariance = torch.linalg.inv(joint[told][:, told] / torch.outer(root, root))
+    informed = joint.diagonal() > LEAST_PRECISION
+    root = joint.diagonal()[informed].sqrt()
+    covariance = torch.linalg.inv(joint[informed][:, informed] / torch.outer(root, root))
     variance = covariance.diagonal()
     squares = (covariance.square() / torch.outer(variance, variance)).fill_diagonal_(0.0)
     information = torch.zeros(features, features, dtype=torch.float64)
     # Two effects that are one but for rounding: the most that float64 can tell.
     remaining = (1.0 - squares).clamp(min=torch.finfo(torch.float64).eps)
-    information[torch.outer(told, told)] = (-0.5 * remaining.log()).flatten()
+    information[torch.outer(informed, informed)] = (-0.5 * remaining.log()).flatten()
     return information
 
 

@@ -20,35 +20,39 @@ class Jacobian:
 
     Attributes:
         shared: S, shape (..., C, Q).
-        own: φ, shape (..., R).
+        separate: φ, shape (..., R).
         of_shared: the positions of the Q weights in a term's P = Q + C R, shape (Q,).
-        of_own: the positions of each output's own weights, shape (C, R).
+        of_separate: the positions of each output's own weights, shape (C, R).
     """
 
     shared: Tensor
-    own: Tensor
+    separate: Tensor
     of_shared: Tensor
-    of_own: Tensor
+    of_separate: Tensor
 
     @classmethod
-    def of(cls, shared: list[Tensor], own: list[Tensor], of_shared: Tensor, of_own: Tensor) -> Jacobian:
+    def of(cls, shared: list[Tensor], separate: list[Tensor], of_shared: Tensor, of_separate: Tensor) -> Jacobian:
         """Of columns side by side: S of shape (..., C, Q) in parts, and φ of shape (..., R) in parts."""
-        if len(of_own) > 1:
-            return cls(torch.cat(shared, -1), torch.cat(own, -1), of_shared, of_own)
-        joined = torch.cat([*shared, *[features[..., None, :] for features in own]], -1)
-        return cls(joined, joined.new_zeros(*joined.shape[:-2], 0), torch.cat([of_shared, of_own[0]]), of_own[:, :0])
+        if len(of_separate) > 1:
+            return cls(torch.cat(shared, -1), torch.cat(separate, -1), of_shared, of_separate)
+        joined = torch.cat([*shared, *[features[..., None, :] for features in separate]], -1)
+        return cls(
+            joined, joined.new_zeros(*joined.shape[:-2], 0), torch.cat([of_shared, of_separate[0]]), of_separate[:, :0]
+        )
 
-    def extended(self, own: Tensor, of_own: Tensor) -> Jacobian:
+    def extended(self, separate: Tensor, of_separate: Tensor) -> Jacobian:
         """With more weights that each output has its own of: features (..., R′), positions (C, R′)."""
-        return self.of([self.shared], [self.own, own], self.of_shared, torch.cat([self.of_own, of_own], 1))
+        return self.of(
+            [self.shared], [self.separate, separate], self.of_shared, torch.cat([self.of_separate, of_separate], 1)
+        )
 
     def dense(self) -> Tensor:
         """∂f/∂θ, shape (..., C, P)."""
-        outputs, features = self.of_own.shape
+        outputs, features = self.of_separate.shape
         if features == 0:
             return self._ordered(self.shared)
-        identity = torch.eye(outputs, dtype=self.own.dtype, device=self.own.device)
-        alone = (identity[:, :, None] * self.own[..., None, None, :]).flatten(-2)
+        identity = torch.eye(outputs, dtype=self.separate.dtype, device=self.separate.device)
+        alone = (identity[:, :, None] * self.separate[..., None, None, :]).flatten(-2)
         return self._ordered(torch.cat([self.shared, alone], -1))
 
     def multiply(self, v: Tensor) -> Tensor:
@@ -56,13 +60,13 @@ class Jacobian:
         groups, points, outputs, _ = self.shared.shape
         # vᵀ Jᵀ, since MKL's batched J v takes several times as long.
         moved = torch.bmm(v[:, None, self.of_shared], self.shared.flatten(1, 2).mT).view(groups, points, outputs)
-        return torch.baddbmm(moved, self.own, v[:, self.of_own].mT) if self.of_own.shape[1] else moved
+        return torch.baddbmm(moved, self.separate, v[:, self.of_separate].mT) if self.of_separate.shape[1] else moved
 
     def transpose_multiply(self, u: Tensor) -> Tensor:
         """Σ_u J_uᵀ u_u, shape (G, P), for u of shape (G, U, C)."""
         parts = torch.bmm(u.flatten(1)[:, None, :], self.shared.flatten(1, 2))[:, 0]
-        if self.of_own.shape[1]:
-            parts = torch.cat([parts, torch.bmm(u.mT, self.own).flatten(1)], 1)
+        if self.of_separate.shape[1]:
+            parts = torch.cat([parts, torch.bmm(u.mT, self.separate).flatten(1)], 1)
         return self._ordered(parts)
 
     def curvature(self, middle: Tensor) -> Tensor:
@@ -72,18 +76,18 @@ class Jacobian:
             return self._ordered(self._ordered(scaled.mT @ self.shared[:, :, 0]).mT)
         shared, outputs = self.shared.shape[3], middle.shape[-1]
         scaled = middle @ self.shared
-        cross = (scaled.flatten(2).mT @ self.own).unflatten(1, (outputs, shared)).transpose(1, 2).flatten(2)
+        cross = (scaled.flatten(2).mT @ self.separate).unflatten(1, (outputs, shared)).transpose(1, 2).flatten(2)
         above = torch.cat([scaled.flatten(1, 2).mT @ self.shared.flatten(1, 2), cross], 2)
         below = torch.cat([cross.mT, self._between(middle)], 2)
         return self._ordered(self._ordered(torch.cat([above, below], 1)).mT)
 
     def _between(self, middle: Tensor) -> Tensor:
         """Σ_u Λ_ucd φ_u φ_uᵀ for all c and d, shape (G, C R, C R): C (C + 1)/2 products, one row of them at a time."""
-        groups, outputs, features = middle.shape[0], *self.of_own.shape
+        groups, outputs, features = middle.shape[0], *self.of_separate.shape
         blocks = middle.new_empty(groups, outputs, features, outputs, features)
         for c in range(outputs):
-            weighted = self.own[:, :, None, :] * middle[:, :, c, c:, None]
-            row = (weighted.flatten(2).mT @ self.own).unflatten(1, (outputs - c, features))
+            weighted = self.separate[:, :, None, :] * middle[:, :, c, c:, None]
+            row = (weighted.flatten(2).mT @ self.separate).unflatten(1, (outputs - c, features))
             blocks[:, c, :, c:] = row.transpose(1, 2)
             blocks[:, c + 1 :, :, c] = row[:, 1:]
         return blocks.flatten(3).flatten(1, 2)
@@ -94,5 +98,5 @@ class Jacobian:
     @cached_property
     def _order(self) -> Tensor | None:
         """Where each position stands among the shared and own weights, if not there already."""
-        order = torch.cat([self.of_shared, self.of_own.flatten()]).argsort()
+        order = torch.cat([self.of_shared, self.of_separate.flatten()]).argsort()
         return None if bool((order == torch.arange(len(order))).all()) else order

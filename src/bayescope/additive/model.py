@@ -52,9 +52,9 @@ def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The first row of each kind, and the kind of each row."""
     codes = np.zeros(len(table), dtype=np.int64)
     for column in table.T:
-        own, inverse = np.unique(column, return_inverse=True)
-        if len(own) > 1:
-            codes = np.unique(codes * len(own) + inverse, return_inverse=True)[1]
+        distinct, inverse = np.unique(column, return_inverse=True)
+        if len(distinct) > 1:
+            codes = np.unique(codes * len(distinct) + inverse, return_inverse=True)[1]
     _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
     return first, inverse
 
@@ -217,9 +217,9 @@ class AdditiveModel:
 
     def alone(self, term: int) -> AdditiveModel:
         """The model whose one term is that of a pair, for a family of plain nets; its weights are theirs, then b."""
-        owners = [(at, own) for at, family in enumerate(self.families) for own in range(len(family.terms))]
-        at, own = owners[term]
-        family, centre, one = self.families[at], self.centres[at], slice(own, own + 1)
+        owners = [(at, place) for at, family in enumerate(self.families) for place in range(len(family.terms))]
+        at, place = owners[term]
+        family, centre, one = self.families[at], self.centres[at], slice(place, place + 1)
         assert isinstance(family, HiddenNets)
         of_term = Centre(centre.value[:, one], centre.slope[:, one], centre.at[one])
         return AdditiveModel((replace(family, terms=family.terms[one]),), (of_term,), self.scale, self.shift)
@@ -254,12 +254,12 @@ class AdditiveModel:
         total = verb(last, DenseTape(torch.diag(self.scale)[None]))
         for family, centre, weights in self._by_family(theta):
             found = Distinct.of(family.points(x))
-            own, blocks = blocks[: len(family.terms)], blocks[len(family.terms) :]
-            parts: list[list[Tensor]] = [[] for _ in own]
-            for some in row_blocks(max(found.counts), 8 * self.outputs * len(own) * family.weights):
+            of_family, blocks = blocks[: len(family.terms)], blocks[len(family.terms) :]
+            parts: list[list[Tensor]] = [[] for _ in of_family]
+            for some in row_blocks(max(found.counts), 8 * self.outputs * len(of_family) * family.weights):
                 points = Points(found.points.inputs[:, some], found.points.levels[:, some])
                 slopes = self._slopes(family, centre, weights, points)
-                for part, block, slope, count in zip(parts, own, slopes, found.counts, strict=True):
+                for part, block, slope, count in zip(parts, of_family, slopes, found.counts, strict=True):
                     if some.start < count:
                         part.append(verb(block, DenseTape(slope[: count - some.start])))
             for part, place in zip(parts, found.place, strict=True):

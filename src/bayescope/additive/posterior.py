@@ -23,7 +23,7 @@ from bayescope.quadrature import activation_nodes, normal_nodes
 from bayescope.tape.tape import row_blocks
 
 STRUCTURES = ("block", "full")
-# Up to so many rows times outputs the full GGN's determinant costs less than a step.
+# With at most this many rows times outputs, the full GGN's determinant costs less than a step.
 MOST_ROWS = 2048
 # The averaging of the curvature ends after so many steps, or where one changes log∣A∣ by less than this, in nats. With
 # several outputs it takes so many nodes.
@@ -202,8 +202,8 @@ def _jacobian(fitted: AdditiveFit, rows: slice) -> Tensor:
     parts = []
     for jacobian, design in zip(linear.jacobians, fitted.problem.designs, strict=True):
         place = design.place[:, rows]
-        own = torch.stack([some[at] for some, at in zip(jacobian, place, strict=True)])  # (G, n, C, P)
-        parts.append(own.permute(1, 2, 0, 3).flatten(2))
+        at_rows = torch.stack([some[at] for some, at in zip(jacobian, place, strict=True)])  # (G, n, C, P)
+        parts.append(at_rows.permute(1, 2, 0, 3).flatten(2))
     constant = torch.eye(linear.outputs, dtype=torch.float64).expand(parts[0].shape[0], -1, -1)
     return torch.cat([*parts, constant], 2)
 
@@ -248,8 +248,8 @@ def _listed(fitted: AdditiveFit) -> str:
             on.update((feature, term.name) for feature in term.features if len(term.features) > 1)
     for term, layers in entries:
         others = ", ".join(sorted(name for feature, name in on if (feature,) == term.features))
-        told_by = f" (told by {others})" if others and _off(layers) else ""
-        lines.append(f"{term.name} {_told(layers)}{told_by}")
+        through_pairs = f" (told by {others})" if others and _off(layers) else ""
+        lines.append(f"{term.name} {_described(layers)}{through_pairs}")
     return ", ".join(lines)
 
 
@@ -258,7 +258,7 @@ def _off(layers: Mapping[str, float]) -> bool:
     return all(value >= MOST_PRECISION for name, value in layers.items() if name != "inner")
 
 
-def _told(layers: Mapping[str, float]) -> str:
+def _described(layers: Mapping[str, float]) -> str:
     if _off(layers):
         return "off"
     numbers = {name: "off" if value >= MOST_PRECISION else f"{value:.3g}" for name, value in layers.items()}

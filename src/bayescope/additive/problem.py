@@ -100,8 +100,8 @@ class AdditiveProblem:
         """Sums over the rows of each point, shape (G, U, ...) for each family, and last over all rows, shape (...)."""
 
         def part(rows: slice) -> list[Tensor]:
-            own = values[rows]
-            return [*[design.scattered(own, rows) for design in self.designs], own.sum(0)]
+            some = values[rows]
+            return [*[design.scattered(some, rows) for design in self.designs], some.sum(0)]
 
         return self.passes.summed(part)
 
@@ -139,9 +139,9 @@ class AdditiveProblem:
         jacobians, means = [], []
         for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
             jacobian = family.jacobian(theta, design.points)
-            mean = replace(jacobian, shared=design.mean(jacobian.shared), own=design.mean(jacobian.own))
-            shared, own = design.less(jacobian.shared, mean.shared), design.less(jacobian.own, mean.own)
-            jacobians.append(replace(jacobian, shared=shared, own=own))
+            mean = replace(jacobian, shared=design.mean(jacobian.shared), separate=design.mean(jacobian.separate))
+            shared, separate = design.less(jacobian.shared, mean.shared), design.less(jacobian.separate, mean.separate)
+            jacobians.append(replace(jacobian, shared=shared, separate=separate))
             means.append(mean.dense())
         f = self.outputs(state) if f is None else f
         return Linearized(self, likelihood, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
@@ -241,7 +241,7 @@ class Linearized:
         """Jᵀ u for u of shape (N, C)."""
         *sums, total = self.problem.scattered(rows)
         pairs = zip(self.structured, sums, strict=True)
-        return [jacobian.transpose_multiply(own) for jacobian, own in pairs], total
+        return [jacobian.transpose_multiply(at_points) for jacobian, at_points in pairs], total
 
     def product(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
         """The curvature times a vector, Jᵀ Λ J v."""
@@ -255,7 +255,7 @@ class Linearized:
         if self.known is not None:
             return self.known
         *sums, total = self.problem.scattered(self.curvature)
-        return [jacobian.curvature(own) for jacobian, own in zip(self.structured, sums, strict=True)], total
+        return [jacobian.curvature(at_points) for jacobian, at_points in zip(self.structured, sums, strict=True)], total
 
 
 @final

@@ -20,7 +20,7 @@ from bayescope.errors import InputError
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, TableEncoding
 
-# A pair that has more different points is told by those of so many rows, evenly among the data.
+# A pair with more distinct points is represented by this many rows, evenly spaced among the data.
 MOST_CELLS = 4096
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Encoded, TableEncoding
 
-# In a pair, a categorical feature is told by so many indicators; the rarest categories share the last one.
+# How many indicators describe a categorical feature in a pair; the rarest categories share the last one.
 SLOTS = 8
 
 
@@ -40,8 +40,8 @@ class FeatureInput:
         if self.slots is None:
             return rows.values[:, self.feature, None], levels != NO_LEVEL
         slot = torch.tensor(self.slots, device=levels.device)[levels]
-        shown = slot[:, None] == torch.arange(self.width, device=levels.device)
-        return shown.to(rows.values), slot < 0
+        switched = slot[:, None] == torch.arange(self.width, device=levels.device)
+        return switched.to(rows.values), slot < 0
 
 
 @stored("additive_term")

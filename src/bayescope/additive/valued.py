@@ -15,7 +15,7 @@ from bayescope.additive.terms import EncodedRows, Term
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL
 
-# A feature has effects of its values if it takes at most so many, and each on average in so many rows.
+# A feature has an effect per value if it takes at most this many, and each in this many rows on average.
 MOST_VALUES, ROWS_A_VALUE = 256, 20
 # Numbers as close as this, in standard deviations, are one value: 3.0 and 3.0000000000000004.
 SAME = 1e-9
@@ -66,8 +66,8 @@ class ValuedNets:
     @property
     def layer(self) -> Tensor:
         """The layer of each weight."""
-        own = torch.full((self.weights - self.net.weights,), len(self.net.layers))
-        return torch.cat([self.net.layer, own])
+        of_values = torch.full((self.weights - self.net.weights,), len(self.net.layers))
+        return torch.cat([self.net.layer, of_values])
 
     def points(self, rows: EncodedRows) -> Points:
         """The number of each row."""
@@ -82,15 +82,15 @@ class ValuedNets:
         nets, effects = theta.split([self.net.weights, self.weights - self.net.weights], -1)
         table = effects.unflatten(-1, (-1, self.outputs))
         place = self._place(points)[..., None].expand(*table.shape[:-2], -1, self.outputs)
-        own = self._present(points) * torch.gather(table, -2, place)
-        return self.net.values(nets, points) + own
+        effect = self._present(points) * torch.gather(table, -2, place)
+        return self.net.values(nets, points) + effect
 
     def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
         """That of the nets, and √(H/2) at the effect of the point's own value."""
         of_net = self.net.jacobian(theta[..., : self.net.weights], points)
-        shown = torch.nn.functional.one_hot(self._place(points), self.seen.shape[1] + 1) * self._present(points)
+        at_value = torch.nn.functional.one_hot(self._place(points), self.seen.shape[1] + 1) * self._present(points)
         places = torch.arange(self.net.weights, self.weights).view(-1, self.outputs)
-        return of_net.extended(shown, places.mT)
+        return of_net.extended(at_value, places.mT)
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """The nets' first weights, and effects of 0."""

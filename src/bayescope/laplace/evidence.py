@@ -97,7 +97,7 @@ class EvidenceOfModes:
             groups.sums((fit.mode - _centre(fit)).square()) for fit, groups in zip(fits, self.groups, strict=True)
         ]
         self._priors = [groups.precisions(fit.prior) for fit, groups in zip(fits, self.groups, strict=True)]
-        self._told = [  # tr H over each group: 0 where the data tell nothing
+        self._traces = [  # tr H over each group: 0 where the data tell nothing
             groups.sums(fit.curvature.precision.diagonal()) for fit, groups in zip(fits, self.groups, strict=True)
         ]
         self._sizes = [len(groups) for groups in self.groups]
@@ -144,11 +144,11 @@ class EvidenceOfModes:
         What the data tell nothing of stays where it is: its evidence, −½ δ_g S_g, would have no prior at all.
         """
         lows, highs = [], []
-        for groups, squares, prior, told in zip(self.groups, self._squares, self._priors, self._told, strict=True):
-            top = torch.where(squares > 0, groups.counts / squares * math.exp(SLACK), LARGEST * told / groups.counts)
+        for groups, squares, prior, trace in zip(self.groups, self._squares, self._priors, self._traces, strict=True):
+            top = torch.where(squares > 0, groups.counts / squares * math.exp(SLACK), LARGEST * trace / groups.counts)
             low = torch.where(squares > 0, math.log(SMALLEST) + top.log(), prior.log())
-            lows.append(torch.where(told > 0, low, prior.log()))
-            highs.append(torch.where(told > 0, torch.maximum(top.log(), prior.log()), prior.log()))
+            lows.append(torch.where(trace > 0, low, prior.log()))
+            highs.append(torch.where(trace > 0, torch.maximum(top.log(), prior.log()), prior.log()))
         if self.noise:
             residual = torch.stack([mean_square_residual(fit) for fit in self.fits]).mean()
             centre = torch.where(residual > 0, residual, self.fits[0].noise_variance).log()
@@ -168,8 +168,8 @@ class EvidenceOfModes:
         pulls = torch.cat(self._squares) * x[: sum(self._sizes)].exp()  # δ_g S_g
         gamma = 2.0 * slope[: sum(self._sizes)] + pulls
         small = FLAT * torch.cat([groups.counts for groups in self.groups])
-        told = torch.cat(self._told) > 0
-        found = torch.where(told, (gamma < small) & (pulls < small), pulls > small)
+        informed = torch.cat(self._traces) > 0
+        found = torch.where(informed, (gamma < small) & (pulls < small), pulls > small)
         return torch.cat([found, found.new_zeros(1)]) if self.noise else found
 
     def split(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor | None]:
@@ -184,7 +184,7 @@ def maximise(evidence: EvidenceOfModes) -> Optimum:
     of γ_g/δ_g − S_g.
 
     Raises:
-        NotPositiveDefiniteError: if H/T + P₀ is none even close to where it was.
+        NotPositiveDefiniteError: if H/T + P₀ is not positive definite even close to the start.
     """
     climb = _BoxSearch(evidence)
     radius = RADIUS

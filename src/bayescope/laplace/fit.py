@@ -238,8 +238,8 @@ class LaplaceFit:
     def _in_graph(self) -> bool:
         """Whether gradients flow through the fit's own prior or noise: their graph serves once, and is not kept."""
         precision = self.prior.precision
-        own = precision if isinstance(precision, Tensor) else precision.diagonal()
-        return own.requires_grad or self.curvature.log_likelihood.requires_grad
+        diagonal = precision if isinstance(precision, Tensor) else precision.diagonal()
+        return diagonal.requires_grad or self.curvature.log_likelihood.requires_grad
 
     def _with_prior(self, curved: Precision, prior: PriorPrecisions) -> Precision:
         if isinstance(prior, Mapping) and self._in_parts and isinstance(curved, BlockPrecision):

@@ -1,4 +1,4 @@
-"""Which weights share a prior precision: all, those of a layer, of a tensor, of an input feature, or each its own."""
+"""Which weights share a prior precision: all, those of a layer, of a tensor, of an input feature, or no others."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def _layer(network: Network) -> tuple[Labels, Tensor]:
     owners = [name.rpartition(".")[0] for name in network.weights.names]
     names = list(dict.fromkeys(owners))
     # The parameters of the network itself have no module's name to go by.
-    own = " + ".join(name for name, owner in zip(network.weights.names, owners, strict=True) if not owner)
-    return _labels([name or own for name in names]), _repeated(network.weights, [names.index(o) for o in owners])
+    unnamed = " + ".join(name for name, owner in zip(network.weights.names, owners, strict=True) if not owner)
+    return _labels([name or unnamed for name in names]), _repeated(network.weights, [names.index(o) for o in owners])
 
 
 def _tensor(network: Network) -> tuple[Labels, Tensor]:

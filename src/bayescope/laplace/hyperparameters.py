@@ -42,8 +42,8 @@ def prior_precision(prior: Prior, weights: Weights) -> str:
 def listed(names: Sequence[str], values: Tensor, units: Sequence[str] | None = None) -> str:
     """Numbers by name, the first few of them."""
     units = [""] * len(names) if units is None else units
-    shown = [f"{name}: {float(v):.4g} {unit}".rstrip() for name, v, unit in zip(names, values, units, strict=True)]
+    entries = [f"{name}: {float(v):.4g} {unit}".rstrip() for name, v, unit in zip(names, values, units, strict=True)]
     if names == ("all",):
         return f"{float(values[0]):.4g}"
     more = [f"and {len(names) - SHOWN:,} more"] if len(names) > SHOWN else []
-    return ", ".join([*shown[:SHOWN], *more])
+    return ", ".join([*entries[:SHOWN], *more])

@@ -50,7 +50,7 @@ COTANGENTS, PLACES, LEAST = 2**16, 32, 8
 LEAST_FITTED = 0.01
 # The largest steps of the logarithm of the prior precision, and how many steps there are at most.
 STRIDE, STEPS = math.log(1e3), 24
-# The evidence is sought over so many decades below the largest prior precision that it can have, to so much of a log.
+# How many decades below the largest possible prior precision the evidence is searched, and how close in its log.
 DECADES, CLOSE = 12, 0.05
 # The height of the objective where the matrix A is not positive definite.
 WALL = 1e100
@@ -294,16 +294,16 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
     outputs = fit.function.forward(inputs, fit.mode)
     f, shape = in_rows(outputs, 0)
     targets = read_targets(fit.likelihood, y, outputs.shape).to(f.device)
-    if isinstance(q, DrawsPosterior):  # pairs of draws: so many of them as have few numbers
+    if isinstance(q, DrawsPosterior):  # only as many pairs of draws as have few numbers
         few = max(1, DRAWS * DRAWN_NUMBERS // f.numel())
         q = replace(q, draws=q.draws.unflatten(1, (2, -1))[:, :, :few].flatten(1, 2))
         latent: Latent = q.predict(inputs).latent
     else:
         assert isinstance(q, GaussianPosterior)
         chosen = torch.randperm(math.prod(shape[1:]), generator=torch.Generator().manual_seed(0))
-        told = fit.likelihood.labelled(targets)
-        if told is not None:  # positions that are padding in all rows say nothing
-            chosen = chosen[told.unflatten(0, (len(outputs), -1)).any(0).cpu()[chosen]]
+        has_label = fit.likelihood.labelled(targets)
+        if has_label is not None:  # positions that are padding in all rows say nothing
+            chosen = chosen[has_label.unflatten(0, (len(outputs), -1)).any(0).cpu()[chosen]]
         chosen = chosen[:places].sort().values
         f, targets = (
             each.unflatten(0, (len(outputs), -1))[:, chosen.to(f.device)].flatten(0, 1) for each in (f, targets)
@@ -311,8 +311,8 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
         latent = _latent(q, fit, inputs, f, chosen.to(f.device) if len(shape) > 1 else None)
     log_prob = latent.log_prob(fit.likelihood, targets)
     network = DrawsLatent(f[None]).log_prob(fit.likelihood, targets)
-    told = fit.likelihood.labelled(targets)
-    count = log_prob.numel() if told is None else int(told.sum())
+    has_label = fit.likelihood.labelled(targets)
+    count = log_prob.numel() if has_label is None else int(has_label.sum())
     return count, -float(log_prob.sum()), -float(network.sum())
 
 

@@ -40,7 +40,7 @@ from bayescope.processes import present, warn_once
 EVIDENCE = "evidence"
 # The name of a Gaussian likelihood, which gives no noise variance.
 GAUSSIAN = "gaussian"
-# The structure that is none: draws.
+# In place of a structure: draws.
 SAMPLES = "samples"
 # The mean square of the residuals is unlike a noise variance of 1 where it is further than this factor from it.
 FAR = 10.0
@@ -69,7 +69,7 @@ def laplace(
     backpropagation networks"; Daxberger et al. 2021, "Laplace redux"). Weights that are not chosen stay at their
     values, and everything conditions on them.
 
-    The caller's module is left as it is found: the posterior holds a copy.
+    The caller's module stays unchanged: the posterior holds a copy.
 
     Under an initialised process group of torch.distributed every process calls it and reads its share of the rows, as
     `fit_curvature` says; all of them get the same posterior.

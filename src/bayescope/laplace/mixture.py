@@ -56,11 +56,11 @@ def mixture_of(components: Sequence[GaussianPosterior], weighting: str) -> Mixtu
 
 def _shared(notes: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """The modes' hyperparameters: once where all have the same, else by mode."""
-    told = {}
+    common = {}
     for name in ("prior precision", "likelihood", "noise variance"):
         values = [each[name] for each in notes if name in each]
         if values:
             modes = [f"mode {place}: {value}" for place, value in enumerate(values)]
             more = [f"and {len(modes) - SHOWN} more"] if len(modes) > SHOWN else []
-            told[name] = values[0] if len(set(values)) == 1 else "; ".join([*modes[:SHOWN], *more])
-    return told
+            common[name] = values[0] if len(set(values)) == 1 else "; ".join([*modes[:SHOWN], *more])
+    return common

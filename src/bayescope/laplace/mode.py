@@ -24,7 +24,7 @@ from bayescope.processes import Processes, present
 from bayescope.progress import progress_bar
 from bayescope.tape.tape import row_blocks
 
-# Two passes over the same rows differ by so many roundings of each row's share of Σ log p(y∣f), at most.
+# The most roundings of each row's share of Σ log p(y∣f) by which two passes over the same rows differ.
 ROUNDINGS = 16
 # Where the draws of this pass begin, apart from those of all others.
 OTHER_SEED = 1
@@ -87,7 +87,7 @@ def read_slope(
     Of several processes each reads its own rows, and all get the sums.
 
     Args:
-        module: the network; it is left as found.
+        module: the network; it stays unchanged.
         weights: which of its parameters are random.
         batches: the data.
         likelihood: p(y∣f).
@@ -99,9 +99,9 @@ def read_slope(
     """
     processes = present()
     with processes.agreed():
-        own = _Sums.read(module, weights, batches, likelihood, at_once=at_once, progress=progress and processes.first)
+        sums = _Sums.read(module, weights, batches, likelihood, at_once=at_once, progress=progress and processes.first)
     batches.check_shards()
-    slope = own.over(processes, weights)
+    slope = sums.over(processes, weights)
     if not torch.isfinite(slope.log_likelihood):
         raise InputError(
             f"data: expected a finite log likelihood, got {float(slope.log_likelihood)} over {slope.rows} rows. "

@@ -45,7 +45,7 @@ TELL = (
     "rows that were held out. If that network is better, give those rows to fit_evidence as validation=, with "
     "starts=[0.1, 1.0]."
 )
-# The summary gives the precisions of so many groups by name.
+# The summary names the groups of prior precisions if there are at most this many.
 MOST_NAMED = 12
 
 
@@ -118,7 +118,7 @@ def fit_evidence(
         burn_in: the epochs before the first one; with a number the network does not learn before these. ``None`` trains
             it until converged, as `fit_map` does with ``epochs=None`` and no schedule, and climbs after one epoch more.
         steps: of each climb.
-        step_size: of Adam, in the logarithms: a step changes a hyperparameter by about so many parts of itself.
+        step_size: of Adam, in the logarithms: about the relative change of a hyperparameter in one step.
         keep: the weights to return: "best", of the highest evidence that was met, or "last". The highest may be met
             on the way, while weights have not caught up with a climb; the last are closest to a mode.
         lr: as in `fit_map`, and so are those below.
@@ -233,11 +233,11 @@ class _ClimbSchedule:
         return self
 
     def due(self, epoch: int) -> bool:
-        """Whether weights are judged after so many epochs: before each climb, and at the end."""
+        """Whether weights are judged after this epoch: before each climb, and at the end."""
         return self.climbs(epoch) or (epoch >= self.burn_in and epoch == self.epochs)
 
     def climbs(self, epoch: int) -> bool:
-        """Whether there is a climb after so many epochs, where more of them follow."""
+        """Whether there is a climb after this epoch, if more epochs follow."""
         return epoch >= self.burn_in and (epoch - self.burn_in) % self.every == 0
 
 

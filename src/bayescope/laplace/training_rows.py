@@ -57,22 +57,22 @@ class RowSample:
         self._parts: list[_HashedRows] = []
         self._limit = ROWS
 
-    def add(self, hashes: Tensor, inputs: Any, targets: Tensor, told: Tensor | None) -> None:
+    def add(self, hashes: Tensor, inputs: Any, targets: Tensor, labelled: Tensor | None) -> None:
         """Adds the rows of a batch by their hashes, int64 of shape (N,).
 
         Args:
             hashes: one for each row.
             inputs: of the network.
             targets: of shape (N, ...).
-            told: which of the targets are labels, of their shape; ``None`` for all.
+            labelled: which of the targets are labels, of their shape; ``None`` for all.
         """
         size = sum(tensor.nbytes for tensor in tensors(inputs)) // len(targets)
         self._limit = min(self._limit, max(1, BYTES // max(1, size)))
         self._parts.append(_HashedRows(hashes.cpu(), inputs, targets))
         every = torch.cat([part.hashes for part in self._parts])
         wanted = torch.ones(len(every), dtype=torch.bool)
-        if told is not None:
-            wanted[len(every) - len(targets) :] = told.flatten(1).any(1) if told.ndim > 1 else told
+        if labelled is not None:
+            wanted[len(every) - len(targets) :] = labelled.flatten(1).any(1) if labelled.ndim > 1 else labelled
         rows = wanted.nonzero()[:, 0]
         chosen = torch.zeros_like(wanted)
         chosen[rows[every[rows].argsort(stable=True)[: self._limit]]] = True
@@ -80,11 +80,11 @@ class RowSample:
 
     def over(self, processes: Processes) -> TrainingRows:
         """This process's rows among those with the smallest hashes of all processes."""
-        own = torch.cat([part.hashes for part in self._parts] or [torch.zeros(0, dtype=torch.int64)])
-        gathered = processes.gather((own.tolist(), self._limit))
+        read_here = torch.cat([part.hashes for part in self._parts] or [torch.zeros(0, dtype=torch.int64)])
+        gathered = processes.gather((read_here.tolist(), self._limit))
         every = sorted(value for hashes, _ in gathered for value in hashes)
         limit = min(limit for _, limit in gathered)
-        self._keep(own <= every[min(limit, len(every)) - 1] if every else own < 0)
+        self._keep(read_here <= every[min(limit, len(every)) - 1] if every else read_here < 0)
         return TrainingRows(tuple(self._joined()))
 
     def _keep(self, chosen: Tensor) -> None:

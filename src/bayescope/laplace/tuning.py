@@ -162,11 +162,11 @@ def _posterior(
     fit: LaplaceFit, groups: PriorGroups, notes: Mapping[str, str], trace: Mapping[str, list[float]]
 ) -> GaussianPosterior:
     q = fit.posterior()
-    own = {"prior precision": listed(groups.names, groups.precisions(fit.prior))}
+    learnt = {"prior precision": listed(groups.names, groups.precisions(fit.prior))}
     if len(groups) > 1:
-        own["determined by the data"] = _determined(fit, groups)
-    told = {**q.record.notes, **own, **notes}
-    return replace(q, record=replace(q.record, notes=told, trace=trace))
+        learnt["determined by the data"] = _determined(fit, groups)
+    every = {**q.record.notes, **learnt, **notes}
+    return replace(q, record=replace(q.record, notes=every, trace=trace))
 
 
 def _determined(fit: LaplaceFit, groups: PriorGroups) -> str:

@@ -34,7 +34,7 @@ from bayescope.precision import (
 from bayescope.processes import Processes, present, warn_once
 from bayescope.tape import JoinedTape, Tape
 
-# The grid: so many values a decade, for so many decades to either side of the present value.
+# The grid: values per decade, and decades to either side of the present value.
 PER_DECADE = 4
 DECADES = 5
 STEP = math.log(10.0) / PER_DECADE
@@ -43,7 +43,7 @@ REACH = PER_DECADE * DECADES
 SCALE_REACH = 3 * PER_DECADE
 # Nats a row that the last decade of small prior precisions gains at least where it is worth to go on.
 FLAT = 5e-3
-# Up to so many hyperparameters all neighbours of the best point are tried, too, not only those along one of them.
+# With at most this many hyperparameters, all neighbours of the best point are tried, not only those along one axis.
 CORNERS = 3
 
 
@@ -213,8 +213,8 @@ class _GridLoss:
         likelihood, scale = self._likelihood(steps), math.exp(STEP * sum(steps))
         parts = [self._latent(table, rungs, scale) for table in self.tables]
         latent = parts[0] if len(parts) == 1 else MixtureLatent(self.log_weights, parts)
-        own = float(latent.log_prob(likelihood, self.targets).sum()) if len(self.targets) else 0.0
-        value = -self.processes.sum_numbers(own)[0] / self.rows
+        log_likelihood = float(latent.log_prob(likelihood, self.targets).sum()) if len(self.targets) else 0.0
+        value = -self.processes.sum_numbers(log_likelihood)[0] / self.rows
         return value if math.isfinite(value) else math.inf
 
     def _latent(self, table: _CovarianceTable, rungs: Sequence[float], scale: float) -> GaussianLatent:
@@ -229,7 +229,7 @@ class _GridLoss:
 
 
 def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[_CovarianceTable], Tensor]:
-    """The tables of all modes, and the targets, in one pass over the data; of several processes each its own rows'."""
+    """The tables of all modes, and the targets, in one pass over the data; each process has those of its rows."""
     function, likelihood, processes = ladders[0].fit.function, ladders[0].fit.likelihood, present()
     batches = Batches(data, function.module, batch_size=batch_size)
     example = batches.example() if processes.count > 1 else None

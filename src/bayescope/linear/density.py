@@ -16,7 +16,7 @@ from bayescope.models import LinearModel
 from bayescope.precision import Precision
 from bayescope.priors import Prior
 
-# J R of so many rows, with C outputs and P = C D weights, stays near the core while it is multiplied with itself.
+# Rows at once: J R, with C outputs and P = C D weights, stays near the core while it is multiplied with itself.
 SPREAD_ROWS = 64
 
 
@@ -120,7 +120,7 @@ class LinearDensity:
         return LinearDensity(self.model, self.likelihood, self.prior, scaled)
 
     def sum(self, block: Block, *, size: int, copies: int = 1) -> list[Tensor]:
-        """Σ over blocks of rows of the tensors that ``block`` returns, of ``size`` numbers, for so many θ at once."""
+        """Σ over blocks of rows of what ``block`` returns, of ``size`` numbers, for ``copies`` vectors θ at once."""
         return self.table.sum(block, size=size, outputs=self.model.outputs, copies=copies)
 
     def log_likelihood(self, theta: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ def metropolis(
         draws: kept draws a chain.
         tune: warm-up steps a chain; by default half as many as follow.
         chains: how many.
-        thin: one of so many steps is kept. One in about 3 P is independent of the last: the default is P/2, at most 20.
+        thin: every k-th step is kept. One in about 3 P is independent of the last: the default is P/2, at most 20.
         generator: a ``torch.Generator`` or an int.
 
     Raises:

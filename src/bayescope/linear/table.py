@@ -27,7 +27,7 @@ WORK_BYTES = 32 * 2**20
 # A table that is not small is cut into parts that are summed side by side, each by one thread, if their sums take
 # little memory compared with it.
 PARALLEL_SIZE = SMALL
-# Above so many rows, what an operation leaves for the next one is no longer in cache, however few the columns.
+# Above this number of rows, what an operation leaves for the next one is no longer in cache.
 FEW = 16_384
 PARTS = 16
 SUMS_SHARE = 16
@@ -72,7 +72,7 @@ class RowTable:
         batches: starts a pass over this process's rows, a batch at a time.
         count: N, of all processes.
         total: how many rows there are by their weights, of all processes.
-        own: the numbers of this process's rows.
+        rows_here: the numbers of this process's rows.
         memory: this process's rows, where they are in memory.
         processes: that have a part of the rows each.
     """
@@ -80,7 +80,7 @@ class RowTable:
     batches: Callable[[], Iterable[Batch]]
     count: int
     total: float
-    own: range
+    rows_here: range
     memory: Batch | None = None
     processes: Processes = ONE
 
@@ -108,8 +108,8 @@ class RowTable:
             return self
         counts, totals = zip(*processes.gather((self.count, self.total)), strict=True)
         first = sum(counts[: processes.rank])
-        own = range(first, first + self.count)
-        return replace(self, count=sum(counts), total=sum(totals), own=own, processes=processes)
+        rows_here = range(first, first + self.count)
+        return replace(self, count=sum(counts), total=sum(totals), rows_here=rows_here, processes=processes)
 
     @property
     def in_memory(self) -> bool:
@@ -153,7 +153,7 @@ class RowTable:
     def every(self, stride: int) -> RowTable:
         """The rows whose number is a multiple of ``stride``, in memory; each process has those of its part."""
         with self.processes.agreed():
-            taken = self._copied(stride) if self.memory is None else self.memory.every(stride, self.own.start)
+            taken = self._copied(stride) if self.memory is None else self.memory.every(stride, self.rows_here.start)
         return RowTable.of(taken).shared(self.processes)
 
     def scaled(self, share: float) -> RowTable:
@@ -184,8 +184,8 @@ class RowTable:
 
     def _copied(self, stride: int) -> Batch:
         """Every k-th row, copied in one pass into memory that is laid out for them before."""
-        start, filled = self.own.start, 0
-        rows, taken = len(range(-start % stride, len(self.own), stride)), None
+        start, filled = self.rows_here.start, 0
+        rows, taken = len(range(-start % stride, len(self.rows_here), stride)), None
         for batch in self.batches():
             part = batch.every(stride, start)
             if taken is None:

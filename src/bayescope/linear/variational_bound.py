@@ -50,15 +50,15 @@ from bayescope.progress import Report, progress_bar
 # The slope at a step's end is at least −OVERSHOOT times the slope at its start. On a quadratic this is Armijo's
 # condition with the constant 0.1, and it keeps its meaning where differences of the bound drown in rounding.
 OVERSHOOT = 0.8
-# Rounding and the quadrature's error, relative to the bound: a fall by less is none.
+# Rounding and the quadrature's error, relative to the bound: a smaller fall does not count.
 SLACK = 1e-9
 MAX_SHORTER = 40
-# Above so many weights, what may be left to go for each, in its own standard deviations.
+# With more weights than this, the distance that may be left for each, in its standard deviations.
 MANY = 200
 SHARE = 0.05
 # The longest natural gradient that a result may have, with a warning: its bound is within 1e-6 of the maximum.
 USABLE = 1e-3
-# An extrapolated step combines so many of the last ones. It is taken if it ascends at least at this share of the plain
+# How many of the last steps an extrapolated step combines. It is taken if it ascends at this share of the plain
 # step's slope, and raises the bound within SHORTER halvings.
 MEMORY = 8
 ASCENT = 0.1
