@@ -104,7 +104,7 @@ def test_a_curvature_plus_a_prior_is_the_dense_sum(structure: str, kind: str) ->
     curvature = curvature_of(structure)
     groups = PriorGroups.of(curvature.network, kind)
     if (structure, kind) in REFUSED:
-        with pytest.raises(UnsupportedError, match=rf"groups: expected 'scalar' or 'layer' .* got '{kind}'"):
+        with pytest.raises(UnsupportedError, match=rf"share_prior: expected 'scalar' or 'layer' .* got '{kind}'"):
             groups.require(curvature.precision, structure)
         return
     groups.require(curvature.precision, structure)
@@ -128,8 +128,8 @@ def test_kronecker_eigenvectors_stay_with_one_number_a_layer() -> None:
 
 def test_what_cannot_be_grouped_is_refused() -> None:
     network = traced(mlp(), normal(5, 2, seed=0))
-    with pytest.raises(OptionError, match=r"groups: expected one of 'scalar', .*Did you mean 'layer'"):
+    with pytest.raises(OptionError, match=r"share_prior: expected one of 'scalar', .*Did you mean 'layer'"):
         PriorGroups.of(network, "layers")
     embedding = seeded(lambda: nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 1)))
-    with pytest.raises(UnsupportedError, match="groups: 'feature' expects the first random layer to be linear"):
+    with pytest.raises(UnsupportedError, match="share_prior: 'feature' expects the first random layer to be linear"):
         PriorGroups.of(traced(embedding, torch.arange(8).reshape(4, 2) % 5), "feature")

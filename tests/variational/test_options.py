@@ -41,8 +41,10 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "large rank": ({"family": "low_rank", "rank": 4}, InputError, "rank: expected at most 3, the number of random"),
     "no rank": ({"family": "low_rank", "rank": 0}, InputError, "rank: expected a whole number"),
     "prior": ({"prior_precision": "learnt"}, OptionError, "prior_precision: expected one of 'evidence'"),
-    "groups": ({"groups": "scalar"}, UnsupportedError, "groups: expected with prior_precision='evidence'"),
-    "unknown groups": ({"prior_precision": "evidence", "groups": "row"}, OptionError, "groups: expected one of"),
+    "share_prior": ({"share_prior": "scalar"}, UnsupportedError, "share_prior: expected with prior_precision="),
+    "unknown share_prior": (
+        {"prior_precision": "evidence", "share_prior": "row"}, OptionError, "share_prior: expected one of"
+    ),
     "samples": ({"samples": 0}, InputError, "samples: expected a whole number"),
     "kl_weight": ({"kl_weight": 0.0}, InputError, "kl_weight: expected a positive number"),
     "warmup": ({"warmup": -1}, InputError, "warmup: expected a whole number of at least 0"),
@@ -111,7 +113,7 @@ CONTINUED: dict[str, dict[str, Any]] = {
     "mean field": {"prior_precision": "evidence", "likelihood": "noise"},
     "low rank": {"family": "low_rank", "rank": 2, "warmup": 3},
     "full": {"family": "full", "estimator": "reparameterization"},
-    "ivon": {"optimizer": "ivon", "warmup": 3, "prior_precision": "evidence", "groups": "tensor"},
+    "ivon": {"optimizer": "ivon", "warmup": 3, "prior_precision": "evidence", "share_prior": "tensor"},
 }
 
 
