@@ -151,7 +151,7 @@ def test_marginals_answer_as_the_gaussian_where_no_covariance_counts(case):
     y = targets(likelihood, outputs)
     torch.testing.assert_close(alone.log_prob(likelihood, y), full.log_prob(likelihood, y), rtol=1e-14, atol=0)
     torch.testing.assert_close(alone.quantile(0.9), full.quantile(0.9))
-    if likelihood.elementwise:
+    if likelihood.domain.elementwise:
         torch.testing.assert_close(alone.expected_quantile(likelihood, 0.1), full.expected_quantile(likelihood, 0.1))
     mixture = MixtureLatent(torch.tensor([0.5, 0.5], dtype=torch.float64).log(), [alone, alone])
     torch.testing.assert_close(mixture.variance, full.variance)
@@ -161,13 +161,14 @@ def test_marginals_answer_as_the_gaussian_where_no_covariance_counts(case):
 def test_marginals_refuse_what_covariances_decide():
     mean, cov = gaussian(3)
     alone = GaussianLatent(mean, cov.diagonal(dim1=-2, dim2=-1), "mackay")
-    questions = [
-        lambda: alone.cov,
-        lambda: alone.sample(2, torch.Generator()),
-        lambda: alone.expected_quantile(Categorical(), 0.1),
-    ]
-    for question in questions:
-        with pytest.raises(UnsupportedError, match=r"variances alone: 4 rows of 3 x 3 .* Predict fewer rows at once"):
+    questions = {
+        "latent_cov": lambda: alone.cov,
+        "sample": lambda: alone.sample(2, torch.Generator()),
+        "interval": lambda: alone.expected_quantile(Categorical(), 0.1),
+    }
+    for name, question in questions.items():
+        match = rf"{name}: .* variances alone: 4 rows of 3 x 3 .* Predict fewer rows at once"
+        with pytest.raises(UnsupportedError, match=match):
             question()
 
 

@@ -144,7 +144,7 @@ class GaussianLatent:
 
     def expected_quantile(self, likelihood: Likelihood, level: float) -> Tensor:
         """Exact where each column is monotone in one output; else over fixed quasi-Monte-Carlo nodes."""
-        if likelihood.elementwise:
+        if likelihood.domain.elementwise:
             return _monotone_quantile(self, likelihood, level)
         nodes = normal_nodes(self.mean.shape[-1], QUANTILE_NODES).to(self.mean.device)
         blocks = [

@@ -118,3 +118,9 @@ def test_very_many_directions_have_as_many_nodes_as_many():
     assert nodes.shape == (2 * MOST_DIRECTIONS, 1000)
     along = nodes @ np.random.default_rng(0).standard_normal(1000)
     assert along.var() == pytest.approx(1000, rel=0.3)
+
+
+def test_rows_are_counted_in_any_form_of_inputs():
+    table = torch.zeros(7, 2)
+    for values in (table, table.numpy(), (table, table), {"a": table, "b": table, "c": table}, [1.0, 2.0] * 3 + [3.0]):
+        assert len(InputRows(values)) == 7

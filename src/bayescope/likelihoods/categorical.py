@@ -76,7 +76,7 @@ class Categorical(Likelihood):
 
     @property
     def domain(self) -> Domain:
-        return Domain("classes", self.ignored)
+        return Domain("classes", self.ignored, elementwise=False)
 
     def targets(self, y: Any, outputs: int) -> Tensor:
         """Checks integer labels and returns them in int64, shape (N,).

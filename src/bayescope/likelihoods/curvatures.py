@@ -11,13 +11,7 @@ from torch import Tensor
 
 
 class Lambdas(ABC):
-    """Λ of each row, shape (..., N, C, C), held in fewer numbers.
-
-    Attributes:
-        semidefinite: whether every Λ is positive semidefinite, so that it has a root.
-    """
-
-    semidefinite: bool = True
+    """Λ of each row, shape (..., N, C, C), held in fewer numbers."""
 
     @abstractmethod
     def dense(self) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.likelihoods.curvatures import Lambdas
+from bayescope.likelihoods.curvatures import DiagonalLambdas, Lambdas
 from bayescope.likelihoods.information import information_of_mixture
 from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Moments, variances
 from bayescope.likelihoods.quasi_monte_carlo import NODES, SCRAMBLES, by_rows, nodes, principal_root
@@ -65,12 +65,11 @@ class HeteroscedasticGaussian(Likelihood):
         checks.choice("parametrization", self.parametrization, _PARAMETRIZATIONS)
 
     name = "heteroscedastic_gaussian"
-    domain = Domain("real")
 
     @property
-    def elementwise(self) -> bool:
-        """Whether E(y_d∣f) is an output: not in natural parameters, where it is η₁σ²."""
-        return not self.natural
+    def domain(self) -> Domain:
+        """Numbers; E(y_d∣f) is an output, but in natural parameters it is η₁σ²."""
+        return Domain("real", elementwise=not self.natural)
 
     def targets(self, y: Any, outputs: int) -> Tensor:
         """Checks finite numbers and returns them in float64, shape (N, D).
@@ -112,17 +111,21 @@ class HeteroscedasticGaussian(Likelihood):
         m, t = self._mean_and_log_variance(f)
         precision, y = torch.exp(-t), y.to(f)
         if self.natural:
-            return PairLambdas(torch.exp(t), -m, 0.5 * precision * (y.square() - m.square()), semidefinite=False)
+            return PairLambdas(torch.exp(t), -m, 0.5 * precision * (y.square() - m.square()))
         error = y - m
-        return PairLambdas(precision, precision * error, -0.5 * precision * error.square(), semidefinite=False)
+        return PairLambdas(precision, precision * error, -0.5 * precision * error.square())
 
-    def expected(self, f: Tensor) -> PairLambdas:
+    def expected(self, f: Tensor) -> Lambdas:
         """The expected Λ: per target diag(1/σ², ½), or ((σ², −m), (−m, m²/σ² + ½)) in natural parameters."""
         m, t = self._mean_and_log_variance(f)
         half = torch.full_like(m, 0.5)
         if self.natural:
             return PairLambdas(torch.exp(t), -m, half)
-        return PairLambdas(torch.exp(-t), torch.zeros_like(m), half)
+        return DiagonalLambdas(torch.cat([torch.exp(-t), half], -1))
+
+    def ggn(self, f: Tensor, y: Tensor) -> Lambdas:
+        """The expected Λ, as the observed one is indefinite."""
+        return self.expected(f)
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """m plus noise, float64, shape (..., N, D)."""
@@ -255,13 +258,11 @@ class PairLambdas(Lambdas):
         first: positive.
         cross: off the diagonals.
         rest: the Schur complement of ``first``.
-        semidefinite: whether ``rest`` is nowhere negative.
     """
 
     first: Tensor
     cross: Tensor
     rest: Tensor
-    semidefinite: bool = True
 
     def dense(self) -> Tensor:
         return _from_blocks(self.first, self.cross, self.cross, self._second)
@@ -280,7 +281,7 @@ class PairLambdas(Lambdas):
 
     def times(self, weights: Tensor) -> PairLambdas:
         first, cross, rest = (entries * weights[..., None] for entries in (self.first, self.cross, self.rest))
-        return PairLambdas(first, cross, rest, self.semidefinite)
+        return PairLambdas(first, cross, rest)
 
     @property
     def _second(self) -> Tensor:

@@ -40,10 +40,12 @@ class Domain:
     Attributes:
         kind: "classes" for one label 0…C−1 a row, "binary" for a label 0 or 1 of each output, "real" for numbers.
         ignored: the label of a row that has none; ``None`` where every row needs a label.
+        elementwise: whether each outcome column is a monotone function of one output alone (not so for a softmax).
     """
 
     kind: Literal["classes", "binary", "real"]
     ignored: int | None = None
+    elementwise: bool = True
 
 
 class Integral(ABC):
@@ -109,11 +111,6 @@ class Likelihood(ABC):
     def domain(self) -> Domain:
         """What y is: labels or numbers."""
 
-    @property
-    def elementwise(self) -> bool:
-        """Whether each outcome column is a monotone function of one output alone (not so for a softmax)."""
-        return self.domain.kind != "classes"
-
     @abstractmethod
     def targets(self, y: Any, outputs: int) -> Tensor:
         """Checks the labels for a model with C = ``outputs`` outputs and returns them in canonical form.
@@ -137,6 +134,10 @@ class Likelihood(ABC):
     @abstractmethod
     def expected(self, f: Tensor) -> Lambdas:
         """The expected Λ of each row, E_{y∣f}[Λ]."""
+
+    def ggn(self, f: Tensor, y: Tensor) -> Lambdas:
+        """The Λ of the GGN: the observed one; overridden by the expected one where that is indefinite."""
+        return self.observed(f, y)
 
     @abstractmethod
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
@@ -206,11 +207,6 @@ class Likelihood(ABC):
     def log_prob_and_gradient(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """`log_prob` and `gradient` at once, without a graph; overridden where both cost little more than one."""
         return self.log_prob(f, y), self.gradient(f, y)
-
-    def ggn(self, f: Tensor, y: Tensor) -> Lambdas:
-        """The Λ of the GGN: the observed one, or the expected one where that is indefinite."""
-        observed = self.observed(f, y)
-        return observed if observed.semidefinite else self.expected(f)
 
     def hessian(self, f: Tensor, y: Tensor) -> Tensor:
         """The observed Λ, shape (..., N, C, C)."""

@@ -31,7 +31,7 @@ class BradleyTerry(Likelihood):
     """
 
     name = "bradley_terry"
-    domain = Domain("classes")
+    domain = Domain("classes", elementwise=False)
     integrals = {name: DifferenceIntegral(each) for name, each in _LOGIT.integrals.items()}  # noqa: RUF012
 
     def targets(self, y: Any, outputs: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, final
 
 import torch
@@ -44,11 +44,7 @@ class Weighted(Likelihood):
 
     @property
     def domain(self) -> Domain:
-        return Domain(self.likelihood.domain.kind)
-
-    @property
-    def elementwise(self) -> bool:
-        return self.likelihood.elementwise
+        return replace(self.likelihood.domain, ignored=None)
 
     @property
     def unweighted(self) -> Likelihood:
