@@ -271,8 +271,8 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
     def _told_outputs(self, names: list[str]) -> tuple[tuple[str, ...], str]:
         """The names of the outputs, where there are several, and their unit."""
         if self.likelihood == "heteroscedastic_gaussian":
-            told = [f"{what} of {name}" for what in ("mean", "log variance") for name in names]
-            return tuple(told), f"{names[0] if len(names) == 1 else 'y'}, or its log variance"
+            named = [f"{what} of {name}" for what in ("mean", "log variance") for name in names]
+            return tuple(named), f"{names[0] if len(names) == 1 else 'y'}, or its log variance"
         return ((), names[0]) if len(names) == 1 else (tuple(names), "y")
 
     def _outputs(self, units: Units) -> Outputs:

@@ -162,8 +162,8 @@ class AdditiveEstimator(TableEstimator):
             level: the probability of the intervals.
         """
         columns = self._table(X)
-        told = explain(self.additive_, self._encoded(columns, offset), columns=columns, level=level)
-        return self._named_outputs(told)
+        explanation = explain(self.additive_, self._encoded(columns, offset), columns=columns, level=level)
+        return self._named_outputs(explanation)
 
     def importance(self, *, level: float = 0.95) -> Importance:
         """How much each term moves the linear predictor over the rows that were fitted, with its uncertainty."""
@@ -308,15 +308,15 @@ class AdditiveEstimator(TableEstimator):
 
     def _notes(self, encoding: TableEncoding) -> dict[str, str]:
         """The inputs' units: the prior has them."""
-        told: dict[str, list[str]] = {}
+        by_unit: dict[str, list[str]] = {}
         for feature in encoding.features:
             how = "a level each" if feature.kind == "categorical" else UNITS[feature.transform]
-            told.setdefault(how, []).append(feature.name)
-        return {"inputs": "; ".join(f"{', '.join(which)}: {how}" for how, which in told.items())}
+            by_unit.setdefault(how, []).append(feature.name)
+        return {"inputs": "; ".join(f"{', '.join(which)}: {how}" for how, which in by_unit.items())}
 
-    def _named_outputs(self, shown: Shown) -> Shown:
+    def _named_outputs(self, result: Shown) -> Shown:
         """With the names of the outputs and their unit."""
-        return replace(shown, outputs=self._output_names, unit=self._unit)
+        return replace(result, outputs=self._output_names, unit=self._unit)
 
     def _named(self, pairs: Iterable[tuple[int, int]]) -> list[tuple[str, str]]:
         names = self.additive_.encoding.names

@@ -110,11 +110,11 @@ class _Survey:
             if not len(block):
                 continue
             weights, by_name = block.weights, {column.name: column for column in block.columns}
-            values = [values_of_kind(by_name[own.name], "numeric") for own in numbers]
-            for own, x in zip(numbers, values, strict=True):
-                own.add(x, weights)
-            for told in labels:
-                told.add(by_name[told.name], weights)
+            values = [values_of_kind(by_name[seen.name], "numeric") for seen in numbers]
+            for seen, x in zip(numbers, values, strict=True):
+                seen.add(x, weights)
+            for labels_seen in labels:
+                labels_seen.add(by_name[labels_seen.name], weights)
             sampler.add(np.column_stack([*values, weights]), block.rows)
         return cls(kinds, numbers, labels, sampler.sample())
 
@@ -127,11 +127,11 @@ class _Survey:
     def coders(self, numeric_transform: NumericTransform) -> list[Coder]:
         """Of the columns, in the order of the table."""
         transforms = transforms_of(self.kinds, numeric_transform)
-        coders: dict[str, Coder] = {told.name: LabelCoder(told.encoding()) for told in self.labels}
-        for place, own in enumerate(self.numbers):
-            values, counts = own.known(self.sample.column(place))
-            encoding = own.encoding(transforms[own.name], (values, counts))
-            coders[own.name] = NumberCoder(encoding, values, own.values is not None, MOST_POINTS)
+        coders: dict[str, Coder] = {labels_seen.name: LabelCoder(labels_seen.encoding()) for labels_seen in self.labels}
+        for place, seen in enumerate(self.numbers):
+            values, counts = seen.known(self.sample.column(place))
+            encoding = seen.encoding(transforms[seen.name], (values, counts))
+            coders[seen.name] = NumberCoder(encoding, values, seen.values is not None, MOST_POINTS)
         return [coders[name] for name in self.kinds]
 
 

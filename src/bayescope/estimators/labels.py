@@ -138,8 +138,8 @@ def column_names(y: object, count: int) -> list[str]:
     """The names of the columns of y as it has them, else y, or y0, y1, … where there are several."""
     if isinstance(y, str):
         return [y]
-    told = getattr(y, "column_names", getattr(y, "columns", None))
-    names = [getattr(y, "name", None)] if told is None else list(told)
+    given = getattr(y, "column_names", getattr(y, "columns", None))
+    names = [getattr(y, "name", None)] if given is None else list(given)
     if len(names) == count and all(isinstance(name, str) and name for name in names):
         return list(map(str, names))
     return ["y"] if count == 1 else [f"y{place}" for place in range(count)]

@@ -98,7 +98,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
     def _class_names(self) -> tuple[str, ...]:
         return ()
 
-    def _infer(self, data: RowTable, told: dict[str, str]) -> None:
+    def _infer(self, data: RowTable, row_notes: dict[str, str]) -> None:
         """Finds the posterior and sets the learned attributes."""
         if isinstance(self.noise_variance, str):
             refuse_one_row(data.count)
@@ -126,7 +126,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             **prior_notes(prior, model, tuned_by),
             "noise variance": f"{noise:.6g}{learnt}",
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
-            **told,
+            **row_notes,
         }
         self.posterior_ = self._bound(noted(posterior, notes))
 

@@ -79,10 +79,10 @@ class LinearEstimator(TableEstimator):
 
     def summary(self) -> str:
         """How the posterior was made, with the prior and its units, and the coefficients."""
-        told = TableEstimator.summary(self)
+        summary = TableEstimator.summary(self)
         if sum(self.posterior_.sizes) > MOST_COEFFICIENTS:
-            return told
-        return "\n".join([told, *coefficient_lines(self.coefficients())])
+            return summary
+        return "\n".join([summary, *coefficient_lines(self.coefficients())])
 
     def _named_draws(self, theta: Tensor) -> NamedDraws:
         return coefficient_draws(theta, self.posterior_, self._inputs, self._class_names)
@@ -160,7 +160,7 @@ def coefficient_table(posterior: Posterior, inputs: InputMap, classes: Sequence[
     tail = 0.5 * (1.0 - checks.fraction("level", level))
     mean, sd, low, high = _moments(posterior, model, inputs.centre, tail)
     count = len(mean) // model.outputs
-    told = pd.DataFrame(
+    table = pd.DataFrame(
         {
             "name": np.tile(np.array([*inputs.names, *["intercept"] * model.bias], dtype=object), model.outputs),
             "class": np.repeat(np.array(classes or range(model.outputs), dtype=object), count),
@@ -168,7 +168,7 @@ def coefficient_table(posterior: Posterior, inputs: InputMap, classes: Sequence[
             "per": np.tile(np.append(inputs.units, np.ones(int(model.bias))), model.outputs),
         }
     )  # fmt: skip
-    return told if model.outputs > 1 else told.drop(columns="class")
+    return table if model.outputs > 1 else table.drop(columns="class")
 
 
 def coefficient_lines(table: pd.DataFrame) -> list[str]:
@@ -180,10 +180,10 @@ def coefficient_lines(table: pd.DataFrame) -> list[str]:
     # Columns that are the same but for rounding, such as one of 0 and 1 and its square, keep their order.
     rounded = distance.map(lambda x: float(f"{x:.6g}"))
     first = rounded.sort_values(ascending=False, kind="stable").index[:SHOWN]
-    shown = pd.concat([inputs.loc[first], intercepts.head(SHOWN)])
+    furthest = pd.concat([inputs.loc[first], intercepts.head(SHOWN)])
     which = f", the {SHOWN} of {len(inputs)} furthest from 0 in sds" if len(inputs) > SHOWN else ""
     heading = f"  coefficients{which}, with 95 % intervals; per: the change of the column that each is for"
-    text = shown.to_string(index=False, float_format=lambda x: f"{x:.4g}").splitlines()
+    text = furthest.to_string(index=False, float_format=lambda x: f"{x:.4g}").splitlines()
     return [heading, *(f"    {line}" for line in text)]
 
 
@@ -198,12 +198,12 @@ def coefficient_draws(theta: Tensor, posterior: Posterior, inputs: InputMap, cla
     """
     model = posterior.function
     assert isinstance(model, LinearModel)
-    told = _at_zero(theta, model, inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
-    told = told if classes else told[..., 0, :]
+    values = _at_zero(theta, model, inputs.centre).unflatten(-1, (model.outputs, -1)).numpy()
+    values = values if classes else values[..., 0, :]
     outputs = ["class"] if classes else []
-    named = {"weights": ([*outputs, "feature"], told[..., : model.features])}
+    named = {"weights": ([*outputs, "feature"], values[..., : model.features])}
     if model.bias:
-        named["intercept"] = (outputs, told[..., -1])
+        named["intercept"] = (outputs, values[..., -1])
     coords: dict[str, Sequence[Any]] = {"feature": list(inputs.names)}
     return NamedDraws(named, coords | ({"class": list(classes)} if classes else {}))
 
@@ -235,6 +235,6 @@ def _moments(
         half = -float(torch.special.ndtri(torch.tensor(tail, dtype=torch.float64))) * sd
         return mean, sd, mean - half, mean + half
     draws = posterior.flat if isinstance(posterior, DrawsPosterior) else posterior.sample(DRAWS, generator=0)
-    told = _at_zero(draws, model, centre).numpy()
-    low, high = np.quantile(told, [tail, 1.0 - tail], axis=0)
-    return mean, told.std(0, ddof=1), low, high
+    at_zero = _at_zero(draws, model, centre).numpy()
+    low, high = np.quantile(at_zero, [tail, 1.0 - tail], axis=0)
+    return mean, at_zero.std(0, ddof=1), low, high

@@ -173,7 +173,7 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
             )
         return labels.likelihood
 
-    def _infer(self, data: RowTable, model: LinearModel, likelihood: Likelihood, told: dict[str, str]) -> None:
+    def _infer(self, data: RowTable, model: LinearModel, likelihood: Likelihood, row_notes: dict[str, str]) -> None:
         """Fits the named posterior and sets the learned attributes."""
         precision = weight_precision(self.prior_precision, model.features)
         intercept = intercept_precision(self.intercept_prior_precision) or INTERCEPT_PRECISION
@@ -196,7 +196,7 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
         notes = {
             **self._inputs.notes(),
             **prior_notes(prior, model, fitted.tuned_by, centred=self._origin() == "means"),
-            **told,
+            **row_notes,
         }
         self._effective_parameters = fitted.effective_parameters
         if fitted.effective_parameters is not None:

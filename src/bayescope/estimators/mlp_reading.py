@@ -168,8 +168,8 @@ class MLPEstimator(TableEstimator):
         if units is not None and learnt.noise_variances is not None:
             scales = torch.from_numpy(units.scale)
             noise = min(1.0, float(learnt.noise_variances.mean()))
-            told = learnt.noise_variances * scales.square()
-            plain = Gaussian(told if len(told) > 1 else told[0])
+            variances = learnt.noise_variances * scales.square()
+            plain = Gaussian(variances if len(variances) > 1 else variances[0])
             network, make = units.restored(network), units.maker(make)
         likelihood, data = material.own(plain)
         return Setting(
@@ -181,9 +181,9 @@ class MLPEstimator(TableEstimator):
         """Sets the attributes that end in an underscore."""
         record = posterior.record
         trace = record.trace or learnt.trace
-        told = replace(record, notes={**notes, **record.notes}, trace=trace)
+        described = replace(record, notes={**notes, **record.notes}, trace=trace)
         reader = EstimatorTable.of(self, self._reader, self._inputs, linear=False)
-        self.posterior_ = replace(cast(Any, posterior), record=told, reader=reader)
+        self.posterior_ = replace(cast(Any, posterior), record=described, reader=reader)
         one = len(set(learnt.precisions.values())) == 1 and not isinstance(self.prior_precision, str)
         precisions = dict(learnt.precisions)
         self.prior_precision_ = next(iter(precisions.values())) if one else precisions

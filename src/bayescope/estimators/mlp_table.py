@@ -124,8 +124,8 @@ class NetworkFiles:
             standardised: makes of targets what the network is trained on.
         """
         order = torch.Generator().manual_seed(seed)
-        own = max(1, batch_size // self.count)
-        steps = math.ceil(self.longest / own)
+        each = max(1, batch_size // self.count)
+        steps = math.ceil(self.longest / each)
         minibatches = DataLoader(_Shuffled(self, steps, order, standardised), batch_size=None, generator=order)
         return OrderedLoader(_Ordered(self, standardised), minibatches)
 
@@ -137,11 +137,11 @@ class NetworkFiles:
             seed: what draws them.
             standardised: makes of targets what the network is trained on.
         """
-        own = len(self.inputs)
-        count = min(own, math.ceil(own * most / self.rows))
-        drawn = torch.randperm(own, generator=torch.Generator().manual_seed(seed))[:count].sort().values.tolist()
-        blocks = [slice(start, start + ORDERED_ROWS) for start in range(0, own, ORDERED_ROWS)]
-        slices = blocks if count == own else [slice(row, row + 1) for row in drawn]
+        rows_here = len(self.inputs)
+        count = min(rows_here, math.ceil(rows_here * most / self.rows))
+        drawn = torch.randperm(rows_here, generator=torch.Generator().manual_seed(seed))[:count].sort().values.tolist()
+        blocks = [slice(start, start + ORDERED_ROWS) for start in range(0, rows_here, ORDERED_ROWS)]
+        slices = blocks if count == rows_here else [slice(row, row + 1) for row in drawn]
         parts = [self.read(rows, standardised) for rows in slices]
         here = [torch.cat(part) for part in zip(*parts, strict=True)]
         inputs, targets = (torch.cat(part) for part in zip(*present().gather(here), strict=True))

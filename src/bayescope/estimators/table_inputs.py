@@ -106,13 +106,13 @@ class TableInputs:
         Args:
             targets: makes the likelihood's canonical form of targets.
         """
-        own = RowTable.streamed(lambda: self._batches(targets), self.rows, self.total)
+        table = RowTable.streamed(lambda: self._batches(targets), self.rows, self.total)
         processes = self.source.processes
         # All hold their parts or none does: whoever reads blocks meets the others at other points.
         if 8 * max(processes.gather(self.rows)) * len(self.inputs.names) <= HELD_BYTES:
             with processes.agreed():
-                own = own.every(1)
-        return own.shared(processes)
+                table = table.every(1)
+        return table.shared(processes)
 
     def notes(self, total: int) -> dict[str, str]:
         """What a summary says of the map."""
@@ -155,8 +155,8 @@ def rows_in_memory(inputs: np.ndarray, targets: Tensor, weights: np.ndarray | No
     if not spread:
         return RowTable.of(batch)
     part = processes.slice(len(inputs))
-    own = Batch(batch.features[part], batch.targets[part], None if each is None else each[part])
-    return RowTable.of(own).shared(processes)
+    mine = Batch(batch.features[part], batch.targets[part], None if each is None else each[part])
+    return RowTable.of(mine).shared(processes)
 
 
 def _stride(source: TableRows, *, everything: bool) -> int:

@@ -206,8 +206,8 @@ class TableRows:
         if self.processes.count == 1:
             return 0
         with self.processes.agreed():
-            own = sum(len(block) for block in self.blocks(features=False))
-        return sum(self.processes.gather(own)[: self.processes.rank])
+            counted = sum(len(block) for block in self.blocks(features=False))
+        return sum(self.processes.gather(counted)[: self.processes.rank])
 
     def nobody(self) -> InputError:
         """The error of a table in which no row counts."""
