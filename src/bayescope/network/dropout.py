@@ -40,7 +40,8 @@ class Call(NamedTuple):
     Attributes:
         input: what it was called on.
         rate: the probability r of dropping.
-        kept: on how many of the first axes a mask has entries of its own; the rest share one, as channels do.
+        kept: on how many of the first axes a mask has one entry per place; along the others places share one, as the
+            pixels of a channel do.
         alpha: whether it is alpha dropout, which keeps mean and variance of a self-normalising network.
         inplace: whether it writes over its input.
         training: whether it drops by itself, as it was called.
@@ -321,7 +322,7 @@ def random_outputs(
     off: Collection[int] = frozenset(),
     memory: int | None = None,
 ) -> tuple[Tensor, int]:
-    """f in n passes, each with masks of its own that all rows share, and how many calls of dropout a pass has.
+    """f in n passes, each with other masks, which all rows share, and the number of calls of dropout in a pass.
 
     Passes and rows are taken in blocks; which ones changes nothing but rounding.
 
@@ -468,7 +469,7 @@ def _own_calls(module: nn.Module, rows: Inputs, switched: Sequence[nn.Module]) -
         handles.append(part.register_forward_pre_hook(lambda part, _: running.append(part)))
         handles.append(part.register_forward_hook(leave, always_call=True))
     try:
-        # A reading of its own: what train mode writes into buffers is put back before anything else is read.
+        # A separate reading: what train mode writes into buffers is put back before anything else is read.
         with reading(module), torch.no_grad(), switched_on(switched), dropout_calls(note):
             call(module, owned(rows, copy=True))
     finally:

@@ -78,10 +78,10 @@ def forward(
 def owned(inputs: _Inputs, *, copy: bool) -> _Inputs:
     """The inputs without gradients; as copies where the network writes over them or they belong to inference mode."""
 
-    def own(tensor: Tensor) -> Tensor:
+    def detached(tensor: Tensor) -> Tensor:
         return tensor.detach().clone() if copy or tensor.is_inference() else tensor.detach()
 
-    return map_tensors(own, inputs)
+    return map_tensors(detached, inputs)
 
 
 def cotangents(f: Target, targets: Sequence[Target], seeds: Tensor) -> list[Tensor | None]:

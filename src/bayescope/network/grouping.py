@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bayescope.errors import InputError
-from bayescope.network.parts import ComputedPart, DensePart, MatrixPart, Part, SumPart, UnusedPart
+from bayescope.network.parts import ComputedPart, DensePart, MatrixPart, SumPart, UnusedPart, WeightPart
 from bayescope.network.sites import MatrixSite, Site, WeightView
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Roles:
+class SitesByRole:
     """The sites of each parameter, by the role that it plays there.
 
     Attributes:
@@ -31,7 +31,7 @@ class Roles:
     spread: dict[str, list[Site]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, sites: Iterable[Site]) -> Roles:
+    def of(cls, sites: Iterable[Site]) -> SitesByRole:
         """The sites of a network, sorted by what they do."""
         roles = cls()
         for site in sites:
@@ -69,7 +69,7 @@ class Roles:
 
 def make_parts(
     sizes: Mapping[str, int], sites: Sequence[Site], rowwise: Collection[str], derived: Collection[str] = ()
-) -> tuple[tuple[Part, ...], dict[str, str]]:
+) -> tuple[tuple[WeightPart, ...], dict[str, str]]:
     """Sorts the random parameters into parts, in the order of their first parameters.
 
     Args:
@@ -81,9 +81,9 @@ def make_parts(
     Returns:
         The parts, and the reasons for which some parameters have to be read row by row and are in none of them.
     """
-    roles = Roles.of(sites)
+    roles = SitesByRole.of(sites)
     joined = roles.joined(derived)
-    parts: list[Part] = []
+    parts: list[WeightPart] = []
     refused: dict[str, str] = {}
     dense = [name for name in sizes if name not in roles.matrix and name not in joined | set(rowwise)]
     dense = [name for name in dense if name in roles.spread or name in roles.bias]
@@ -105,7 +105,7 @@ def make_parts(
     return tuple(sorted(parts, key=lambda part: min(order[name] for name in part.names))), refused
 
 
-def _matrix_parts(name: str, size: int, roles: Roles, joined: Collection[str]) -> list[Part]:
+def _matrix_parts(name: str, size: int, roles: SitesByRole, joined: Collection[str]) -> list[WeightPart]:
     """One part for each chunk of the matrix that is used by itself; one for all ways in which all of it is used."""
     groups: dict[Hashable, list[MatrixSite]] = {}
     for site in roles.matrix[name]:
@@ -129,7 +129,7 @@ def _matrix_part(sites: Sequence[MatrixSite], joined: Collection[str]) -> Matrix
     return MatrixPart(first.form, first.weight, bias, tuple(dict.fromkeys(site.key for site in sites)))
 
 
-def _keys(roles: Roles, name: str) -> tuple[Hashable, ...]:
+def _keys(roles: SitesByRole, name: str) -> tuple[Hashable, ...]:
     """The sites at which a parameter is not the matrix."""
     return tuple(dict.fromkeys(site.key for site in (*roles.spread.get(name, ()), *roles.bias.get(name, ()))))
 
@@ -142,7 +142,7 @@ def _disjoint(views: Sequence[WeightView]) -> bool:
     return len(positions) == len(positions.unique())
 
 
-def _uncovered(sizes: Mapping[str, int], parts: Iterable[Part]) -> dict[str, Tensor]:
+def _uncovered(sizes: Mapping[str, int], parts: Iterable[WeightPart]) -> dict[str, Tensor]:
     """For each parameter the weights that are in no part."""
     names = list(sizes)
     ends = torch.tensor([0, *sizes.values()]).cumsum(0).tolist()

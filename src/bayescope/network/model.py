@@ -125,7 +125,7 @@ class DifferentiableNetwork:
         return False
 
     def opened(self, x: Inputs, theta: Tensor) -> DifferentiableNetwork:
-        """Itself: each answer has a graph of its own."""
+        """Itself: each answer has its own graph."""
         return self
 
     def _solved(self, x: Inputs, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from bayescope.tape.tape import row_blocks
 
 # The cotangents of all layers that are there together: rows are read in pieces, so that a deeper network takes no more.
 PIECE_BYTES = 8 * 2**20
-# A last layer has no cotangents of its own: so many rows are read at once, or as many as take so much.
+# A last layer needs no cotangents: at most this many rows are read at once, and as many as take this many bytes.
 HEAD_ROWS = 1024
 HEAD_BYTES = 128 * 2**20
 

@@ -35,7 +35,7 @@ class Use:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Reading:
+class BatchReading:
     """What one batch and one set of cotangents left behind.
 
     Attributes:
@@ -65,7 +65,7 @@ class Reading:
         return ZeroTape(self.rows, self.outputs, shape, self.like, one_hot)
 
 
-class Part(Protocol):
+class WeightPart(Protocol):
     """A set of random weights whose tape is of one kind."""
 
     @property
@@ -83,7 +83,7 @@ class Part(Protocol):
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
         """Where the weights are in a flat vector, in canonical order, given where each parameter begins in it."""
 
-    def tape(self, reading: Reading) -> Tape:
+    def tape(self, reading: BatchReading) -> Tape:
         """The tape of the weights, in canonical order."""
 
 
@@ -126,7 +126,7 @@ class MatrixPart:
             order = torch.cat([order, column], -1)
         return order.flatten()
 
-    def tape(self, reading: Reading) -> Tape:
+    def tape(self, reading: BatchReading) -> Tape:
         """All uses side by side along their positions."""
         uses, bias = reading.of(self.keys), self.bias is not None
         if not uses:
@@ -160,7 +160,7 @@ class DensePart:
         """Each parameter row-major, one after the other."""
         return ranges(offsets, {name: size for name, (size, _) in self.uses.items()})
 
-    def tape(self, reading: Reading) -> DenseTape | ZeroTape:
+    def tape(self, reading: BatchReading) -> DenseTape | ZeroTape:
         """The values of each parameter, summed over its uses."""
         if not any(reading.of(keys) for _, keys in self.uses.values()):
             return reading.zeros((1, sum(size for size, _ in self.uses.values()), 1))
@@ -180,7 +180,7 @@ class SumPart:
         parts: one for each way, each of the whole parameter.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[WeightPart, ...]
     kind: str = "mixed"
     shape: None = None
 
@@ -197,7 +197,7 @@ class SumPart:
         positions = [part.positions({self.names[0]: 0}) for part in self.parts]
         return tuple(each.to(positions[0].device).argsort() for each in positions)
 
-    def tape(self, reading: Reading) -> SumTape:
+    def tape(self, reading: BatchReading) -> SumTape:
         """The tapes of all ways, brought into one order."""
         tapes = (part.tape(reading) for part in self.parts)
         return SumTape(tuple(SelectedTape(tape, order) for tape, order in zip(tapes, self._orders, strict=True)))
@@ -223,7 +223,7 @@ class UnusedPart:
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
         return torch.cat([positions + offsets[name] for name, positions in self.entries.items()])
 
-    def tape(self, reading: Reading) -> ZeroTape:
+    def tape(self, reading: BatchReading) -> ZeroTape:
         return reading.zeros((1, sum(len(positions) for positions in self.entries.values()), 1))
 
 
@@ -237,7 +237,7 @@ class SelectedPart:
         kept: which of its weights are random, in its canonical order.
     """
 
-    part: Part
+    part: WeightPart
     kept: Tensor
     shape: None = None
 
@@ -253,7 +253,7 @@ class SelectedPart:
         """Those of the kept weights."""
         return self.part.positions(offsets)[self.kept]
 
-    def tape(self, reading: Reading) -> SelectedTape:
+    def tape(self, reading: BatchReading) -> SelectedTape:
         """The kept columns of U."""
         return SelectedTape(self.part.tape(reading), self.kept)
 
@@ -324,7 +324,7 @@ class ComputedPart:
 
     sizes: Mapping[str, int]
     shapes: Mapping[str, torch.Size] = field(default_factory=dict)
-    parts: tuple[Part, ...] = ()
+    parts: tuple[WeightPart, ...] = ()
     shape: None = None
 
     @property
@@ -340,7 +340,7 @@ class ComputedPart:
         """Each parameter row-major, one after the other."""
         return ranges(offsets, self.sizes)
 
-    def tape(self, reading: Reading) -> ComputedTape:
+    def tape(self, reading: BatchReading) -> ComputedTape:
         """U for as many rows at a time as are asked for: that of the derived weights pulled back, or row by row."""
         found = {name: each for name, each in reading.derived.items() if name in self.shapes}
 
@@ -351,7 +351,7 @@ class ComputedPart:
         compute = self._pulled_back(reading, found) if self.shapes and alike else by_row
         return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), compute)
 
-    def _pulled_back(self, reading: Reading, found: Mapping[str, Derived]) -> Callable[[slice], list[Tensor]]:
+    def _pulled_back(self, reading: BatchReading, found: Mapping[str, Derived]) -> Callable[[slice], list[Tensor]]:
         sizes = {**self.sizes, **{name: shape.numel() for name, shape in self.shapes.items()}}
         read = [_Columns.of(part, sizes, reading) for part in self.parts]
 
@@ -386,12 +386,12 @@ class _Columns:
     order: Tensor | None
 
     @classmethod
-    def of(cls, part: Part, sizes: Mapping[str, int], reading: Reading) -> _Columns:
-        own = {name: sizes[name] for name in part.names}
-        ends = torch.tensor([0, *own.values()]).cumsum(0).tolist()
-        order = part.positions(dict(zip(own, ends, strict=False)))
+    def of(cls, part: WeightPart, sizes: Mapping[str, int], reading: BatchReading) -> _Columns:
+        present = {name: sizes[name] for name in part.names}
+        ends = torch.tensor([0, *present.values()]).cumsum(0).tolist()
+        order = part.positions(dict(zip(present, ends, strict=False)))
         plain = torch.equal(order.cpu(), torch.arange(ends[-1]))
-        return cls(part.tape(reading), own, None if plain else order.to(reading.like.device))
+        return cls(part.tape(reading), present, None if plain else order.to(reading.like.device))
 
     def of_rows(self, rows: slice) -> dict[str, Tensor]:
         """By name (n K, size), zero where the part does not read a weight."""
@@ -406,7 +406,9 @@ def _add(total: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
         total[name] = total[name] + value if name in total else value
 
 
-def composed(parts: Sequence[Part], derived: Mapping[str, Derived], sizes: Mapping[str, int]) -> tuple[Part, ...]:
+def composed(
+    parts: Sequence[WeightPart], derived: Mapping[str, Derived], sizes: Mapping[str, int]
+) -> tuple[WeightPart, ...]:
     """The parts in which those of derived weights are joined with all that read the same parameters.
 
     Args:
@@ -414,7 +416,7 @@ def composed(parts: Sequence[Part], derived: Mapping[str, Derived], sizes: Mappi
         derived: the latter, by name.
         sizes: the number of weights of each parameter.
     """
-    groups: list[tuple[set[str], list[Part]]] = []
+    groups: list[tuple[set[str], list[WeightPart]]] = []
     for part in parts:
         names = {source for name in part.names for source in (derived[name].leaves if name in derived else (name,))}
         joined = [part]
@@ -425,7 +427,9 @@ def composed(parts: Sequence[Part], derived: Mapping[str, Derived], sizes: Mappi
     return tuple(part for names, some in groups for part in _joined(names, some, derived, sizes))
 
 
-def _joined(names: set[str], parts: list[Part], derived: Mapping[str, Derived], sizes: Mapping[str, int]) -> list[Part]:
+def _joined(
+    names: set[str], parts: list[WeightPart], derived: Mapping[str, Derived], sizes: Mapping[str, int]
+) -> list[WeightPart]:
     shapes = {name: derived[name].shape for part in parts for name in part.names if name in derived}
     if not shapes:
         return parts

@@ -16,7 +16,7 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.inputs import Inputs, count_rows, explained, take_rows
 from bayescope.network.notes import Computing
-from bayescope.network.parts import MatrixPart, Part, Reading, Use
+from bayescope.network.parts import BatchReading, MatrixPart, Use, WeightPart
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, MatrixSite, Site, Target
 from bayescope.network.weights import Weights
@@ -75,7 +75,7 @@ class Treatment:
     weights: Weights
     recorded: frozenset[str]
     head: bool
-    parts: tuple[Part, ...]
+    parts: tuple[WeightPart, ...]
     layouts: Mapping[Hashable, tuple[Layout, ...]]
     overwritten: frozenset[Hashable]
     overwrites_inputs: bool
@@ -152,7 +152,7 @@ class TopLayer(NamedTuple):
         return self.site.source
 
 
-def top_layer(f: Tensor, sites: Sequence[Site], parts: Sequence[Part]) -> TopLayer | None:
+def top_layer(f: Tensor, sites: Sequence[Site], parts: Sequence[WeightPart]) -> TopLayer | None:
     """The last layer, where it is linear, its weights are used nowhere else and no part is read row by row."""
     found = [site for site in sites if isinstance(site, MatrixSite) and _same(site.target, f)]
     if len(found) != 1 or any(part.kind == "per-row" for part in parts):
@@ -257,7 +257,7 @@ class Recording:
     ) -> JoinedTape:
         """The tape whose cotangents begin at the inputs h of the last layer, f = W h + b, under roots of WᵀΛ_nW.
 
-        Its parts have cotangents of their own: what holds for them together is what sums over a part alone.
+        Parts have different cotangents: only sums over one part alone hold for all parts together.
 
         Args:
             seeds: the cotangents of h, shape (K, N, *positions, H).
@@ -353,7 +353,7 @@ class Recording:
         placed = cast(MatrixSite, self._sites[0]).form.placed(self._f.detach()[None])
         return placed is not None and self._sites[0].shape == placed.shape[1:]
 
-    def _read(self, seeds: Tensor) -> Reading:
+    def _read(self, seeds: Tensor) -> BatchReading:
         # At a last layer the cotangents of the site are the seeds: there is nothing to pull back.
         if self.is_head:
             gradients: list[Tensor | None] = [cast(MatrixSite, self._sites[0]).form.placed(seeds)]
@@ -362,8 +362,8 @@ class Recording:
             gradients = cotangents(self._f, [site.target for site in self._sites], seeds)
         return self._reading(len(seeds), gradients, seeds)
 
-    def _reading(self, outputs: int, gradients: Sequence[Tensor | None], seeds: Tensor) -> Reading:
-        return Reading(
+    def _reading(self, outputs: int, gradients: Sequence[Tensor | None], seeds: Tensor) -> BatchReading:
+        return BatchReading(
             rows=self.rows,
             outputs=outputs,
             uses=self._treatment.uses(self._sites, gradients, self.rows, self.outputs.dtype),

@@ -165,7 +165,7 @@ def rms_norm(
 ) -> Tensor:
     """x / √(mean of x² + ε) over the last dimensions, then ⊙ w."""
     eps = torch.finfo(input.dtype).eps if eps is None else eps
-    return _affine(_Normalised.apply(input, len(normalized_shape), eps, False), weight, None)
+    return _affine(_NormalisedRows.apply(input, len(normalized_shape), eps, False), weight, None)
 
 
 def group_norm(
@@ -235,7 +235,7 @@ def _channelwise(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tenso
     return x if weight is None and bias is None else _affine(x.movedim(1, -1), weight, bias).movedim(-1, 1)
 
 
-class _Normalised(torch.autograd.Function):
+class _NormalisedRows(torch.autograd.Function):
     """x̂ = (x − m) r over the last axes, r = (mean of (x − m)² + ε)^−½, with m the mean or 0.
 
     ∂L/∂x = r (g − [mean of g] − x̂ · mean of g x̂), the bracket where m is the mean. What does not depend on g is worked
@@ -267,7 +267,7 @@ def _standard(x: Tensor, axes: tuple[int, ...], eps: float, centre: bool) -> tup
 
 
 def _normalised(x: Tensor, axes: int, eps: float) -> Tensor:
-    return _Normalised.apply(x, axes, eps, True)
+    return _NormalisedRows.apply(x, axes, eps, True)
 
 
 def _standardised(x: Tensor, mean: Tensor, variance: Tensor, eps: float) -> Tensor:

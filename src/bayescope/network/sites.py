@@ -369,7 +369,7 @@ class MatrixSite:
         return _placed(self.form.shift(cotangents, layout, rows), view, view.positions)
 
     def cloned(self) -> MatrixSite:
-        """The site with inputs of its own, for a network that writes over them."""
+        """The site with a copy of its inputs, for a network that writes over them."""
         inputs = self.inputs.clone()
         return replace(self, inputs=inputs, version=inputs._version)
 

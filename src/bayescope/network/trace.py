@@ -29,7 +29,7 @@ from bayescope.network.inputs import (
 )
 from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.notes import ChangedInPlaceError, Computing
-from bayescope.network.parts import Derived, MatrixPart, Part, Reading, SelectedPart, composed
+from bayescope.network.parts import BatchReading, Derived, MatrixPart, SelectedPart, WeightPart, composed
 from bayescope.network.recording import PartInfo, Treatment, autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, Site, WeightView, layouts
@@ -331,7 +331,7 @@ class Probe:
             with autocast():
                 return rowwise(module, names, take_rows(inputs, rows), seeds[:, rows])
 
-        read = Reading(
+        read = BatchReading(
             rows=PROBES,
             outputs=PROBES,
             uses=treatment.uses(recorded.sites, recorded.gradients, PROBES, like.dtype),
@@ -409,7 +409,7 @@ class _Recorded:
             found.setdefault(site.key, []).append(layouts(g, site.lead, site.constant))
         return found
 
-    def is_head(self, parts: Sequence[Part]) -> bool:
+    def is_head(self, parts: Sequence[WeightPart]) -> bool:
         """Whether all weights are in one linear site whose cotangents are the seeds themselves."""
         if len(self.sites) != 1 or len(parts) != 1 or not isinstance(parts[0], MatrixPart):
             return False
@@ -441,7 +441,7 @@ def _settled(treatment: Treatment, reasons: Mapping[str, str], device: torch.dev
     return replace(treatment, parts=tuple(parts), indices=tuple(indices), infos=tuple(infos))
 
 
-def _names(parts: Sequence[Part]) -> list[str]:
+def _names(parts: Sequence[WeightPart]) -> list[str]:
     """A name for each part: its module where that has one part, else its parameters, numbered where they are cut."""
     owners = [part.names[0].rpartition(".")[0] for part in parts]
     names = [

@@ -93,7 +93,7 @@ def _refuse_second_derivatives() -> None:
         raise UnsupportedError("create_graph: expected False, got True. A reading gives first derivatives alone.")
 
 
-class _Elementwise(torch.autograd.Function):
+class _EntryByEntry(torch.autograd.Function):
     """y = φ(x) entry by entry; the backward pass is g φ′(x), with φ′(x) worked out once for all cotangents."""
 
     @staticmethod
@@ -124,7 +124,7 @@ def _elementwise(function: Function, x: Tensor, *args: Any, **kwargs: Any) -> Te
         inplace = bool(bound.arguments.pop("inplace", False))
         bound.arguments.pop("input")
         args, kwargs = (), dict(bound.arguments)
-    return _Elementwise.apply(x, lambda leaf: function(leaf, *args, **kwargs), inplace)
+    return _EntryByEntry.apply(x, lambda leaf: function(leaf, *args, **kwargs), inplace)
 
 
 class _Scatter(torch.autograd.Function):
