@@ -32,16 +32,6 @@ def fits(value: Any, hint: Any) -> bool:
     return _is(value, hint) if origin is None else _holds(value, origin, get_args(hint))
 
 
-def outside_fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what an annotation says, whatever is in it."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(outside_fits(value, each) for each in get_args(hint))
-    origin = get_origin(hint)
-    if origin in (list, tuple, dict, Sequence, Mapping):
-        return isinstance(value, Mapping if origin in (dict, Mapping) else (list, tuple))
-    return fits(value, hint)
-
-
 def _is(value: Any, hint: Any) -> bool:
     """Whether a value is of a type that tells nothing of what is in it."""
     if hint is None:

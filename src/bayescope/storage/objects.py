@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from bayescope.errors import BayescopeError, UnsupportedError
 from bayescope.storage.answers import guard_answers
 from bayescope.storage.codec import MalformedError, Reader, StoredForm, add_form, of
-from bayescope.storage.hints import fits, outside_fits
+from bayescope.storage.hints import fits
 
 C = TypeVar("C", bound=type)
 # The method, where a class has it, that raises where the parts of an object from a file do not go together.
@@ -147,7 +147,7 @@ class StoredEstimator:
         for key in parts.keys() - options.keys():
             if not _IDENTIFIER.match(key) or key.startswith("__") or hasattr(self.type, key):
                 raise MalformedError(f"{key[:40]!r} is not learnt by {name}")
-            if not outside_fits(parts[key], self.hints.get(key, Any)):
+            if not fits(parts[key], self.hints.get(key, Any)):
                 raise MalformedError(f"the {key} of {name} is none")
         vars(made).update({key: part for key, part in parts.items() if key not in options})
         if self.check is not None:
