@@ -2,75 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from bayescope.private_draws import RandomSource, RecomputedError, standard_normal
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
-from bayescope.row_noise import Cut, OwnRandomState, RecomputedError, by_process, by_row, drawing_for, for_all
+from bayescope.row_noise import Cut, by_process, by_row, drawing_for, for_all
 
 ROWS = 7
 PARTS = [slice(0, 3), slice(3, 7)]
 
 
-def seeded_state(seed: int = 5) -> None:
-    torch.default_generator.manual_seed(seed)
+def source(seed: int = 5) -> AbstractContextManager[RandomSource]:
+    return RandomSource(seed).inside()
+
+
+def normal(shape: Sequence[int]) -> Tensor:
+    return standard_normal(shape, torch.ones(()))
 
 
 def in_parts(draw: object, parts: list[slice] = PARTS) -> list[Tensor]:
     """What each process draws for its part, from the same random state."""
     found = []
     for rank, part in enumerate(parts):
-        seeded_state()
-        with drawing_for(Cut(ROWS, part), OwnRandomState(rank)):
+        with source(), drawing_for(Cut(ROWS, part), RandomSource(rank)):
             found.append(draw(part))  # type: ignore[operator]
     return found
 
 
-@pytest.mark.global_rng
 @pytest.mark.parametrize("axis", [0, 1])
 def test_each_part_has_its_rows_numbers(axis: int) -> None:
     def draw(part: slice) -> Tensor:
         shape = [4, 4]
         shape[axis] = part.stop - part.start
-        return by_row(torch.randn, shape, axis)
+        return by_row(normal, shape, axis)
 
-    seeded_state()
-    whole = torch.randn([ROWS, 4] if axis == 0 else [4, ROWS])
+    with source():
+        whole = normal([ROWS, 4] if axis == 0 else [4, ROWS])
     assert torch.equal(torch.cat(in_parts(draw), axis), whole)
 
 
-@pytest.mark.global_rng
 def test_what_all_rows_share_is_the_same_and_what_is_each_process_s_own_is_not() -> None:
-    seeded_state()
-    whole = torch.randn(5)
-    shared = in_parts(lambda _: for_all(lambda: torch.randn(5)))
+    with source():
+        whole = normal([5])
+    shared = in_parts(lambda _: for_all(lambda: normal([5])))
     assert all(torch.equal(part, whole) for part in shared)
-    own = in_parts(lambda _: torch.cat([by_process(lambda: torch.randn(5)) for _ in range(2)]))
+    own = in_parts(lambda _: torch.cat([by_process(lambda: normal([5])) for _ in range(2)]))
     assert not torch.equal(*own)
     assert not torch.equal(*own[0].split(5))  # it goes on
 
 
-@pytest.mark.global_rng
 def test_a_state_of_its_own_leaves_the_shared_one_as_it_was() -> None:
-    seeded_state()
-    before = torch.get_rng_state()
-    with drawing_for(Cut(ROWS, PARTS[0]), OwnRandomState(1)):
-        by_process(lambda: torch.randn(3))
-    assert torch.equal(torch.get_rng_state(), before)
+    with source() as shared:
+        before = shared.states()["cpu"]
+        with drawing_for(Cut(ROWS, PARTS[0]), RandomSource(1)):
+            by_process(lambda: normal([3]))
+        assert torch.equal(shared.states()["cpu"], before)
 
 
-@pytest.mark.global_rng
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_what_a_backward_pass_would_draw_again_is_refused(*, reentrant: bool) -> None:
     def noisy(x: Tensor) -> Tensor:
-        return x * by_row(torch.randn, x.shape, 0)
+        return x * by_row(normal, x.shape, 0)
 
     x = torch.ones(3, 4, requires_grad=True)
-    with drawing_for(Cut(ROWS, PARTS[0]), OwnRandomState(0)), pytest.raises(RecomputedError):
+    with source(), drawing_for(Cut(ROWS, PARTS[0]), RandomSource(0)), pytest.raises(RecomputedError):
         checkpoint(noisy, x, use_reentrant=reentrant)
-    with drawing_for(Cut(ROWS, PARTS[0]), OwnRandomState(0), backward=False):
+    with source(), drawing_for(Cut(ROWS, PARTS[0]), RandomSource(0), backward=False):
         assert checkpoint(noisy, x, use_reentrant=reentrant).shape == x.shape
 
 
@@ -87,16 +90,14 @@ def layers(estimator: str, x: Tensor, tokens: Tensor) -> list[Tensor]:
     ]
 
 
-@pytest.mark.global_rng
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_every_estimator_draws_for_parts_what_it_draws_for_the_whole(estimator: str) -> None:
     x, tokens = torch.arange(28.0).reshape(ROWS, 4) / 28, torch.arange(ROWS)
-    seeded_state()
-    whole = layers(estimator, x, tokens)
+    with source():
+        whole = layers(estimator, x, tokens)
     parts = []
     for rank, part in enumerate(PARTS):
-        seeded_state()
-        with drawing_for(Cut(ROWS, part), OwnRandomState(rank)):
+        with source(), drawing_for(Cut(ROWS, part), RandomSource(rank)):
             parts.append(layers(estimator, x[part], tokens[part]))
     exact = whole[:3] if estimator == "flipout" else whole  # tokens of other processes are not known here
     for place, expected in enumerate(exact):

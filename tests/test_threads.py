@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import bayescope as bs
 from bayescope.network import reading
 from bayescope.plots.style import house
+from bayescope.private_draws import standard_normal
 from bayescope.process_state import ignoring, one_thread
 from bayescope.training.loop import random_states
 from tests.storage import saved
@@ -271,8 +272,8 @@ def test_a_training_draws_from_what_it_has_seeded_inside_of_a_reading_too() -> N
     module, drawn = nn.Linear(2, 2), []
     for seed in (1, 2):
         with reading(module), random_states(module, torch.Generator().manual_seed(seed)):
-            drawn.append(torch.rand(3))
+            drawn.append(standard_normal([3], torch.ones(())))
             with reading(nn.Linear(2, 2)):
-                inside = torch.rand(3)
-            drawn.append(torch.rand(3))
+                inside = standard_normal([3], torch.ones(()))
+            drawn.append(standard_normal([3], torch.ones(())))
     assert len({tuple(numbers.tolist()) for numbers in (*drawn, inside)}) == 5

@@ -5,11 +5,13 @@ The global generators belong to the whole process: while one thread has them for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from functools import cache
-from typing import Any, Self, final
+from typing import Any, Self, TypeVar, final
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from bayescope.errors import BayescopeError
+from bayescope.recomputation import in_checkpoint
+
+_Item = TypeVar("_Item")
 # Functions that draw, but for those of dropout.
 RANDOM = frozenset({
     torch.bernoulli, torch.binomial, torch.multinomial, torch.normal, torch.poisson, torch.rand, torch.rand_like,
@@ -43,6 +49,140 @@ _OVERLOADS = {
 }
 
 
+class RecomputedError(BayescopeError):
+    """Random numbers were asked for inside of torch.utils.checkpoint.
+
+    The checkpoint runs a part of the network again in the backward pass, maybe in another thread, and restores torch's
+    global random states for it. Numbers from other generators would be different ones then.
+    """
+
+
+@final
+class RandomSource:
+    """A generator for each device, all begun at one seed: the source of the random numbers of a fit.
+
+    Two things draw from torch's global generators and from no others: fused kernels on a GPU, and the backward pass of
+    torch.utils.checkpoint. For them the state of a global generator is exchanged for one that is kept here, while the
+    block of `inside` lasts.
+
+    Args:
+        seed: of all generators.
+        gpus: whose global generators take part.
+        globally: whether the CPU's global generator does.
+    """
+
+    def __init__(self, seed: int, gpus: Sequence[int] = (), *, globally: bool = False) -> None:
+        self.seed = seed
+        self._generators: dict[torch.device, torch.Generator] = {}
+        self._kept: dict[torch.Generator, Tensor] = {}
+        self._calls: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+        self._mode = PrivateDraws(None)
+        for index in gpus:
+            self._exchange_for(torch.device("cuda", index), torch.cuda.default_generators[index])
+        if globally:
+            self._exchange_for(torch.device("cpu"), torch.default_generator)
+
+    @property
+    def globally(self) -> bool:
+        """Whether numbers on the CPU come from torch's global generator."""
+        return torch.default_generator in self._kept
+
+    def generator(self, device: torch.device) -> torch.Generator:
+        """The generator of a device."""
+        found = self._generators.get(device)
+        if found is None:
+            found = self._generators[device] = torch.Generator(device).manual_seed(self.seed)
+        return found
+
+    @contextmanager
+    def inside(self) -> Iterator[Self]:
+        """Random numbers of this library, and of the networks that it calls, come from here until the block ends."""
+        token, of_networks = _present.set(self), _of_calls.set(self._of_call)
+        self._exchange(self._kept)
+        try:
+            yield self
+        finally:
+            self._exchange(self._kept)
+            _of_calls.reset(of_networks)
+            _present.reset(token)
+
+    def hand_over(self) -> None:
+        """Has the numbers on the CPU come from torch's global generator until the block of `inside` ends."""
+        if not self.globally:
+            self._exchange_for(torch.device("cpu"), torch.default_generator)
+            self._exchange([torch.default_generator])
+
+    def states(self) -> dict[str, Tensor]:
+        """The states of the generators, the CPU's first."""
+        self.generator(torch.device("cpu"))
+        return {str(device): self._generators[device].get_state() for device in sorted(self._generators, key=str)}
+
+    def restore(self, states: Mapping[str, Tensor]) -> None:
+        """Sets the generators to given states."""
+        for device, state in states.items():
+            self.generator(torch.device(device)).set_state(state)
+
+    def _exchange_for(self, device: torch.device, other: torch.Generator) -> None:
+        self._kept[other] = self.generator(device).get_state()
+        self._generators[device] = other
+
+    def _exchange(self, generators: Iterable[torch.Generator]) -> None:
+        for generator in generators:
+            state = generator.get_state()
+            generator.set_state(self._kept[generator])
+            self._kept[generator] = state
+
+    def _of_call(self, module: nn.Module) -> AbstractContextManager[Any]:
+        if self.globally:
+            return global_draws()
+        draws = self._calls.get(module)
+        if draws is None:
+            draws = self._calls[module] = any(map(_may_draw, module.modules()))
+        return self._mode if draws else nullcontext()
+
+
+def _may_draw(part: nn.Module) -> bool:
+    """Whether a module may draw in training; its children are asked by themselves."""
+    hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
+    if not type(part).__module__.startswith("torch.nn.") or hooks:
+        return True
+    return bool(getattr(part, "dropout", 0.0)) or isinstance(
+        part, nn.modules.dropout._DropoutNd | nn.RReLU | nn.FractionalMaxPool2d | nn.FractionalMaxPool3d
+    )
+
+
+def present_source() -> RandomSource | None:
+    """The source of random numbers of the present fit or query; ``None`` outside of them."""
+    return _present.get()
+
+
+def generator_on(device: torch.device) -> torch.Generator | None:
+    """The generator that this library draws from on a device; ``None``, torch's global one, outside of fits."""
+    present = _present.get()
+    return None if present is None else present.generator(device)
+
+
+def standard_normal(shape: Sequence[int], like: Tensor) -> Tensor:
+    """Standard normal numbers on the device and in the dtype of a tensor."""
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=generator_on(like.device))
+
+
+def drawn_privately(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The items of a caller's data, whose shuffling and augmentation draw from the present source."""
+    if (present := _present.get()) is None or present.globally:
+        yield from items
+        return
+    nothing, mode = object(), PrivateDraws(None)
+    with mode:
+        iterator = iter(items)
+    while True:
+        with mode:
+            item: Any = next(iterator, nothing)
+        if item is nothing:
+            return
+        yield item
+
+
 @final
 class PrivateOperations(TorchDispatchMode):
     """What draws inside, and is given no generator, draws from generators that begin at a seed, one for each device.
@@ -50,17 +190,21 @@ class PrivateOperations(TorchDispatchMode):
     On the CPU the numbers are those that torch's global generator gives after ``torch.manual_seed(seed)``. On a GPU the
     fused kernels of attention and recurrent layers draw their dropout from the GPU's global generator: they take no
     other.
+
+    Args:
+        source: the generators; ``None`` for those of the present fit.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, source: RandomSource | None) -> None:
         super().__init__()
-        self._seed = seed
-        self._generators: dict[torch.device, torch.Generator] = {}
+        self._source = source
 
-    def _generator(self, device: torch.device) -> torch.Generator:
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device).manual_seed(self._seed)
-        return self._generators[device]
+    @property
+    def source(self) -> RandomSource:
+        """The generators that numbers come from at present."""
+        source = self._source or _present.get()
+        assert source is not None
+        return source
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,36 +216,62 @@ class PrivateOperations(TorchDispatchMode):
             return func(*args, **kwargs)
         tensors = (value.device for value in tree_leaves(args) if isinstance(value, Tensor))
         device = torch.device(kwargs.get("device") or next(tensors, "cpu"))
+        if device.type == "meta":  # without values there are no numbers to draw
+            return func(*args, **kwargs)
         if func is torch.ops.aten.native_dropout.default and given["train"] is not False:  # it takes no generator
-            return _dropped(given["input"], given["p"], self._generator(device))
+            return _dropped(given["input"], given["p"], self.source.generator(device))
         if "generator" not in taken:
             func = getattr(func.overloadpacket, _OVERLOADS.get(func._overloadname, ""), None) or func
             if "generator" not in _arguments(func):
                 return func(*args, **kwargs)
-        return func(*args, **kwargs | {"generator": self._generator(device)})
+        return func(*args, **kwargs | {"generator": self.source.generator(device)})
 
 
 @final
 class PrivateDraws(TorchFunctionMode):
-    """`PrivateOperations` around those functions alone that draw: it costs less, and bars torch's fused attention."""
+    """`PrivateOperations` around those functions alone that draw: it costs less, and bars torch's fused attention.
 
-    def __init__(self, seed: int = 0) -> None:
+    Args:
+        seed: of generators that no one else has; ``None`` for those of the present fit, which may differentiate what it
+            calls.
+    """
+
+    def __init__(self, seed: int | None = 0) -> None:
         super().__init__()
-        self._operations = PrivateOperations(seed)
-        self._tokens: list[Token[bool]] = []
+        self._source = None if seed is None else RandomSource(seed)
+        self._operations = PrivateOperations(self._source)
+        self._left: list[Callable[[], None]] = []
+        self._graphs: list[bool] = []
+        self._process = os.getpid()
 
     def __enter__(self) -> Self:
-        self._tokens.append(_answered.set(False))
+        answered = _answered.set(False)
+        present: Token[RandomSource | None] | None = _present.set(self._source) if self._source is not None else None
+        self._graphs.append(self._source is None and torch.is_grad_enabled())
+
+        def leave() -> None:
+            self._graphs.pop()
+            if present is not None:
+                _present.reset(present)
+            _answered.reset(answered)
+
+        self._left.append(leave)
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        _answered.reset(self._tokens.pop())
+        self._left.pop()()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func not in _CALLS or kwargs.get("generator") is not None or _answered.get():
             return func(*args, **kwargs)
+        if not _draws(func, args, kwargs) or os.getpid() != self._process:  # a loader's workers have their own seeds
+            return func(*args, **kwargs)
+        if self._graphs[-1] and not self._operations.source.globally and in_checkpoint():
+            raise RecomputedError("expected random numbers outside of torch.utils.checkpoint, got some inside.")
+        if func is F.dropout and torch._C._len_torch_function_stack() == 0 and args and args[0].device.type == "cpu":
+            return self._dropout(*args, **kwargs)
         token = _answered.set(True)  # by the innermost of these modes
         try:
             with self._operations:  # some draw inside of torch's C++ code, where no function mode sees it
@@ -109,14 +279,37 @@ class PrivateDraws(TorchFunctionMode):
         finally:
             _answered.reset(token)
 
+    def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        """`F.dropout` in training, without the dispatch mode that costs more than it."""
+        mask = torch.empty_like(input).bernoulli_(1.0 - p, generator=self._operations.source.generator(input.device))
+        if p < 1:
+            mask.div_(1.0 - p)
+        return input.mul_(mask) if inplace else input * mask
+
 
 _answered: ContextVar[bool] = ContextVar("what a function draws has its generators already", default=False)
-_of_calls: ContextVar[AbstractContextManager[Any] | None] = ContextVar("what draws in calls", default=None)
+_present: ContextVar[RandomSource | None] = ContextVar("the source of random numbers", default=None)
+_of_calls: ContextVar[Callable[[nn.Module], AbstractContextManager[Any]] | None] = ContextVar(
+    "what draws in calls", default=None
+)
+# The places of a dropout rate among a function's positional arguments.
+_RATES = {F.dropout: 1, F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
+
+
+def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of a function that may draw does."""
+    if func not in _RATES:
+        return True
+    place = _RATES[func]
+    named = kwargs.get("p" if func is F.dropout else "dropout_p", 0.5 if func is F.dropout else 0.0)
+    rate = args[place] if len(args) > place else named
+    training = kwargs.get("training", args[2] if func is F.dropout and len(args) > 2 else True)
+    return bool(rate) and bool(training)
 
 
 @contextmanager
 def global_draws() -> Iterator[None]:
-    """Has torch's global generators answer what draws inside: for a training that has forked and seeded them."""
+    """Has torch's global generator answer what draws inside, for a fit that has exchanged its state."""
     token = _answered.set(True)
     try:
         yield
@@ -124,15 +317,16 @@ def global_draws() -> Iterator[None]:
         _answered.reset(token)
 
 
-def of_calls() -> AbstractContextManager[Any]:
+def of_calls(module: nn.Module) -> AbstractContextManager[Any]:
     """What the random numbers of a network's call come from at present."""
-    return _of_calls.get() or nullcontext()
+    chosen = _of_calls.get()
+    return nullcontext() if chosen is None else chosen(module)
 
 
 @contextmanager
 def in_calls(draws: AbstractContextManager[Any]) -> Iterator[None]:
     """Has the calls of networks inside, and nothing else, draw from there."""
-    token = _of_calls.set(draws)
+    token = _of_calls.set(lambda _: draws)
     try:
         yield
     finally:

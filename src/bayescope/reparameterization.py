@@ -12,7 +12,7 @@ it, and gradients are unbiased. They differ in what the rows of a batch have in 
 - "sticking_the_landing": draws as "reparameterization" does; it is the log density of the draw whose gradient differs
   (Roeder, Wu & Duvenaud 2017).
 
-Noise comes from torch's present random state, as it does in layers.
+In a fit noise comes from the fit's generators, in a layer that a caller trains from torch's.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayescope.private_draws import generator_on, standard_normal
 from bayescope.row_noise import by_process, by_row, for_all
 
 ESTIMATORS = ("local_reparameterization", "reparameterization", "flipout", "sticking_the_landing")
@@ -46,17 +47,17 @@ class GaussianTensor:
 
     def draw(self) -> Tensor:
         """One draw μ + σ∘ε, with a graph to μ and σ."""
-        return torch.addcmul(self.mean, self.sd, for_all(lambda: torch.randn_like(self.mean)))
+        return torch.addcmul(self.mean, self.sd, for_all(lambda: standard_normal(self.mean.shape, self.mean)))
 
     def draws(self, n: int) -> Tensor:
         """n independent draws, shape (n, *shape)."""
         shape = n, *self.mean.shape
-        noise = for_all(lambda: torch.randn(shape, dtype=self.mean.dtype, device=self.mean.device))
+        noise = for_all(lambda: standard_normal(shape, self.mean))
         return torch.addcmul(self.mean, self.sd, noise)
 
     def perturbation(self) -> Tensor:
         """σ∘ε, a draw less its mean."""
-        return self.sd * for_all(lambda: torch.randn_like(self.mean))
+        return self.sd * for_all(lambda: standard_normal(self.mean.shape, self.mean))
 
 
 def drawn(value: GaussianTensor | Tensor) -> Tensor:
@@ -165,7 +166,7 @@ def embedding(
         return torch.addcmul(mean, sd, _normal(sd.shape, 0, sd))
     tokens, places = indices.unique(return_inverse=True)
     drawn_once = len(tokens), sd.shape[-1]  # whichever tokens other processes have
-    noise = by_process(lambda: torch.randn(drawn_once, dtype=sd.dtype, device=sd.device))[places]
+    noise = by_process(lambda: standard_normal(drawn_once, sd))[places]
     return torch.addcmul(mean, sd, noise * _signs(mean, rows, sd.shape[-1], -1))
 
 
@@ -246,7 +247,9 @@ def _mean(value: Any) -> Any:
 def _signs(like: Tensor, rows: int, channels: int, axis: int) -> Tensor:
     """Independent ±1 for each observation and channel, shared by the positions."""
     shape = _row_shape(like, rows, channels, axis)
-    signs = by_row(lambda wanted: torch.randint(0, 2, wanted, device=like.device), shape, rows)
+    signs = by_row(
+        lambda wanted: torch.randint(0, 2, wanted, device=like.device, generator=generator_on(like.device)), shape, rows
+    )
     return signs.to(like.dtype).mul_(2).sub_(1)
 
 
@@ -260,7 +263,7 @@ def _row_noise(like: Tensor, bias: GaussianTensor, rows: int, axis: int) -> Tens
 
 def _normal(shape: Sequence[int], rows: int, like: Tensor) -> Tensor:
     """Standard normal numbers, of which each row has its own."""
-    return by_row(lambda wanted: torch.randn(wanted, dtype=like.dtype, device=like.device), shape, rows)
+    return by_row(lambda wanted: standard_normal(wanted, like), shape, rows)
 
 
 def _row_shape(like: Tensor, rows: int, channels: int, axis: int) -> list[int]:

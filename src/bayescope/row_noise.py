@@ -2,7 +2,7 @@
 
 What is drawn for each row, as the noise of outputs and the masks of dropout are, is drawn for the whole minibatch from
 random states that are alike on all processes, and each keeps its own rows' part: these are the numbers that a single
-process would draw. What cannot be drawn so comes from a random state of the process's own, and has the same law.
+process would draw. What cannot be drawn so comes from generators of the process's own, and has the same law.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-import torch
 from torch import Tensor
 
-from bayescope.errors import BayescopeError
+from bayescope.private_draws import RandomSource, RecomputedError
 from bayescope.recomputation import in_checkpoint
 
 Draw = Callable[[Sequence[int]], Tensor]
@@ -41,56 +40,17 @@ class Cut:
         return self.own.stop - self.own.start
 
 
-@final
-class OwnRandomState:
-    """A random state of torch that this process has for itself, beside the one that is alike on all.
-
-    Args:
-        seed: another one on each process.
-        gpus: the devices whose random states belong to it, beside the CPU's.
-    """
-
-    def __init__(self, seed: int, gpus: Sequence[int] = ()) -> None:
-        self._seed, self._gpus = seed, list(gpus)
-        self._states: tuple[Tensor, list[Tensor]] | None = None
-
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """What is drawn inside goes on where this state is; the other one is as it was afterwards."""
-        with torch.random.fork_rng(devices=self._gpus):
-            if self._states is None:
-                torch.default_generator.manual_seed(self._seed)
-                for index in self._gpus:
-                    torch.cuda.default_generators[index].manual_seed(self._seed)
-            else:
-                torch.set_rng_state(self._states[0])
-                for index, state in zip(self._gpus, self._states[1], strict=True):
-                    torch.cuda.set_rng_state(state, index)
-            try:
-                yield
-            finally:
-                self._states = torch.get_rng_state(), [torch.cuda.get_rng_state(index) for index in self._gpus]
-
-
-class RecomputedError(BayescopeError):
-    """Random numbers of a part of a minibatch were asked for inside of torch.utils.checkpoint.
-
-    It runs a part of the network again in the backward pass, maybe in another thread, and has torch's random states put
-    back for it. What is drawn here would be other numbers then, which nothing but these states knows of.
-    """
-
-
 class Drawing(NamedTuple):
     """How random numbers are drawn at present.
 
     Attributes:
         cut: of the minibatch.
-        own: the random state for what cannot be drawn for the whole minibatch.
+        own: the generators for what cannot be drawn for the whole minibatch.
         backward: whether a backward pass follows.
     """
 
     cut: Cut
-    own: OwnRandomState
+    own: RandomSource
     backward: bool
 
 
@@ -99,7 +59,7 @@ _settled: ContextVar[bool] = ContextVar("how the numbers that are being drawn ar
 
 
 @contextmanager
-def drawing_for(cut: Cut, own: OwnRandomState, *, backward: bool = True) -> Iterator[None]:
+def drawing_for(cut: Cut, own: RandomSource, *, backward: bool = True) -> Iterator[None]:
     """What is drawn inside is for a process's part of a minibatch.
 
     Raises:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.layers import Pairwise
 from bayescope.network import RandomWeights, passes_at
+from bayescope.private_draws import RandomSource
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor
 from tests.network.networks import Function, built, call, generator, numbers
 from tests.network.test_draws import NETWORKS as DRAWN
@@ -212,15 +213,13 @@ def test_what_torch_cannot_pass_together_is_tried_once_and_leaves_no_trace(monke
     forward = nn.Sequential.forward
     monkeypatch.setattr(nn.Sequential, "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])
     values = {name: gaussian.draws(3) for name, gaussian in gaussians.items()}
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
+    with RandomSource(0).inside():
         first = passes_at(module, values, x)
         random.passes(gaussians, x, estimator="flipout", samples=3)
         passes_at(module, values, x)
     assert int(module[2].num_batches_tracked) == 9
     assert len(calls) == 10
-    with torch.random.fork_rng(devices=[]):  # one pass after another, from the same random state
-        torch.default_generator.manual_seed(0)
+    with RandomSource(0).inside():  # one pass after another, from the same random state
         each = [passes_at(alone, {n: v[s : s + 1] for n, v in values.items()}, x)[0] for s in range(3)]
     torch.testing.assert_close(first, torch.stack(each))
     calls.clear()

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bayescope.network import compiled, drawing
-from bayescope.row_noise import Cut, OwnRandomState
+from bayescope.network.inputs import call
+from bayescope.private_draws import RandomSource
+from bayescope.row_noise import Cut
 
 ROWS = 7
 PARTS = [slice(0, 3), slice(3, 7)]
@@ -30,26 +32,34 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def in_parts(call: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
-    """The result on each process's part, from the same random state."""
+class Network(nn.Module):
+    """A function as a network."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def in_parts(function: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    """The result on each process's part, from the same generators."""
     found = []
     for rank, part in enumerate(PARTS):
-        torch.default_generator.manual_seed(1)
-        with drawing(Cut(ROWS, part), OwnRandomState(rank)):
-            found.append(call(x[part]))
+        with RandomSource(1).inside(), drawing(Cut(ROWS, part), RandomSource(rank)):
+            found.append(call(Network(function), x[part]))
     return found
 
 
-@pytest.mark.global_rng
 @pytest.mark.parametrize("name", CALLS)
 def test_parts_have_the_masks_of_the_whole(name: str) -> None:
     x = torch.arange(1.0, 1 + ROWS * 12).reshape(ROWS, 3, 4)
-    torch.default_generator.manual_seed(1)
-    whole = CALLS[name](x)
+    with RandomSource(1).inside():
+        whole = call(Network(CALLS[name]), x)
     assert torch.equal(torch.cat(in_parts(CALLS[name], x)), whole)
 
 
-@pytest.mark.global_rng
 def test_gradients_go_through_the_masks() -> None:
     x = torch.ones(ROWS, 5, requires_grad=True)
     out = torch.cat(in_parts(CALLS["dropout"], x))
@@ -58,7 +68,6 @@ def test_gradients_go_through_the_masks() -> None:
     assert torch.equal(x.grad, out.detach())
 
 
-@pytest.mark.global_rng
 @pytest.mark.parametrize("name", OTHERS)
 def test_rows_of_different_processes_have_different_numbers_in_other_calls(name: str) -> None:
     x = torch.ones(ROWS, 3, 4).cumsum(-1)
@@ -66,24 +75,20 @@ def test_rows_of_different_processes_have_different_numbers_in_other_calls(name:
     assert not torch.equal(first, second[: len(first)])
 
 
-@pytest.mark.global_rng
 def test_the_shared_state_goes_on_alike_whatever_the_parts() -> None:
     states = []
     for rank, part in enumerate(PARTS):
-        torch.default_generator.manual_seed(1)
-        with drawing(Cut(ROWS, part), OwnRandomState(rank)):
-            CALLS["layers"](OTHERS["noise"](torch.ones(part.stop - part.start, 2, 2)))
-        states.append(torch.get_rng_state())
+        with RandomSource(1).inside() as source, drawing(Cut(ROWS, part), RandomSource(rank)):
+            call(Network(lambda x: CALLS["layers"](OTHERS["noise"](x))), torch.ones(part.stop - part.start, 2, 2))
+        states.append(source.states()["cpu"])
     assert torch.equal(*states)
 
 
-@pytest.mark.global_rng
 def test_minibatches_of_one_s_own_are_drawn_from_one_s_own_state() -> None:
     found = []
     for rank in range(2):
-        torch.default_generator.manual_seed(1)
-        with drawing(None, OwnRandomState(rank)):
-            found.append(F.dropout(torch.ones(50), 0.5, True))
+        with RandomSource(1).inside(), drawing(None, RandomSource(rank)):
+            found.append(call(nn.Dropout(0.5), torch.ones(50)))
     assert not torch.equal(*found)
 
 

@@ -5,12 +5,14 @@ Gal, Hron and Kendall 2017, "Concrete dropout", section 3.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayescope.private_draws import generator_on
 from bayescope.row_noise import by_row
 
 # The temperature t of the relaxation (section 4 of the paper has 0.1 throughout), and the rate that learning starts at.
@@ -44,8 +46,11 @@ class ConcreteDropout(nn.Module):
         if not self.training:
             return x
         shape = x.shape if self._kind is nn.Dropout else torch.Size([*x.shape[:2], *[1] * (x.ndim - 2)])
-        uniform = by_row(lambda wanted: torch.rand(wanted, dtype=x.dtype, device=x.device), shape, 0)
-        noise = uniform.logit()  # ±∞ at the ends, where σ is flat
+
+        def draw(wanted: Sequence[int]) -> Tensor:
+            return torch.rand(wanted, dtype=x.dtype, device=x.device, generator=generator_on(x.device))
+
+        noise = by_row(draw, shape, 0).logit()  # ±∞ at the ends, where σ is flat
         kept = torch.sigmoid(-(self.logit + noise) / TEMPERATURE)
         return x * kept / torch.sigmoid(-self.logit)
 

@@ -15,7 +15,7 @@ from torch import nn
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.layers.variational import is_variational
 from bayescope.module_copies import initialised, twin
-from bayescope.private_draws import PrivateDraws, PrivateOperations, in_calls
+from bayescope.private_draws import PrivateDraws, PrivateOperations, RandomSource, in_calls
 
 # The modules being read at this moment: what a reading inside a reading finds is the outer one's to restore.
 _guarded: ContextVar[frozenset[int]] = ContextVar("guarded modules", default=frozenset())
@@ -102,7 +102,11 @@ def _draws_of(module: nn.Module) -> Callable[[], AbstractContextManager[Any]]:
     if all(type(part).__module__.startswith("torch.nn.") and not _drawing(part) for part in parts):
         return nullcontext
     attention = any(isinstance(part, nn.MultiheadAttention) for part in parts)
-    return PrivateOperations if attention else PrivateDraws
+    return _private_operations if attention else PrivateDraws
+
+
+def _private_operations() -> PrivateOperations:
+    return PrivateOperations(RandomSource(0))
 
 
 def _drawing(part: nn.Module) -> bool:

@@ -157,7 +157,7 @@ def call(module: nn.Module, inputs: Inputs) -> Tensor:
     Raises:
         InputTypeError: if the module returns neither.
     """
-    with of_calls():
+    with of_calls(module):
         if isinstance(inputs, Mapping):
             output = module(**inputs)
         elif isinstance(inputs, tuple | list):

@@ -25,6 +25,7 @@ from bayescope.network.inputs import Inputs, call, count_rows, explained, map_te
 from bayescope.network.interception import KERNELS, TRANSPOSED_KERNELS, Args, Function, Kwargs, bound, observed
 from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import vectorising
+from bayescope.private_draws import present_source
 from bayescope.recomputation import OwnWeights
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
 
@@ -296,13 +297,13 @@ _ONE_BY_ONE: WeakKeyDictionary[nn.Module, set[bool]] = WeakKeyDictionary()
 
 @final
 class _Changeable:
-    """What a pass may change: a network's buffers and torch's random states."""
+    """What a pass may change: a network's buffers and the states of the fit's generators."""
 
     def __init__(self, module: nn.Module) -> None:
         self._registered = [(owner, dict(owner._buffers)) for owner in module.modules()]
         self._values = [(buffer, buffer.clone()) for buffer in module.buffers()]
-        self._gpus = sorted({p.device.index for p in module.parameters() if p.device.type == "cuda"})
-        self._random = torch.get_rng_state(), [torch.cuda.get_rng_state(index) for index in self._gpus]
+        self._draws = present_source()
+        self._states = {} if self._draws is None else self._draws.states()
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -311,9 +312,8 @@ class _Changeable:
             owner._buffers.update(buffers)
         for buffer, value in self._values:
             buffer.copy_(value)
-        torch.set_rng_state(self._random[0])
-        for index, state in zip(self._gpus, self._random[1], strict=True):
-            torch.cuda.set_rng_state(state, index)
+        if self._draws is not None:
+            self._draws.restore(self._states)
 
 
 def _vmap(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bayescope.network.dropout import Call, dropout_call
-from bayescope.private_draws import RANDOM
-from bayescope.row_noise import Cut, OwnRandomState, drawing_for, unsettled
+from bayescope.private_draws import RANDOM, RandomSource
+from bayescope.row_noise import Cut, drawing_for, unsettled
 
 
 @final
@@ -53,7 +53,7 @@ def _named(kwargs: Any, whole: Tensor) -> dict[str, Tensor]:
 
 
 @contextmanager
-def drawing(cut: Cut | None, own: OwnRandomState | None, *, backward: bool = True) -> Iterator[None]:
+def drawing(cut: Cut | None, own: RandomSource | None, *, backward: bool = True) -> Iterator[None]:
     """How the rows of a process get their random numbers inside.
 
     Args:

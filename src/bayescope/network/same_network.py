@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from hashlib import sha256
 from itertools import zip_longest
 from typing import Any
@@ -16,7 +15,7 @@ from bayescope.errors import InputError
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, map_tensors, placed, tensors
 from bayescope.network.interception import Args, Function, Kwargs, observed
-from bayescope.network.shards import same_draws
+from bayescope.network.shards import with_same_draws
 from bayescope.processes import present
 
 # Sums over the same weights differ by rounding where processes use other numbers of threads, which is far below this.
@@ -92,7 +91,7 @@ def require_same_function(module: nn.Module, inputs: Any) -> None:
     first = iter(lent[0])
     common = placed(map_tensors(lambda _: next(first), inputs), module)
     made: dict[str, str] = {}
-    coarsest, answers = [0.0], []
+    coarsest = [0.0]
 
     def note(func: Function, args: Args, kwargs: Kwargs, result: object) -> None:
         """Notes a call that returns a tensor: its name, and the shapes and options that it was given.
@@ -107,10 +106,16 @@ def require_same_function(module: nn.Module, inputs: Any) -> None:
             made[f"call {len(made) + 1}"] = f"{name}({', '.join(given[: 1 if name in MOVES else None])})"
         coarsest.extend(torch.finfo(leaf.dtype).eps for leaf in found if leaf.is_floating_point())
 
+    def answer() -> Tensor:
+        return call(module, common).detach().cpu().double()
+
+    def answer_observed() -> Tensor:
+        made.clear()
+        with observed(note):
+            return answer()
+
     with processes.agreed(), reading(module), torch.no_grad(), explained(module, common):
-        for calls in (nullcontext(), observed(note)):
-            with same_draws(), calls:
-                answers.append(call(module, common).detach().cpu().double())
+        answers = [with_same_draws(answer), with_same_draws(answer_observed)]
     random = not torch.equal(*answers) and not answers[0].isnan().any()
     digests = processes.gather(sha256(str(made).encode()).hexdigest())
     if len(set(digests)) > 1:

@@ -8,11 +8,10 @@ processes have as many: those come last, and are left out.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import numpy as np
 import torch
@@ -30,8 +29,10 @@ from torch.utils.data.distributed import DistributedSampler
 from bayescope.errors import InputError
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.inputs import as_tensor, count_rows, map_arrays, map_tensors, pair_of
+from bayescope.private_draws import PrivateDraws
 from bayescope.processes import Processes
 
+_Answer = TypeVar("_Answer")
 # So many rows, evenly spread, tell whether arrays are the same on all processes; and so many of a data set that has to
 # be asked for each.
 LOOKED_AT, ASKED_FOR = 1024, 32
@@ -208,8 +209,7 @@ def _of_batches(batches: Sequence[Any]) -> tuple[str, int, str]:
 
 def _of_dataset(data: Dataset[Any]) -> tuple[str, int, str]:
     rows = len(data)  # type: ignore[arg-type]  # torch declares no length
-    with same_draws():
-        asked = [data[place] for place in _spread(rows, ASKED_FOR)]
+    asked = with_same_draws(lambda: [data[place] for place in _spread(rows, ASKED_FOR)])
     found: list[str] = []
     for one in asked:
         row = Fingerprint()
@@ -241,16 +241,26 @@ def _spread(rows: int, most: int) -> list[int]:
     return [place * (rows - 1) // max(1, count - 1) for place in range(count)]
 
 
-@contextmanager
-def same_draws() -> Iterator[None]:
-    """Random augmentation gives the same numbers on all processes, and leaves no trace in the global states."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002 — data sets draw from the global state
+def with_same_draws(ask: Callable[[], _Answer]) -> _Answer:
+    """The answer of a data set, whose random augmentation draws the same numbers on all processes.
+
+    The global states of Python and NumPy are written, and put back, where the data set draws from them itself.
+    """
+
+    def states() -> tuple[Any, ...]:
+        found = np.random.get_state(legacy=False)  # noqa: NPY002 — data sets draw from the global state
+        return random.getstate(), str(found), found["state"]["key"].tobytes()
+
+    before, of_python, of_numpy = states(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    with PrivateDraws():
+        answer = ask()
+    if states() == before:
+        return answer
     try:
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)
-            random.seed(0)
-            np.random.seed(0)  # noqa: NPY002
-            yield
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        with PrivateDraws():
+            return ask()
     finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)  # noqa: NPY002

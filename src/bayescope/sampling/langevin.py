@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bayescope.private_draws import standard_normal
+
 
 @final
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class Langevin(Optimizer):
                 velocity: Tensor = state["velocity"].mul_(1.0 - friction)
                 velocity.sub_(parameter.grad, alpha=lr)
                 if spread:
-                    velocity.add_(torch.randn_like(parameter), alpha=spread)
+                    velocity.add_(standard_normal(parameter.shape, parameter), alpha=spread)
                 if place in self._masks:
                     velocity.mul_(self._masks[place])
                 parameter.add_(velocity)

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self, final
 
@@ -17,7 +17,8 @@ from torch.optim import Optimizer
 from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
 from bayescope.network.inputs import explained
-from bayescope.private_draws import global_draws
+from bayescope.network.row_dropout import compiled
+from bayescope.private_draws import PrivateDraws, RandomSource, present_source
 from bayescope.process_state import threads_for
 from bayescope.processes import present, warn_once
 from bayescope.progress import Report, progress_bar
@@ -160,6 +161,8 @@ class Loop:
         self._watch, self._checkpoint = watch, checkpoint
         self._progress = progress and self._processes.first
         self._optimizer, self._values = optimizer, values
+        known = type(optimizer).__module__.startswith(("torch.optim.", "bayescope."))
+        self._draws_of_optimizer = nullcontext() if known else PrivateDraws(None)
         self._pace, self._epochs = pace, pace.epochs
         self._epoch = self._kept = 0
         self._trace: dict[str, list[Any]] = {}
@@ -180,7 +183,7 @@ class Loop:
             ProcessError: if another process has failed or died.
         """
         self._processes.share(held(self._module))
-        share_random_states(self._processes, self._module)
+        share_random_states(self._processes)
         interrupts = Interrupts(self._processes)
         self._steps = Steps(self._processes, self._rows, self._objective.parameters, self._module, interrupts)
         if self._pace.keeps:
@@ -263,7 +266,8 @@ class Loop:
             first.append(nll.to(torch.float64) * rows)
             return nll + self._objective.per_row_penalty() if self._values else nll
 
-        self._optimizer.step(evaluate)  # type: ignore[arg-type]  # torch's optimisers take a closure of a tensor
+        with self._draws_of_optimizer:
+            self._optimizer.step(evaluate)  # type: ignore[arg-type]  # torch's optimisers take a closure of a tensor
         return first[0]
 
     def _estimate(self, inputs: Any, targets: Tensor) -> Tensor:
@@ -303,7 +307,8 @@ class Loop:
         )
 
     def _state(self) -> dict[str, Any]:
-        device = next(self._module.parameters()).device
+        draws = present_source()
+        assert draws is not None
         return {
             "epoch": self._epoch,
             "kept": self._kept,
@@ -315,8 +320,8 @@ class Loop:
             "optimizer": self._optimizer.state_dict(),
             "schedule": self._pace.state(),
             "watch": self._watch.state(),
-            "random": torch.get_rng_state(),
-            "random_gpu": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+            "random": draws.states(),
+            "random_global": draws.globally,
             **self._orders(),
         }
 
@@ -341,9 +346,11 @@ class Loop:
         self._optimizer.load_state_dict(state["optimizer"])
         self._pace.restore(state["schedule"])
         self._watch.restore(state["watch"])
-        torch.set_rng_state(state["random"])
-        if state["random_gpu"] is not None:
-            torch.cuda.set_rng_state(state["random_gpu"], next(self._module.parameters()).device)
+        draws = present_source()
+        assert draws is not None
+        if state["random_global"]:
+            draws.hand_over()
+        draws.restore(state["random"])
         orders, ranks = state["orders"], state.get("orders_by_rank", [])
         if len(ranks) == self._processes.count > 1:
             orders = ranks[self._processes.rank]
@@ -354,17 +361,15 @@ class Loop:
 
 @contextmanager
 def random_states(module: nn.Module, generator: torch.Generator) -> Iterator[torch.Generator]:
-    """Torch's own random states, which dropout draws from, seeded by a generator and put back afterwards.
+    """Has what is drawn inside, by dropout for example, come from generators that another one has seeded.
+
+    What has been compiled draws from torch's global generator alone, whose state is then put back afterwards.
 
     Yields:
         A generator for the order of the rows. The caller's is read twice, however long the training is.
     """
-    gpus = gpus_of(module)
-    with torch.random.fork_rng(devices=gpus), global_draws():
-        seed = checks.seed_from(generator)
-        torch.default_generator.manual_seed(seed)
-        for index in gpus:
-            torch.cuda.default_generators[index].manual_seed(seed)
+    draws = RandomSource(checks.seed_from(generator), gpus_of(module), globally=compiled(module))
+    with draws.inside():
         yield torch.Generator().manual_seed(checks.seed_from(generator))
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.network.same_network import require_same_shapes
+from bayescope.private_draws import present_source
 from bayescope.processes import Processes, present
 
 
@@ -21,16 +22,14 @@ def share_weights(module: nn.Module) -> None:
     present().share(held(module))
 
 
-def share_random_states(processes: Processes, module: nn.Module, source: int = 0) -> None:
-    """Gives torch's random states, of the CPU and of the module's GPUs, one rank's state on every process."""
-    if processes.count == 1:
+def share_random_states(processes: Processes, source: int = 0) -> None:
+    """Gives the fit's random numbers one rank's states on every process."""
+    draws = present_source()
+    if processes.count == 1 or draws is None:
         return
-    gpus = gpus_of(module)
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state(index) for index in gpus)]
-    processes.share(states, source)
-    torch.set_rng_state(states[0])
-    for index, state in zip(gpus, states[1:], strict=True):
-        torch.cuda.set_rng_state(state, index)
+    states = draws.states()
+    processes.share(list(states.values()), source)
+    draws.restore(states)
 
 
 def mean_square(values: Tensor, *, about_mean: bool) -> Tensor:

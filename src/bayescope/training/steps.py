@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.network.row_dropout import compiled, drawing
+from bayescope.private_draws import RandomSource, RecomputedError, present_source
 from bayescope.processes import Processes
-from bayescope.row_noise import Cut, OwnRandomState, RecomputedError
+from bayescope.row_noise import Cut
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
 from bayescope.training.sharing import gpus_of, share_random_states
@@ -77,7 +78,10 @@ class Steps:
     ) -> None:  # fmt: skip
         self._processes, self._rows, self._parameters = processes, rows, list(parameters)
         self._module, self._interrupts = module, interrupts
-        self.seeds = torch.Generator().manual_seed(torch.initial_seed() ^ _APART)
+        draws = present_source()
+        assert draws is not None
+        self._draws = draws
+        self.seeds = torch.Generator().manual_seed(draws.seed ^ _APART)
         self._gpus = gpus_of(module)
         self._whole_passes = compiled(module)
         double = any(parameter.dtype == torch.float64 for parameter in self._parameters)
@@ -117,30 +121,32 @@ class Steps:
             KeyboardInterrupt: if one was interrupted, on all of them after the same step.
         """
         if self._processes.count == 1:
-            return Taken(estimate(turn.inputs, turn.targets), float(turn.targets.shape[0]))
+            return Taken(self._estimated(estimate, turn, None), float(turn.targets.shape[0]))
         rows, nll = turn.rows, torch.zeros(())
         for parameter in self._parameters:
             parameter.grad = None
         if rows and self._error is None:
             try:
-                nll = self._estimated(estimate, turn)
+                nll = self._estimated(estimate, turn, self._own)
                 self._read = True
             except BaseException as error:  # noqa: BLE001 — the others have to learn of it
                 self._error = error
         taken = self._summed(0 if self._error else rows, nll)
         if turn.cut is not None and turn.cut.rows < self._processes.count:
             # Those without rows have drawn nothing; the last process always has some.
-            share_random_states(self._processes, self._module, self._processes.count - 1)
+            share_random_states(self._processes, self._processes.count - 1)
         return taken
 
-    def _estimated(self, estimate: Estimate, turn: Turn) -> Tensor:
+    def _estimated(self, estimate: Estimate, turn: Turn, own: RandomSource | None) -> Tensor:
         if not self._whole_passes:
             try:
-                with drawing(turn.cut, self._own):
+                with drawing(turn.cut, own):
                     return estimate(turn.inputs, turn.targets)
             except RecomputedError:
                 self._whole_passes = True  # from now on, beginning with this step
-        with drawing(None, self._own):
+                self._draws.hand_over()
+                own = None if own is None else self._own_draws(own.seed)
+        with drawing(None, own):
             return estimate(turn.inputs, turn.targets)
 
     def _summed(self, rows: int, nll: Tensor) -> Taken:
@@ -178,9 +184,11 @@ class Steps:
         self._left = found is not None
         return _NOTHING if found is None else Turn(*found, self._rows.cut)
 
-    def _state(self) -> OwnRandomState:
-        seed = int(torch.randint(2**62, (1,), generator=self.seeds)) + self._processes.rank
-        return OwnRandomState(seed, self._gpus)
+    def _state(self) -> RandomSource:
+        return self._own_draws(int(torch.randint(2**62, (1,), generator=self.seeds)) + self._processes.rank)
+
+    def _own_draws(self, seed: int) -> RandomSource:
+        return RandomSource(seed, self._gpus, globally=self._draws.globally)
 
 
 _NOTHING = Turn(None, torch.empty(0), None)

@@ -20,9 +20,9 @@ from bayescope.network.row_dropout import drawing
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
+from bayescope.private_draws import RandomSource, present_source
 from bayescope.processes import present
 from bayescope.reparameterization import GaussianTensor
-from bayescope.row_noise import OwnRandomState
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.loop import random_states
 from bayescope.training.minibatches import Minibatches
@@ -254,8 +254,9 @@ class RowDraws:
         total, processes = torch.zeros(ROUND, dtype=torch.float64), present()
         # Reading begins from the same random state each time: what is drawn has to come from the generator.
         with reading(self._module), torch.no_grad(), random_states(self._module, self._generator):
-            seed = torch.initial_seed() + 1 + processes.rank
-            state = None if processes.count == 1 else OwnRandomState(seed, gpus_of(self._module))
+            source, state = present_source(), None
+            if processes.count > 1 and source is not None:
+                state = RandomSource(source.seed + 1 + processes.rank, gpus_of(self._module))
             for inputs, targets in self._rows.in_order(self._together):
                 with drawing(self._rows.cut, state, backward=False):
                     f = self._random.passes(

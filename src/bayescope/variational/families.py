@@ -16,6 +16,7 @@ from bayescope.errors import ConvergenceError, NotPositiveDefiniteError
 from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision, DiagonalPrecision, LowRankCovariance, Precision
 from bayescope.priors import Prior
+from bayescope.private_draws import standard_normal
 from bayescope.row_noise import for_all
 
 # Adam moves a parameter by about lr a step. With 1, sds are the last to arrive; with 10, Adam at a step size of 0.03 is
@@ -163,7 +164,7 @@ class LowRank(nn.Module):
         super().__init__()
         self.register_buffer("start", sds.clone())
         self.rho = nn.Parameter(torch.zeros_like(sds))
-        directions = torch.randn(len(sds), rank, dtype=sds.dtype, device=sds.device)
+        directions = standard_normal((len(sds), rank), sds)
         self.directions = nn.Parameter(directions * (FIRST_DIRECTIONS / (PACE * rank**0.5)))
 
     def noise(self, n: int) -> Tensor:
@@ -268,4 +269,4 @@ class Full(nn.Module):
 
 def _normal(n: int, dim: int, like: Tensor) -> Tensor:
     """n standard normal vectors, which all rows of a minibatch have in common."""
-    return for_all(lambda: torch.randn(n, dim, dtype=like.dtype, device=like.device))
+    return for_all(lambda: standard_normal((n, dim), like))
