@@ -11,14 +11,14 @@ from torch import Tensor
 
 from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
-from bayescope.tape.selected import SelectedTape
+from bayescope.tape.selected import Selectable
 from bayescope.tape.streamed import StreamedTape
-from bayescope.tape.tape import pieces, row_blocks
+from bayescope.tape.tape import pieces
 
 
 @final
 @dataclass(frozen=True)
-class ClassTape:
+class ClassTape(Selectable):
     """u_nk = ∂f_{n c_nk}/∂θ = s_{c_nk} e(c_nk) ⊗ a_n for f = W a + b, with e(c) the c-th unit vector of C.
 
     Cotangents that pick out an output are zero elsewhere: all C of them would be C × C numbers, for 50,000 classes
@@ -62,10 +62,6 @@ class ClassTape:
     @property
     def dim(self) -> int:
         return self.width * self.shape[2]
-
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
 
     def take(self, rows: slice | Tensor) -> ClassTape:
         """The tape of some of the rows."""
@@ -123,10 +119,6 @@ class ClassTape:
             products = torch.einsum("nkr,nd->nkdr", weights[rows], self.take(rows)._inputs())
             total.index_add_(0, self.classes[rows].flatten(), products.flatten(0, 1))
         return total.flatten(0, 1)
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     def input_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""

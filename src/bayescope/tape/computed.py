@@ -11,13 +11,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from bayescope.tape.selected import SelectedTape
-from bayescope.tape.tape import row_blocks
+from bayescope.tape.selected import Selectable
 
 
 @final
 @dataclass(frozen=True)
-class ComputedTape:
+class ComputedTape(Selectable):
     """The tape of weights whose U has no form but its own entries, too many of them to be held for all rows.
 
     Every verb computes all of U, block by block, and keeps none of it.
@@ -34,10 +33,6 @@ class ComputedTape:
     outputs: int
     dim: int
     compute: Callable[[slice], Sequence[Tensor]]
-
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
 
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
@@ -64,10 +59,6 @@ class ComputedTape:
         """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
         products = (torch.tensordot(u, w[rows].to(u), dims=([0, 1], [0, 1])) for rows, u in self._jacobians())
         return reduce(add, products)
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     def _jacobians(self) -> Iterator[tuple[slice, Tensor]]:
         return ((rows, self.jacobian(rows)) for rows in list(self.blocks()) or [slice(0, 0)])

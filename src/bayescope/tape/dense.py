@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from bayescope.tape.selected import SelectedTape
-from bayescope.tape.tape import row_blocks
+from bayescope.tape.selected import Selectable
 
 
 @final
 @dataclass(frozen=True)
-class DenseTape:
+class DenseTape(Selectable):
     """The tape of weights that act entry by entry (the scale of a norm, a bare parameter), with U held as it is.
 
     Where all of the weights are in use, U takes no more than the cotangents of the activations that they act on.
@@ -42,10 +40,6 @@ class DenseTape:
         """P, the number of weights."""
         return self.values.shape[2]
 
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
-
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
         return self.values[rows]
@@ -68,7 +62,3 @@ class DenseTape:
     def transpose_multiply(self, w: Tensor) -> Tensor:
         """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
         return torch.tensordot(self.values, w.to(self.values), dims=([0, 1], [0, 1]))
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)

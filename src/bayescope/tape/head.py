@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -12,13 +12,12 @@ from torch import Tensor
 
 from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape
-from bayescope.tape.selected import SelectedTape
-from bayescope.tape.tape import row_blocks
+from bayescope.tape.selected import Selectable
 
 
 @final
 @dataclass(frozen=True)
-class HeadTape:
+class HeadTape(Selectable):
     """The rows of f = W a + b under the roots S_n of Λ_n = S_n S_nᵀ: g_nk is the k-th column of S_n itself.
 
     Sums over the cotangents need no root, since Σ_k g_nk g_nkᵀ = Λ_n: its diagonal and its sum over the rows are C
@@ -63,10 +62,6 @@ class HeadTape:
         _, outputs, inputs = self.shape
         return outputs * inputs
 
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
-
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
         return self._rooted.jacobian(rows)
@@ -90,10 +85,6 @@ class HeadTape:
     def transpose_multiply(self, w: Tensor) -> Tensor:
         """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
         return self._rooted.transpose_multiply(w)
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     def input_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
 
-from bayescope.tape.selected import SelectedTape
-from bayescope.tape.tape import row_blocks
+from bayescope.tape.selected import Selectable
 
 
 @final
 @dataclass(frozen=True)
-class LinearTape:
+class LinearTape(Selectable):
     """The tape of f = W a (+ b): the Jacobian is I ⊗ aᵀ, for the flat weights (W row-major, then b).
 
     Attributes:
@@ -37,10 +35,6 @@ class LinearTape:
     def dim(self) -> int:
         """P = C D (+ C)."""
         return self.outputs * (self.activations.shape[1] + self.bias)
-
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
 
     def jacobian(self, rows: slice) -> Tensor:
         """∂f_c/∂W_{c'd} = [c = c'] a_d and ∂f_c/∂b_{c'} = [c = c'], shape (n, C, P)."""
@@ -73,10 +67,6 @@ class LinearTape:
         w = w.to(self.activations)
         weights = torch.einsum("nd,ncr->cdr", self.activations, w).flatten(0, 1)
         return torch.cat([weights, w.sum(0)]) if self.bias else weights
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     def _affine(self, a: Tensor, v: Tensor) -> Tensor:
         features = a.shape[1]

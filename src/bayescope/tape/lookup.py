@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import final
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
-from bayescope.tape.selected import SelectedTape
+from bayescope.tape.selected import Selectable
 from bayescope.tape.streamed import StreamedTape
-from bayescope.tape.tape import pieces, row_blocks
+from bayescope.tape.tape import pieces
 
 
 @final
 @dataclass(frozen=True)
-class LookupTape:
+class LookupTape(Selectable):
     """U_nk = Σ_t g_nkt ⊗ e(token_nt), with e(v) the v-th unit vector of V: an embedding, whose table is (V, O).
 
     The canonical order is (1, O, V), the transpose of the table: g is the output and a = e the input, as everywhere.
@@ -73,10 +73,6 @@ class LookupTape:
     def dim(self) -> int:
         return self.cotangents.shape[-1] * self.entries
 
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
-
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
         tokens, g = self.tokens[rows], self._effective[:, rows]
@@ -113,10 +109,6 @@ class LookupTape:
             mixed = torch.einsum("knto,nkr->ntor", g[:, rows], w[rows])
             table.index_add_(0, self.tokens[rows].flatten(), mixed.flatten(0, 1))
         return table.transpose(0, 1).flatten(0, 1)
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     def input_gram(self, onto: Tensor | None = None) -> Tensor:
         """How often each token stands in the batch, shape (1, V): the diagonal of Σ_nt e eᵀ, which has nothing else."""

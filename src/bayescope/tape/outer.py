@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from bayescope.tape.gram import columns, sum_of_grams
-from bayescope.tape.selected import SelectedTape
-from bayescope.tape.tape import pieces, row_blocks
+from bayescope.tape.selected import Selectable
+from bayescope.tape.tape import pieces
 
 
 @final
 @dataclass(frozen=True)
-class OuterTape:
+class OuterTape(Selectable):
     """U_nk = Σ_t g_nkt ⊗ a_nt: a linear map at each of T positions, for G groups of channels apart.
 
     The canonical order of the weights is (G, O, D) row-major; a joined bias is one more column of a, of ones, the last.
@@ -73,10 +73,6 @@ class OuterTape:
         groups, outputs, inputs = self.shape
         return groups * outputs * inputs
 
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return row_blocks(self.rows, 8 * self.outputs * self.dim)
-
     def take(self, rows: slice) -> OuterTape:
         """The tape of some of the rows, as a view."""
         shared = self.cotangents.shape[1] == 1
@@ -122,10 +118,6 @@ class OuterTape:
         w = w.to(self.activations)
         blocks = self._blocks(self._mixed_width(w.shape[-1]))
         return reduce(add, (self.take(rows)._transpose_multiply(w[rows]) for rows in blocks)).flatten(0, 2)
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     def input_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_nt a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given."""

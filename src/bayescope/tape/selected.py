@@ -73,3 +73,15 @@ class SelectedTape:
     def _spread(self, values: Tensor) -> Tensor:
         spread = values.new_zeros(self.tape.dim, *values.shape[1:])
         return spread.index_copy(0, self.indices, values)
+
+
+class Selectable:
+    """What a tape answers by its size alone: blocks of rows, and some of its weights."""
+
+    def blocks(self: Tape) -> Iterator[slice]:
+        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
+        return row_blocks(self.rows, 8 * self.outputs * self.dim)
+
+    def part(self: Tape, indices: Tensor) -> SelectedTape:
+        """The tape of some of the weights."""
+        return SelectedTape(self, indices)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -11,13 +10,13 @@ from typing import final
 from torch import Tensor
 
 from bayescope.tape.computed import ComputedTape
-from bayescope.tape.selected import SelectedTape
+from bayescope.tape.selected import Selectable
 from bayescope.tape.tape import Tape
 
 
 @final
 @dataclass(frozen=True)
-class SumTape:
+class SumTape(Selectable):
     """U = Σ_i U_i for weights that enter a network in unlike ways, such as an embedding tied to the last layer.
 
     What is linear in U is summed over the tapes. What is quadratic has cross terms between them and goes through blocks
@@ -44,10 +43,6 @@ class SumTape:
         """P, the number of weights."""
         return self.tapes[0].dim
 
-    def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
-        return self._computed.blocks()
-
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
         return reduce(add, (tape.jacobian(rows) for tape in self.tapes))
@@ -70,10 +65,6 @@ class SumTape:
     def transpose_multiply(self, w: Tensor) -> Tensor:
         """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
         return reduce(add, (tape.transpose_multiply(w) for tape in self.tapes))
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     @property
     def _computed(self) -> ComputedTape:
