@@ -6,9 +6,7 @@ import pytest
 from matplotlib import image
 from sklearn.datasets import make_moons
 
-from bayescope.comparison import compare
-from bayescope.comparison.columns import best_cells, columns, written
-from bayescope.comparison.comparison import FILES
+from bayescope.comparison import FILES, compare, measures
 from bayescope.errors import InputError
 from bayescope.estimators import BayesianLogisticRegression
 
@@ -24,7 +22,7 @@ def moons():
 
 
 def column(name, reference="laplace"):
-    return next(column for column in columns(reference) if column.name == name)
+    return next(column for column in measures.columns(reference) if column.name == name)
 
 
 def test_saves_a_table_and_pictures_that_can_be_read_again(moons, tmp_path):
@@ -70,7 +68,7 @@ def test_markdown_holds_the_table_with_its_bounds_bests_and_footnotes(moons):
     lines = moons.to_markdown().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert [row[0] for row in rows[2:]] == ["MAP", "MAP + temperature", "Full-rank VI", "Laplace"]
-    assert {len(row) for row in rows} == {len(columns("laplace")) + 1}
+    assert {len(row) for row in rows} == {len(measures.columns("laplace")) + 1}
     cells = dict(zip(rows[0], rows[4], strict=True))
     assert cells["log evidence"] == f"≥ −{-moons.table.loc['variational', 'log_evidence']:.2f}"
     best = f"{moons.table['nll'].min():.4f}"
@@ -80,21 +78,21 @@ def test_markdown_holds_the_table_with_its_bounds_bests_and_footnotes(moons):
 
 def test_the_best_is_the_lowest_or_highest_as_written_and_all_that_tie():
     table = pd.DataFrame({"nll": [0.30001, 0.30002, 0.4], "auroc": [0.7, 0.9, 0.8]}, index=["a", "b", "laplace"])
-    assert best_cells(table, column("nll"), "laplace") == [True, True, False]
-    assert best_cells(table, column("auroc"), "laplace") == [False, True, False]
+    assert measures.best_cells(table, column("nll"), "laplace") == [True, True, False]
+    assert measures.best_cells(table, column("auroc"), "laplace") == [False, True, False]
 
 
 def test_the_reference_does_not_win_in_the_distance_to_itself():
     table = pd.DataFrame({"tv_to_laplace": [0.1, 0.2, 0.0]}, index=["a", "b", "laplace"])
-    assert best_cells(table, column("tv_to_laplace"), "laplace") == [True, False, False]
+    assert measures.best_cells(table, column("tv_to_laplace"), "laplace") == [True, False, False]
 
 
 def test_no_evidence_is_best_and_blanks_stay_blank():
     table = pd.DataFrame(
         {"log_evidence": [-3.0, -2.0, np.nan], "evidence_kind": ["estimate", "lower bound", ""]}, index=["a", "b", "c"]
     )
-    assert best_cells(table, column("log_evidence"), "c") == [False, False, False]
-    assert written(table, column("log_evidence")) == ["−3.00", "≥ −2.00", ""]
+    assert measures.best_cells(table, column("log_evidence"), "c") == [False, False, False]
+    assert measures.written(table, column("log_evidence")) == ["−3.00", "≥ −2.00", ""]
 
 
 def test_figures_are_there_for_two_features_and_for_more(moons):

@@ -9,7 +9,8 @@ from sklearn.base import BaseEstimator
 from sklearn.metrics import log_loss, roc_auc_score
 
 from bayescope import checks, metrics
-from bayescope.comparison import compare, run, templates
+from bayescope.comparison import compare, contenders
+from bayescope.comparison import comparison as comparing
 from bayescope.errors import (
     BayescopeWarning,
     ConvergenceWarning,
@@ -188,9 +189,9 @@ def test_a_learnt_prior_is_learnt_on_the_features_that_are_compared():
 def test_a_warning_of_the_learnt_prior_reaches_the_caller_and_the_footnotes(monkeypatch):
     def warning(*arguments):
         warnings.warn("evidence is flat", ConvergenceWarning, stacklevel=1)
-        return templates.with_one_prior(*arguments)
+        return contenders.with_one_prior(*arguments)
 
-    monkeypatch.setattr(run, "with_one_prior", warning)
+    monkeypatch.setattr(comparing, "with_one_prior", warning)
     with pytest.warns(ConvergenceWarning, match="evidence is flat"):
         comparison = compare(quick(prior_precision="evidence"), *blobs(), posteriors=["map"], reference="laplace")
     assert comparison.footnotes[-1] == "Prior precision, warning: evidence is flat"

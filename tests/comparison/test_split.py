@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from bayescope.comparison.split import split
+from bayescope.comparison import contenders
 from bayescope.errors import InputError, InputTypeError
 
 X = np.arange(80.0).reshape(40, 2)
@@ -13,7 +13,7 @@ LABELS = np.repeat(["a", "b"], [30, 10])
 
 
 def test_every_row_is_in_one_part_and_the_classes_are_in_proportion():
-    data = split(X, LABELS, test_size=0.2, random_state=0)
+    data = contenders.split(X, LABELS, test_size=0.2, random_state=0)
     together = np.concatenate([data.X_train.to_numpy(), data.X_test.to_numpy()])
     assert sorted(map(tuple, together)) == sorted(map(tuple, X))
     assert np.bincount(data.y_train).tolist() == [24, 8]
@@ -21,25 +21,28 @@ def test_every_row_is_in_one_part_and_the_classes_are_in_proportion():
 
 
 def test_labels_stay_with_their_rows():
-    data = split(X, LABELS, test_size=0.2, random_state=0)
+    data = contenders.split(X, LABELS, test_size=0.2, random_state=0)
     for part, codes in ((data.X_train, data.y_train), (data.X_test, data.y_test)):
         np.testing.assert_array_equal(codes, (part.to_numpy()[:, 0] >= X[30, 0]).astype(int))
 
 
 def test_the_seed_decides():
-    rows = [split(X, LABELS, test_size=0.2, random_state=seed).X_test.index.tolist() for seed in (0, 0, 1)]
+    rows = [contenders.split(X, LABELS, test_size=0.2, random_state=seed).X_test.index.tolist() for seed in (0, 0, 1)]
     assert rows[0] == rows[1] != rows[2]
 
 
 @pytest.mark.parametrize("table", [X, X.tolist(), torch.from_numpy(X), pd.DataFrame(X, columns=["u", "v"])])
 def test_takes_arrays_tensors_and_tables(table):
-    data = split(table, LABELS, test_size=0.2, random_state=0)
+    data = contenders.split(table, LABELS, test_size=0.2, random_state=0)
     assert list(data.X_train.columns) == (["u", "v"] if isinstance(table, pd.DataFrame) else ["x0", "x1"])
 
 
 def test_class_names_carry_the_name_of_the_target():
-    assert split(X, LABELS, test_size=0.2, random_state=0).classes == ("a", "b")
-    assert split(X, pd.Series(LABELS, name="kind"), test_size=0.2, random_state=0).classes == ("kind = a", "kind = b")
+    assert contenders.split(X, LABELS, test_size=0.2, random_state=0).classes == ("a", "b")
+    assert contenders.split(X, pd.Series(LABELS, name="kind"), test_size=0.2, random_state=0).classes == (
+        "kind = a",
+        "kind = b",
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,19 +62,21 @@ def test_class_names_carry_the_name_of_the_target():
 )
 def test_refuses(table, labels, test_size, message):
     with pytest.raises(InputError, match=message):
-        split(table, labels, test_size=test_size, random_state=0)
+        contenders.split(table, labels, test_size=test_size, random_state=0)
 
 
 def test_refuses_labels_of_several_types():
     with pytest.raises(InputTypeError, match="y: expected labels of one type"):
-        split(X, pd.Series([1, "a"] * 20, dtype=object), test_size=0.2, random_state=0)
+        contenders.split(X, pd.Series([1, "a"] * 20, dtype=object), test_size=0.2, random_state=0)
 
 
 def test_takes_labels_and_gaps():
     table = pd.DataFrame({"x": ["red", "blue", None, "red"] * 10, "z": [1.0, np.nan] * 20})
-    assert len(split(table, LABELS, test_size=0.25, random_state=0).X_test) == 10
+    assert len(contenders.split(table, LABELS, test_size=0.25, random_state=0).X_test) == 10
 
 
 def test_refuses_dates():
     with pytest.raises(InputTypeError, match="X: expected numbers or labels in column 'x'"):
-        split(pd.DataFrame({"x": pd.date_range("2024-01-01", periods=40)}), LABELS, test_size=0.2, random_state=0)
+        contenders.split(
+            pd.DataFrame({"x": pd.date_range("2024-01-01", periods=40)}), LABELS, test_size=0.2, random_state=0
+        )

@@ -12,12 +12,11 @@ from matplotlib.collections import PolyCollection, QuadMesh
 from bayescope.additive import Effect, MissingEffect, Surface, effect, explain, surface
 from bayescope.additive.importance import importance
 from bayescope.errors import InputError, InputTypeError
-from bayescope.plots import style
-from bayescope.plots.contributions import bars, explanation
-from bayescope.plots.contributions import importance as importance_bars
-from bayescope.plots.effect_surface import effect_surface
-from bayescope.plots.effects import effect as effect_curve
-from bayescope.plots.effects import effects as effect_curves
+from bayescope.plots import additive as additive_pictures
+from bayescope.plots import effect as effect_curve
+from bayescope.plots import effect_surface, explanation, style
+from bayescope.plots import effects as effect_curves
+from bayescope.plots import importance as importance_bars
 from bayescope.tables import read_table
 from tests.additive.fitted import encoded, fitted, frame
 
@@ -185,19 +184,19 @@ def test_bars_of_a_prediction_sum_to_the_total():
     table = frame(5, seed=4)
     table.loc[1, "age"] = np.nan
     shown = explain(fitted(), encoded(table), columns=read_table(table))
-    lines = bars(shown, 1, most=2)
+    lines = additive_pictures.bars(shown, 1, most=2)
     assert [line.name for line in lines[-3:]] == ["2 others together", "intercept", "total"]
     assert sum(line.value for line in lines[:-1]) == pytest.approx(lines[-1].value, abs=1e-12)
     sizes = np.abs(shown.contributions[1])
     assert abs(lines[0].value) == sizes.max()
     assert lines[2].interval is None, "nobody knows how the others move together"
     assert lines[-1].interval == (shown.total_low[1], shown.total_high[1])
-    names = [line.name for line in bars(shown, 1)]
+    names = [line.name for line in additive_pictures.bars(shown, 1)]
     assert "age = missing" in names
     assert f"kind = {table['kind'][1]}" in names
     drawn = explanation(shown, 1)
     widths = [bar.get_width() for bar in drawn.axes[0].patches]
-    assert widths == [line.value for line in bars(shown, 1)]
+    assert widths == [line.value for line in additive_pictures.bars(shown, 1)]
     assert ticks(drawn.axes[0].yaxis) == names
 
 
@@ -205,11 +204,11 @@ def test_bars_of_a_class_and_of_an_offset():
     import torch
 
     shown = explain(fitted("categorical"), encoded(frame(3), torch.ones(3, 3).double() * torch.arange(3)))
-    lines = bars(shown, 2, output=1)
+    lines = additive_pictures.bars(shown, 2, output=1)
     assert lines[-1].value == shown.total[2, 1]
     assert lines[0].value in shown.contributions[2, :, 1]
     shown = explain(fitted(), encoded(frame(3), torch.full((3, 1), 0.5).double()))
-    lines = bars(shown, 0)
+    lines = additive_pictures.bars(shown, 0)
     assert (lines[-2].name, lines[-2].value) == ("offset", 0.5)
     assert lines[0].name in ("age", "dose", "kind", "age & dose"), "no values were given"
 

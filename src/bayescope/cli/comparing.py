@@ -19,9 +19,8 @@ from bayescope.cli.answer import PIPED_WIDTH, answer, shown_as_is, stdout
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import Roles, TrainingTable, read_training_table
 from bayescope.cli.writing import check_files
-from bayescope.comparison import Comparison, compare
-from bayescope.comparison.columns import Column, best_cells, columns, written
-from bayescope.comparison.comparison import FILES
+from bayescope.comparison import FILES, Comparison, compare
+from bayescope.comparison.measures import Measure, best_cells, columns, written
 from bayescope.errors import BayescopeWarning, InputError, MissingDependencyError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.files import only_writer
@@ -181,7 +180,7 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print(shown_as_is(note, "dim"), soft_wrap=not console.is_terminal)
 
 
-def _table(comparison: Comparison, shown: Sequence[Column]) -> Table:
+def _table(comparison: Comparison, shown: Sequence[Measure]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("posterior", no_wrap=True)
     cells = [[style.label(str(name)) for name in comparison.table.index]]

@@ -1,6 +1,5 @@
 """Every posterior of one model on one table, judged in the same terms and against a reference."""
 
-from bayescope.comparison.comparison import Comparison
-from bayescope.comparison.run import compare
+from bayescope.comparison.comparison import FILES, Comparison, compare
 
-__all__ = ["Comparison", "compare"]
+__all__ = ["FILES", "Comparison", "compare"]

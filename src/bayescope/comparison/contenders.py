@@ -1,21 +1,169 @@
-"""What stands in a row of a comparison: a posterior of the template's model, or a baseline."""
+"""What is compared: a split of the table, and the posteriors of one template with a baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pandas as pd
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
-from sklearn.model_selection import StratifiedKFold
+from sklearn.base import clone
+from sklearn.model_selection import StratifiedKFold, train_test_split
 
-from bayescope.comparison.templates import variant
+from bayescope import checks
+from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.estimators import BayesianLogisticRegression
+from bayescope.estimators.linear_posteriors import OBJECTIVES, SAMPLERS
 from bayescope.posterior import Posterior
+from bayescope.tables import read_table
 
+# The split ------------------------------------------------------------------------------------------------------------
+# The temperature baseline fits on folds of the training rows, each of which needs every class.
+LEAST_TRAINING_ROWS = 2
+
+
+@final
+@dataclass(frozen=True)
+class TrainTestSplit:
+    """Training and test rows of one table, labels as codes 0…K−1.
+
+    Attributes:
+        X_train: the training rows.
+        X_test: the test rows.
+        y_train: their classes, shape (N_train,).
+        y_test: their classes, shape (N_test,).
+        labels: the K labels as given, sorted.
+        classes: the K labels for readers: with the name of y where it has one, as in "malignant = 1".
+    """
+
+    X_train: pd.DataFrame
+    X_test: pd.DataFrame
+    y_train: np.ndarray
+    y_test: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+
+
+def split(X: object, y: object, *, test_size: float, random_state: int) -> TrainTestSplit:
+    """Splits a table into training and test rows with the classes in proportion.
+
+    Args:
+        X: features, shape (N, D): a DataFrame, whose columns may be numbers or labels with gaps, an array or a tensor.
+        y: N class labels of any sortable type.
+        test_size: the share of the rows to test on, in (0, 1).
+        random_state: the seed of the split.
+
+    Raises:
+        InputError: if X is no table or has infinite numbers, y has not one label a row, or a class has too few rows for
+            both parts.
+        InputTypeError: if a column holds what is neither a number nor a label, such as dates.
+    """
+    table = X if isinstance(X, pd.DataFrame) else _named(checks.float64("X", X).numpy())
+    read_table(table)
+    labels = np.asarray(y)
+    if labels.ndim != 1 or len(labels) != len(table):
+        raise InputError(f"y: expected one label for each of the {len(table)} rows of X, got shape {labels.shape}.")
+    if pd.isna(labels).any():
+        raise InputError(
+            f"y: expected a label in every row, got none in row {int(np.argmax(pd.isna(labels)))}. Drop it."
+        )
+    try:
+        classes, codes = np.unique(labels, return_inverse=True)
+    except TypeError as error:
+        raise InputTypeError(f"y: expected labels of one type, so that they can be sorted, got {error}.") from None
+    if len(classes) < 2:
+        raise InputError(f"y: expected at least two classes, got {len(classes)} ({_named_classes(classes)}).")
+    train, test = _split_rows(codes, classes, checks.fraction("test_size", test_size), random_state)
+    name = getattr(y, "name", None)  # of a pandas Series
+    names = tuple(str(label) if name is None else f"{name} = {label}" for label in classes)
+    return TrainTestSplit(table.iloc[train], table.iloc[test], codes[train], codes[test], classes, names)
+
+
+def _named(table: np.ndarray) -> pd.DataFrame:
+    if table.ndim != 2:
+        raise InputError(f"X: expected shape (N, D), got {table.shape}.")
+    return pd.DataFrame(table, columns=[f"x{column}" for column in range(table.shape[1])])
+
+
+def _split_rows(
+    codes: np.ndarray, classes: np.ndarray, test_size: float, random_state: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row indices of both parts, once it is sure that each part has each class."""
+    counts = np.bincount(codes)
+    tested, rows, rarest = int(np.ceil(test_size * len(codes))), len(codes), int(counts.argmin())
+    advice = "Add rows of it, merge it with another class, or change the test size."
+    if min(tested, rows - tested) >= len(classes) and counts.min() >= LEAST_TRAINING_ROWS + 1:
+        train, test = train_test_split(np.arange(rows), test_size=test_size, stratify=codes, random_state=random_state)
+        least_train = np.bincount(codes[train], minlength=len(classes)).min()
+        least_test = np.bincount(codes[test], minlength=len(classes)).min()
+        if least_train >= LEAST_TRAINING_ROWS and least_test >= 1:
+            return np.sort(train), np.sort(test)
+    raise InputError(
+        f"split: expected at least {LEAST_TRAINING_ROWS} training rows and 1 test row of each class, got {rows} rows "
+        f"with {counts.min()} of class {classes[rarest]} for a test size of {test_size:g}. {advice}"
+    )
+
+
+def _named_classes(classes: np.ndarray) -> str:
+    return ", ".join(map(str, classes)) or "no rows"
+
+
+# The template ---------------------------------------------------------------------------------------------------------
+def default_names(estimator: object, classes: int) -> list[str]:
+    """The rows that a template is compared in unless names are given, in order, the baseline among them.
+
+    Raises:
+        InputTypeError: if the estimator cannot be compared.
+        UnsupportedError: if the link does not go with the number of classes.
+    """
+    if not isinstance(estimator, BayesianLogisticRegression):
+        raise InputTypeError(f"estimator: expected a BayesianLogisticRegression to copy and fit, got {estimator!r}.")
+    if classes > 2 and estimator.link == "probit":
+        raise UnsupportedError(f"link='probit': expected two classes, got {classes}. For more use link='logit'.")
+    return ["map", "map_temperature", "laplace", "mean_field", "variational", *(["ep"] if classes == 2 else [])]
+
+
+def variant(template: BayesianLogisticRegression, posterior: str, random_state: int) -> BayesianLogisticRegression:
+    """A copy of the template with a posterior and a seed; the samplers' options stay with the samplers alone.
+
+    Args:
+        template: whose other options hold.
+        posterior: the name of the copy's.
+        random_state: the copy's.
+    """
+    no_chains: dict[str, None] = {} if posterior in SAMPLERS else {"draws": None, "tune": None, "chains": None}
+    copy: BayesianLogisticRegression = clone(template)
+    return copy.set_params(posterior=posterior, random_state=random_state, **no_chains)
+
+
+def with_one_prior(
+    template: BayesianLogisticRegression, X: pd.DataFrame, y: np.ndarray, random_state: int
+) -> tuple[BayesianLogisticRegression, tuple[str, ...]]:
+    """The template with the prior precision that posterior="auto" learns, if it is to be learnt, and a footnote on it.
+
+    The precision is learnt once and held for every posterior: otherwise each would have a different prior, and a
+    difference from the reference would be a difference of priors as much as of approximations.
+
+    Args:
+        template: with a ``prior_precision`` option.
+        X: the training rows.
+        y: their classes.
+        random_state: of the contenders' fits, so that the prior is learnt on the features that they have.
+    """
+    if not isinstance(template.prior_precision, str):
+        return template, ()
+    fitted = variant(template, "auto", random_state).fit(X, y)
+    learnt = fitted.prior_precision_
+    objective = OBJECTIVES[fitted.posterior_.record.method]
+    note = f"Prior precision: {learnt:.4g} for every posterior, learnt from the training rows by {objective}."
+    return clone(template).set_params(prior_precision=learnt), (note,)
+
+
+# The contenders -------------------------------------------------------------------------------------------------------
 FOLDS = 5
 # Beyond these the held-out rows say only "as far as you can": they are perfectly separated, or carry no signal.
 TEMPERATURES = (0.02, 50.0)
@@ -23,13 +171,13 @@ TEMPERATURES = (0.02, 50.0)
 
 @final
 @dataclass(frozen=True)
-class Fitted:
+class FittedContender:
     """A contender after its fit.
 
     Attributes:
         log_probs: from a table (N, D) to log class probabilities (N, K), classes sorted.
         probs: from a table to class probabilities, the quicker way where many rows are asked for.
-        posterior: over the weights, or ``None`` for a baseline that has none of its own.
+        posterior: over the weights, or ``None`` for a baseline, which has none.
         inputs: from a table to the inputs of the posterior's model.
         weight_names: of the P weights, in the posterior's order.
         note: what the fit found that a reader of the table should know.
@@ -43,7 +191,7 @@ class Fitted:
     note: str = ""
 
 
-Contender = Callable[[Any, pd.DataFrame, np.ndarray, int], Fitted]
+Contender = Callable[[BayesianLogisticRegression, pd.DataFrame, np.ndarray, int], FittedContender]
 
 
 def contender(name: str) -> Contender:
@@ -58,9 +206,11 @@ def contender(name: str) -> Contender:
     return BASELINES.get(name, partial(_fit_posterior, name))
 
 
-def _fit_posterior(name: str, template: Any, X: pd.DataFrame, y: np.ndarray, random_state: int) -> Fitted:
+def _fit_posterior(
+    name: str, template: BayesianLogisticRegression, X: pd.DataFrame, y: np.ndarray, random_state: int
+) -> FittedContender:
     estimator = variant(template, name, random_state).fit(X, y)
-    return Fitted(
+    return FittedContender(
         partial(_log_probs, estimator),
         estimator.predict_proba,
         estimator.posterior_,
@@ -69,7 +219,7 @@ def _fit_posterior(name: str, template: Any, X: pd.DataFrame, y: np.ndarray, ran
     )
 
 
-def _log_probs(estimator: Any, X: pd.DataFrame) -> np.ndarray:
+def _log_probs(estimator: BayesianLogisticRegression, X: pd.DataFrame) -> np.ndarray:
     """The classes' log probabilities, exact where a probability rounds to 0 or 1.
 
     Of more than 32 classes each rare one is integrated separately, and their sum can differ from 1 by the errors of the
@@ -78,7 +228,9 @@ def _log_probs(estimator: Any, X: pd.DataFrame) -> np.ndarray:
     return log_softmax(estimator.predict_log_proba(X), axis=1)
 
 
-def temperature_scaled_map(template: Any, X: pd.DataFrame, y: np.ndarray, random_state: int) -> Fitted:
+def temperature_scaled_map(
+    template: BayesianLogisticRegression, X: pd.DataFrame, y: np.ndarray, random_state: int
+) -> FittedContender:
     """MAP with its logits divided by one temperature: softmax(log p / T), p the class probabilities of MAP.
 
     T minimises the negative log likelihood of training rows that a fold's fit has not seen (Guo et al. 2017, fitted

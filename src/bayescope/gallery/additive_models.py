@@ -17,10 +17,9 @@ from bayescope.additive.effects import Effect, effect
 from bayescope.additive.explanation import Explanation, explain
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
-from bayescope.gallery.page import Page, Picture
+from bayescope.gallery.page import Canvas, Picture
 from bayescope.likelihoods import Bernoulli, Gaussian
-from bayescope.plots.contributions import bars, draw_bars
-from bayescope.plots.effects import draw_effect
+from bayescope.plots.additive import bars, draw_bars, draw_effect
 from bayescope.plots.style import COLOURS, INK
 from bayescope.tables import TableEncoding, read_table
 
@@ -74,7 +73,7 @@ def draw_effects(shown: Mapping[str, Mapping[str, Effect]] | None = None) -> Fig
     last = list(TRUTHS)[-1]
     width = max(float(np.abs(end).max()) for end in (shown["laplace"][last].low, shown["laplace"][last].high))
     wrong = float(np.abs(shown["map"][last].mean).max())
-    page = Page(
+    page = Canvas(
         4.9,
         "A feature that does nothing is switched off by its own precision",
         f"y = Σ f(x) + noise of variance 1 on {ROWS:,} rows, four nets of 97 weights. Above: the mode under one "
@@ -183,7 +182,7 @@ def draw_local(found: Mapping[str, Explanation] | None = None) -> Figure:
     found = explanations() if found is None else found
     row = patient()
     (plain, _), (laplace, coverage) = (error_and_coverage(found[name]) for name in MODELS)
-    page = Page(
+    page = Canvas(
         4.6,
         "A reason with its interval says how far to believe it",
         f"Contributions to one patient's log-odds of dying, from {PATIENTS:,} patients of a made-up intensive care "

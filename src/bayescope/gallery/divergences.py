@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid
 
 from bayescope import density
 from bayescope.gallery.exact import Grid, curve, ellipse, grid, laplace, moment_match, on_plane
-from bayescope.gallery.page import Page, Picture, number
+from bayescope.gallery.page import Canvas, Picture, number
 from bayescope.likelihoods import Bernoulli
 from bayescope.plots import marks
 from bayescope.plots.style import COLOURS, FAINT, INK, LABELS, MUTED
@@ -71,7 +71,7 @@ def divergences(q: GaussianPosterior, p: MixturePosterior) -> tuple[float, float
 
 def draw_directions() -> Figure:
     """One dimension above, two below: the two optima of KL(q‖p) and the one of KL(p‖q)."""
-    page = Page(
+    page = Canvas(
         6.2,
         "min KL(q‖p) finds one mode, min KL(p‖q) covers both",
         "Gaussians q for a density p with two modes (grey). KL(q‖p), the divergence that VI minimises, "
@@ -142,7 +142,7 @@ def draw_one_observation() -> Figure:
     """The posterior with its three Gaussians on the left, what they predict on the right."""
     exact, fits = one_observation()
     q = fits["laplace"]
-    page = Page(
+    page = Canvas(
         4.7,
         "One observation that the prior's mode explains: Laplace learns nothing",
         f"w ~ N(½, 1), and y = 1 is seen at x = {INPUT:.0f}, where p(y = 1) = σ(wx). That rules out w < 0, 31 "
@@ -219,7 +219,7 @@ def draw_bound() -> Figure:
     """The posterior with every q as an ellipse, and beside it their bounds and divergences as bars."""
     exact, fits = four_rows()
     log_evidence = exact.log_normaliser
-    page = Page(
+    page = Canvas(
         4.6,
         "log p(D) = ELBO + KL(q‖p): what the bound lacks is the divergence",
         "Logistic regression on four rows, slope and intercept N(0, 4²): log p(D) = "
@@ -270,7 +270,7 @@ def kappa_error(means: np.ndarray, sds: np.ndarray) -> np.ndarray:
 
 def draw_kappa() -> Figure:
     """A map of the error over (μ, sd), and the error along μ at four sds."""
-    page = Page(
+    page = Canvas(
         4.4,
         "MacKay's σ(κμ) is never off by more than 0.018",
         "The class probability with the latent a ~ N(μ, sd²) averaged out: the closed form σ(κμ), κ = 1/√(1 + "
@@ -315,7 +315,7 @@ def draw_sigmoid() -> Figure:
     logistic, probit = links(a)
     difference = logistic - probit
     worst = int(difference.argmax())
-    page = Page(
+    page = Canvas(
         5.0,
         f"σ(a) and Φ(λa) differ by {difference[worst]:.3f} at most",
         "The logistic sigmoid and the scaled normal distribution function: with λ² = π/8 both have the slope ¼ "

@@ -17,7 +17,7 @@ from sklearn.datasets import make_moons
 from bayescope.errors import BayescopeWarning
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression, RadialBasis
 from bayescope.estimators.linear_posteriors import SAMPLERS
-from bayescope.gallery.page import Page, Picture
+from bayescope.gallery.page import Canvas, Picture
 from bayescope.plots import marks
 from bayescope.plots.style import COLOURS, INK, LABELS, MUTED, probability_scale
 from bayescope.posterior import GaussianPosterior
@@ -97,7 +97,7 @@ def probability_colours(figure: Figure) -> None:
 def draw_surfaces(shown: Sequence[tuple[Scene, dict[str, np.ndarray]]] | None = None) -> Figure:
     """Two rows of scenes, four columns of posteriors, one colour scale; without an argument they are computed."""
     shown = [(scene, surfaces(scene)) for scene in (moons(), blobs())] if shown is None else shown
-    page = Page(
+    page = Canvas(
         5.2,
         "Away from the data MAP stays sure; averages over the weights do not",
         "Probability of the red class by four posteriors of the same logistic model. Lines: ½ (solid), 0.1 and "
@@ -212,7 +212,7 @@ class Borders:
 def draw_borders(borders: Borders | None = None) -> Figure:
     """MAP's border and the sampled ones over their surfaces; below, how far the border may move along its length."""
     borders = borders or Borders()
-    page = Page(
+    page = Canvas(
         6.3,
         "MAP draws one border; the posterior knows where others could run",
         f"Logistic regression on two moons with {borders.across**2} radial basis functions. Right: VI with "
@@ -292,7 +292,7 @@ def draw_evidence() -> Figure:
     """Three fits above; the log evidence and the test loss over the number of basis functions below."""
     log_evidence, loss = evidence_and_loss()
     best = SIZES[int(log_evidence.argmax())]
-    page = Page(
+    page = Canvas(
         6.2,
         f"The evidence picks {best} basis functions, and test data agree",
         f"Bayesian linear regression on {ROWS} rows with K Gaussian bumps and fixed N(0, 1) weights. Too few cannot "

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bayescope.curvature import fit_curvature
 from bayescope.gallery import networks
-from bayescope.gallery.page import Page, Picture, number
+from bayescope.gallery.page import Canvas, Picture, number
 from bayescope.likelihoods import Gaussian
 from bayescope.models import LinearizedModel, Model
 from bayescope.plots import marks
@@ -63,7 +63,7 @@ def draw_banana() -> Figure:
     rows = networks.banana()
     q = fit_banana(rows)
     point, averaged = (networks.test_loss(each, rows) for each in (networks.at_mode(q), q))
-    page = Page(
+    page = Canvas(
         7.9,
         "Away from the data the posterior is unsure, and says of which kind",
         f"Linearised Laplace, full GGN of a 2-{BANANA_HIDDEN[0]}-{BANANA_HIDDEN[1]}-1 softplus network ({len(q.mean)} "
@@ -146,7 +146,7 @@ def draw_underfitting() -> Figure:
     rows = networks.gap()
     q = fit_gap(rows)
     found = losses(q, rows)
-    page = Page(
+    page = Canvas(
         7.1,
         "Networks drawn from the posterior underfit, their tangents do not",
         f"Laplace with the full GGN of a 1-{HIDDEN}-1 tanh network ({len(q.mean)} weights, N(0, 1) prior, "
@@ -252,7 +252,7 @@ def relative_distance(a: np.ndarray, b: np.ndarray) -> float:
 def draw_structures() -> Figure:
     """A column a structure: the curvature above, the covariance below, with their distances to the full ones."""
     module, rows = trained()
-    page = Page(
+    page = Canvas(
         4.6,
         "What each structure keeps, and what that costs the covariance",
         f"GGN of a {'-'.join(map(str, WIDTHS))} tanh network on {len(rows.x)} rows, and (GGN + I)⁻¹, its posterior "
@@ -349,7 +349,7 @@ def draw_segmentation() -> Figure:
     q = fit_segmentation()
     predictive = q.predict(images)
     square = predictive.epistemic[1, 3:9, 15:21, 1].mean() / predictive.epistemic[0, 3:9, 15:21, 1].mean()
-    page = Page(
+    page = Canvas(
         5.0,
         "Blurred borders are noise, an unknown stain is ignorance",
         f"Linearised Laplace, full GGN of a convolutional network ({len(q.mean)} weights), from {IMAGES} images of "

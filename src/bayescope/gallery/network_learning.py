@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bayescope.gallery import networks
 from bayescope.gallery.network_laplace import SPAN, plane
-from bayescope.gallery.page import Page, Picture, number
+from bayescope.gallery.page import Canvas, Picture, number
 from bayescope.laplace.online import fit_evidence
 from bayescope.likelihoods import Bernoulli, Gaussian, Likelihood
 from bayescope.plots import marks
@@ -73,7 +73,7 @@ def noisy_curve(seed: int = 0) -> networks.TrainTest:
     return networks.TrainTest(*draw(ROWS), *draw(TEST_ROWS))
 
 
-class Architecture(NamedTuple):
+class JudgedArchitecture(NamedTuple):
     """One architecture: what the training rows say of it, and what new rows say.
 
     Attributes:
@@ -91,28 +91,30 @@ class Architecture(NamedTuple):
     test_nll: float
 
 
-def architectures(rows: networks.TrainTest) -> list[Architecture]:
+def architectures(rows: networks.TrainTest) -> list[JudgedArchitecture]:
     """Every architecture, Laplace with the full GGN at its mode under the same prior."""
     found = []
     for hidden, activation in [((), "linear"), *((hidden, name) for hidden in HIDDEN for name in ACTIVATIONS)]:
         start = networks.mlp(1, *hidden, 1, activation=ACTIVATIONS.get(activation, nn.Identity))
         q = networks.posterior(start, rows.train, Gaussian(NOISE_SD**2), PRIOR_PRECISION)
         training = -float(networks.at_mode(q).predict(rows.x).log_prob(rows.y).mean())
-        found.append(Architecture(hidden, activation, float(q.log_evidence()), training, networks.test_loss(q, rows)))
+        found.append(
+            JudgedArchitecture(hidden, activation, float(q.log_evidence()), training, networks.test_loss(q, rows))
+        )
     return found
 
 
-def rank_correlation(found: Sequence[Architecture], of: str) -> float:
+def rank_correlation(found: Sequence[JudgedArchitecture], of: str) -> float:
     """Spearman's, between what the training rows say and the loss on the test rows."""
     return float(spearmanr([getattr(each, of) for each in found], [each.test_nll for each in found]).statistic)
 
 
-def draw_evidence(found: Sequence[Architecture] | None = None) -> Figure:
+def draw_evidence(found: Sequence[JudgedArchitecture] | None = None) -> Figure:
     """The test loss over the evidence on the left, over the training loss on the right; computed if not given."""
     found = architectures(noisy_curve()) if found is None else found
     by_evidence = number(-rank_correlation(found, "log_evidence"), 2)
     by_training = number(rank_correlation(found, "training_nll"), 2)
-    page = Page(
+    page = Canvas(
         4.9,
         "Networks that the evidence ranks higher predict better",
         f"{len(found)} architectures on {ROWS} rows of a curve with noise {NOISE_SD}: Laplace with the full GGN at the "
@@ -193,7 +195,7 @@ def draw_online(shown: tuple[Learning, Learning] | None = None) -> Figure:
     Without an argument the curve and the classes are learnt.
     """
     regression, classification = problems() if shown is None else shown
-    page = Page(
+    page = Canvas(
         6.4,
         "The training data alone tell the priors' widths and the noise",
         "The log evidence (full GGN) is climbed after each epoch in the logarithms of one prior precision a layer and "
@@ -279,7 +281,7 @@ def draw_training(found: Mapping[str, Posterior] | None = None) -> Figure:
     """A panel a term of the bound, a curve a start; without an argument they are computed."""
     found = trainings() if found is None else found
     warm, laplace = (reached(found[name], -110.0) for name in list(STARTS)[1:])
-    page = Page(
+    page = Canvas(
         3.9,
         "A trained network's Laplace sds save the epochs in which variational sds find their size",
         "Mean-field VI of a 2-16-1 network on 160 rows (batches of 40, Adam at 0.01); sums over rows in nats, means "

@@ -16,7 +16,7 @@ from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles.ensemble import ensemble
 from bayescope.gallery import networks
 from bayescope.gallery.linear_models import Scene, distance, probability_colours
-from bayescope.gallery.page import Page, Picture
+from bayescope.gallery.page import Canvas, Picture
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.plots import marks
@@ -34,7 +34,7 @@ COSINE: dict[str, Any] = {"lr": 0.01, "schedule": "cosine"}
 Options = Mapping[str, Mapping[str, Any]]
 
 
-class Problem(NamedTuple):
+class NetworkProblem(NamedTuple):
     """A network, its data and its prior, and how each posterior of it is computed.
 
     Attributes:
@@ -86,7 +86,7 @@ DRAWS = 300
 SPAN = ((-3.2, 4.2), (-3.0, 3.5))
 
 
-def moons(rows: int = 80) -> tuple[Scene, Problem]:
+def moons(rows: int = 80) -> tuple[Scene, NetworkProblem]:
     """Points on two interleaved half circles with noise, and a network for them."""
     X, y = make_moons(rows, noise=0.15, random_state=2)
     options: Options = {
@@ -98,7 +98,7 @@ def moons(rows: int = 80) -> tuple[Scene, Problem]:
         "swag": {"epochs": 200, "burn_in": 50, "lr": 0.05, "batch_size": 16},
         "nuts": {"draws": DRAWS, "tune": 200, "max_depth": 6},
     }
-    return Scene("two moons", X, y, None, 0.2, SPAN), Problem((2, 20, 1), (X, y), "bernoulli", 0.2, options)
+    return Scene("two moons", X, y, None, 0.2, SPAN), NetworkProblem((2, 20, 1), (X, y), "bernoulli", 0.2, options)
 
 
 def probabilities(q: Posterior, span: marks.Span = SPAN, size: int = 72) -> np.ndarray:
@@ -110,7 +110,7 @@ def draw_moons(found: Mapping[str, np.ndarray] | None = None) -> Figure:
     """Seven surfaces, and in the eighth place how far each is from NUTS; without an argument they are computed."""
     scene, problem = moons()
     found = {name: probabilities(problem.fit(name)) for name in problem.options} if found is None else found
-    page = Page(
+    page = Canvas(
         5.4,
         "Where no data are, Laplace and VI come nearest to NUTS; dropout, the ensemble and SWAG stay as sure as MAP",
         f"Probability of the red class by a {'-'.join(map(str, problem.widths))} tanh network (prior precision "
@@ -173,7 +173,7 @@ def truth(x: Tensor) -> Tensor:
     return torch.sin(x) + x
 
 
-def curve(rows: int = 30, seed: int = 0) -> Problem:
+def curve(rows: int = 30, seed: int = 0) -> NetworkProblem:
     """The curve with noise on [−4, −1] and [1, 4], and a network that knows the noise."""
     source = torch.Generator().manual_seed(seed)
     away = 1.0 + 3.0 * torch.rand(rows, 1, dtype=networks.DOUBLE, generator=source)
@@ -190,7 +190,7 @@ def curve(rows: int = 30, seed: int = 0) -> Problem:
         "ensemble": {"epochs": 1500, **COSINE},
         "swag": {"epochs": 400, "burn_in": 100, "lr": 0.02, "batch_size": 10},
     }
-    return Problem((1, 16, 1), (x, y), Gaussian(NOISE_SD**2), 1.0, options)
+    return NetworkProblem((1, 16, 1), (x, y), Gaussian(NOISE_SD**2), 1.0, options)
 
 
 def band(q: Posterior, samples: int | None = None) -> Band:
@@ -214,7 +214,7 @@ def draw_sine(found: Mapping[str, Band] | None = None) -> Figure:
     if found is None:
         found = {name: band(problem.fit(name), SAMPLES.get(name)) for name in problem.options}
     weights = sum(parameter.numel() for parameter in problem.network().parameters())
-    page = Page(
+    page = Canvas(
         7.9,
         "Away from the data only sampling is as wide as the posterior",
         f"y = sin x + x with noise {NOISE_SD} on {len(problem.data[0])} rows, seen by a 1-{problem.widths[1]}-1 tanh "

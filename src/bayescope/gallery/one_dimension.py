@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bayescope.gallery.exact import Grid, LogDensityFunction, curve, grid, laplace
-from bayescope.gallery.page import Page, Picture, number
+from bayescope.gallery.page import Canvas, Picture, number
 from bayescope.plots import marks
 from bayescope.plots.style import COLOURS, FAINT, INK, MUTED
 from bayescope.posterior import GaussianPosterior
@@ -93,7 +93,7 @@ CASES = (
 
 def draw_fits() -> Figure:
     """p and log p of each density, with Laplace's q in the given and in better coordinates."""
-    page = Page(
+    page = Canvas(
         5.1,
         "Laplace sees a mode and its curvature, no skewness and no tails",
         "Four densities p (grey), normalised by quadrature, and Laplace's q: a parabola in log p, a Gaussian in p. "
@@ -145,7 +145,7 @@ def draw_four_panels() -> Figure:
     inside = x[x > 1e-6]
     log_f, log_q = curve(FOUR.log_f, inside), log_top - 0.5 * ((x - mode) / sd) ** 2
     peak = math.exp(log_top)
-    page = Page(
+    page = Canvas(
         6.0,
         "Laplace: take the log, keep the parabola at the mode, exponentiate",
         f"An unnormalised density f = x³ e⁻ˣ with its mode at x* = {mode:.0f}. The area under f is Z = 6; "
@@ -229,7 +229,7 @@ MODELS = (
 
 def draw_integrals() -> Figure:
     """The joint p(D, θ) of each model with Laplace's Gaussian, and the two areas as bars."""
-    page = Page(
+    page = Canvas(
         4.6,
         "Laplace's p(D) leaves out heavy tails and overfills flat tops",
         "The evidence p(D) = ∫ p(D, θ) dθ is the grey area. Laplace's is the area under the Gaussian (blue) "
@@ -302,7 +302,7 @@ def slope(counts: Sequence[int], errors: np.ndarray) -> float:
 
 def draw_rates() -> Figure:
     """The error of log Z and of the mean over N on logarithmic scales, with guides of slope −1."""
-    page = Page(
+    page = Canvas(
         4.4,
         "Ten times the data, a tenth of the error",
         "Laplace for a success probability θ (uniform prior, 30 % of N trials succeed) against the exact Beta "

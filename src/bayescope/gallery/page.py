@@ -40,7 +40,7 @@ class Picture:
 
 
 @final
-class Page:
+class Canvas:
     """An empty page with its header, to which panels are added.
 
     Attributes:

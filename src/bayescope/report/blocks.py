@@ -11,11 +11,11 @@ Tone = Literal["good", "caution", "bad", "unknown"]
 
 @final
 @dataclass(frozen=True)
-class Text:
-    """Paragraphs.
+class Paragraphs:
+    """Paragraphs of plain text.
 
     Attributes:
-        paragraphs: of plain text.
+        paragraphs: one text each.
         look: "plain", "muted" for an aside, or the tone of a notice that must not be missed.
     """
 
@@ -222,7 +222,7 @@ class Cards:
     cards: tuple[Card, ...]
 
 
-Block = Text | Cards | Table | BarTable | Figures | Definitions | Code | Folded | Explorer
+Block = Paragraphs | Cards | Table | BarTable | Figures | Definitions | Code | Folded | Explorer
 
 
 @final
@@ -279,6 +279,6 @@ class Page:
     footer: str = ""
 
 
-def aside(*paragraphs: str) -> Text:
+def aside(*paragraphs: str) -> Paragraphs:
     """Paragraphs that explain what follows them."""
-    return Text(paragraphs, "muted")
+    return Paragraphs(paragraphs, "muted")

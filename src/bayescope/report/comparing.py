@@ -6,11 +6,11 @@ import numpy as np
 
 from bayescope import metrics
 from bayescope.comparison import Comparison
-from bayescope.comparison.columns import best_cells, columns, written
+from bayescope.comparison.measures import best_cells, columns, written
 from bayescope.plots import style
-from bayescope.plots.agreement import log_odds
 from bayescope.plots.numbers import fixed, percent
-from bayescope.report.blocks import Block, Cell, Figure, Figures, Folded, Page, Section, Table, Text, aside
+from bayescope.plots.posteriors import log_odds
+from bayescope.report.blocks import Block, Cell, Figure, Figures, Folded, Page, Paragraphs, Section, Table, aside
 from bayescope.report.facts import Reference
 from bayescope.report.figures import axis, diagonal, dots, layout, table
 
@@ -20,7 +20,7 @@ MOST_POINTS = 400
 def comparison_blocks(reference: Reference) -> tuple[Block, ...]:
     """What was compared, or why nothing was."""
     comparison, reason = reference
-    return (Text((reason,), "unknown"),) if comparison is None else (aside(reason), *blocks(comparison))
+    return (Paragraphs((reason,), "unknown"),) if comparison is None else (aside(reason), *blocks(comparison))
 
 
 def comparison_page(comparison: Comparison, title: str) -> Page:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import platform
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import singledispatch
 from importlib.metadata import version
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.estimators import BayesianLogisticRegression
+from bayescope.estimators.base import TableEstimator
 from bayescope.plots import style
 from bayescope.posterior import Posterior
 from bayescope.progress import progress_bar
@@ -54,6 +56,8 @@ DRAWS = 500
 
 # A comparison of every posterior with NUTS, ``None`` if there is none, and what it was made of or why there is none.
 Reference = tuple[Comparison | None, str]
+# A prior precision as estimators have it: of all weights, of each, of each term, or of each layer of a term.
+Precisions = float | np.ndarray | Mapping[str, "Precisions"]
 
 
 @final
@@ -88,7 +92,7 @@ class FittedModel:
     versions: tuple[tuple[str, str], ...]
 
 
-def fitted(estimator: Any) -> FittedModel:
+def fitted(estimator: TableEstimator) -> FittedModel:
     """Reads the posterior, the options and the priors of a fitted estimator."""
     posterior = estimator.posterior_
     defaults = type(estimator)().get_params(deep=False)
@@ -112,7 +116,7 @@ def fitted(estimator: Any) -> FittedModel:
     )
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """An option as it would be typed, text in double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
@@ -127,21 +131,21 @@ def _evidence(posterior: Posterior) -> tuple[float | None, bool]:
     return None, False
 
 
-def _priors(precision: Any) -> tuple[tuple[str, str], ...]:
+def _priors(precision: Precisions | None) -> tuple[tuple[str, str], ...]:
     """Prior precisions line by line: of all weights, of each term, or of each layer of a term."""
     if precision is None:
         return ()
-    if not isinstance(precision, dict):
+    if not isinstance(precision, Mapping):
         values = np.ravel(precision)
         text = f"{values[0]:.4g}" if len(values) == 1 else f"{values.min():.4g} to {values.max():.4g}, one per input"
         return (("all weights", text),)
     return tuple((str(term), _precision(value)) for term, value in precision.items())
 
 
-def _precision(value: Any) -> str:
-    if isinstance(value, dict):
+def _precision(value: Precisions) -> str:
+    if isinstance(value, Mapping):
         return ", ".join(f"{layer} {_precision(number)}" for layer, number in value.items())
-    return f"{float(value):.4g}"
+    return f"{float(np.asarray(value)):.4g}"
 
 
 @final
@@ -177,7 +181,7 @@ class Facts:
 
 
 def gathered(
-    estimator: Any, judged: Judged, *, reference: str | None, random_state: int, held_out: bool | None
+    estimator: TableEstimator, judged: Judged, *, reference: str | None, random_state: int, held_out: bool | None
 ) -> Facts:
     """Computes everything, with a bar for whoever waits.
 
@@ -220,7 +224,7 @@ def reference_choice(reference: str | None) -> str | None:
 
 
 def compared(
-    estimator: Any, judged: Judged, reference: str | None, random_state: int, most: int = MOST_NUMBERS
+    estimator: TableEstimator, judged: Judged, reference: str | None, random_state: int, most: int = MOST_NUMBERS
 ) -> Reference:
     """Compares the posteriors of the estimator's model if that was asked for, or, with "auto", if it is cheap.
 
@@ -258,7 +262,7 @@ def compared(
     return _run(estimator, judged, reference, random_state)
 
 
-def _run(estimator: Any, judged: Judged, reference: str, random_state: int) -> Reference:
+def _run(estimator: TableEstimator, judged: Judged, reference: str, random_state: int) -> Reference:
     options = estimator.get_params(deep=False)
     draws = {name: DRAWS for name in ("draws", "tune") if options[name] is None}
     template = clone(estimator).set_params(posterior="nuts", **draws)
@@ -279,7 +283,7 @@ def _run(estimator: Any, judged: Judged, reference: str, random_state: int) -> R
 
 
 @singledispatch
-def _obstacle(estimator: Any, judged: Judged) -> str:  # noqa: ARG001
+def _obstacle(estimator: TableEstimator, judged: Judged) -> str:  # noqa: ARG001
     """Why the estimator's posteriors cannot be compared with NUTS; empty if they can be."""
     return (
         f"A {type(estimator).__name__} is not compared with NUTS: the comparison is for logistic and probit models, "

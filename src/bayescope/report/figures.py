@@ -89,7 +89,13 @@ def dots(
 
 
 def bars(
-    x: ArrayLike, y: ArrayLike, colour: Any, hover: Sequence[str] = (), *, marker: Trace | None = None, **options: Any
+    x: ArrayLike,
+    y: ArrayLike,
+    colour: str | list[float],
+    hover: Sequence[str] = (),
+    *,
+    marker: Trace | None = None,
+    **options: Any,
 ) -> Trace:
     """Upright bars with their middles at x."""
     look = {"color": colour, "line": NO_LINE, **(marker or {})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import cast, final
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -12,6 +12,7 @@ from sklearn.base import is_classifier
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.estimators.base import TableEstimator
 from bayescope.predictive import Predictive
 from bayescope.tables import Column, read_table
 
@@ -42,7 +43,7 @@ class Judged:
         target: what y is called.
     """
 
-    X: Any
+    X: object
     y: np.ndarray
     index: np.ndarray
     columns: tuple[Column, ...]
@@ -52,7 +53,7 @@ class Judged:
     target: str
 
     @classmethod
-    def of(cls, estimator: Any, X: Any, y: Any, random_state: int, most: int = MOST_ROWS) -> Judged:
+    def of(cls, estimator: TableEstimator, X: object, y: object, random_state: int, most: int = MOST_ROWS) -> Judged:
         """Checks a table and its truths against the estimator that is to be judged on them.
 
         Args:
@@ -86,11 +87,11 @@ class Judged:
     def __len__(self) -> int:
         return len(self.y)
 
-    def rows(self, places: np.ndarray) -> Any:
+    def rows(self, places: np.ndarray) -> object:
         """Some of the rows, by their places among the N, as a table of the caller's kind."""
         return take(self.X, places)
 
-    def swapped(self, places: np.ndarray, column: int, donors: np.ndarray) -> Any:
+    def swapped(self, places: np.ndarray, column: int, donors: np.ndarray) -> object:
         """Some of the rows with one column's values taken from other rows, so that each is one that was seen.
 
         Args:
@@ -100,7 +101,7 @@ class Judged:
         """
         table, giving = take(self.X, places), take(self.X, donors)
         frame, other = (nw.from_native(part, eager_only=True, pass_through=True) for part in (table, giving))
-        if isinstance(frame, nw.DataFrame):
+        if isinstance(frame, nw.DataFrame) and isinstance(other, nw.DataFrame):
             name = frame.columns[column]
             return frame.with_columns(
                 nw.new_series(name, other[name].to_list(), other[name].dtype, backend=frame.implementation)
@@ -110,15 +111,16 @@ class Judged:
         return array
 
 
-def take(X: Any, places: np.ndarray) -> Any:
+def take(X: object, places: np.ndarray) -> object:
     """Rows of a table of any kind, by their positions."""
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if isinstance(frame, nw.DataFrame):
         return frame[places].to_native()
-    return X[places] if hasattr(X, "shape") else [X[place] for place in places]
+    rows = cast(np.ndarray, X)
+    return rows[places] if hasattr(X, "shape") else [rows[place] for place in places]
 
 
-def _classes(estimator: Any, y: Any) -> tuple[np.ndarray, tuple[str, ...]]:
+def _classes(estimator: TableEstimator, y: object) -> tuple[np.ndarray, tuple[str, ...]]:
     labels = _flat(y)
     missing = pd.isna(labels)
     if missing.any():
@@ -133,12 +135,12 @@ def _classes(estimator: Any, y: Any) -> tuple[np.ndarray, tuple[str, ...]]:
     return codes, tuple(map(str, np.asarray(estimator.classes_).tolist()))
 
 
-def _numbers(y: Any) -> np.ndarray:
+def _numbers(y: object) -> np.ndarray:
     values: np.ndarray = checks.float64("y", _flat(y)).numpy()
     return values
 
 
-def _flat(y: Any) -> np.ndarray:
+def _flat(y: object) -> np.ndarray:
     array = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -182,7 +184,7 @@ class Predictions:
         return held
 
 
-def predictions(estimator: Any, judged: Judged, block: int = BLOCK) -> Predictions:
+def predictions(estimator: TableEstimator, judged: Judged, block: int = BLOCK) -> Predictions:
     """Predicts all rows, in blocks that bound the memory.
 
     Args:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import Any, cast, final
+from typing import cast, final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from bayescope.additive.effects import Effect, Surface
 from bayescope.additive.importance import Importance
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.estimators.additive_reading import AdditiveEstimator
+from bayescope.estimators.base import TableEstimator
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.predictive import Predictive
@@ -122,7 +123,7 @@ Influence = Effects | Coefficients | Dependence
 
 
 @singledispatch
-def influence(estimator: Any, judged: Judged, random_state: int) -> Influence:
+def influence(estimator: TableEstimator, judged: Judged, random_state: int) -> Influence:
     """What moves the predictions, in the terms that the model has.
 
     Args:
@@ -215,7 +216,7 @@ def _by_input(model: LinearModel, theta: Tensor) -> Tensor:
     return together - together.mean(-2, keepdim=True) if model.outputs > 1 else together
 
 
-def _curve(estimator: Any, judged: Judged, place: int, some: np.ndarray) -> Curve:
+def _curve(estimator: TableEstimator, judged: Judged, place: int, some: np.ndarray) -> Curve:
     column = judged.columns[place]
     donors = _donors(column)
     rows, giving = np.tile(some, len(donors)), np.repeat(donors, len(some))
@@ -291,7 +292,7 @@ class Explanations:
 
 
 @singledispatch
-def explanations(estimator: Any, judged: Judged, places: np.ndarray) -> Explanations:
+def explanations(estimator: TableEstimator, judged: Judged, places: np.ndarray) -> Explanations:
     """Explains some of the judged rows.
 
     Args:

@@ -24,6 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from bayescope import checks
 from bayescope.comparison import Comparison
 from bayescope.errors import InputError, InputTypeError
+from bayescope.estimators.base import TableEstimator
 from bayescope.files import staged
 from bayescope.plots.numbers import count
 from bayescope.report.blocks import Block, Explorer, Figure, Figures, Folded, Page
@@ -40,9 +41,9 @@ _PERCENT = re.compile(r"(?<=\d) %")
 
 
 def report(
-    estimator: Any,
-    X: Any,
-    y: Any,
+    estimator: TableEstimator,
+    X: object,
+    y: object,
     *,
     out: str | Path,
     title: str | None = None,
@@ -227,6 +228,6 @@ def _environment() -> Environment:
     )
 
 
-def _unbroken(value: Any) -> Any:
+def _unbroken(value: object) -> Any:
     """Text whose percent signs stay with their numbers."""
     return _PERCENT.sub("\u00a0%", value) if type(value) is str else value

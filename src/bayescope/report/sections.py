@@ -20,9 +20,9 @@ from bayescope.report.blocks import (
     Figure,
     Figures,
     Folded,
+    Paragraphs,
     Section,
     Table,
-    Text,
     TrackBar,
     aside,
 )
@@ -54,7 +54,7 @@ SCORES = {
 def sections(facts: Facts) -> tuple[Section, ...]:
     """All sections of a report."""
     tone, seen = provenance(facts.held_out)
-    headline = Text((seen,), tone), Cards(tuple(_card(score) for score in facts.scores))
+    headline = Paragraphs((seen,), tone), Cards(tuple(_card(score) for score in facts.scores))
     return (
         Section("figures", "Headline figures", headline, "Figures"),
         Section("calibration", "Does its uncertainty hold?", (_calibration(facts),), "Calibration"),
@@ -89,7 +89,7 @@ def _calibration(facts: Facts) -> Figures:
     return Figures((calibration_charts.coverage(measured), calibration_charts.pit(measured)), "half")
 
 
-def _doubt_lead(facts: Facts) -> Text:
+def _doubt_lead(facts: Facts) -> Paragraphs:
     if not facts.doubt.epistemic:
         return aside(
             "A point estimate has no epistemic uncertainty; rows are listed by the whole of their uncertainty."
@@ -221,7 +221,7 @@ def _data(facts: Facts) -> tuple[Block, ...]:
     )
     shown = columns if len(judged.every) <= MANY_COLUMNS else Folded(f"All {len(judged.every)} columns", (columns,))
     target = _classes(facts) if judged.classes else Figures((_numbers(facts),), "wide")
-    return Text((said + part,)), target, shown
+    return Paragraphs((said + part,)), target, shown
 
 
 def _gaps(gone: int, cells: int) -> str:

@@ -1,0 +1,388 @@
+"""Pictures of posteriors: predictions, calibration, marginals, decision surfaces and training curves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from scipy.special import logsumexp
+
+from bayescope import metrics
+from bayescope.errors import InputError
+from bayescope.metrics import Reliability
+from bayescope.plots import marks, style
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior, Posterior
+
+
+# Predictions compared with a reference --------------------------------------------------------------------------------
+def agreement(log_probs: Mapping[str, np.ndarray], *, reference: str, classes: Sequence[str]) -> Figure:
+    """One panel a posterior: the log odds that it gives each row against those that the reference gives.
+
+    Log odds, log p/(1 − p), show what a probability axis hides: whether a row at 0.99 should have been at 0.9.
+
+    Args:
+        log_probs: by posterior, log class probabilities of the same N rows, shape (N, K); the reference among them.
+        reference: the posterior on the x axes.
+        classes: names of the K classes.
+    """
+    odds = {name: log_odds(values) for name, values in log_probs.items()}
+    others = [name for name in odds if name != reference]
+    truth = odds[reference]
+    what = f"log odds of {classes[1]}" if len(classes) == 2 else "log odds of each class"
+    points = "One point a test row" if len(classes) == 2 else "One point for each class of a test row"
+    with style.house():
+        figure, axes = style.panels(
+            len(others),
+            width=2.5,
+            height=2.4,
+            title=f"Predictions compared with {style.label(reference)}",
+            subtitle=f"{points}: {what}. Steeper than the diagonal is overconfident, flatter is underconfident.",
+            sharex=True,
+            sharey=True,
+        )
+        ends = [truth.min(), truth.max()]
+        for panel, name in zip(axes, others, strict=True):
+            panel.plot(ends, ends, color=style.MUTED, linewidth=0.8)
+            panel.scatter(truth, odds[name], s=9, color=style.colour(name), alpha=0.6, linewidth=0)
+            panel.locator_params(nbins=6)
+            style.titled(panel, name)
+        figure.supxlabel(f"{what}, {style.label(reference)}", fontsize=9.5)
+        figure.supylabel(f"{what}, the panel's posterior", fontsize=9.5)
+    return figure
+
+
+def log_odds(log_probs: np.ndarray) -> np.ndarray:
+    """log p_k − log Σ_{j≠k} p_j: of the second class where there are two, else of every class."""
+    if log_probs.shape[1] == 2:
+        return log_probs[:, 1] - log_probs[:, 0]
+    others = [logsumexp(np.delete(log_probs, k, axis=1), axis=1) for k in range(log_probs.shape[1])]
+    return (log_probs - np.column_stack(others)).ravel()
+
+
+# Reliability ----------------------------------------------------------------------------------------------------------
+LARGEST_POINT = 60  # square points
+# The strip below accuracy 0 holds the bars that count rows.
+COUNTS = (-0.27, -0.03)
+
+
+def reliability_curves(probs: Mapping[str, np.ndarray], y: np.ndarray) -> Figure:
+    """One panel a posterior: accuracy against confidence in bins, with the band a calibrated prediction stays in.
+
+    The band is the binomial's central 95 % for the bin's rows and mean confidence; the bars at the bottom count rows.
+
+    Args:
+        probs: class probabilities of the same N rows, by posterior, shape (N, K).
+        y: the rows' classes, 0…K−1.
+    """
+    classes = next(iter(probs.values())).shape[1]
+    diagrams = {name: metrics.reliability(table, y) for name, table in probs.items()}
+    largest = max(int(diagram.count.max()) for diagram in diagrams.values())
+    with style.house():
+        figure, axes = style.panels(
+            len(probs),
+            width=2.75,
+            height=2.55,
+            title="Reliability",
+            subtitle=f"{len(y)} test rows in bins of confidence, the probability of the predicted class. Points, "
+            "larger for more rows: the share of a bin's rows that are right. Bands: where 95 % of points would fall "
+            f"if the probabilities were true. Bars below 0: rows a bin, at most {largest}.",
+            sharex=True,
+            sharey=True,
+        )
+        for panel, (name, diagram) in zip(axes, diagrams.items(), strict=True):
+            _draw_bins(panel, diagram, style.colour(name), (COUNTS[1] - COUNTS[0]) / largest)
+            style.titled(panel, name, f"ECE {metrics.ece(probs[name], y):.3f}")
+        axes[0].set_xlim(1 / classes, 1.015)
+        axes[0].set_ylim(COUNTS[0], 1.04)
+        axes[0].set_yticks([0, 0.25, 0.5, 0.75, 1])
+        figure.supxlabel("confidence", fontsize=9.5)
+        figure.supylabel("accuracy", fontsize=9.5)
+    return figure
+
+
+def _draw_bins(panel: Axes, diagram: Reliability, colour: str, height: float) -> None:
+    filled = diagram.count > 0
+    x, width = diagram.confidence[filled], float(np.diff(diagram.edges)[0])
+    middle = 0.5 * (diagram.edges[1:] + diagram.edges[:-1])[filled]
+    panel.bar(middle, diagram.count[filled] * height, bottom=COUNTS[0], width=0.92 * width, color=style.FAINT)
+    panel.axhline(0, color=style.FAINT, linewidth=0.8, zorder=0)
+    panel.plot([0, 1], [0, 1], color=style.MUTED, linewidth=0.8, zorder=1)
+    band = {"bottom": diagram.low[filled], "width": 0.34 * width, "color": colour, "alpha": 0.25, "zorder": 2}
+    panel.bar(x, (diagram.high - diagram.low)[filled], **band)  # type: ignore[arg-type]
+    area = 8 + LARGEST_POINT * np.sqrt(diagram.count[filled] / diagram.count.sum())
+    panel.scatter(
+        x, diagram.accuracy[filled], s=area, color=colour, edgecolor="white", linewidth=0.7, zorder=3, clip_on=False
+    )
+
+
+# Marginals of weights -------------------------------------------------------------------------------------------------
+DRAWS = 4000
+BINS = 40
+# A mean-field marginal can be many times as tall as the reference's: beyond this it leaves the panel through the top.
+TALLEST = 3.0
+
+
+def most_disputed(posteriors: Mapping[str, Posterior], reference: str, most: int = 12) -> list[int]:
+    """The weights on which a posterior differs most from the reference, worst first.
+
+    The difference in one weight is ∣μ − μ_ref∣/sd_ref + ∣log(sd/sd_ref)∣, its worst over the posteriors; a point
+    counts by its place alone.
+
+    Args:
+        posteriors: by name, the reference among them.
+        reference: its name.
+        most: how many weights to return.
+    """
+    centre, spread = _moments(posteriors[reference])
+    worst = np.zeros_like(centre)
+    for posterior in posteriors.values():
+        mean, sd = _moments(posterior)
+        width = np.abs(np.log(np.where(sd > 0, sd, spread) / spread))
+        worst = np.maximum(worst, np.abs(mean - centre) / spread + width)
+    return np.argsort(-worst, kind="stable")[:most].tolist()
+
+
+def marginals(
+    posteriors: Mapping[str, Posterior],
+    *,
+    reference: str,
+    names: Sequence[str],
+    chosen: Sequence[int],
+    units: str = "weight",
+) -> Figure:
+    """One panel a weight: the reference's draws as a histogram, Gaussians as their exact densities, points as lines.
+
+    Args:
+        posteriors: by name, the reference among them.
+        reference: the posterior drawn as a histogram.
+        names: of all P weights.
+        chosen: the weights to draw, by index.
+        units: what the x axes measure.
+    """
+    histogram = _draws(posteriors[reference])
+    others = {name: posterior for name, posterior in posteriors.items() if name != reference}
+    key: list[Patch | Line2D] = [Patch(color=style.FAINT, label=f"{style.label(reference)} draws")]
+    key += [Line2D([], [], color=style.colour(n), ls=style.dash(n), label=style.label(n)) for n in others]
+    with style.house():
+        figure, axes = style.panels(
+            len(chosen),
+            width=2.6,
+            height=1.95,
+            key=key,
+            title=f"Marginal posteriors over {style.label(reference)}",
+            subtitle=f"Densities of {len(chosen)} of {len(names)} weights, those on which the posteriors differ most "
+            f"from {style.label(reference)} first.",
+        )
+        for panel, index in zip(axes, chosen, strict=True):
+            heights, _, _ = panel.hist(
+                histogram[:, index], bins=BINS, range=_range(histogram[:, index]), density=True, color=style.FAINT
+            )
+            for name, posterior in others.items():
+                _draw_marginal(posterior, panel, index, name)
+            panel.set_ylim(0, min(panel.get_ylim()[1], TALLEST * float(np.max(heights))))
+            panel.set_yticks([])
+            panel.spines["left"].set_visible(False)
+            panel.locator_params(axis="x", nbins=5)
+            panel.set_title(style.shorten(names[index]))
+        figure.supxlabel(units, fontsize=9.5)
+    return figure
+
+
+@singledispatch
+def _draw_marginal(posterior: Posterior, panel: Axes, index: int, name: str) -> None:
+    """Forms without a closed marginal: the outline of their draws' histogram."""
+    values = _draws(posterior)[:, index]
+    look = {"color": style.colour(name), "histtype": "step", "linewidth": 1.4}
+    panel.hist(values, bins=BINS, range=_range(values), density=True, **look)  # type: ignore[arg-type]
+
+
+@_draw_marginal.register
+def _(posterior: GaussianPosterior, panel: Axes, index: int, name: str) -> None:
+    if posterior.transform is not None:  # not a Gaussian in the user's coordinates
+        _draw_marginal.dispatch(Posterior)(posterior, panel, index, name)
+        return
+    mean, sd = (float(moment[index]) for moment in _moments(posterior))
+    x = np.linspace(mean - 4 * sd, mean + 4 * sd, 200)
+    density = np.exp(-0.5 * ((x - mean) / sd) ** 2) / (sd * math.sqrt(2 * math.pi))
+    panel.plot(x, density, color=style.colour(name), ls=style.dash(name))
+
+
+@_draw_marginal.register
+def _(posterior: PointPosterior, panel: Axes, index: int, name: str) -> None:
+    panel.axvline(float(posterior.location[index]), color=style.colour(name), ls=style.dash(name), zorder=1.5)
+
+
+@singledispatch
+def _draws(posterior: Posterior) -> np.ndarray:
+    return posterior.sample(DRAWS, generator=0).numpy()
+
+
+@_draws.register
+def _(posterior: DrawsPosterior) -> np.ndarray:
+    return posterior.flat.numpy()
+
+
+def _moments(posterior: Posterior) -> tuple[np.ndarray, np.ndarray]:
+    return posterior.mean.numpy(), posterior.covariance.diagonal().sqrt().numpy()
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    """All but the farthest 1 in 1,000 draws: a single stray draw does not squeeze a panel."""
+    low, high = np.quantile(values, [0.0005, 0.9995])
+    return float(low), float(high)
+
+
+# Decision surfaces ----------------------------------------------------------------------------------------------------
+GRID = 120
+# Beyond the data, by this share of their range: there the posteriors differ.
+BEYOND = 0.35
+
+Predictor = Callable[[np.ndarray], np.ndarray]
+
+
+def decision_surfaces(
+    predictors: Mapping[str, Predictor],
+    X: np.ndarray,
+    y: np.ndarray,
+    *,
+    names: Sequence[str],
+    classes: Sequence[str],
+) -> Figure:
+    """One panel a posterior: p(class∣x) on one colour scale, the contours at 0.1, 0.5 and 0.9, and the data.
+
+    With more than two classes the colour is the classes' colours mixed by their probabilities, and the contours are
+    the border between the most probable classes and 0.9 of each class.
+
+    Args:
+        predictors: by posterior, from inputs (M, 2) to class probabilities (M, K).
+        X: the data drawn, shape (N, 2), in the predictors' units.
+        y: their classes, 0…K−1.
+        names: of the two features.
+        classes: names of the K classes.
+    """
+    span, two = (_ends(X[:, 0]), _ends(X[:, 1])), len(classes) == 2
+    what = f"p({classes[-1]})"
+    lines = f"{what} at 0.5 (solid), 0.1 and 0.9 (dashed)" if two else "the border (solid), a class at 0.9 (dashed)"
+    with style.house():
+        figure, axes = style.panels(
+            len(predictors),
+            width=2.75,
+            height=2.7,
+            key=_key(classes),
+            title="Decision surfaces",
+            subtitle=f"Predictive probability with the training rows. Contours: {lines}.",
+            sharex=True,
+            sharey=True,
+        )
+        for panel, (name, predict) in zip(axes, predictors.items(), strict=True):
+            probs = predict(marks.lattice(span, GRID)).reshape(GRID, GRID, len(classes))
+            if two:
+                marks.probability_map(panel, span, probs[..., 1])
+            else:
+                _many_classes(panel, span, probs)
+            marks.rows(panel, X, y, size=float(np.clip(2500 / len(X), 4, 18)))
+            panel.set_title(style.label(name))
+            panel.spines[:].set_visible(False)
+        figure.supxlabel(names[0], fontsize=9.5)
+        figure.supylabel(names[1], fontsize=9.5)
+        if two:
+            scale = ScalarMappable(Normalize(0, 1), style.probability_scale())
+            figure.colorbar(scale, ax=axes, label=what, ticks=[0, *marks.LEVELS, 1], shrink=0.8, aspect=28)
+    return figure
+
+
+def _many_classes(panel: Axes, span: marks.Span, probs: np.ndarray) -> None:
+    pale = 0.55 * np.array([to_rgb(style.class_colour(k)) for k in range(probs.shape[-1])]) + 0.45
+    panel.imshow(probs @ pale, extent=(*span[0], *span[1]), origin="lower", aspect="auto", interpolation="bilinear")
+    x1, x2 = (np.linspace(*ends, GRID) for ends in span)
+    for k in range(probs.shape[-1]):
+        ahead = probs[..., k] - np.delete(probs, k, axis=-1).max(-1)
+        panel.contour(x1, x2, ahead, levels=(0.0,), colors=style.INK, linewidths=1.5)
+        panel.contour(x1, x2, probs[..., k], levels=marks.LEVELS[2:], colors=style.INK, linewidths=0.8, linestyles="--")
+
+
+def _key(classes: Sequence[str]) -> list[Line2D]:
+    look: dict[str, Any] = {"ls": "", "markeredgecolor": "white", "markersize": 7}
+    return [
+        Line2D([], [], marker=style.class_marker(k), color=style.class_colour(k), label=name, **look)
+        for k, name in enumerate(classes)
+    ]
+
+
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    return low - BEYOND * (high - low), high + BEYOND * (high - low)
+
+
+# Training curves ------------------------------------------------------------------------------------------------------
+# The quantities of a trace that have a panel, in this order, and how they are headed.
+QUANTITIES = {
+    "nll": "−log p(y∣f)",
+    "validation_nll": "−log p(y∣f), validation",
+    "penalty": "penalty",
+    "kl": "KL(q∥p)",
+    "elbo": "ELBO",
+}
+# The share of the epochs, from the first, that a panel's limits do not follow: there a curve may leave the panel.
+FALL = 0.1
+
+
+def training_curves(
+    traces: Mapping[str, Mapping[str, Sequence[float]]], *, log_evidence: float | None = None
+) -> Figure:
+    """One panel a quantity, one line a training; sums over all rows, in nats.
+
+    Args:
+        traces: by the name of a posterior its `Posterior.trace`, lists with a number per epoch. Drawn is what they have
+            of "nll", "validation_nll", "penalty" (½ (θ−m)ᵀP₀(θ−m)), "kl" and "elbo".
+        log_evidence: log p(y), where it is known: no ELBO lies above that line.
+
+    Raises:
+        InputError: if no trace has one of these quantities.
+    """
+    chosen = [name for name in QUANTITIES if any(len(trace.get(name, ())) for trace in traces.values())]
+    if not chosen:
+        known = ", ".join(sorted({name for trace in traces.values() for name in trace})) or "nothing"
+        raise InputError(f"traces: expected one with any of {', '.join(QUANTITIES)}, got {known}. Train first.")
+    key = [Line2D([], [], color=style.colour(name), ls=style.dash(name), label=style.label(name)) for name in traces]
+    if log_evidence is not None:
+        key.append(Line2D([], [], color=style.MUTED, lw=1, ls=":", label="log evidence"))
+    with style.house():
+        figure, axes = style.panels(
+            len(chosen),
+            width=2.9,
+            height=2.5,
+            key=key,
+            title="Training",
+            subtitle="Sums over all rows, in nats; each row as the epoch meets it.",
+        )
+        for panel, quantity in zip(axes, chosen, strict=True):
+            curves = {name: np.asarray(trace[quantity]) for name, trace in traces.items() if trace.get(quantity)}
+            _draw_curves(panel, curves)
+            panel.set_title(QUANTITIES[quantity])
+            if quantity == "elbo" and log_evidence is not None:
+                low, high = panel.get_ylim()
+                panel.axhline(log_evidence, color=style.MUTED, lw=1, ls=":", zorder=1)
+                panel.set_ylim(low, max(high, log_evidence + 0.05 * (log_evidence - low)))
+        figure.supxlabel("epoch", fontsize=9.5)
+    return figure
+
+
+def _draw_curves(panel: Axes, curves: Mapping[str, np.ndarray]) -> None:
+    for name, values in curves.items():
+        look = {"color": style.colour(name), "ls": style.dash(name), "lw": 1.4}
+        panel.plot(np.arange(1, len(values) + 1), values, **look)  # type: ignore[arg-type]
+    settled = np.concatenate([values[int(FALL * len(values)) :] for values in curves.values()])
+    low, high = float(settled.min()), float(settled.max())
+    margin = 0.05 * (high - low) or 0.5
+    panel.set_ylim(low - margin, high + margin)
+    panel.locator_params(axis="x", nbins=5, integer=True)
