@@ -156,12 +156,14 @@ class Learning:
     Attributes:
         rows: to train on and to test on.
         start: the network before training.
-        likelihood: with the noise variance that the climb begins at.
+        likelihood: with the noise variance to learn, if it has one.
+        fixed_likelihood: with a noise variance of 1.
     """
 
     rows: networks.TrainTest
     start: nn.Module
     likelihood: Likelihood
+    fixed_likelihood: Likelihood
 
     @cached_property
     def learnt(self) -> GaussianPosterior:
@@ -173,8 +175,8 @@ class Learning:
 
     @cached_property
     def fixed(self) -> GaussianPosterior:
-        """The posterior under the hyperparameters that the climb begins at."""
-        return networks.posterior(self.start, self.rows.train, self.likelihood, 1.0)
+        """The posterior if every hyperparameter is 1."""
+        return networks.posterior(self.start, self.rows.train, self.fixed_likelihood, 1.0)
 
     def losses(self) -> str:
         """NLL per test row before and after the hyperparameters were learnt."""
@@ -182,10 +184,10 @@ class Learning:
 
 
 def problems() -> tuple[Learning, Learning]:
-    """A curve with a gap, whose noise variance begins at 1, and the bent and the round class; one hidden layer each."""
+    """A curve with a gap, whose noise variance is learnt, and the bent and the round class; one hidden layer each."""
     return (
-        Learning(networks.gap(), networks.mlp(1, 20, 1, seed=1), Gaussian(1.0)),
-        Learning(networks.banana(), networks.mlp(2, 16, 1), Bernoulli()),
+        Learning(networks.gap(), networks.mlp(1, 20, 1, seed=1), Gaussian("evidence"), Gaussian(1.0)),
+        Learning(networks.banana(), networks.mlp(2, 16, 1), Bernoulli(), Bernoulli()),
     )
 
 
