@@ -110,13 +110,13 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The table with its best values in bold, and the footnotes, in Markdown."""
-        shown = columns(self.reference)
+        measures = columns(self.reference)
         rows = [[style.label(str(name))] for name in self.table.index]
-        for column in shown:
+        for column in measures:
             best = best_cells(self.table, column, self.reference)
             for row, cell, bold in zip(rows, written(self.table, column), best, strict=True):
                 row.append(f"**{cell}**" if bold else cell)
-        lines = [["posterior", *(column.label for column in shown)], ["---", *(["---:"] * len(shown))], *rows]
+        lines = [["posterior", *(column.label for column in measures)], ["---", *(["---:"] * len(measures))], *rows]
         text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         notes = "\n".join(f"- {note}" for note in self.footnotes)
         return f"# {self.title}\n\n{text}\n\n{notes}\n"
@@ -357,8 +357,8 @@ def footnotes(
     notes = {name: outcome.fitted.note for name, outcome in outcomes.items()}
     found = [f"{style.label(name)}: {note}." for name, note in notes.items() if note]
     warnings = [f"{style.label(name)}, warning: {text}" for name, texts in warned.items() for text in texts]
-    told = (*_precision(outcomes, reference), *_harmless(outcomes), *_blanks(table, outcomes, reference))
-    return (*meanings, *told, *found, *warnings)
+    notes_on_values = (*_precision(outcomes, reference), *_harmless(outcomes), *_blanks(table, outcomes, reference))
+    return (*meanings, *notes_on_values, *found, *warnings)
 
 
 def _precision(outcomes: Mapping[str, ContenderOutcome], reference: str) -> list[str]:
@@ -392,10 +392,10 @@ def _harmless(outcomes: Mapping[str, ContenderOutcome]) -> list[str]:
 
 def _blanks(table: pd.DataFrame, outcomes: Mapping[str, ContenderOutcome], reference: str) -> list[str]:
     """Why cells are blank, in one line."""
-    shown = [column for column in columns(reference) if table[column.name].isna().any()]
+    measures = [column for column in columns(reference) if table[column.name].isna().any()]
     reasons = []
     for name, outcome in outcomes.items():
-        empty = [column.label for column in shown if table[column.name].isna()[name]]
+        empty = [column.label for column in measures if table[column.name].isna()[name]]
         posterior = outcome.fitted.posterior
         if posterior is None:
             reasons.append(f"{style.label(name)} rescales predictions and has no posterior of its own")

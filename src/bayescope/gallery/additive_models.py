@@ -67,12 +67,12 @@ def truth(feature: str, at: np.ndarray) -> np.ndarray:
     return function(at) - function(four_features()[0][feature].to_numpy()).mean()
 
 
-def draw_effects(shown: Mapping[str, Mapping[str, Effect]] | None = None) -> Figure:
+def draw_effects(found: Mapping[str, Mapping[str, Effect]] | None = None) -> Figure:
     """A row a model, a column a feature; without an argument the models are fitted."""
-    shown = effects() if shown is None else shown
+    found = effects() if found is None else found
     last = list(TRUTHS)[-1]
-    width = max(float(np.abs(end).max()) for end in (shown["laplace"][last].low, shown["laplace"][last].high))
-    wrong = float(np.abs(shown["map"][last].mean).max())
+    width = max(float(np.abs(end).max()) for end in (found["laplace"][last].low, found["laplace"][last].high))
+    wrong = float(np.abs(found["map"][last].mean).max())
     page = Canvas(
         4.9,
         "A feature that does nothing is switched off by its own precision",
@@ -84,7 +84,7 @@ def draw_effects(shown: Mapping[str, Mapping[str, Effect]] | None = None) -> Fig
     headings = [f"{feature}: {formula}" for feature, (formula, _) in TRUTHS.items()]
     panels = page.panels(2, len(TRUTHS), headings, below=0.5, gap=(0.3, 0.3), left=0.75, bottom=0.4)
     for row, (name, title) in enumerate((("map", "Plain (MAP)"), ("laplace", "Laplace, learnt"))):
-        for axes, (feature, one) in zip(panels[row * len(TRUTHS) :], shown[name].items(), strict=False):
+        for axes, (feature, one) in zip(panels[row * len(TRUTHS) :], found[name].items(), strict=False):
             axes.plot(one.grid, truth(feature, one.grid), color=INK, lw=1.2, ls=":", zorder=3)
             draw_effect(axes, one, tint=COLOURS[name])
             axes.set(ylim=(-3.4, 5.0), xlim=(0, 1))
@@ -169,11 +169,11 @@ def explanations() -> dict[str, Explanation]:
     return {name: explain(fitted(options), rows, columns=columns) for name, options in MODELS.items()}
 
 
-def error_and_coverage(shown: Explanation) -> tuple[float, float]:
+def error_and_coverage(reasons: Explanation) -> tuple[float, float]:
     """The root mean square error of contributions, and the share of true contributions inside their intervals."""
-    true = ward()[1][list(shown.names)].to_numpy()
-    inside = (shown.low <= true) & (true <= shown.high)
-    return float(np.sqrt(((shown.contributions - true) ** 2).mean())), float(inside.mean())
+    true = ward()[1][list(reasons.names)].to_numpy()
+    inside = (reasons.low <= true) & (true <= reasons.high)
+    return float(np.sqrt(((reasons.contributions - true) ** 2).mean())), float(inside.mean())
 
 
 def draw_local(found: Mapping[str, Explanation] | None = None) -> Figure:
@@ -196,13 +196,13 @@ def draw_local(found: Mapping[str, Explanation] | None = None) -> Figure:
     order = np.argsort(-np.abs(found["laplace"].contributions[row]), kind="stable")
     ends = [
         end
-        for shown in found.values()
-        for end in (shown.low[row].min(), shown.high[row].max(), shown.intercept, shown.total_low[row])
+        for reasons in found.values()
+        for end in (reasons.low[row].min(), reasons.high[row].max(), reasons.intercept, reasons.total_low[row])
     ]
     for axes, name in zip(panels, MODELS, strict=True):
-        shown = found[name]
-        draw_bars(axes, bars(shown, row, order=order))
-        true = parts.iloc[row][[shown.names[term] for term in order]].to_numpy()
+        reasons = found[name]
+        draw_bars(axes, bars(reasons, row, order=order))
+        true = parts.iloc[row][[reasons.names[term] for term in order]].to_numpy()
         axes.plot(true, np.arange(len(true)), "D", color="white", mec=INK, mew=0.9, ms=4.5, zorder=4)
         axes.set(xlim=(1.1 * min(ends), 1.15 * max(ends)), xlabel="log-odds")
         axes.tick_params(labelleft=name == "map")

@@ -94,9 +94,9 @@ def probability_colours(figure: Figure) -> None:
     marks.colour_scale(figure, (0.895, 0.2, 0.014, 0.5), probability_scale(), "p(red)", [0, *marks.LEVELS, 1])
 
 
-def draw_surfaces(shown: Sequence[tuple[Scene, dict[str, np.ndarray]]] | None = None) -> Figure:
+def draw_surfaces(scenes: Sequence[tuple[Scene, dict[str, np.ndarray]]] | None = None) -> Figure:
     """Two rows of scenes, four columns of posteriors, one colour scale; without an argument they are computed."""
-    shown = [(scene, surfaces(scene)) for scene in (moons(), blobs())] if shown is None else shown
+    scenes = [(scene, surfaces(scene)) for scene in (moons(), blobs())] if scenes is None else scenes
     page = Canvas(
         5.2,
         "Away from the data MAP stays sure; averages over the weights do not",
@@ -105,7 +105,7 @@ def draw_surfaces(shown: Sequence[tuple[Scene, dict[str, np.ndarray]]] | None = 
     )
     headings = [(LABELS[name], COLOURS[name]) for name in POSTERIORS]
     panels = page.panels(2, 4, headings, below=0.5, gap=(0.12, 0.2), left=0.45, right=0.95, bottom=0.3)
-    maps = [(scene, found, name) for scene, found in shown for name in POSTERIORS]
+    maps = [(scene, found, name) for scene, found in scenes for name in POSTERIORS]
     for axes, (scene, found, name) in zip(panels, maps, strict=True):
         scene.draw(axes, found[name])
         if name == POSTERIORS[0]:
@@ -298,11 +298,11 @@ def draw_evidence() -> Figure:
         f"Bayesian linear regression on {ROWS} rows with K Gaussian bumps and fixed N(0, 1) weights. Too few cannot "
         "follow the curve; too many could follow any curve, which costs evidence: no test data are needed to see it.",
     )
-    shown = (5, best, SIZES[-1])
-    above = page.panels(1, 3, [f"K = {size}" for size in shown], bottom=3.0, gap=(0.25, 0), left=0.7)
-    for axes, size in zip(above, shown, strict=True):
+    sizes = (5, best, SIZES[-1])
+    above = page.panels(1, 3, [f"K = {size}" for size in sizes], bottom=3.0, gap=(0.25, 0), left=0.7)
+    for axes, size in zip(above, sizes, strict=True):
         _draw_fit(axes, size)
-        axes.tick_params(labelleft=size == shown[0])
+        axes.tick_params(labelleft=size == sizes[0])
     text = "dashed: the truth\nblue: E[f], 95 % of f"
     marks.label(above[0], -0.02, 1.75, text, MUTED, ha="center", va="center")
     headings = ["Log evidence, from the 40 rows alone", "NLL per row of 400 test rows"]

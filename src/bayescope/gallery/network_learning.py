@@ -191,12 +191,12 @@ def problems() -> tuple[Learning, Learning]:
     )
 
 
-def draw_online(shown: tuple[Learning, Learning] | None = None) -> Figure:
+def draw_online(learnings: tuple[Learning, Learning] | None = None) -> Figure:
     """A row a problem: what is predicted, the log evidence and the hyperparameters over the epochs.
 
     Without an argument the curve and the classes are learnt.
     """
-    regression, classification = problems() if shown is None else shown
+    regression, classification = problems() if learnings is None else learnings
     page = Canvas(
         6.4,
         "The training data alone tell the priors' widths and the noise",

@@ -225,15 +225,15 @@ def draw_sine(found: Mapping[str, Band] | None = None) -> Figure:
     headings = [(LABELS[name], COLOURS[name]) for name in found]
     panels = page.panels(3, 3, headings, gap=(0.25, 0.42), left=0.5, bottom=0.45)
     x, reference = X[:, 0], found["nuts"]
-    for place, (axes, (name, shown)) in enumerate(zip(panels, found.items(), strict=True)):
+    for place, (axes, (name, one)) in enumerate(zip(panels, found.items(), strict=True)):
         colour = COLOURS[name]
-        marks.band(axes, x, shown.low, shown.high, colour, alpha=0.15)
-        marks.band(axes, x, shown.mean - 1.96 * shown.sd, shown.mean + 1.96 * shown.sd, colour, alpha=0.35)
-        axes.plot(x, shown.mean, color=colour, lw=1.6)
-        if shown is not reference:
+        marks.band(axes, x, one.low, one.high, colour, alpha=0.15)
+        marks.band(axes, x, one.mean - 1.96 * one.sd, one.mean + 1.96 * one.sd, colour, alpha=0.35)
+        axes.plot(x, one.mean, color=colour, lw=1.6)
+        if one is not reference:
             for end in (-1.96, 1.96):
                 axes.plot(x, reference.mean + end * reference.sd, color=INK, lw=0.8, ls=(0, (3, 2)))
-            marks.corner(axes, f"TV {band_distance(shown, reference):.3f}", fontsize=8.5)
+            marks.corner(axes, f"TV {band_distance(one, reference):.3f}", fontsize=8.5)
         axes.plot(X, truth(torch.as_tensor(X)), color=MUTED, lw=0.9, ls=":")
         axes.plot(*problem.data, "o", color=INK, ms=2.2)
         axes.set(xlim=(-END, END), ylim=(-6.5, 6.5), xticks=[-4, -1, 1, 4], yticks=[-6, -3, 0, 3, 6])

@@ -39,16 +39,16 @@ LONGEST_UNIT = 24
 HOW = "Pass [model.effects(name) for name in names]"
 
 
-def effect(shown: Effect, *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
+def effect(curve: Effect, *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
     """The effect of one feature; see `effects`."""
-    return effects([shown], outputs=outputs, unit=unit)
+    return effects([curve], outputs=outputs, unit=unit)
 
 
-def effects(shown: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
+def effects(curves: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str | None = None) -> Figure:
     """One panel a feature, on one scale: mean and band, and below them the density of the data.
 
     Args:
-        shown: in the order of the panels, such as that of the features' importance.
+        curves: in the order of the panels, such as that of the features' importance.
         outputs: names of the outputs where there are several; by default those that the effects tell.
         unit: what the effects are measured in, by default what they tell.
 
@@ -56,63 +56,63 @@ def effects(shown: Sequence[Effect], *, outputs: Sequence[str] = (), unit: str |
         InputError: if there is nothing to show, or not one name for each output.
         InputTypeError: if it is no sequence of effects.
     """
-    if not isinstance(shown, Sequence):
-        raise InputTypeError(f"effects: expected a list of effects, got {type(shown).__name__}. {HOW}.")
-    for one in shown:
+    if not isinstance(curves, Sequence):
+        raise InputTypeError(f"effects: expected a list of effects, got {type(curves).__name__}. {HOW}.")
+    for one in curves:
         expect("effects", one, Effect, HOW)
-    if not shown:
+    if not curves:
         raise InputError("effects: expected at least one effect, got none.")
-    names = output_names(columns(shown[0].mean).shape[1], outputs, shown[0].outputs)
+    names = output_names(columns(curves[0].mean).shape[1], outputs, curves[0].outputs)
     key: list[Line2D | Patch] = [
         Line2D([], [], color=colour(place, len(names)), label=name) for place, name in enumerate(names) if name
     ]
     key.append(Patch(color=style.FAINT, label="density of the data"))
     with style.house():
         figure, axes = style.panels(
-            len(shown),
+            len(curves),
             width=2.6,
             height=2.2,
             key=key,
-            title="Effects" if len(shown) > 1 else "Effect",
-            subtitle=f"Mean under the posterior and {100 * shown[0].level:g} % band; 0 is the mean over the data.",
+            title="Effects" if len(curves) > 1 else "Effect",
+            subtitle=f"Mean under the posterior and {100 * curves[0].level:g} % band; 0 is the mean over the data.",
             sharey=True,
         )
-        for panel, one in zip(axes, shown, strict=True):
+        for panel, one in zip(axes, curves, strict=True):
             draw_effect(panel, one)
             panel.set_title(style.shorten(one.feature))
         make_room(axes[0])
-        for panel, one in zip(axes, shown, strict=True):
+        for panel, one in zip(axes, curves, strict=True):
             draw_density(panel, one)
-        figure.supylabel(style.shorten(shown[0].unit if unit is None else unit, LONGEST_UNIT), fontsize=9.5)
+        figure.supylabel(style.shorten(curves[0].unit if unit is None else unit, LONGEST_UNIT), fontsize=9.5)
     return figure
 
 
-def draw_effect(panel: Axes, shown: Effect, *, tint: str | None = None) -> None:
+def draw_effect(panel: Axes, curve: Effect, *, tint: str | None = None) -> None:
     """An effect in a panel: mean and band.
 
     Args:
         panel: where.
-        shown: the effect.
+        curve: the effect.
         tint: its colour where there is one output.
     """
     panel.axhline(0, color=style.FAINT, lw=0.9, zorder=0)
-    mean, low, high = (columns(part) for part in (shown.mean, shown.low, shown.high))
+    mean, low, high = (columns(part) for part in (curve.mean, curve.low, curve.high))
     count = mean.shape[1]
     for output in range(count):
         shade = tint if tint and count == 1 else colour(output, count)
-        aside = ASIDE * (output - 0.5 * (count - 1)) * step(shown)
-        if shown.categorical:
-            _dots(panel, places(shown) + aside, mean[:, output], low[:, output], high[:, output], shade, "o")
+        aside = ASIDE * (output - 0.5 * (count - 1)) * step(curve)
+        if curve.categorical:
+            _dots(panel, places(curve) + aside, mean[:, output], low[:, output], high[:, output], shade, "o")
         else:
-            panel.fill_between(shown.grid, low[:, output], high[:, output], color=shade, alpha=0.25, lw=0)
-            panel.plot(shown.grid, mean[:, output], color=shade)
-        if shown.missing is not None:
-            at = np.array([missing_place(shown) + aside])
+            panel.fill_between(curve.grid, low[:, output], high[:, output], color=shade, alpha=0.25, lw=0)
+            panel.plot(curve.grid, mean[:, output], color=shade)
+        if curve.missing is not None:
+            at = np.array([missing_place(curve) + aside])
             gone, least, most = (
-                np.atleast_1d(part)[[output]] for part in (shown.missing.mean, shown.missing.low, shown.missing.high)
+                np.atleast_1d(part)[[output]] for part in (curve.missing.mean, curve.missing.low, curve.missing.high)
             )
             _dots(panel, at, gone, least, most, shade, "D")
-    _ticks(panel, shown)
+    _ticks(panel, curve)
 
 
 def make_room(panel: Axes) -> None:
@@ -121,9 +121,9 @@ def make_room(panel: Axes) -> None:
     panel.set_ylim(low - STRIP / (1 - STRIP) * (high - low), high)
 
 
-def draw_density(panel: Axes, shown: Effect) -> None:
+def draw_density(panel: Axes, curve: Effect) -> None:
     """Bars at the foot of a panel: the share of the data at each label, in each part of the range, and missing."""
-    at, shares, width = density_bars(shown)
+    at, shares, width = density_bars(curve)
     if shares.max(initial=0.0) > 0:
         heights = 0.85 * STRIP * shares / shares.max()
         panel.bar(at, heights, width, color=style.FAINT, transform=panel.get_xaxis_transform(), zorder=0.5)
@@ -161,40 +161,40 @@ def columns(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 2 else values[:, None]
 
 
-def places(shown: Effect) -> np.ndarray:
+def places(curve: Effect) -> np.ndarray:
     """The positions of the grid on the x axis: its numbers, or 0, 1, … for labels."""
-    return np.arange(len(shown.grid), dtype=np.float64) if shown.categorical else shown.grid
+    return np.arange(len(curve.grid), dtype=np.float64) if curve.categorical else curve.grid
 
 
-def _range(shown: Effect) -> tuple[float, float]:
-    at = places(shown)
+def _range(curve: Effect) -> tuple[float, float]:
+    at = places(curve)
     return (float(at.min()), float(at.max())) if len(at) else (0.0, 0.0)
 
 
-def step(shown: Effect) -> float:
+def step(curve: Effect) -> float:
     """The distance between labels, or that of the missing value from the numbers."""
-    low, high = _range(shown)
-    return 1.0 if shown.categorical else BEYOND * (high - low) or 1.0
+    low, high = _range(curve)
+    return 1.0 if curve.categorical else BEYOND * (high - low) or 1.0
 
 
-def missing_place(shown: Effect) -> float:
+def missing_place(curve: Effect) -> float:
     """The position of the missing value on the x axis, beyond the grid."""
-    return _range(shown)[1] + step(shown)
+    return _range(curve)[1] + step(curve)
 
 
-def density_bars(shown: Effect) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def density_bars(curve: Effect) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Middles, shares and widths of bars for the density of the data, the missing values last.
 
     There is one bar for each label, or as many as the range of the numbers has room for.
     """
-    low, high = _range(shown)
-    at, shares, width = places(shown), shown.density, np.full(len(shown.grid), 0.6)
-    if not shown.categorical and high > low:
-        shares, edges = np.histogram(shown.grid, min(BARS, len(shown.grid)), weights=shown.density)
+    low, high = _range(curve)
+    at, shares, width = places(curve), curve.density, np.full(len(curve.grid), 0.6)
+    if not curve.categorical and high > low:
+        shares, edges = np.histogram(curve.grid, min(BARS, len(curve.grid)), weights=curve.density)
         at, width = 0.5 * (edges[1:] + edges[:-1]), 0.92 * np.diff(edges)
-    if shown.missing is None:
+    if curve.missing is None:
         return at, shares, width
-    ends = missing_place(shown), shown.missing.density, 0.6 * step(shown)
+    ends = missing_place(curve), curve.missing.density, 0.6 * step(curve)
     at, shares, width = (np.append(part, end) for part, end in zip((at, shares, width), ends, strict=True))
     return at, shares, width
 
@@ -206,18 +206,18 @@ def _dots(
     panel.plot(x, mean, marker, color=tint, ms=4.5, mew=0)
 
 
-def _ticks(panel: Axes, shown: Effect) -> None:
+def _ticks(panel: Axes, curve: Effect) -> None:
     """Labels at their places; numbers as matplotlib places them, and beside them that of the missing value."""
-    gone = [(missing_place(shown), MISSING)] if shown.missing is not None else []
-    if not shown.categorical:
+    gone = [(missing_place(curve), MISSING)] if curve.missing is not None else []
+    if not curve.categorical:
         panel.locator_params(axis="x", nbins=4)
         if gone:
-            low, high = _range(shown)
-            kept = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.5 * step(shown)]
+            low, high = _range(curve)
+            kept = [tick for tick in panel.get_xticks() if low <= tick <= high - 0.5 * step(curve)]
             panel.set_xticks([*kept, gone[0][0]], [*[f"{tick:g}" for tick in kept], MISSING])
         return
-    labels = [style.shorten(str(label), LONGEST_LABEL) for label in shown.grid]
-    marks = [*zip(places(shown), labels, strict=True), *gone]
+    labels = [style.shorten(str(label), LONGEST_LABEL) for label in curve.grid]
+    marks = [*zip(places(curve), labels, strict=True), *gone]
     turned = sum(len(label) for _, label in marks) > LETTERS
     panel.set_xticks([at for at, _ in marks], [label for _, label in marks], rotation=90 if turned else 0)
     panel.set_xlim(-0.6, len(marks) - 0.4)
@@ -229,11 +229,11 @@ CONTOURS = 7
 DOT = 14.0
 
 
-def effect_surface(shown: Surface, *, output: int = 0, unit: str | None = None) -> Figure:
+def effect_surface(surface: Surface, *, output: int = 0, unit: str | None = None) -> Figure:
     """The mean with contour lines, and the standard deviation beside it.
 
     Args:
-        shown: the surface.
+        surface: the surface.
         output: which one, where there are several.
         unit: what the effect is measured in, by default what the surface tells.
 
@@ -241,8 +241,8 @@ def effect_surface(shown: Surface, *, output: int = 0, unit: str | None = None) 
         InputError: if there is no such output, or a grid is empty.
         InputTypeError: if it is no surface.
     """
-    expect("effect_surface", shown, Surface, "Pass model.surface(a, b)")
-    mean, sd = (part if part.ndim == 3 else part[..., None] for part in (shown.mean, shown.sd))
+    expect("effect_surface", surface, Surface, "Pass model.surface(a, b)")
+    mean, sd = (part if part.ndim == 3 else part[..., None] for part in (surface.mean, surface.sd))
     if mean.size == 0 or not 0 <= output < mean.shape[2]:
         raise InputError(f"output: expected one of a surface of shape {mean.shape}, got {output}.")
     mean, sd = mean[..., output], sd[..., output]
@@ -250,44 +250,44 @@ def effect_surface(shown: Surface, *, output: int = 0, unit: str | None = None) 
     ends = style.CLASS_COLOURS[0], "#ffffff", style.CLASS_COLOURS[1]
     signed = LinearSegmentedColormap.from_list("effect", ends)
     doubt = LinearSegmentedColormap.from_list("sd", ["#ffffff", style.COLOURS["mean_field"], "#5a3300"])
-    what = "with their own effects" if shown.whole else "beyond their own effects"
-    first, second = (style.shorten(name) for name in shown.features)
+    what = "with their separate effects" if surface.whole else "beyond their separate effects"
+    first, second = (style.shorten(name) for name in surface.features)
     with style.house():
         figure, axes = style.panels(
             2,
             width=3.5,
             height=2.9,
-            title=f"{first} and {second}" + (f": {shown.outputs[output]}" if shown.outputs else ""),
+            title=f"{first} and {second}" + (f": {surface.outputs[output]}" if surface.outputs else ""),
             subtitle=f"What both do together, {what}. Dots: where the data are, larger where there are more.",
         )
         for panel, values, name, colours, limits in (
             (axes[0], mean, "mean", signed, (-largest, largest)),
             (axes[1], sd, "standard deviation", doubt, (0.0, widest)),
         ):
-            _map(figure, panel, shown, values, colours, limits, shown.unit if unit is None else unit)
+            _map(figure, panel, surface, values, colours, limits, surface.unit if unit is None else unit)
             panel.set_title(name)
             panel.set(xlabel=first, ylabel=second)
     return figure
 
 
 def _map(
-    figure: Figure, panel: Axes, shown: Surface, values: np.ndarray, colours: LinearSegmentedColormap,
+    figure: Figure, panel: Axes, surface: Surface, values: np.ndarray, colours: LinearSegmentedColormap,
     limits: tuple[float, float], unit: str,
 ) -> None:  # fmt: skip
-    x, y = _places(shown.grid_a), _places(shown.grid_b)
+    x, y = _places(surface.grid_a), _places(surface.grid_b)
     low, high = limits
     image = panel.pcolormesh(x, y, values.T, cmap=colours, vmin=low, vmax=high, shading="nearest", rasterized=True)
-    numbers = all(grid.dtype != object and len(grid) > 1 for grid in (shown.grid_a, shown.grid_b))
+    numbers = all(grid.dtype != object and len(grid) > 1 for grid in (surface.grid_a, surface.grid_b))
     if numbers and float(np.ptp(values)) > 0:
         lines = panel.contour(x, y, values.T, levels=CONTOURS, colors=style.INK, linewidths=0.8)
         panel.clabel(lines, fontsize=7.5)
-    at = np.argwhere(shown.density > 0)
-    sizes = DOT * shown.density[shown.density > 0] / (shown.density.max() or 1.0)
+    at = np.argwhere(surface.density > 0)
+    sizes = DOT * surface.density[surface.density > 0] / (surface.density.max() or 1.0)
     panel.scatter(x[at[:, 0]], y[at[:, 1]], s=sizes, color=style.INK, alpha=0.35, lw=0)
-    if shown.grid_a.dtype == object:
-        panel.set_xticks(x, [style.shorten(str(label), 12) for label in shown.grid_a])
-    if shown.grid_b.dtype == object:
-        panel.set_yticks(y, [style.shorten(str(label), 12) for label in shown.grid_b])
+    if surface.grid_a.dtype == object:
+        panel.set_xticks(x, [style.shorten(str(label), 12) for label in surface.grid_a])
+    if surface.grid_b.dtype == object:
+        panel.set_yticks(y, [style.shorten(str(label), 12) for label in surface.grid_b])
     figure.colorbar(image, ax=panel, label=style.shorten(unit, LONGEST_UNIT), shrink=0.9, aspect=24)
 
 
@@ -313,45 +313,47 @@ class TermBar:
 
 
 def explanation(
-    shown: Explanation, row: int = 0, *, output: int = 0, most: int = MOST, unit: str | None = None
+    reasons: Explanation, row: int = 0, *, output: int = 0, most: int = MOST, unit: str | None = None
 ) -> Figure:
     """One prediction: the terms that contribute most, the others together, the constants and the total.
 
     Args:
-        shown: of one row or more.
+        reasons: of one row or more.
         row: which.
         output: which, where there are several.
-        most: how many terms have a bar of their own.
+        most: how many terms have a separate bar.
         unit: what contributions are measured in, by default what the explanation tells.
 
     Raises:
         InputError: if there is no such row or output.
         InputTypeError: if it is no explanation.
     """
-    expect("explanation", shown, Explanation, "Pass model.explain(X)")
-    _inside("row", row, len(shown))
-    _inside("output", output, 1 if shown.total.ndim == 1 else shown.total.shape[1])
-    lines = bars(shown, row, output=output, most=most)
-    level = f"{100 * shown.level:g} %"
+    expect("explanation", reasons, Explanation, "Pass model.explain(X)")
+    _inside("row", row, len(reasons))
+    _inside("output", output, 1 if reasons.total.ndim == 1 else reasons.total.shape[1])
+    lines = bars(reasons, row, output=output, most=most)
+    level = f"{100 * reasons.level:g} %"
     with style.house():
         figure, [panel] = style.panels(
             1,
             width=6.2,
             height=0.75 + LINE * len(lines),
-            title="One prediction and its reasons" + (f": {shown.outputs[output]}" if shown.outputs else ""),
+            title="One prediction and its reasons" + (f": {reasons.outputs[output]}" if reasons.outputs else ""),
             subtitle=f"Contributions with {level} intervals; with the intercept, the mean over the data, they sum to "
             "the total.",
         )
         draw_bars(panel, lines)
-        panel.set_xlabel(shown.unit if unit is None else unit)
+        panel.set_xlabel(reasons.unit if unit is None else unit)
     return figure
 
 
-def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MOST, unit: str | None = None) -> Figure:
+def importance(
+    ranking: Importance, *, outputs: Sequence[str] = (), most: int = MOST, unit: str | None = None
+) -> Figure:
     """The most important terms: the mean absolute contribution over the data, with its interval.
 
     Args:
-        shown: what.
+        ranking: what.
         outputs: names of the outputs where there are several; by default those that the importance tells.
         most: how many terms.
         unit: what contributions are measured in, by default what the importance tells.
@@ -360,10 +362,10 @@ def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MO
         InputError: if there is not one name for each output.
         InputTypeError: if it is no importance.
     """
-    expect("importance", shown, Importance, "Pass model.importance()")
-    mean, low, high, point = (columns(part) for part in (shown.mean, shown.low, shown.high, shown.at_mean))
-    count, order = mean.shape[1], shown.order[: checks.count("most", most)]
-    names = output_names(count, outputs, shown.outputs)
+    expect("importance", ranking, Importance, "Pass model.importance()")
+    mean, low, high, point = (columns(part) for part in (ranking.mean, ranking.low, ranking.high, ranking.at_mean))
+    count, order = mean.shape[1], ranking.order[: checks.count("most", most)]
+    names = output_names(count, outputs, ranking.outputs)
     key = [Line2D([], [], color=colour(place, count), lw=5, label=name) for place, name in enumerate(names) if name]
     key.append(Line2D([], [], color=style.INK, marker="|", ls="", ms=8, label="of the mean effect"))
     with style.house():
@@ -374,7 +376,7 @@ def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MO
             key=key,
             title="Importance",
             subtitle="Mean absolute contribution over the data: its mean under the posterior, with the "
-            f"{100 * shown.level:g} % interval.",
+            f"{100 * ranking.level:g} % interval.",
         )
         for output in range(count):
             height = 0.72 / count
@@ -383,43 +385,45 @@ def importance(shown: Importance, *, outputs: Sequence[str] = (), most: int = MO
             panel.barh(y, mean[order, output], height, color=tint, alpha=0.35)
             panel.hlines(y, low[order, output], high[order, output], color=tint, lw=1.6)
             panel.plot(point[order, output], y, "|", color=style.INK, ms=60 * height / count**0.5 / 6)
-        _named(panel, [style.shorten(shown.names[place], 30) for place in order])
+        _named(panel, [style.shorten(ranking.names[place], 30) for place in order])
         panel.set_xlim(left=0)
-        panel.set_xlabel(f"mean absolute contribution: {shown.unit if unit is None else unit}")
+        panel.set_xlabel(f"mean absolute contribution: {ranking.unit if unit is None else unit}")
     return figure
 
 
 def bars(
-    shown: Explanation, row: int, *, output: int = 0, most: int = MOST, order: np.ndarray | None = None
+    reasons: Explanation, row: int, *, output: int = 0, most: int = MOST, order: np.ndarray | None = None
 ) -> list[TermBar]:
     """The lines of one prediction: terms, the rest of them together, the constants, the total.
 
     Args:
-        shown: of one row or more.
+        reasons: of one row or more.
         row: which.
         output: which.
-        most: how many terms have a line of their own.
+        most: how many terms have a separate line.
         order: of the terms, by default the largest contributions first.
     """
-    sides = (shown.contributions, shown.low, shown.high)
+    sides = (reasons.contributions, reasons.low, reasons.high)
     parts, low, high = (part[row, :, None] if part.ndim == 2 else part[row] for part in sides)
     parts, low, high = parts[:, output], low[:, output], high[:, output]
     order = np.argsort(-np.abs(parts), kind="stable") if order is None else order
     kept, rest = order[: checks.count("most", most)], order[most:]
     lines = [
         TermBar(
-            _with_value(shown, row, term), parts[term], (low[term], high[term]), HIGHER if parts[term] > 0 else LOWER
+            _with_value(reasons, row, term), parts[term], (low[term], high[term]), HIGHER if parts[term] > 0 else LOWER
         )
         for term in kept
     ]
     if len(rest):
         lines.append(TermBar(f"{len(rest)} others together", float(parts[rest].sum()), None, style.MUTED))
-    constant, sd, offset = (np.ravel(part)[output] for part in (shown.intercept, shown.intercept_sd, shown.offset[row]))
-    half = width_of(shown.level) * sd
+    constant, sd, offset = (
+        np.ravel(part)[output] for part in (reasons.intercept, reasons.intercept_sd, reasons.offset[row])
+    )
+    half = width_of(reasons.level) * sd
     lines.append(TermBar("intercept", constant, (constant - half, constant + half), style.MUTED))
-    if shown.offset.any():
+    if reasons.offset.any():
         lines.append(TermBar("offset", offset, None, style.MUTED))
-    total, ends = np.ravel(shown.total[row])[output], (shown.total_low[row], shown.total_high[row])
+    total, ends = np.ravel(reasons.total[row])[output], (reasons.total_low[row], reasons.total_high[row])
     return [*lines, TermBar("total", total, (np.ravel(ends[0])[output], np.ravel(ends[1])[output]), style.INK)]
 
 
@@ -441,10 +445,10 @@ def _named(panel: Axes, names: Sequence[str]) -> None:
     panel.spines["left"].set_visible(False)
 
 
-def _with_value(shown: Explanation, row: int, term: int) -> str:
+def _with_value(reasons: Explanation, row: int, term: int) -> str:
     """The term's name with the value of its features."""
-    name = style.shorten(shown.names[term], 30)
-    return name if shown.values is None else f"{name} = {cell(shown.values[row, term], 12)}"
+    name = style.shorten(reasons.names[term], 30)
+    return name if reasons.values is None else f"{name} = {cell(reasons.values[row, term], 12)}"
 
 
 def _inside(name: str, place: int, count: int) -> None:

@@ -62,9 +62,9 @@ def around(value: float, low: float, high: float, largest: float, *, sign: bool 
     if not 1e-4 <= largest < 1e7:
         return (signed if sign else plain)(value), alike(low, high)
     after = max(0, 2 - math.floor(math.log10(largest)))
-    told = fixed(value, after)
+    text = fixed(value, after)
     return (
-        "+" + told if sign and float(f"{value:.{after}f}") > 0 else told
+        "+" + text if sign and float(f"{value:.{after}f}") > 0 else text
     ), f"{fixed(low, after)} to {fixed(high, after)}"
 
 

@@ -25,7 +25,7 @@ INK = "#222222"
 MUTED = "#6b6b6b"
 FAINT = "#d9d9d9"
 
-# Okabe & Ito (2008): told apart by colour-blind readers too.
+# Okabe & Ito (2008): colour-blind readers can distinguish these too.
 COLOURS = {
     "nuts": INK,
     "map": "#7f7f7f",
@@ -60,7 +60,7 @@ DASHES = {
     "ep": (0, (1, 1)),
     "metropolis": (0, (4, 1, 1, 1)),
 }
-# Classes are told apart in decision surfaces: the first two are the two ends of the surface of two classes.
+# Colours of classes in decision surfaces: the first two are the two ends of the surface of two classes.
 CLASS_COLOURS = ("#2166AC", "#B2182B", "#1B7837", "#E08214", "#762A83", "#01665E", "#8C510A", "#C51B7D")
 CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -89,7 +89,7 @@ _RC: dict[str, Any] = {
 
 
 def colour(name: str) -> str:
-    """The colour of a posterior; names without one of their own share a neutral blue-grey."""
+    """The colour of a posterior; unknown names share a neutral blue-grey."""
     return COLOURS.get(name, "#4C6A92")
 
 

@@ -66,16 +66,16 @@ def reliability(c: ClassCalibration, classes: int) -> Figure:
     )
 
 
-def separation(judged: Judged, told: Predictions) -> Figure:
+def separation(judged: Judged, predicted: Predictions) -> Figure:
     """Where its probabilities lie: of class 1 by truth for two classes, else the confidence of right and wrong rows."""
     if two := len(judged.classes) == 2:
-        x, groups = told.mean[:, 1], [judged.y == 0, judged.y == 1]
+        x, groups = predicted.mean[:, 1], [judged.y == 0, judged.y == 1]
         names = [f"{shorten(judged.target)} = {shorten(name)}" for name in judged.classes]
         what, tints = f"probability of {judged.classes[1]}", ("@class0", "@class1")
         aim, start = "one class lies at each end", -0.01
     else:
-        right = told.mean.argmax(1) == judged.y
-        x, groups, names = told.mean.max(1), [right, ~right], ["right", "wrong"]
+        right = predicted.mean.argmax(1) == judged.y
+        x, groups, names = predicted.mean.max(1), [right, ~right], ["right", "wrong"]
         what, tints = "confidence in the predicted class", ("@accent", "@bad")
         aim, start = "right rows lie at the right end and wrong ones do not", 1 / len(judged.classes) - 0.05
     edges = np.linspace(0.0, 1.0, PROBABILITY_BINS + 1)

@@ -51,16 +51,16 @@ def blocks(comparison: Comparison) -> tuple[Table, Figures, Folded]:
 
 
 def _table(comparison: Comparison) -> Table:
-    shown = columns(comparison.reference)
+    measures = columns(comparison.reference)
     parts: list[list[Cell]] = []
-    for column in shown:
+    for column in measures:
         best = best_cells(comparison.table, column, comparison.reference)
         parts.append(
             [Cell(text, strong=bold) for text, bold in zip(written(comparison.table, column), best, strict=True)]
         )
     names = [Cell(style.label(str(name))) for name in comparison.table.index]
     rows = tuple((name, *cells) for name, *cells in zip(names, *parts, strict=True))
-    head = ("posterior", *(column.label for column in shown))
+    head = ("posterior", *(column.label for column in measures))
     return Table(f"{comparison.title}; the best of each column in bold", head, rows, frozenset(range(1, len(head))))
 
 

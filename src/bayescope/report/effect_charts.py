@@ -25,67 +25,67 @@ PALE = 0.35
 MOST_TERMS = 30
 
 
-def effect(shown: Effect, place: int, span: tuple[float, float]) -> Figure:
+def effect(curve: Effect, place: int, span: tuple[float, float]) -> Figure:
     """A feature's effect over its grid with the band, and at the foot where the data lie.
 
     Args:
-        shown: the effect.
+        curve: the effect.
         place: of the figure on the page.
         span: of the effect axis, one for all features, so that they may be compared.
     """
-    mean, low, high = (columns(part) for part in (shown.mean, shown.low, shown.high))
+    mean, low, high = (columns(part) for part in (curve.mean, curve.low, curve.high))
     count = mean.shape[1]
-    names = [str(name) for name in shown.outputs] or [""] * count
+    names = [str(name) for name in curve.outputs] or [""] * count
     traces: list[Trace] = []
     rows: list[tuple[str, ...]] = []
-    thin = 1 if shown.categorical else 3
+    thin = 1 if curve.categorical else 3
     for k, name in enumerate(names):
         ends = mean[:, k], low[:, k], high[:, k]
         aside = ASIDE * (k - 0.5 * (count - 1))
-        traces += _drawn(places(shown), shown.grid, ends, name, _colour(k, count), shown.categorical, aside)
-        rows += _rows(shown.grid[::thin], [end[::thin] for end in ends], name if count > 1 else "")
-    if shown.missing is not None:
-        parts = [np.atleast_1d(part) for part in (shown.missing.mean, shown.missing.low, shown.missing.high)]
+        traces += _drawn(places(curve), curve.grid, ends, name, _colour(k, count), curve.categorical, aside)
+        rows += _rows(curve.grid[::thin], [end[::thin] for end in ends], name if count > 1 else "")
+    if curve.missing is not None:
+        parts = [np.atleast_1d(part) for part in (curve.missing.mean, curve.missing.low, curve.missing.high)]
         for k, name in enumerate(names):
             gone = [part[[k]] for part in parts]
-            [trace] = _drawn(np.array([missing_place(shown)]), [None], gone, name, _colour(k, count), True, 0.0)
+            [trace] = _drawn(np.array([missing_place(curve)]), [None], gone, name, _colour(k, count), True, 0.0)
             traces.append(trace | {"marker": {**trace["marker"], "symbol": "diamond"}})
             rows += _rows([None], gone, name if count > 1 else "")
-    at, shares, width = density_bars(shown)
+    at, shares, width = density_bars(curve)
     hover = [f"{fixed(100 * share, 1)} % of the data" for share in shares]
     traces.append(bars(at, shares, "@bar", hover, width=rounded(width), yaxis="y2"))
-    band_name = f"{100 * shown.level:g} % band"
+    band_name = f"{100 * curve.level:g} % band"
     hidden: Trace = {"showticklabels": False, "showline": False, "showgrid": False}
     stage = layout(
-        {**_ticks(shown.grid, shown.categorical, missing_place(shown) if shown.missing else None), "anchor": "y2"},
+        {**_ticks(curve.grid, curve.categorical, missing_place(curve) if curve.missing else None), "anchor": "y2"},
         axis(domain=[FOOT, 1.0], range=list(span), nticks=5, zeroline=True, zerolinecolor="@line"),
         yaxis2=axis(domain=[0.0, FOOT - 0.05], rangemode="tozero", **hidden),
     )
-    head = (shown.feature, *(["output"] if count > 1 else []), "effect", band_name)
-    what = f"Effect of {shown.feature} on {shown.unit}"
+    head = (curve.feature, *(["output"] if count > 1 else []), "effect", band_name)
+    what = f"Effect of {curve.feature} on {curve.unit}"
     alt = f"{what}: from {plain(float(mean.min()))} to {plain(float(mean.max()))}, with {band_name}s."
-    return Figure(f"effect-{place}", shown.feature, "", alt, tuple(traces), stage, table(what, head, rows), 240)
+    return Figure(f"effect-{place}", curve.feature, "", alt, tuple(traces), stage, table(what, head, rows), 240)
 
 
-def surface(shown: Surface, place: int) -> Figure:
+def surface(surface: Surface, place: int) -> Figure:
     """The joint effect of a pair beyond the effects of its two features, as a map; cells without data are pale."""
-    mean, low, high = (part[..., 0] if part.ndim == 3 else part for part in (shown.mean, shown.low, shown.high))
-    first, second = shown.features
-    (a, width), (b, height) = _cells(shown.grid_a), _cells(shown.grid_b)
+    mean, low, high = (part[..., 0] if part.ndim == 3 else part for part in (surface.mean, surface.low, surface.high))
+    first, second = surface.features
+    (a, width), (b, height) = _cells(surface.grid_a), _cells(surface.grid_b)
     largest = float(np.abs(mean).max()) or 1.0
-    pairs = [(cell(va), cell(vb)) for va in shown.grid_a for vb in shown.grid_b]
-    told = [(signed(m), alike(*ends)) for m, *ends in zip(mean.ravel(), low.ravel(), high.ravel(), strict=True)]
+    pairs = [(cell(va), cell(vb)) for va in surface.grid_a for vb in surface.grid_b]
+    values = [(signed(m), alike(*ends)) for m, *ends in zip(mean.ravel(), low.ravel(), high.ravel(), strict=True)]
     hover = [
-        f"{first} {va}, {second} {vb}\n{value} ({ends})" for (va, vb), (value, ends) in zip(pairs, told, strict=True)
+        f"{first} {va}, {second} {vb}\n{value} ({ends})" for (va, vb), (value, ends) in zip(pairs, values, strict=True)
     ]
-    steps = [3 if grid.dtype.kind == "f" else 1 for grid in (shown.grid_a, shown.grid_b)]
+    steps = [3 if grid.dtype.kind == "f" else 1 for grid in (surface.grid_a, surface.grid_b)]
     coarse = np.arange(mean.size).reshape(mean.shape)[:: steps[0], :: steps[1]].ravel()
     cells = bars(
         np.repeat(a, len(b)),
         np.tile(height, len(a)),
         rounded(mean),
         hover,
-        marker={"opacity": rounded(np.where(shown.density.ravel() > 0, 1.0, PALE))},
+        marker={"opacity": rounded(np.where(surface.density.ravel() > 0, 1.0, PALE))},
         base=rounded(np.tile(b - 0.5 * height, len(a))),
         width=rounded(np.repeat(width, len(b))),
         meta={"tones": ["@low", "@middle", "@high"], "largest": largest},
@@ -100,41 +100,47 @@ def surface(shown: Surface, place: int) -> Figure:
         "colorbar": {"thickness": 9, "outlinewidth": 0, "len": 0.9, "nticks": 5, "tickfont": small, "xpad": 4},
     }
     scale = {"type": "scatter", "mode": "markers", "x": [None], "y": [None], "marker": colours, "hoverinfo": "skip"}
-    of_output = f" Drawn is the part of {shown.outputs[0]}." if shown.outputs else ""
+    of_output = f" Drawn is the part of {surface.outputs[0]}." if surface.outputs else ""
     return Figure(
         f"surface-{place}",
         f"{first} × {second}",
-        f"What both say beyond their separate effects, in {shown.unit}; pale where there are no data.{of_output}",
+        f"What both say beyond their separate effects, in {surface.unit}; pale where there are no data.{of_output}",
         f"Map of the joint effect of {first} and {second}, between {plain(float(mean.min()))} and "
         f"{plain(float(mean.max()))}.",
         (cells, scale),
-        layout(_map_axis(first, shown.grid_a), _map_axis(second, shown.grid_b), barmode="overlay", bargap=0),
+        layout(_map_axis(first, surface.grid_a), _map_axis(second, surface.grid_b), barmode="overlay", bargap=0),
         table(
             "Joint effect on a coarse grid",
             (first, second, "effect", "95 % interval"),
-            [(*pairs[k], *told[k]) for k in coarse],
+            [(*pairs[k], *values[k]) for k in coarse],
         ),
         300,
     )
 
 
-def curve(shown: Curve, place: int, told: Dependence, span: tuple[float, float], unit: str) -> Figure:
+def curve(feature_curve: Curve, place: int, dependence: Dependence, span: tuple[float, float], unit: str) -> Figure:
     """Partial dependence on a feature with the band of a typical row."""
-    outputs = [1] if len(told.outputs) == 2 else range(shown.mean.shape[1])
+    outputs = [1] if len(dependence.outputs) == 2 else range(feature_curve.mean.shape[1])
     several = len(outputs) > 1
-    at = np.arange(len(shown.grid)) if shown.categorical else np.asarray(shown.grid, dtype=np.float64)
+    at = (
+        np.arange(len(feature_curve.grid))
+        if feature_curve.categorical
+        else np.asarray(feature_curve.grid, dtype=np.float64)
+    )
     traces: list[Trace] = []
     rows: list[tuple[str, ...]] = []
     for order, output in enumerate(outputs):
-        ends = [part[:, output] for part in (shown.mean, shown.low, shown.high)]
-        name = str(told.outputs[output]) if several else ""
+        ends = [part[:, output] for part in (feature_curve.mean, feature_curve.low, feature_curve.high)]
+        name = str(dependence.outputs[output]) if several else ""
         aside = ASIDE * (order - 0.5 * (len(outputs) - 1))
-        traces += _drawn(at, shown.grid, ends, name, _colour(order, len(outputs)), shown.categorical, aside)
-        rows += _rows(shown.grid, ends, name, sign=False)
-    alt = f"Partial dependence of {unit} on {shown.feature}."
-    head = (shown.feature, *(["class"] if several else []), unit, "95 % band")
-    stage = layout(_ticks(shown.grid, shown.categorical), axis(range=list(span), nticks=5))
-    return Figure(f"curve-{place}", shown.feature, "", alt, tuple(traces), stage, table(alt, head, rows), 230)
+        traces += _drawn(
+            at, feature_curve.grid, ends, name, _colour(order, len(outputs)), feature_curve.categorical, aside
+        )
+        rows += _rows(feature_curve.grid, ends, name, sign=False)
+    alt = f"Partial dependence of {unit} on {feature_curve.feature}."
+    head = (feature_curve.feature, *(["class"] if several else []), unit, "95 % band")
+    stage = layout(_ticks(feature_curve.grid, feature_curve.categorical), axis(range=list(span), nticks=5))
+    return Figure(f"curve-{place}", feature_curve.feature, "", alt, tuple(traces), stage, table(alt, head, rows), 230)
 
 
 def span_of(lows: Sequence[np.ndarray], highs: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -144,22 +150,22 @@ def span_of(lows: Sequence[np.ndarray], highs: Sequence[np.ndarray]) -> tuple[fl
     return low - room, high + room
 
 
-def importance(shown: Importance, silent: Sequence[str] = ()) -> BarTable:
+def importance(ranking: Importance, silent: Sequence[str] = ()) -> BarTable:
     """Terms by how much they move the predictions; of several outputs the one that each term moves most.
 
     Args:
-        shown: of all terms.
+        ranking: of all terms.
         silent: those that have no line.
     """
     mean, low, high, point = (
-        part if part.ndim == 1 else part[np.arange(len(part)), shown.mean.argmax(1)]
-        for part in (shown.mean, shown.low, shown.high, shown.at_mean)
+        part if part.ndim == 1 else part[np.arange(len(part)), ranking.mean.argmax(1)]
+        for part in (ranking.mean, ranking.low, ranking.high, ranking.at_mean)
     )
-    order = [place for place in shown.order if shown.names[place] not in silent][:MOST_TERMS]
+    order = [place for place in ranking.order if ranking.names[place] not in silent][:MOST_TERMS]
     most = float(high[order].max()) or 1.0
     lines = [
         _track(
-            shown.names[k].replace(" & ", " × "),
+            ranking.names[k].replace(" & ", " × "),
             around(mean[k], low[k], high[k], most),
             (mean[k], low[k], high[k]),
             (0.0, most),
@@ -167,32 +173,32 @@ def importance(shown: Importance, silent: Sequence[str] = ()) -> BarTable:
         )
         for k in order
     ]
-    more = len(shown.names) - len(order) - len(silent)
+    more = len(ranking.names) - len(order) - len(silent)
     caption = (
-        f"Mean absolute contribution over the training rows, in {shown.unit}, with 95 % intervals. The tick is that of "
-        "the mean effect: close to 0 where a bar is no more than uncertainty."
+        f"Mean absolute contribution over the training rows, in {ranking.unit}, with 95 % intervals. The tick is that "
+        "of the mean effect: close to 0 where a bar is no more than uncertainty."
     )
     caption += f" {more} more contribute less." if more else ""
     return BarTable(caption, ("term", "", "importance"), tuple(lines))
 
 
-def coefficients(shown: Coefficients) -> tuple[BarTable, ...]:
+def coefficients(linear: Coefficients) -> tuple[BarTable, ...]:
     """One table for each output: weights times the inputs' standard deviations, so that bars can be compared."""
-    order = shown.order[:MOST_WEIGHTS]
-    mean, low, high = (part[:, :-1] * shown.scales for part in shown.weights)
+    order = linear.order[:MOST_WEIGHTS]
+    mean, low, high = (part[:, :-1] * linear.scales for part in linear.weights)
     least, most = min(0.0, float(low[:, order].min())), max(0.0, float(high[:, order].max()))
-    more = f" {len(shown.names) - len(order)} more move it less." if len(shown.names) > len(order) else ""
+    more = f" {len(linear.names) - len(order)} more move it less." if len(linear.names) > len(order) else ""
     tables = []
-    for output, intercept in enumerate(shown.weights[0][:, -1]):
+    for output, intercept in enumerate(linear.weights[0][:, -1]):
         lines = []
         for k in order:
             value = mean[output, k], low[output, k], high[output, k]
             text, tint = around(*value, max(-least, most), sign=True), "high" if value[0] > 0 else "low"
-            lines.append(_track(shown.names[k], text, value, (least, most), tint=tint))
-        of = f" for {shown.outputs[output]}" if shown.outputs else ""
+            lines.append(_track(linear.names[k], text, value, (least, most), tint=tint))
+        of = f" for {linear.outputs[output]}" if linear.outputs else ""
         caption = (
-            f"Change of {shown.unit}{of} for one standard deviation more of each input, with 95 % intervals. Intercept "
-            f"{plain(intercept)}.{more}"
+            f"Change of {linear.unit}{of} for one standard deviation more of each input, with 95 % intervals. "
+            f"Intercept {plain(intercept)}.{more}"
         )
         tables.append(BarTable(caption, ("input", "", "per standard deviation"), tuple(lines)))
     return tuple(tables)

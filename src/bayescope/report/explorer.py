@@ -13,7 +13,7 @@ from bayescope.report.facts import Facts
 from bayescope.report.figures import axis, dots, layout, rounded, table
 from bayescope.report.reasons import Explanations
 
-# Parts of a row that are told one by one; the others stand together.
+# Parts of a row that are listed one by one; the others are summed.
 MOST_PARTS = 8
 # Parts kept for all rows and outputs together, which bounds the size of the page.
 MOST_STORED = 60_000
@@ -27,74 +27,74 @@ def explorer(facts: Facts) -> Explorer:
     Args:
         facts: of the report.
     """
-    told = facts.explanations
-    kept = max(1, min(MOST_PARTS, MOST_STORED // (len(told.places) * told.parts.shape[2])))
-    rows = [_row(facts, told, place, kept) for place in range(len(told.places))]
+    reasons = facts.explanations
+    kept = max(1, min(MOST_PARTS, MOST_STORED // (len(reasons.places) * reasons.parts.shape[2])))
+    rows = [_row(facts, reasons, place, kept) for place in range(len(reasons.places))]
     payload = {
         "rows": rows,
-        "unit": told.unit,
-        "sums": told.sums,
-        "outputs": list(told.outputs) if told.parts.shape[2] > 1 else [],
+        "unit": reasons.unit,
+        "sums": reasons.sums,
+        "outputs": list(reasons.outputs) if reasons.parts.shape[2] > 1 else [],
         "classes": list(facts.judged.classes),
         "target": facts.judged.target,
     }
     return Explorer(_scatter(facts), _list(facts), tuple(range(len(facts.doubt.listed))), payload)
 
 
-def _row(facts: Facts, told: Explanations, place: int, most: int) -> dict[str, Any]:
-    row = int(told.places[place])
+def _row(facts: Facts, reasons: Explanations, place: int, most: int) -> dict[str, Any]:
+    row = int(reasons.places[place])
     judged = facts.judged
-    outputs = told.parts.shape[2]
+    outputs = reasons.parts.shape[2]
     return {
         "row": int(judged.index[row]),
         "truth": _truth(facts, row),
-        "told": _prediction(facts, row),
-        "interval": _interval(facts, told, place),
+        "predicted": _prediction(facts, row),
+        "interval": _interval(facts, reasons, place),
         "right": None if not judged.classes else bool(facts.doubt.error[row] == 0),
         "output": int(facts.doubt.predicted[row]) if outputs > 1 and judged.classes else 0,
-        "probs": _probabilities(told, place) if judged.classes else [],
-        "parts": [_parts(told, place, output, most) for output in range(outputs)],
+        "probs": _probabilities(reasons, place) if judged.classes else [],
+        "parts": [_parts(reasons, place, output, most) for output in range(outputs)],
     }
 
 
-def _probabilities(told: Explanations, place: int) -> list[list[float]]:
-    ends = (told.mean[place], told.mean_low[place], told.mean_high[place])
+def _probabilities(reasons: Explanations, place: int) -> list[list[float]]:
+    ends = (reasons.mean[place], reasons.mean_low[place], reasons.mean_high[place])
     return [rounded(each) for each in zip(*ends, strict=True)]
 
 
-def _parts(told: Explanations, place: int, output: int, most: int) -> list[list[Any]]:
+def _parts(reasons: Explanations, place: int, output: int, most: int) -> list[list[Any]]:
     """[name, value, low, high, kind] of the largest parts, the rest, what is constant and the total."""
-    parts = told.parts[place, :, output]
+    parts = reasons.parts[place, :, output]
     order = np.argsort(-np.abs(parts), kind="stable")
-    ends = (parts, told.low[place, :, output], told.high[place, :, output])
-    lines = [[_named(told, place, part), *rounded([end[part] for end in ends]), "part"] for part in order[:most]]
+    ends = (parts, reasons.low[place, :, output], reasons.high[place, :, output])
+    lines = [[_named(reasons, place, part), *rounded([end[part] for end in ends]), "part"] for part in order[:most]]
     rest = float(parts[order[most:]].sum())
-    if len(order) > most and told.sums:
+    if len(order) > most and reasons.sums:
         lines.append([f"{count(len(order) - most, 'other part')}", *rounded([rest, rest, rest]), "rest"])
-    if told.sums:
+    if reasons.sums:
         # What is neither in the parts nor random: the intercept, and an offset where there is one.
-        constant = float(told.total[place, output] - parts.sum())
+        constant = float(reasons.total[place, output] - parts.sum())
         lines.append(["mean over the data", *rounded([constant] * 3), "rest"])
-    total = [end[place, output] for end in (told.total, told.total_low, told.total_high)]
-    return [*lines, ["together" if told.sums else "prediction", *rounded(total), "total"]]
+    total = [end[place, output] for end in (reasons.total, reasons.total_low, reasons.total_high)]
+    return [*lines, ["together" if reasons.sums else "prediction", *rounded(total), "total"]]
 
 
-def _named(told: Explanations, place: int, part: int) -> str:
-    value = told.values[place, part]
-    return f"{shorten(told.names[part].replace(' & ', ' × '), 40)} = {cell(value)}"
+def _named(reasons: Explanations, place: int, part: int) -> str:
+    value = reasons.values[place, part]
+    return f"{shorten(reasons.names[part].replace(' & ', ' × '), 40)} = {cell(value)}"
 
 
 def _scatter(facts: Facts) -> Figure:
-    judged, d, told = facts.judged, facts.doubt, facts.told
-    places = d.shown
+    judged, d, predicted = facts.judged, facts.doubt, facts.predicted
+    places = d.explorable
     classes = judged.classes
     if classes:
-        column = np.ones(len(places), dtype=int) if len(classes) == 2 else told.mean[places].argmax(1)
-        x = told.mean[places, column]
+        column = np.ones(len(places), dtype=int) if len(classes) == 2 else predicted.mean[places].argmax(1)
+        x = predicted.mean[places, column]
         what = f"probability of {judged.target} = {classes[1]}" if len(classes) == 2 else "probability of its class"
     else:
-        x, what = told.mean[places, 0], f"predicted {judged.target}"
-    good = d.error[places] == 0 if classes else told.inside(judged.y)[places]
+        x, what = predicted.mean[places, 0], f"predicted {judged.target}"
+    good = d.error[places] == 0 if classes else predicted.inside(judged.y)[places]
     names = ("right", "wrong") if classes else ("inside its 95 % interval", "outside")
     hover = [
         f"row {judged.index[row]}\n{_prediction(facts, row)}\ntruth {_truth(facts, row)}\n± {plain(d.sd[row], 2)}"
@@ -128,17 +128,17 @@ def _scatter(facts: Facts) -> Figure:
 
 def _list(facts: Facts) -> Table:
     judged, d = facts.judged, facts.doubt
-    shown = [judged.columns[place] for place in _telling_columns(facts)]
+    telling = [judged.columns[place] for place in _telling_columns(facts)]
     head = (
         "row",
         "predicted",
         "sd" if not d.epistemic else "epistemic sd",
         "truth",
-        *(column.name for column in shown),
+        *(column.name for column in telling),
     )
     rows = []
     for row in d.listed:
-        wrong = bool(d.error[row]) if judged.classes else not facts.told.inside(judged.y)[row]
+        wrong = bool(d.error[row]) if judged.classes else not facts.predicted.inside(judged.y)[row]
         mark = " ✗" if wrong else ""
         rows.append(
             (
@@ -146,7 +146,7 @@ def _list(facts: Facts) -> Table:
                 Cell(_prediction(facts, row)),
                 Cell(plain(d.sd[row], 2)),
                 Cell(_truth(facts, row) + mark, strong=wrong),
-                *(Cell(cell(column.values[row])) for column in shown),
+                *(Cell(cell(column.values[row])) for column in telling),
             )
         )
     note = "✗: the predicted class is wrong" if judged.classes else "✗: outside the 95 % interval"
@@ -158,7 +158,7 @@ def _list(facts: Facts) -> Table:
             {
                 2,
                 *(() if judged.classes else (1, 3)),
-                *(4 + place for place, column in enumerate(shown) if column.kind == "numeric"),
+                *(4 + place for place, column in enumerate(telling) if column.kind == "numeric"),
             }
         ),
     )
@@ -166,10 +166,10 @@ def _list(facts: Facts) -> Table:
 
 def _telling_columns(facts: Facts) -> list[int]:
     """The columns that move the listed rows' predictions most, as far as parts are columns."""
-    told, columns = facts.explanations, facts.judged.columns
-    size = np.abs(told.parts[: len(facts.doubt.listed)]).max(axis=2).mean(axis=0)
+    reasons, columns = facts.explanations, facts.judged.columns
+    size = np.abs(reasons.parts[: len(facts.doubt.listed)]).max(axis=2).mean(axis=0)
     names = [column.name for column in columns]
-    order = [names.index(told.names[part]) for part in np.argsort(-size) if told.names[part] in names]
+    order = [names.index(reasons.names[part]) for part in np.argsort(-size) if reasons.names[part] in names]
     order += [place for place in range(len(columns)) if place not in order]
     return order[:MOST_COLUMNS]
 
@@ -180,19 +180,19 @@ def _truth(facts: Facts, row: int) -> str:
 
 
 def _prediction(facts: Facts, row: int) -> str:
-    judged, told = facts.judged, facts.told
+    judged, predicted = facts.judged, facts.predicted
     if not judged.classes:
-        return plain(float(told.mean[row, 0]), 4)
+        return plain(float(predicted.mean[row, 0]), 4)
     code = int(facts.doubt.predicted[row])
-    return f"{shorten(judged.classes[code], 24)} ({percent(told.mean[row, code], 0)})"
+    return f"{shorten(judged.classes[code], 24)} ({percent(predicted.mean[row, code], 0)})"
 
 
-def _interval(facts: Facts, told: Explanations, place: int) -> str:
-    row = int(told.places[place])
+def _interval(facts: Facts, reasons: Explanations, place: int) -> str:
+    row = int(reasons.places[place])
     if not facts.judged.classes:
-        return f"95\u00a0% interval {alike(*facts.told.interval[row])}"
+        return f"95\u00a0% interval {alike(*facts.predicted.interval[row])}"
     code = int(facts.doubt.predicted[row])
     return (
-        f"95\u00a0% interval of that probability {percent(told.mean_low[place, code], 0)} to "
-        f"{percent(told.mean_high[place, code], 0)}"
+        f"95\u00a0% interval of that probability {percent(reasons.mean_low[place, code], 0)} to "
+        f"{percent(reasons.mean_high[place, code], 0)}"
     )

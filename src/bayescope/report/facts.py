@@ -155,7 +155,7 @@ class Facts:
 
     Attributes:
         judged: the rows and what happened in them.
-        told: what the model says of them.
+        predicted: what the model says of them.
         fitted: the model.
         scores: the headline figures.
         calibration: whether its uncertainty holds.
@@ -168,7 +168,7 @@ class Facts:
     """
 
     judged: Judged
-    told: Predictions
+    predicted: Predictions
     fitted: FittedModel
     scores: tuple[Score, ...]
     calibration: ClassCalibration | NumberCalibration
@@ -195,20 +195,30 @@ def gathered(
     classes = bool(judged.classes)
     with progress_bar("computing") as report:
         report(0, len(STEPS), STEPS[0])
-        told = predictions(estimator, judged)
+        predicted = predictions(estimator, judged)
         report(1, len(STEPS), STEPS[1])
-        scores = (class_scores if classes else number_scores)(judged, told, random_state)
+        scores = (class_scores if classes else number_scores)(judged, predicted, random_state)
         report(2, len(STEPS), STEPS[2])
-        calibration = (class_calibration if classes else number_calibration)(judged, told, random_state)
-        doubts = doubt(judged, told, random_state)
+        calibration = (class_calibration if classes else number_calibration)(judged, predicted, random_state)
+        doubts = doubt(judged, predicted, random_state)
         report(3, len(STEPS), STEPS[3])
         moved = influence(estimator, judged, random_state)
         report(4, len(STEPS), STEPS[4])
-        explained = explanations(estimator, judged, doubts.shown)
+        explained = explanations(estimator, judged, doubts.explorable)
         report(5, len(STEPS), STEPS[5])
         against = compared(estimator, judged, reference, random_state)
     return Facts(
-        judged, told, fitted(estimator), scores, calibration, doubts, moved, explained, against, held_out, random_state
+        judged,
+        predicted,
+        fitted(estimator),
+        scores,
+        calibration,
+        doubts,
+        moved,
+        explained,
+        against,
+        held_out,
+        random_state,
     )
 
 

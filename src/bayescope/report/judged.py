@@ -195,16 +195,16 @@ def predictions(estimator: TableEstimator, judged: Judged, block: int = BLOCK) -
     parts: list[tuple[np.ndarray, ...]] = []
     for start in range(0, len(judged), block):
         some = np.arange(start, min(start + block, len(judged)))
-        told = estimator.predict_distribution(take(judged.X, some))
-        quantiles, interval = (np.empty((len(some), 0)),) * 2 if judged.classes else _quantiles(told)
-        sds = np.sqrt(np.asarray(told.epistemic)), np.sqrt(np.asarray(told.aleatoric))
-        log_prob = np.asarray(told.log_prob(judged.y[some]))
-        parts.append((np.asarray(told.mean), *sds, log_prob, quantiles, interval))
+        predictive = estimator.predict_distribution(take(judged.X, some))
+        quantiles, interval = (np.empty((len(some), 0)),) * 2 if judged.classes else _quantiles(predictive)
+        sds = np.sqrt(np.asarray(predictive.epistemic)), np.sqrt(np.asarray(predictive.aleatoric))
+        log_prob = np.asarray(predictive.log_prob(judged.y[some]))
+        parts.append((np.asarray(predictive.mean), *sds, log_prob, quantiles, interval))
     return Predictions(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _quantiles(told: Predictive) -> tuple[np.ndarray, np.ndarray]:
-    ends = [told.interval(level, of="outcome") for level in (*LEVELS, MIDDLE)]
+def _quantiles(predictive: Predictive) -> tuple[np.ndarray, np.ndarray]:
+    ends = [predictive.interval(level, of="outcome") for level in (*LEVELS, MIDDLE)]
     low, high = (np.stack([np.asarray(end[side])[:, 0] for end in ends], axis=1) for side in (0, 1))
-    wide = np.stack([np.asarray(end)[:, 0] for end in told.interval(WIDE, of="outcome")], axis=1)
+    wide = np.stack([np.asarray(end)[:, 0] for end in predictive.interval(WIDE, of="outcome")], axis=1)
     return np.concatenate([low, high[:, -2::-1]], axis=1), wide

@@ -220,10 +220,11 @@ def _curve(estimator: TableEstimator, judged: Judged, place: int, some: np.ndarr
     column = judged.columns[place]
     donors = _donors(column)
     rows, giving = np.tile(some, len(donors)), np.repeat(donors, len(some))
-    told = estimator.predict_distribution(judged.swapped(rows, place, giving))
+    predictive = estimator.predict_distribution(judged.swapped(rows, place, giving))
     shape = (len(donors), len(some), -1)
     mean, half = (
-        np.asarray(part).reshape(shape) for part in (told.mean, NORMAL_95 * np.sqrt(np.asarray(told.epistemic)))
+        np.asarray(part).reshape(shape)
+        for part in (predictive.mean, NORMAL_95 * np.sqrt(np.asarray(predictive.epistemic)))
     )
     low, high = mean - half, mean + half
     if judged.classes:
@@ -300,8 +301,8 @@ def explanations(estimator: TableEstimator, judged: Judged, places: np.ndarray) 
         judged: rows of which a few are explained.
         places: which, shape (M,).
     """
-    told = estimator.predict_distribution(judged.rows(places))
-    mean, low, high = _mean(told)
+    predictive = estimator.predict_distribution(judged.rows(places))
+    mean, low, high = _mean(predictive)
     columns, rows = judged.columns, len(places)
     parts = np.empty((rows, len(columns), mean.shape[1]))
     values = np.empty((rows, len(columns)), dtype=object)
@@ -319,13 +320,15 @@ def explanations(estimator: TableEstimator, judged: Judged, places: np.ndarray) 
 @explanations.register
 def _(estimator: AdditiveEstimator, judged: Judged, places: np.ndarray) -> Explanations:
     rows = judged.rows(places)
-    told = estimator.explain(rows, level=LEVEL)
-    parts, low, high = (_deep(part, 3) for part in (told.contributions, told.low, told.high))
-    total, total_low, total_high = (_deep(part, 2) for part in (told.total, told.total_low, told.total_high))
-    values = np.full((len(places), len(told.names)), None, dtype=object) if told.values is None else told.values
+    reasons = estimator.explain(rows, level=LEVEL)
+    parts, low, high = (_deep(part, 3) for part in (reasons.contributions, reasons.low, reasons.high))
+    total, total_low, total_high = (_deep(part, 2) for part in (reasons.total, reasons.total_low, reasons.total_high))
+    values = (
+        np.full((len(places), len(reasons.names)), None, dtype=object) if reasons.values is None else reasons.values
+    )
     return Explanations(
-        places, told.names, values, parts, low, high, np.atleast_1d(told.intercept), total, total_low, total_high,
-        True, told.outputs, told.unit, *_mean(estimator.predict_distribution(rows)),
+        places, reasons.names, values, parts, low, high, np.atleast_1d(reasons.intercept), total, total_low, total_high,
+        True, reasons.outputs, reasons.unit, *_mean(estimator.predict_distribution(rows)),
     )  # fmt: skip
 
 
@@ -338,8 +341,8 @@ def _(estimator: LinearEstimator, judged: Judged, places: np.ndarray) -> Explana
     inputs, centre = every[places], every.mean(axis=0)
     weights = weights_of(estimator)
     parts, first, second = ((inputs - centre)[:, :, None] * part[:, :-1].T for part in weights)
-    told = estimator.predict_distribution(judged.rows(places))
-    latent, spread = np.asarray(told.latent_mean), np.asarray(told.latent_cov)
+    predictive = estimator.predict_distribution(judged.rows(places))
+    latent, spread = np.asarray(predictive.latent_mean), np.asarray(predictive.latent_cov)
     if latent.shape[1] > 1:
         centred = np.eye(latent.shape[1]) - 1.0 / latent.shape[1]
         latent, spread = latent @ centred, centred @ spread @ centred
@@ -352,13 +355,13 @@ def _(estimator: LinearEstimator, judged: Judged, places: np.ndarray) -> Explana
         values[:, place] = given.get(name, inputs[:, place])
     return Explanations(
         places, names, values, parts, np.minimum(first, second), np.maximum(first, second), constant,
-        latent, latent - half, latent + half, True, outputs, unit, *_mean(told),
+        latent, latent - half, latent + half, True, outputs, unit, *_mean(predictive),
     )  # fmt: skip
 
 
-def _mean(told: Predictive) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    low, high = told.interval(LEVEL, of="mean")
-    return np.asarray(told.mean), np.asarray(low), np.asarray(high)
+def _mean(predictive: Predictive) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    low, high = predictive.interval(LEVEL, of="mean")
+    return np.asarray(predictive.mean), np.asarray(low), np.asarray(high)
 
 
 def _deep(values: np.ndarray, axes: int) -> np.ndarray:

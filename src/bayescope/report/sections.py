@@ -85,7 +85,7 @@ def _calibration(facts: Facts) -> Figures:
     measured = facts.calibration
     if isinstance(measured, ClassCalibration):
         curve = calibration_charts.reliability(measured, len(facts.judged.classes))
-        return Figures((curve, calibration_charts.separation(facts.judged, facts.told)), "half")
+        return Figures((curve, calibration_charts.separation(facts.judged, facts.predicted)), "half")
     return Figures((calibration_charts.coverage(measured), calibration_charts.pit(measured)), "half")
 
 
@@ -174,10 +174,10 @@ def _model(facts: Facts) -> tuple[Block, ...]:
     table = Table(
         "Prior precisions, 1/variance: the larger, the closer a term is held to 0", ("of", "precision"), priors
     )
-    shown = table if len(priors) <= MANY_PRIORS else Folded(f"Prior precisions of {len(priors)} terms", (table,))
+    prior_table = table if len(priors) <= MANY_PRIORS else Folded(f"Prior precisions of {len(priors)} terms", (table,))
     return (
         Definitions(tuple(pairs)),
-        *([shown] if priors else []),
+        *([prior_table] if priors else []),
         Folded("What the fit noted", (Definitions(model.notes),)),
         Folded("All options", (Table("Options of the estimator", ("option", "value"), rows),)),
     )
@@ -219,9 +219,11 @@ def _data(facts: Facts) -> tuple[Block, ...]:
         tuple(_column(column) for column in judged.every),
         frozenset({2}),
     )
-    shown = columns if len(judged.every) <= MANY_COLUMNS else Folded(f"All {len(judged.every)} columns", (columns,))
+    column_table = (
+        columns if len(judged.every) <= MANY_COLUMNS else Folded(f"All {len(judged.every)} columns", (columns,))
+    )
     target = _classes(facts) if judged.classes else Figures((_numbers(facts),), "wide")
-    return Paragraphs((said + part,)), target, shown
+    return Paragraphs((said + part,)), target, column_table
 
 
 def _gaps(gone: int, cells: int) -> str:

@@ -75,18 +75,18 @@ class Score:
     baseline: float = math.nan
 
 
-def class_scores(judged: Judged, told: Predictions, random_state: int) -> tuple[Score, ...]:
+def class_scores(judged: Judged, predicted: Predictions, random_state: int) -> tuple[Score, ...]:
     """Accuracy, AUROC (where every class occurs), NLL, Brier score and expected calibration error.
 
     Args:
         judged: rows with classes.
-        told: their predictions.
+        predicted: their predictions.
         random_state: of the bootstrap.
     """
-    probs, y = told.mean, judged.y
+    probs, y = predicted.mean, judged.y
     shares = np.bincount(y, minlength=probs.shape[1]) / len(y)
     constant = np.broadcast_to(shares, probs.shape)
-    by_row = np.column_stack([probs.argmax(1) == y, -told.log_prob, brier_rows(probs, y)])
+    by_row = np.column_stack([probs.argmax(1) == y, -predicted.log_prob, brier_rows(probs, y)])
     ends = _ends(bootstrap(lambda weights: weights @ by_row[:, 1:] / len(y), len(y), random_state))
     accuracy, nll, brier = by_row.mean(0)
     answers = [
@@ -103,17 +103,17 @@ def class_scores(judged: Judged, told: Predictions, random_state: int) -> tuple[
     return tuple(answers)
 
 
-def number_scores(judged: Judged, told: Predictions, random_state: int) -> tuple[Score, ...]:
+def number_scores(judged: Judged, predicted: Predictions, random_state: int) -> tuple[Score, ...]:
     """RMSE, CRPS and NLL, and the coverage of 95 % intervals. CRPS is that of a Gaussian with the same two moments.
 
     Args:
         judged: rows with numbers.
-        told: their predictions.
+        predicted: their predictions.
         random_state: of the bootstrap.
     """
-    y, mean = judged.y, told.mean[:, 0]
-    sd, inside = told.sd[:, 0], told.inside(y)
-    by_row = np.column_stack([(y - mean) ** 2, crps_rows(mean, sd, y), -told.log_prob])
+    y, mean = judged.y, predicted.mean[:, 0]
+    sd, inside = predicted.sd[:, 0], predicted.inside(y)
+    by_row = np.column_stack([(y - mean) ** 2, crps_rows(mean, sd, y), -predicted.log_prob])
     ends = _ends(bootstrap(lambda weights: weights @ by_row / len(y), len(y), random_state))
     square, crps, nll = by_row.mean(0).tolist()
     spread = float(y.std()) or math.nan
@@ -275,15 +275,15 @@ class NumberCalibration:
     rows: int
 
 
-def class_calibration(judged: Judged, told: Predictions, random_state: int) -> ClassCalibration:
+def class_calibration(judged: Judged, predicted: Predictions, random_state: int) -> ClassCalibration:
     """Measures calibration, and simulates what a calibrated model with these probabilities would show.
 
     Args:
         judged: rows with classes.
-        told: their predictions.
+        predicted: their predictions.
         random_state: of the simulation.
     """
-    probs, y = told.mean, judged.y
+    probs, y = predicted.mean, judged.y
     confidence, right = probs.max(1), probs.argmax(1) == y
     ece = metrics.ece(probs, y, BINS)
     simulated, chances = _of_calibrated(confidence, random_state)
@@ -306,28 +306,28 @@ def class_calibration(judged: Judged, told: Predictions, random_state: int) -> C
     )
 
 
-def number_calibration(judged: Judged, told: Predictions, random_state: int) -> NumberCalibration:
+def number_calibration(judged: Judged, predicted: Predictions, random_state: int) -> NumberCalibration:
     """Measures the coverage of intervals at many levels, where in its distribution each truth fell, and the bias.
 
     Args:
         judged: rows with numbers.
-        told: their predictions.
+        predicted: their predictions.
         random_state: of the bootstrap.
     """
     y, rows = judged.y, len(judged)
-    quantiles = told.quantiles
+    quantiles = predicted.quantiles
     ends = [(quantiles[:, place], quantiles[:, -1 - place]) for place in range(len(LEVELS))]
-    ends.insert(0, (told.interval[:, 0], told.interval[:, 1]))
+    ends.insert(0, (predicted.interval[:, 0], predicted.interval[:, 1]))
     levels = np.array([WIDE, *LEVELS])[::-1]
     coverage = np.array([((low <= y) & (y <= high)).mean() for low, high in ends])[::-1]
     low, high = (np.asarray(stats.binom.ppf(tail, rows, levels)) / rows for tail in TAILS)
     tenths = np.bincount((y[:, None] > quantiles[:, 1::2]).sum(1), minlength=PIT_BINS)
     pit_low, pit_high = (float(stats.binom.ppf(tail, rows, 1 / PIT_BINS)) for tail in TAILS)
-    residual = y - told.mean[:, 0]
-    both = np.column_stack([residual, (residual / told.sd[:, 0]) ** 2])
+    residual = y - predicted.mean[:, 0]
+    both = np.column_stack([residual, (residual / predicted.sd[:, 0]) ** 2])
     drawn = central(bootstrap(lambda weights: weights @ both / rows, rows, random_state))
     spread = np.sqrt([both[:, 1].mean(), *drawn[:, 1]])
-    width = float((told.interval[:, 1] - told.interval[:, 0]).mean())
+    width = float((predicted.interval[:, 1] - predicted.interval[:, 0]).mean())
     return NumberCalibration(
         levels, coverage, low, high, tenths, pit_low, pit_high, float(residual.mean()), float(drawn[0, 0]),
         float(drawn[1, 0]), float(spread[0]), float(spread[1]), float(spread[2]), width, rows,
@@ -368,7 +368,7 @@ class Doubt:
         predicted: the predicted class's code, or the mean of y, shape (N,).
         error: 1 where the predicted class is wrong, or ∣y − mean∣, shape (N,).
         listed: places of the rows with the largest sd, largest first.
-        shown: places of the rows that can be looked at one by one: those listed, then others at random.
+        explorable: places of the rows that can be looked at one by one: those listed, then others at random.
         most: the mean error (for numbers the RMSE) of the tenth of the rows with the largest sd.
         rest: the mean error of all other rows.
         association: P(sd of a wrong row > sd of a right one), or the rank correlation of sd and ∣y − mean∣; NaN where
@@ -380,32 +380,32 @@ class Doubt:
     predicted: np.ndarray
     error: np.ndarray
     listed: np.ndarray
-    shown: np.ndarray
+    explorable: np.ndarray
     most: float
     rest: float
     association: float
 
 
-def doubt(judged: Judged, told: Predictions, random_state: int) -> Doubt:
+def doubt(judged: Judged, outputs: Predictions, random_state: int) -> Doubt:
     """Ranks the rows by their epistemic uncertainty and compares the errors of the most uncertain with the others'.
 
     Args:
         judged: the rows.
-        told: their predictions.
-        random_state: of the rows that are shown beside those listed.
+        outputs: their predictions.
+        random_state: of the rows that are added to those listed.
     """
     rows = np.arange(len(judged))
     classes = bool(judged.classes)
-    predicted = told.mean.argmax(1) if classes else told.mean[:, 0]
+    predicted = outputs.mean.argmax(1) if classes else outputs.mean[:, 0]
     column = predicted if classes else np.zeros(len(rows), dtype=int)
-    sd = told.epistemic[rows, column]
+    sd = outputs.epistemic[rows, column]
     epistemic = bool((sd > 0).any())
     if not epistemic:
-        sd = told.sd[rows, column]
+        sd = outputs.sd[rows, column]
     error = (predicted != judged.y).astype(np.float64) if classes else np.abs(judged.y - predicted)
     order = np.argsort(-sd, kind="stable")
     listed = order[:LISTED]
-    most = SHOWN if told.mean.shape[1] <= 2 else SHOWN_OF_MANY
+    most = SHOWN if outputs.mean.shape[1] <= 2 else SHOWN_OF_MANY
     others = np.random.default_rng(random_state).permutation(order[LISTED:])[: most - len(listed)]
     tenth = max(1, len(rows) // 10)
     mean = np.mean if classes else _root_mean_square

@@ -36,8 +36,8 @@ def verdict(facts: Facts) -> Trust:
         facts: of the report.
     """
     measured = facts.calibration
-    told = _of_classes(measured) if isinstance(measured, ClassCalibration) else _of_numbers(measured, facts)
-    sentences = [*told.sentences, *_of_doubt(facts.doubt, isinstance(measured, ClassCalibration))]
+    answer = _of_classes(measured) if isinstance(measured, ClassCalibration) else _of_numbers(measured, facts)
+    sentences = [*answer.sentences, *_of_doubt(facts.doubt, isinstance(measured, ClassCalibration))]
     sentences += [OF_METHODS[facts.fitted.method]] if facts.fitted.method in OF_METHODS else []
     sentences.append(
         "All of this is about rows like these: nothing here vouches for rows from elsewhere, later, or beyond the "
@@ -48,13 +48,13 @@ def verdict(facts: Facts) -> Trust:
             "The model was trained on these rows, so that every figure flatters it: read them as the best case, "
             "and judge it on rows that were held out."
         )
-        headline = told.headline if told.tone == "bad" else "Measured on training rows: expect worse on new ones"
-        return Trust("bad" if told.tone == "bad" else "caution", headline, (seen, *sentences))
+        headline = answer.headline if answer.tone == "bad" else "Measured on training rows: expect worse on new ones"
+        return Trust("bad" if answer.tone == "bad" else "caution", headline, (seen, *sentences))
     if facts.held_out is None:
         sentences.insert(0, provenance(None)[1])
-        if told.tone == "good":
-            return Trust("unknown", f"{told.headline}, if they were held out", tuple(sentences))
-    return Trust(told.tone, told.headline, tuple(sentences))
+        if answer.tone == "good":
+            return Trust("unknown", f"{answer.headline}, if they were held out", tuple(sentences))
+    return Trust(answer.tone, answer.headline, tuple(sentences))
 
 
 def provenance(held_out: bool | None) -> tuple[Tone, str]:

@@ -132,7 +132,7 @@ def test_doubt_lists_the_rows_of_the_largest_epistemic_sd(logistic):
     wrong = logistic.estimator.predict(logistic.X) != logistic.y
     top = np.argsort(-sd, kind="stable")[:10]
     assert shown.most == pytest.approx(wrong.to_numpy()[top].mean())
-    assert len(set(shown.shown)) == len(shown.shown)
+    assert len(set(shown.explorable)) == len(shown.explorable)
 
 
 def test_a_point_has_no_epistemic_uncertainty_and_doubt_says_so(logistic):

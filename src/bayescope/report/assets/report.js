@@ -171,7 +171,7 @@
   function explain(place) {
     const row = explorer.rows[place];
     document.getElementById("explanation-heading").textContent = `Row ${row.row} and its reasons`;
-    const told = element("p", `Predicted ${row.told}, ${row.interval}. Truth: `, { class: "told" });
+    const told = element("p", `Predicted ${row.predicted}, ${row.interval}. Truth: `, { class: "told" });
     told.append(element("span", row.truth, row.right === false ? { class: "wrong" } : {}));
     if (row.right === false) told.append(" (wrong)");
     const why = element("div", "");
