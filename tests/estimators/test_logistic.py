@@ -284,7 +284,7 @@ def test_prediction_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch):
         model = fitted(X, y, posterior=posterior)
         whole = model.predict_proba(X)
         with monkeypatch.context() as patch:
-            patch.setattr("bayescope.estimators.base.BLOCK_NUMBERS", 1)
+            patch.setattr("bayescope.estimators.linear_reading.BLOCK_NUMBERS", 1)
             np.testing.assert_allclose(model.predict_proba(X[:20]), whole[:20], atol=1e-13)
 
 
