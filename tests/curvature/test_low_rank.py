@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import ConvergenceError
-from bayescope.precision import SETTLED, Goal, LowRankPrecision, leading_part
+from bayescope.precision import SETTLED, LowRankGoal, LowRankPrecision, leading_part
 
 DIM = 200
 
@@ -40,7 +40,7 @@ def _run(
         passes += 1
         return matrix @ vectors
 
-    result = leading_part(product, _drawn(seed), DIM, Goal(rank, cutoff, passes=most))
+    result = leading_part(product, _drawn(seed), DIM, LowRankGoal(rank, cutoff, passes=most))
     return result, passes
 
 
@@ -139,7 +139,7 @@ def test_products_in_single_precision_settle_too() -> None:
     matrix, _ = _with_spectrum(_count(DIM) ** -1.0)
     single = matrix.to(torch.float32)
     product = lambda v: (single @ v.to(torch.float32)).to(torch.float64)  # noqa: E731
-    got = leading_part(product, _drawn(), DIM, Goal(10, None, SETTLED[False]))
+    got = leading_part(product, _drawn(), DIM, LowRankGoal(10, None, SETTLED[False]))
     values = torch.linalg.eigvalsh(got.to_dense()).flip(0)[:10]
     torch.testing.assert_close(values, _count(10) ** -1.0, rtol=1e-5, atol=1e-6)
 

@@ -16,7 +16,7 @@ from bayescope.precision.kronecker import EKFAC, KFAC, KroneckerPrecision
 from bayescope.precision.kronecker import KroneckerSum as KroneckerSum
 from bayescope.precision.low_rank import LOW_RANK, LowRankPrecision
 from bayescope.precision.low_rank import SETTLED as SETTLED
-from bayescope.precision.low_rank import Goal as Goal
+from bayescope.precision.low_rank import LowRankGoal as LowRankGoal
 from bayescope.precision.low_rank import ProductSum as ProductSum
 from bayescope.precision.low_rank import leading_part as leading_part
 from bayescope.precision.precision import Precision

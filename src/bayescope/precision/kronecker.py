@@ -28,7 +28,7 @@ from bayescope.precision.structure import (
     FULL_BLOCK,
     WITH_PRIOR,
     Bytes,
-    Part,
+    PartSizes,
     Reading,
     Sizes,
     Structure,
@@ -410,7 +410,7 @@ def _eigen(factor: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
     return torch.where((values < 0) & (values >= -rounding), 0.0, values), vectors
 
 
-def unfactored(part: Part) -> str:
+def unfactored(part: PartSizes) -> str:
     """The structure of a part that has no Kronecker factors."""
     return "full" if part.dim <= FULL_BLOCK else "diagonal"
 
@@ -418,7 +418,7 @@ def unfactored(part: Part) -> str:
 def read_factors(reading: Reading) -> BlockPrecision:
     """One Kronecker product per part, with its eigenvectors where several processes have shared their search."""
 
-    def summed(part: Part, *, diagonal: bool) -> Accumulator:
+    def summed(part: PartSizes, *, diagonal: bool) -> Accumulator:
         if part.shape is not None:
             return KroneckerSum(reading.sharing, diagonal=diagonal)
         return DenseSum(part.dim, reading.device) if unfactored(part) == "full" else DiagonalSum()

@@ -284,7 +284,7 @@ class ProductSum:
 
 
 @final
-class Goal(NamedTuple):
+class LowRankGoal(NamedTuple):
     """Which eigenvalues are wanted, and when they are found.
 
     Attributes:
@@ -305,7 +305,7 @@ class Goal(NamedTuple):
         return above if self.rank is None else min(self.rank, above)
 
 
-def leading_part(product: Product, draw: Draw, dim: int, goal: Goal) -> LowRankPrecision:
+def leading_part(product: Product, draw: Draw, dim: int, goal: LowRankGoal) -> LowRankPrecision:
     """The leading part Σ_i λ_i v_i v_iᵀ of a positive semidefinite curvature G.
 
     A block of R vectors sees no eigenvalue more than R times. Under a cutoff the block therefore grows, from what it
@@ -337,7 +337,7 @@ def leading_part(product: Product, draw: Draw, dim: int, goal: Goal) -> LowRankP
     return LowRankPrecision(vectors[:, :kept].contiguous(), values[:kept], 0.0)
 
 
-def _iterate(product: Product, start: Tensor, goal: Goal) -> tuple[Tensor, Tensor]:
+def _iterate(product: Product, start: Tensor, goal: LowRankGoal) -> tuple[Tensor, Tensor]:
     """Ritz values, decreasing, and vectors, of which the wanted ones have settled."""
     krylov = _Krylov(torch.linalg.qr(start).Q)
     watched, worst = 0, 0.0
@@ -423,7 +423,9 @@ def _read(reading: Reading) -> LowRankPrecision:
         reading.read(sums := ProductSum(vectors), False)
         return sums.total
 
-    return leading_part(product, reading.draw, reading.dim, Goal(reading.rank, reading.cutoff, SETTLED[reading.double]))
+    return leading_part(
+        product, reading.draw, reading.dim, LowRankGoal(reading.rank, reading.cutoff, SETTLED[reading.double])
+    )
 
 
 def _bytes(sizes: Sizes) -> Bytes:

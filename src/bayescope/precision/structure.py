@@ -22,7 +22,7 @@ WITH_PRIOR = 2
 FULL_BLOCK = 512
 
 
-class Part(Protocol):
+class PartSizes(Protocol):
     """A set of weights that is read together."""
 
     @property
@@ -62,7 +62,7 @@ class Reading:
         hessian_diagonal: the diagonal of the Hessian, shape (P,).
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[PartSizes]
     indices: Sequence[Tensor]
     blocks: Sequence[Tensor]
     dim: int
@@ -93,7 +93,7 @@ class Sizes:
         itemsize: the bytes of a number in the passes.
     """
 
-    parts: Sequence[Part]
+    parts: Sequence[PartSizes]
     diagonal_outputs: Sequence[bool]
     dim: int
     blocks: Sequence[int]
