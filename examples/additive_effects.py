@@ -12,16 +12,15 @@ import numpy as np
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
-from bayescope.estimators.additive import NeuralAdditiveRegressor
-from bayescope.plots import style
-from bayescope.plots.effects import effects
+import bayescope as bs
+from bayescope import plots
 
 
 def main(path: str) -> None:
     """Fits, judges the model on patients left out, explains one of them and draws the most important effects."""
     X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
     X, X_new, y, y_new = train_test_split(X, y, test_size=0.25, random_state=0)
-    model = NeuralAdditiveRegressor(categorical=["sex"], random_state=0).fit(X, y)
+    model = bs.NeuralAdditiveRegressor(categorical=["sex"], random_state=0).fit(X, y)
     print(model.summary())
     answer = model.predict_distribution(X_new)
     low, high = answer.interval(0.95)
@@ -30,8 +29,8 @@ def main(path: str) -> None:
     print(model.explain(X_new[:1]).as_frame().round(1).to_string(index=False))
     important = model.importance()
     print(important.as_frame().round(2).to_string(index=False))
-    shown = [model.effects(important.names[place]) for place in important.order[:6]]
-    style.save(effects(shown, unit="progression"), Path(path))
+    curves = [model.effects(important.names[place]) for place in important.order[:6]]
+    plots.style.save(plots.effects(curves, unit="progression"), Path(path))
 
 
 if __name__ == "__main__":
