@@ -36,6 +36,7 @@ REFUSED: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (OptionError, "prior_precision: expected one of 'auto', 'evidence'", {"prior_precision": "evidenc"}),
     (InputError, "positive", {"prior_precision": -1.0}),
     (UnsupportedError, "Supported", {"curvature": "hessian", "structure": "kfac"}),
+    (TypeError, r"^laplace\(\) got an unexpected keyword argument .groups", {"groups": "layer"}),
     (UnsupportedError, "rank", {"rank": 3}),
     (UnsupportedError, "samples: expected with", {"samples": 3}),
     (UnsupportedError, "mixture: expected with a list", {"mixture": "evidence"}),

@@ -84,8 +84,8 @@ def fit_curvature(
     with present().called("fit_curvature", {**locals(), **options, "options": None}):
         model = unwrapped(model)
         fit = _Fit(
-            CurvatureOptions(**options).checked(), resolve(likelihood), cotangents, checks.generator(generator),
-            progress, present(),
+            CurvatureOptions.of("fit_curvature", options).checked(), resolve(likelihood), cotangents,
+            checks.generator(generator), progress, present(),
         )  # fmt: skip
         check_readable(model)  # on all processes at once
         model = twin(model)

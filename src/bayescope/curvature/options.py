@@ -75,6 +75,18 @@ class CurvatureOptions:
     batch_size: int = 1024
     memory: int | None = None
 
+    @classmethod
+    def of(cls, function: str, options: CurvatureKeywords) -> CurvatureOptions:
+        """The options from the keywords of a function.
+
+        Raises:
+            TypeError: if there is no option of that name; the message names the function.
+        """
+        for name in options:
+            if name not in CurvatureKeywords.__annotations__:
+                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+        return cls(**options)
+
     @property
     def keywords(self) -> CurvatureKeywords:
         """Return a dict to call another function with."""

@@ -215,7 +215,7 @@ def plan(
         UnsupportedError: if the kind and the structure do not go together.
         InputError: if the data do not fit the model or the likelihood.
     """
-    chosen, given = resolve(likelihood), CurvatureOptions(**options).checked(sized=False)
+    chosen, given = resolve(likelihood), CurvatureOptions.of("plan", options).checked(sized=False)
     check_readable(model := unwrapped(model))
     model = twin(model)
     with reading(model), alone():

@@ -120,7 +120,7 @@ def laplace(
     with present().called("laplace", {**locals(), **options, "options": None}):
         several, models = _networks(model)
         word = prior_precision if isinstance(prior_precision, str) else None
-        curved = CurvatureOptions(**options)
+        curved = CurvatureOptions.of("laplace", options)
         check_structure(structure := curved.structure, (*STRUCTURES, SAMPLES))
         if structure != SAMPLES:
             curved.checked()
