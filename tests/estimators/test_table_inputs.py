@@ -114,3 +114,30 @@ def test_processes_of_unlike_parts_have_one_sample_and_one_sum(folder: Path, mon
     for own, gram in parts:
         assert own.sampled == alone.sampled
         torch.testing.assert_close(gram, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "target"),
+    [
+        (bs.BayesianLinearRegression(), "y"),
+        (bs.BayesianLogisticRegression(), "label"),
+        (bs.BayesianMLPRegressor(hidden=(4,), epochs=3, random_state=0), "y"),
+        (bs.BayesianMLPClassifier(hidden=(4,), epochs=3, random_state=0), "label"),
+        (bs.NeuralAdditiveRegressor(hidden=4, epochs=20, random_state=0), "y"),
+        (bs.NeuralAdditiveClassifier(hidden=4, epochs=20, random_state=0), "label"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+@pytest.mark.filterwarnings("ignore::bayescope.errors.BayescopeWarning")
+def test_a_table_on_disk_is_predicted_as_the_same_rows_in_memory(estimator, target: str, tmp_path: Path):
+    source = np.random.default_rng(0)
+    X = pd.DataFrame({"a": source.normal(size=60), "b": source.choice(list("xyz"), 60)})
+    y = X["a"] + (X["b"] == "x") + 0.1 * source.normal(size=60)
+    estimator.fit(X, y if target == "y" else np.where(y > 0, "yes", "no"))
+    X.to_parquet(tmp_path / "rows.parquet")
+    on_disk = bs.open_table(tmp_path / "rows.parquet")
+    if target == "y":
+        np.testing.assert_allclose(estimator.predict(on_disk), estimator.predict(X), atol=1e-12)
+    else:
+        np.testing.assert_array_equal(estimator.predict(on_disk), estimator.predict(X))
+        np.testing.assert_allclose(estimator.predict_proba(on_disk), estimator.predict_proba(X), atol=1e-12)
