@@ -126,7 +126,8 @@ class _Calls(TorchFunctionMode):
             self._places.waits[name] += 1
         device = kwargs.pop("device", None)
         device = None if device is None else torch.device(device)
-        if kwargs.get("generator") is not None and (
+        generator = kwargs.get("generator")
+        if generator is not None and getattr(generator, "place", "cpu") == "cpu" and (
             (device is not None and device.type == "cuda")
             or any(isinstance(value, Tensor) and self._places.of(value) == GPU for value in args)
         ):
@@ -165,6 +166,19 @@ class _Calls(TorchFunctionMode):
         return self._places.put(moved, wanted) if moved is not x or changed else x
 
 
+@final
+class Generator(torch.Generator):
+    """A generator that says on which device it is; its numbers are the CPU's."""
+
+    def __new__(cls, device: Any = "cpu") -> Generator:
+        made = super().__new__(cls)
+        made.place = torch.device(device).type
+        return made
+
+    def __init__(self, device: Any = "cpu") -> None:
+        """Like torch's."""
+
+
 @contextmanager
 def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
     """A GPU to pretend with: `torch.device("cuda")` works inside."""
@@ -173,10 +187,11 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
         "mem_get_info": lambda device=None: (2**33, 2**34),
         "get_rng_state": lambda device=None: torch.zeros(1, dtype=torch.uint8),
         "set_rng_state": lambda state, device=None: None,
-        "default_generators": (torch.Generator(),),
+        "default_generators": (Generator("cuda"),),
         "device_count": lambda: 1,
     }
     for name, pretence in pretences.items():
         monkeypatch.setattr(torch.cuda, name, pretence)
+    monkeypatch.setattr(torch, "Generator", Generator)
     with _Calls(places), _Ops(places):
         yield places

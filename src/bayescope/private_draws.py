@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from bayescope.errors import BayescopeError
 from bayescope.recomputation import in_checkpoint
@@ -75,8 +76,7 @@ class RandomSource:
         self.seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
         self._kept: dict[torch.Generator, Tensor] = {}
-        self._calls: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-        self._mode = PrivateDraws(None)
+        self._calls: WeakKeyDictionary[nn.Module, _Calls] = WeakKeyDictionary()
         for index in gpus:
             self._exchange_for(torch.device("cuda", index), torch.cuda.default_generators[index])
         if globally:
@@ -135,10 +135,69 @@ class RandomSource:
     def _of_call(self, module: nn.Module) -> AbstractContextManager[Any]:
         if self.globally:
             return global_draws()
-        draws = self._calls.get(module)
-        if draws is None:
-            draws = self._calls[module] = any(map(_may_draw, module.modules()))
-        return self._mode if draws else nullcontext()
+        found = self._calls.get(module)
+        if found is None or found.changed():
+            found = self._calls[module] = _Calls(module)
+        return found.draws
+
+
+@final
+class _Calls:
+    """How a network is called, until it gets other layers or hooks, such as dropout that a fit inserts."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parts = list(module.modules())
+        self._counts = self._count()
+        self.draws = _draws_of(module)
+
+    def changed(self) -> bool:
+        """Whether a layer or a hook was added, or taken away."""
+        return self._count() != self._counts
+
+    def _count(self) -> list[int]:
+        return [len(p._modules) + len(p._forward_hooks) + len(p._forward_pre_hooks) for p in self._parts]
+
+
+def _draws_of(module: nn.Module) -> AbstractContextManager[Any]:
+    """What a call of a network is made in, so that what it draws comes from the present source.
+
+    A function mode costs each call to torch about 7 µs. So it is on only while those layers run that may draw.
+    """
+    drawing, mode = [part for part in module.modules() if _may_draw(part)], PrivateDraws(None)
+    if any(part is module or part._forward_hooks or part._forward_pre_hooks for part in drawing):
+        return mode  # hooks run outside of a layer's forward pass
+    return _DrawingLayers(drawing, mode) if drawing else nullcontext()
+
+
+@final
+class _DrawingLayers:
+    """Has some layers of a network run under a mode, until the block ends.
+
+    Args:
+        layers: of a fit's copy, which nobody else calls meanwhile.
+        mode: theirs.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], mode: PrivateDraws) -> None:
+        self._mode = mode
+        self._forwards = [(layer.__dict__, self._under(layer.forward)) for layer in layers]
+
+    def __enter__(self) -> None:
+        self._mode.begin()
+        for attributes, forward in self._forwards:
+            attributes["forward"] = forward
+
+    def __exit__(self, *error: object) -> None:
+        if self._mode.end():
+            for attributes, _ in self._forwards:
+                del attributes["forward"]
+
+    def _under(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self._mode:
+                return forward(*args, **kwargs)
+
+        return run
 
 
 def _may_draw(part: nn.Module) -> bool:
@@ -175,12 +234,26 @@ def drawn_privately(items: Iterable[_Item]) -> Iterator[_Item]:
     nothing, mode = object(), PrivateDraws(None)
     with mode:
         iterator = iter(items)
-    while True:
-        with mode:
-            item: Any = next(iterator, nothing)
-        if item is nothing:
-            return
+        item: Any = next(iterator, nothing)
+    # torch's own samplers draw before their first batch or from generators that they seeded then.
+    later = nullcontext() if _draws_at_first(items) else mode
+    while item is not nothing:
         yield item
+        with later:
+            item = next(iterator, nothing)
+
+
+def _draws_at_first(items: Iterable[Any]) -> bool:
+    """Whether a loader of tensors draws for its first batch alone."""
+    data = items.dataset if type(items) is DataLoader else None
+    while type(data) is Subset:
+        data = data.dataset
+    return (
+        type(items) is DataLoader
+        and type(data) is TensorDataset
+        and items.collate_fn is default_collate
+        and all(type(each).__module__ == "torch.utils.data.sampler" for each in (items.sampler, items.batch_sampler))
+    )
 
 
 @final
@@ -245,12 +318,12 @@ class PrivateDraws(TorchFunctionMode):
         self._process = os.getpid()
 
     def __enter__(self) -> Self:
+        self.begin()
         answered = _answered.set(False)
         present: Token[RandomSource | None] | None = _present.set(self._source) if self._source is not None else None
-        self._graphs.append(self._source is None and torch.is_grad_enabled())
 
         def leave() -> None:
-            self._graphs.pop()
+            self.end()
             if present is not None:
                 _present.reset(present)
             _answered.reset(answered)
@@ -261,6 +334,15 @@ class PrivateDraws(TorchFunctionMode):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._left.pop()()
+
+    def begin(self) -> None:
+        """Notes whether what is called from here on may be differentiated; a part of it may switch gradients off."""
+        self._graphs.append(self._source is None and (torch.is_grad_enabled() or any(self._graphs)))
+
+    def end(self) -> bool:
+        """Forgets the last note, and says whether it was the first one."""
+        self._graphs.pop()
+        return not self._graphs
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -302,7 +302,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "another method on one rank": (
         lambda: bs.tune_prior(_fit(examples()), share_prior=["layer", "scalar"][present().rank]),
-        "ProcessError: tune_prior: expected the same groups",
+        "ProcessError: tune_prior: expected the same share_prior",
     ),
     "another form on one rank": (
         lambda: _fit(TensorDataset(*examples()) if present().rank else examples()),
