@@ -127,9 +127,13 @@ class _Calls(TorchFunctionMode):
         device = kwargs.pop("device", None)
         device = None if device is None else torch.device(device)
         generator = kwargs.get("generator")
-        if generator is not None and getattr(generator, "place", "cpu") == "cpu" and (
-            (device is not None and device.type == "cuda")
-            or any(isinstance(value, Tensor) and self._places.of(value) == GPU for value in args)
+        if (
+            generator is not None
+            and getattr(generator, "place", "cpu") == "cpu"
+            and (
+                (device is not None and device.type == "cuda")
+                or any(isinstance(value, Tensor) and self._places.of(value) == GPU for value in args)
+            )
         ):
             raise RuntimeError(f"Expected a 'cuda' device type for generator but found 'cpu', in {name}")
         if device is not None and device.type == "meta":
