@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import bayescope as bs
-from bayescope.curvature.memory import readable
+from bayescope.memory import readable
 from bench import record
 from bench.turns import Work, in_turns
 from tests.device_paths import EXACT, TRAINS, seeded

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.curvature import memory
+from bayescope import memory
 from bayescope.errors import InputError, MemoryBudgetError, UnsupportedError
 from bayescope.likelihoods import Categorical
 from bayescope.models import among_pairs

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.latent import Latent, mixture_quantile
 from bayescope.likelihoods import Likelihood, Moments
 from bayescope.likelihoods.information import entropy, entropy_of_mixture
+from bayescope.memory import draw_count
 from bayescope.top_classes import refuse_all_classes
 
 Array = Tensor | np.ndarray

@@ -48,8 +48,8 @@ def exits() -> Iterator[None]:
     except (Stopped, KeyboardInterrupt) as stop:
         raise _ended(INTERRUPTED, _code(stop)) from None
     except Exception as error:
-        from bayescope.curvature.memory import refuse_ran_out
         from bayescope.errors import BayescopeError, InputError, InputTypeError
+        from bayescope.memory import refuse_ran_out
 
         try:
             refuse_ran_out(error)

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from bayescope import memory
 from bayescope.cli import dataset, opening, source
 from bayescope.cli.opening import open_source
 from bayescope.cli.source import CELL_BYTES, Source, all_blocks
 from bayescope.cli.training_table import Roles, read_training_table
-from bayescope.curvature import memory
 from bayescope.errors import InputError, MemoryBudgetError
 from tests.cli.tables import run, written
 

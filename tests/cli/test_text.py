@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayescope import memory
 from bayescope.cli import source as source_module
 from bayescope.cli import text
 from bayescope.cli.opening import open_source
 from bayescope.cli.source import place_of
 from bayescope.cli.training_table import Roles, read_training_table
-from bayescope.curvature import memory
 from bayescope.errors import InputError, MemoryBudgetError
 from tests.cli.tables import written
 

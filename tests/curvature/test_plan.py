@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope import largest_variance
-from bayescope.curvature import Plan, fit_curvature, plan, readable
+from bayescope.curvature import Plan, fit_curvature, plan
 from bayescope.errors import InputError, MemoryBudgetError, OptionError, UnsupportedError
+from bayescope.memory import readable
 
 
 class Peak(TorchDispatchMode):

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
+from bayescope import memory
 from bayescope.additive import additive
-from bayescope.curvature import memory
 from bayescope.errors import MemoryBudgetError
 from bayescope.estimators import inputs
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import bayescope as bs
-from bayescope.curvature import memory
+from bayescope import memory
 from bayescope.errors import BayescopeWarning, MemoryBudgetError
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression, linear, linear_posteriors
 from bayescope.linear import RowSpace, density

@@ -23,9 +23,9 @@ from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem,
 from bayescope.additive.seen import TrainingValues
 from bayescope.additive.terms import Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
-from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
+from bayescope.memory import require_memory
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.storage import stored
 from bayescope.tables.encoding import CategoricalEncoding, TableEncoding

@@ -16,8 +16,8 @@ from bayescope.cli.header import ALIKE
 from bayescope.cli.parquet import ParquetSource
 from bayescope.cli.source import Source
 from bayescope.cli.text import TextSource
-from bayescope.curvature.memory import readable, require_memory
 from bayescope.errors import InputError
+from bayescope.memory import readable, require_memory
 
 STANDARD = "-"  # the standard input, or output
 # How delimited text and Parquet end; text may be compressed.

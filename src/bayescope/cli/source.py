@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import pandas as pd
 
-from bayescope.curvature.memory import require_memory
+from bayescope.memory import require_memory
 
 Kind = Literal["numeric", "labels"]
 

@@ -19,8 +19,8 @@ import pandas as pd
 
 from bayescope.cli.header import check_header, listed
 from bayescope.cli.source import Kind, all_blocks
-from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError
+from bayescope.memory import require_memory
 
 # A whole number as it reads after a detour through floating point.
 DETOUR = re.compile(r"(-?\d+)\.0+")

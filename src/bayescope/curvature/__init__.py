@@ -8,10 +8,6 @@ from bayescope.curvature.hessian import add_diagonal as add_diagonal
 from bayescope.curvature.hessian import check_symmetric as check_symmetric
 from bayescope.curvature.hessian import hessian_product as hessian_product
 from bayescope.curvature.kinds import Observations as Observations
-from bayescope.curvature.memory import free_memory as free_memory
-from bayescope.curvature.memory import readable as readable
-from bayescope.curvature.memory import refuse_ran_out as refuse_ran_out
-from bayescope.curvature.memory import require_memory as require_memory
 from bayescope.curvature.options import STRUCTURES, SUPPORTED, CurvatureKeywords, CurvatureOptions
 from bayescope.curvature.options import output_factors as output_factors
 from bayescope.curvature.plan import Plan, plan

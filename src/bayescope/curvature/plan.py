@@ -15,7 +15,6 @@ from bayescope.curvature.fallbacks import Fallback, fallbacks_of
 from bayescope.curvature.footprint import POSTERIOR, Footprint
 from bayescope.curvature.hessian import COLUMNS
 from bayescope.curvature.kinds import Observations
-from bayescope.curvature.memory import free_memory, readable
 from bayescope.curvature.options import (
     DENSE,
     DIAGONAL,
@@ -28,6 +27,7 @@ from bayescope.curvature.options import (
 )
 from bayescope.errors import MemoryBudgetError
 from bayescope.likelihoods import Likelihood, read_targets, resolve
+from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading

@@ -17,10 +17,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import refuse_ran_out
 from bayescope.errors import InputTypeError, UndefinedQuantityError
 from bayescope.estimators.frames import FrameReader
 from bayescope.estimators.labels import class_codes, decided, numbers
+from bayescope.memory import refuse_ran_out
 from bayescope.posterior import (
     DrawsPosterior,
     GaussianPosterior,

@@ -12,8 +12,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.memory import require_memory
 from bayescope.storage import stored
 from bayescope.tables import Column, read_table
 from bayescope.tables.dataset import TableDataset

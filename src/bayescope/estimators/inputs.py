@@ -11,10 +11,10 @@ import pandas as pd
 from sklearn.base import BaseEstimator
 
 from bayescope import checks
-from bayescope.curvature.memory import require_memory
 from bayescope.errors import InputError
 from bayescope.estimators.features import feature_map, feature_names
 from bayescope.estimators.frames import FrameReader
+from bayescope.memory import require_memory
 from bayescope.posterior import InputRows, Missing, Spread
 from bayescope.storage import stored
 from bayescope.tables.dataset import TableDataset

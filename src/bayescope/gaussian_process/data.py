@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from bayescope.curvature.kinds import Observations
-from bayescope.curvature.memory import require_memory
 from bayescope.curvature.passes import DIFFERS, Passes
 from bayescope.errors import InputError
 from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, KernelRows, RereadRows
 from bayescope.likelihoods import Likelihood
+from bayescope.memory import require_memory
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature import Curvature, fit_curvature
-from bayescope.curvature.memory import free_memory
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.gaussian_process.data import HELD_BYTES, TrainingData, count_cotangents
 from bayescope.gaussian_process.precision import KernelPrecision
@@ -31,6 +30,7 @@ from bayescope.laplace.laplace import (
 from bayescope.laplace.mode import read_slope
 from bayescope.laplace.tuning import tune_prior
 from bayescope.likelihoods import Likelihood
+from bayescope.memory import free_memory
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.model import NetworkModel

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature import CurvatureOptions, plan
-from bayescope.curvature.memory import require_memory
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import Plan
 from bayescope.errors import ConvergenceError, InputError, UnsupportedError
@@ -20,6 +19,7 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.hyperparameters import hyperparameters
 from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
 from bayescope.laplace.options import LaplaceOptions
+from bayescope.memory import require_memory
 from bayescope.models import LinearizedModel
 from bayescope.network.batches import Batches
 from bayescope.posterior import DrawsPosterior, Record

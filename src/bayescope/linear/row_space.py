@@ -16,9 +16,9 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
-from bayescope.curvature.memory import require_memory
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.table import Batch, RowTable
+from bayescope.memory import require_memory
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.precision import LowRankPrecision

@@ -11,13 +11,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import draw_count
 from bayescope.density.diagnosis import diagnosed
 from bayescope.density.nutpie_adapter import nuts_draws
 from bayescope.density.random_walk import metropolis_draws
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.mode import LinearMode, compile_density, find_mode
+from bayescope.memory import draw_count
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior

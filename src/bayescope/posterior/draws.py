@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import draw_count
 from bayescope.errors import UndefinedQuantityError, UnsupportedError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
+from bayescope.memory import draw_count
 from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows

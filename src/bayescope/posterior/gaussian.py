@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import draw_count, require_memory
 from bayescope.errors import InputError
 from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Likelihood
+from bayescope.memory import draw_count, require_memory
 from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Evidence, Options, Posterior, as_points, check_sizes, in_rows

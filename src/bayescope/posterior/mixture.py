@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UndefinedQuantityError
 from bayescope.latent import MixtureLatent
 from bayescope.likelihoods import Likelihood
+from bayescope.memory import draw_count
 from bayescope.models import Model
 from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.missing import TableReader

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.curvature.memory import draw_count
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.latent import Latent
 from bayescope.likelihoods import Likelihood, described
+from bayescope.memory import draw_count
 from bayescope.models import Model
 from bayescope.network.inputs import leaves, tensors
 from bayescope.posterior.arviz_groups import Groups, inference_data, row_groups

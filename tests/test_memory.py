@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import bayescope as bs
-from bayescope.curvature import memory
-from bayescope.curvature.memory import free_memory, readable, refuse_ran_out
+from bayescope import memory
 from bayescope.errors import MemoryBudgetError
+from bayescope.memory import free_memory, readable, refuse_ran_out
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -87,7 +87,7 @@ def test_a_system_that_does_not_tell_forbids_nothing(monkeypatch: pytest.MonkeyP
 def test_the_limits_of_the_process_count(kind: str) -> None:
     program = f"""
 import resource, torch
-from bayescope.curvature.memory import free_memory
+from bayescope.memory import free_memory
 pages = int(open("/proc/self/statm").read().split()[{0 if kind == "RLIMIT_AS" else 5}])
 resource.setrlimit(resource.{kind}, (pages * resource.getpagesize() + 2**28, resource.RLIM_INFINITY))
 free = free_memory(torch.device("cpu"))
