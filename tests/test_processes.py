@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import bayescope as bs
-from bayescope.errors import InputError, ProcessError
-from bayescope.processes import Processes, _require_alike, form, present
+from bayescope.errors import InputError
+from bayescope.processes import Processes, called, collective, form, present
 from tests.distributed.ranks import run
 
 
@@ -30,13 +30,26 @@ def failing(rank: int, *, alike: bool = False) -> None:
     with present().agreed():
         if alike or present().rank == rank:
             raise InputError("data: expected numbers, got none.")
+    present().sum_numbers(1.0)
 
 
-def called(name: str = "laplace", *, fails: bool = False, **options: Any) -> None:
-    """A function that all call, whose checks may fail."""
-    with present().called(name, options):
-        if fails:
-            raise InputError("rank: expected a number, got none.")
+@collective
+def fit(rank: int = 3, *, fails: bool = False, **options: Any) -> float:
+    """A function that all call, which may fail on one after its last sum."""
+    (total,) = present().sum_numbers(rank)
+    if options.get("progress") and fails:
+        raise InputError("rank: expected a number, got none.")
+    return total
+
+
+def named(name: str) -> None:
+    with called(name, {}):
+        pass
+
+
+def other_work(rank: int) -> None:
+    """A sum of other numbers on each rank."""
+    present().sum_numbers(*range(1 + rank))
 
 
 def shared(values: list[torch.Tensor], source: int) -> list[torch.Tensor]:
@@ -71,10 +84,11 @@ def together() -> dict[str, Any]:
         "gathered": processes.gather({"rank": rank}),
         "one fails": told(lambda: failing(1)),
         "all fail": told(lambda: failing(0, alike=True)),
-        "alike": told(lambda: called(rank=3, data=rank, generator=rank, progress=bool(rank))),
-        "another option": told(lambda: called(rank=3 + rank)),
-        "another function": told(lambda: called(["laplace", "fit_map"][rank])),
-        "a check": told(lambda: called(rank=3 + rank, fails=rank == 1)),
+        "alike": fit(rank=3, data=rank, generator=rank, progress=bool(rank)),
+        "another option": told(lambda: fit(rank=3 + rank)),
+        "another function": told(lambda: named(["laplace", "fit_map"][rank])),
+        "its end": told(lambda: fit(fails=True, progress=rank == 1)),
+        "other work": told(lambda: other_work(rank)),
     }
 
 
@@ -123,16 +137,22 @@ def test_what_all_ranks_fail_with_alike_is_raised_as_it_is(ranks: list[dict[str,
 
 def test_calls_that_differ_end_at_once_on_all_ranks(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
-        assert rank["alike"] is None
-        assert "laplace: expected the same rank on all 2 processes, got 3 on rank 0 and 4" in rank["another option"]
+        assert rank["alike"] == 6
+        assert "fit: expected the same rank on all 2 processes, got 3 on rank 0 and 4" in rank["another option"]
         assert "to call the same, got laplace on rank 0 and fit_map on rank 1" in rank["another function"]
 
 
-def test_a_check_that_fails_on_one_rank_is_told_on_the_others(ranks: list[dict[str, Any]]) -> None:
-    other, own = (rank["a check"] for rank in ranks)
-    assert own == "InputError: rank: expected a number, got none."
-    assert other.startswith("ProcessError: ")
-    assert "rank 1 failed with InputError: rank: expected a number, got none." in other
+def test_a_function_ends_on_all_ranks_or_on_none(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["its end"].startswith("ProcessError: ")
+        assert "rank 1 failed with InputError: rank: expected a number, got none." in rank["its end"]
+
+
+def test_other_work_is_refused_before_tensors_are_exchanged(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert (
+            "sum: expected the same tensors on all 2 processes, got (1,) torch.float64 on rank 0" in rank["other work"]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,11 +193,12 @@ def test_code_of_the_callers_is_told_apart_by_what_it_does() -> None:
     assert form("schedule", once) == form("schedule", again)
 
 
+def third_differs() -> str | None:
+    return told(lambda: fit(rank=5 if present().rank == 2 else 3))
+
+
 def test_the_rank_that_differs_is_named() -> None:
-    with pytest.raises(
-        ProcessError, match=r"swag: expected the same epochs on all 3 .* got 3 on rank 0 and 5 on rank 2"
-    ):
-        _require_alike([("swag", {"epochs": "3"}), ("swag", {"epochs": "3"}), ("swag", {"epochs": "5"})], [None] * 3)
+    assert all("got 3 on rank 0 and 5 on rank 2" in str(message) for message in run(third_differs, 3))
 
 
 def test_inside_of_alone_there_is_one_process(ranks: list[dict[str, Any]]) -> None:
@@ -193,8 +214,7 @@ def test_a_single_process_gives_back_what_it_gets() -> None:
     assert present().sum_numbers(0.1, 2) == (0.1, 2)
     present().share([value])
     present().agree(None)
-    with present().called("laplace", {"model": object()}):
-        pass
+    assert fit(2) == 2
     error = InputError("data: got none.")
     with pytest.raises(InputError) as caught:
         present().agree(error)

@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 from hashlib import sha256
 from importlib.metadata import version
+from inspect import signature
 from itertools import groupby
 from types import CodeType
-from typing import Any, final
+from typing import Any, ParamSpec, TypeVar, final
 
 import numpy as np
 import torch
@@ -32,14 +33,17 @@ from bayescope import checks
 from bayescope.errors import BayescopeWarning, InputError, ProcessError, UnsupportedError, warn
 from bayescope.storage import MalformedError, fits, from_message, to_message
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
 # The variable of the environment that says how many seconds a process waits for the others, and how many it waits
 # without it.
 VARIABLE, SECONDS = "BAYESCOPE_TIMEOUT", 300.0
 # A process that says that its message is longer is refused before anybody takes the memory for it.
 MOST_BYTES = 2**32
 SAME_CODE = "Start every rank with the same bayescope and the same script."
-# What each process tells of its call: the function, the options as texts, and the message of its error.
-CALL = tuple[str, dict[str, str], str | None]
+# What each process says that it is about to do: a name, and what has to be the same on all of them.
+WORK = tuple[str, dict[str, str]]
 # What has to be the same on all processes, whatever they call.
 VERSIONS = {
     "version of bayescope": version("bayescope"),
@@ -47,7 +51,7 @@ VERSIONS = {
 }
 # Tensors of one sum travel together, up to about so many bytes at once: the copy that this takes stays small.
 BUCKET_BYTES = 2**26
-# Arguments that `Processes.called` does not compare, since each process has its own or rank 0's is taken; and those of
+# Arguments that `called` does not compare, since each process has its own or rank 0's is taken; and those of
 # which it compares only whether they are given.
 OWN = frozenset(
     ("self", "model", "make_model", "data", "generator", "random_state", "checkpoint", "memory", "progress")
@@ -55,7 +59,7 @@ OWN = frozenset(
 GIVEN = frozenset(("validation",))
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)
-# The function that all processes have called last.
+# The function that all processes are in.
 _step: ContextVar[str] = ContextVar("step", default="")
 
 
@@ -84,8 +88,9 @@ def alone() -> Iterator[None]:
 class Processes:
     """The processes of a group, and which of them this is.
 
-    Every method but `slice` is collective: each process has to call it, in the same order. Of a single process each
-    returns what it was given.
+    Every method but `slice` and `agreed` is collective: each process has to call it, in the same order. For a single
+    process each returns what it was given. Before they exchange tensors the processes meet: an error of one of them, or
+    different work, ends all of them there.
 
     Attributes:
         rank: this process's place, from 0.
@@ -106,19 +111,21 @@ class Processes:
         """This process's contiguous part of ``n`` things; the parts differ by one thing at most, and may be empty."""
         return slice(n * self.rank // self.count, n * (self.rank + 1) // self.count)
 
-    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def sum(self, tensors: Sequence[Tensor], *, meet: bool = True) -> list[Tensor]:
         """The sums over the processes, in the order given; equal to the last bit on all of them.
 
         Args:
             tensors: of the same shapes, types and kinds of device on every process.
+            meet: whether the processes meet first. The steps of a training do not: their sums say who has failed.
 
         Raises:
-            ProcessError: if another process has died, or does other work.
+            ProcessError: if another process has failed or died, or does other work.
         """
         if self.count == 1:
             return list(tensors)
-        options = distributed.AllreduceOptions()
-        return self._in_buckets(tensors, "sum", options, lambda bucket, group: group.allreduce([bucket], options))
+        if meet:
+            self.meet("sum", _shapes(tensors))
+        return self._reduced(tensors, distributed.ReduceOp.SUM, "sum")
 
     def sum_numbers(self, *numbers: float) -> tuple[float, ...]:
         """The sums of numbers over the processes, in float64."""
@@ -133,30 +140,30 @@ class Processes:
             source: the rank whose tensors are taken.
 
         Raises:
-            ProcessError: if another process has died, or does other work.
+            ProcessError: if another process has failed or died, or does other work.
         """
+        if self.count > 1:
+            self.meet("share", _shapes(tensors))
+            self._broadcast(tensors, source)
+
+    def same(self, *values: Tensor) -> tuple[Tensor, ...]:
+        """Rank 0's values. Unlike machines round alike sums in different ways, which may lead searches apart."""
         if self.count == 1:
-            return
-        options = distributed.BroadcastOptions()
-        options.rootRank = source
-        shared = self._in_buckets(tensors, "share", options, lambda bucket, group: group.broadcast([bucket], options))
-        if self.rank == source:
-            return
-        with torch.no_grad():
-            for tensor, received in zip(tensors, shared, strict=True):
-                tensor.detach().copy_(received)
+            return values
+        copies = tuple(value.detach().clone() for value in values)
+        self.share(copies)
+        return copies
 
     def common_seed(self, source: torch.Generator) -> int:
         """A seed that is the same on all processes: rank 0 draws it, the others' generators move on by as much."""
-        seed = torch.tensor(checks.seed_from(source))
-        self.share([seed])
+        (seed,) = self.same(torch.tensor(checks.seed_from(source)))
         return int(seed)
 
     def own_seed(self, source: torch.Generator) -> int:
-        """A seed of this process's own, from rank 0's generator; of a single process `common_seed` itself.
+        """A seed for this process, from rank 0's generator; for a single process `common_seed` itself.
 
-        Each takes its own of as many seeds as there are processes: torch's generator ignores all but 32 bits of one, so
-        that far apart is no further than random.
+        It is one of as many drawn seeds as there are processes: torch's generator ignores all but 32 bits of a seed, so
+        that seeds with a large distance are no better than random ones.
         """
         common = self.common_seed(source)
         if self.count == 1:
@@ -165,11 +172,9 @@ class Processes:
         return [checks.seed_from(drawn) for _ in range(self.count)][self.rank]
 
     def common_generator(self, own: torch.Generator) -> torch.Generator:
-        """The generator itself, which on every process goes on from where rank 0's is."""
+        """The generator itself, which continues from the state of rank 0's on every process."""
         if self.count > 1:
-            state = own.get_state()
-            self.share([state])
-            own.set_state(state)
+            own.set_state(*self.same(own.get_state()))
         return own
 
     def gather(self, value: Any) -> list[Any]:
@@ -182,20 +187,76 @@ class Processes:
 
         Raises:
             ProcessError: also if a process sends something else, or more than `MOST_BYTES`.
-            UnsupportedError: if the value is nothing that a file could hold.
+            UnsupportedError: if a file could not hold the value, on all processes.
         """
         if self.count == 1:
             return [value]
-        own, refused = torch.zeros(0, dtype=torch.uint8), None
+        with self.agreed():
+            message = to_message(value)
+        self.meet("gathering", {})
+        return self._gathered(message)
+
+    def meet(self, name: str, forms: Mapping[str, str], error: BaseException | None = None) -> None:
+        """Waits until every process is about to do the same, which takes one small message.
+
+        Args:
+            name: what this process is about to do.
+            forms: what has to be the same on all processes, as texts by name.
+            error: what this process has failed with instead.
+
+        Raises:
+            ProcessError: on all processes, with the rank and message of those that failed, or with what differs. If all
+                have failed with the same error, that error is raised unchanged.
+        """
+        if self.count == 1:
+            return
+        digest = int.from_bytes(sha256(str((name, sorted(forms.items()))).encode()).digest()[:7])
+        state = torch.tensor([int(error is not None), digest, -digest])
+        (state,) = self._reduced([state], distributed.ReduceOp.MAX, "meeting")
+        failed, most, least = state.tolist()
+        if failed:
+            messages = self._gathered(to_message(_message(error)))
+            if error is not None and (len(set(messages)) == 1 or not isinstance(error, Exception)):
+                raise error
+            raise _failed(messages) from error
+        if most != -least:
+            work = self._gathered(to_message((name, dict(forms))))
+            if not all(fits(each, WORK) for each in work):
+                raise ProcessError(f"{name}: expected all processes to say what they do. {SAME_CODE}")
+            _require_alike(work)
+
+    def agree(self, error: BaseException | None) -> None:
+        """Raises on all processes if one has failed.
+
+        Args:
+            error: what this process has failed with, or ``None``. A `ProcessError` is raised unchanged, since the
+                others know of it or cannot be reached.
+
+        Raises:
+            ProcessError: as by `meet`.
+        """
+        if error is not None and (self.count == 1 or isinstance(error, ProcessError)):
+            raise error
+        self.meet("end", {}, error)
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Work of each process by itself. If it fails on one, the others raise where they meet next."""
         try:
-            own = to_message(value)
-        except UnsupportedError as error:  # the others learn of it by a message without bytes
-            refused = error
+            yield
+        except BaseException as error:  # noqa: BLE001 — of an interrupt, too, the others have to learn
+            try:
+                self.agree(error)
+            except ProcessError:
+                if isinstance(error, Exception):
+                    raise
+                raise error from None  # an interrupt, which counts for more than that the others are gone by then
+
+    def _gathered(self, message: Tensor) -> list[Any]:
+        """What the messages of all processes say, by rank."""
         sizes = torch.zeros(self.count, dtype=torch.int64)
-        sizes[self.rank] = len(own)
-        (sizes,) = self.sum([sizes])
-        if refused is not None:
-            raise refused
+        sizes[self.rank] = len(message)
+        (sizes,) = self._reduced([sizes], distributed.ReduceOp.SUM, "sum")
         for rank, size in enumerate(sizes.tolist()):
             if not 0 < size <= MOST_BYTES:
                 raise ProcessError(
@@ -204,10 +265,10 @@ class Processes:
                 )
         everyone = []
         for rank, size in enumerate(sizes.tolist()):
-            message = own if rank == self.rank else torch.zeros(size, dtype=torch.uint8)
-            self.share([message], rank)
+            theirs = message if rank == self.rank else torch.zeros(size, dtype=torch.uint8)
+            self._broadcast([theirs], rank)
             try:
-                everyone.append(from_message(message))
+                everyone.append(from_message(theirs))
             except MalformedError as error:
                 raise ProcessError(
                     f"processes: expected a message of bayescope from rank {rank}, got other bytes ({_line(error)}). "
@@ -215,78 +276,20 @@ class Processes:
                 ) from None
         return everyone
 
-    def agree(self, error: BaseException | None) -> None:
-        """Raises on all processes if one has failed; to be called before what they do together.
+    def _reduced(self, tensors: Sequence[Tensor], operation: Any, work: str) -> list[Tensor]:
+        options = distributed.AllreduceOptions()
+        options.reduceOp = operation
+        return self._in_buckets(tensors, work, options, lambda bucket, group: group.allreduce([bucket], options))
 
-        Args:
-            error: what this process has failed with, or ``None``.
-
-        Raises:
-            ProcessError: with the rank and message of those that failed; where all have failed alike, their own error
-                as it is. A `ProcessError` is raised as it is, since the others know of it or cannot be reached.
-        """
-        if error is not None and (self.count == 1 or isinstance(error, ProcessError)):
-            raise error
-        (failed,) = self.sum_numbers(float(error is not None))
-        if not failed:
+    def _broadcast(self, tensors: Sequence[Tensor], source: int) -> None:
+        options = distributed.BroadcastOptions()
+        options.rootRank = source
+        shared = self._in_buckets(tensors, "share", options, lambda bucket, group: group.broadcast([bucket], options))
+        if self.rank == source:
             return
-        told = self.gather(_message(error))
-        if error is not None and (len(set(told)) == 1 or not isinstance(error, Exception)):
-            raise error
-        raise _failed(told) from error
-
-    @contextmanager
-    def agreed(self) -> Iterator[None]:
-        """Work of each process by itself, at whose end all go on or, if it failed on one, all raise; see `agree`.
-
-        Nothing inside may be collective unless every process gets there.
-        """
-        error: BaseException | None = None
-        try:
-            yield
-        except BaseException as raised:  # noqa: BLE001 — of an interrupt, too, the others have to learn
-            error = raised
-        try:
-            self.agree(error)
-        except ProcessError:
-            if error is None or isinstance(error, Exception):
-                raise
-            raise error from None  # an interrupt, which counts for more than that the others are gone by then
-
-    @contextmanager
-    def called(self, name: str, options: Mapping[str, Any]) -> Iterator[None]:
-        """The head of a function that all processes call: inside are its checks, at the end all know that they agree.
-
-            with present().called("laplace", locals()):
-                checks.choice(…)
-
-        One small message a process, so that calls that differ end at once, and not when the group gives up waiting.
-
-        Args:
-            name: of the function.
-            options: its arguments by name. Those in `OWN` may differ; those in `GIVEN` may differ unless one of them is
-                ``None``; numbers in tensors and arrays may differ by rounding.
-
-        Raises:
-            ProcessError: on all processes, if they call different functions or with different options; and on the
-                others, if the checks of one have failed: their error is raised there as it is.
-        """
-        if self.count == 1:
-            yield
-            return
-        if name != "data":  # whose form is compared in the middle of a function
-            _step.set(name)
-        error, forms = None, {key: form(key, value) for key, value in options.items() if key not in OWN}
-        try:
-            yield
-        except BaseException as raised:  # noqa: BLE001 — as for `agreed`
-            error = raised
-        told = self.gather((name, VERSIONS | forms, _message(error)))
-        if error is not None:
-            raise error
-        if not all(fits(each, CALL) for each in told):
-            raise ProcessError(f"{name}: expected all processes to say what they call, got other messages. {SAME_CODE}")
-        _require_alike([(other, theirs) for other, theirs, _ in told], [message for *_, message in told])
+        with torch.no_grad():
+            for tensor, received in zip(tensors, shared, strict=True):
+                tensor.detach().copy_(received)
 
     def _in_buckets(
         self, tensors: Sequence[Tensor], work: str, options: Any, begin: Callable[[Tensor, Any], Any]
@@ -345,6 +348,52 @@ def present(group: Any = None) -> Processes:
     return Processes(distributed.get_rank(group), count, group) if count > 1 else Processes()
 
 
+@contextmanager
+def called(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """A function that all processes call: it begins and ends on all of them, or on none.
+
+    Calls that differ end at once, and not when the group gives up waiting.
+
+    Args:
+        name: of the function.
+        options: its arguments by name. Those in `OWN` may differ; those in `GIVEN` may differ unless one of them is
+            ``None``; numbers in tensors and arrays may differ by rounding.
+
+    Raises:
+        ProcessError: on all processes, if they call different functions or with different options, or one fails.
+    """
+    processes = present()
+    if processes.count == 1:
+        yield
+        return
+    token = _step.set(name)
+    try:
+        forms = {key: form(key, value) for key, value in options.items() if key not in OWN}
+        with processes.agreed():
+            processes.meet(name, VERSIONS | forms)
+            yield
+        processes.agree(None)
+    finally:
+        _step.reset(token)
+
+
+def collective(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Makes a function one that all processes call, with the same arguments; see `called`."""
+
+    @wraps(function)
+    def by_all(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        if present().count == 1:
+            return function(*args, **kwargs)
+        call = signature(function).bind(*args, **kwargs)
+        call.apply_defaults()
+        options = {**call.arguments, **call.arguments.get("options", {})}
+        options.pop("options", None)
+        with called(function.__qualname__, options):
+            return function(*args, **kwargs)
+
+    return by_all
+
+
 def timeout() -> float:
     """How many seconds a process waits for the others: what `BAYESCOPE_TIMEOUT` says, else five minutes.
 
@@ -392,35 +441,37 @@ def _message(error: BaseException | None) -> str | None:
     return None if error is None else f"{type(error).__name__}: {error}"
 
 
-def _failed(told: Sequence[str | None]) -> ProcessError:
-    """What the processes are told of those that have failed."""
-    failed = [(rank, message.rstrip(".")) for rank, message in enumerate(told) if message is not None]
+def _failed(messages: Sequence[Any]) -> ProcessError:
+    """The error that names the processes that have failed."""
+    failed = [(rank, str(message).rstrip(".")) for rank, message in enumerate(messages) if message is not None]
     failures = [f"rank {rank} failed with {_printable(message)}" for rank, message in failed]
     return ProcessError(
-        f"processes: expected all {len(told)} to succeed; {'; '.join(failures)}. Mend that there: the others "
+        f"processes: expected all {len(messages)} to succeed; {'; '.join(failures)}. Mend that there: the others "
         "stopped with it."
     )
 
 
-def _require_alike(calls: Sequence[tuple[str, Mapping[str, str]]], failures: Sequence[str | None]) -> None:
-    """Checks that no process has failed, and that all have called the same with the same options."""
-    if any(message is not None for message in failures):
-        raise _failed(failures)
-    first, options = calls[0]
-    for rank, (name, others) in enumerate(calls):
+def _require_alike(work: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """Checks that all processes are about to do the same with the same options."""
+    first, options = work[0]
+    for rank, (name, others) in enumerate(work):
         if name != first:
             raise ProcessError(
-                f"processes: expected all {len(calls)} to call the same, got {_printable(first)} on rank 0 and "
+                f"processes: expected all {len(work)} to call the same, got {_printable(first)} on rank 0 and "
                 f"{_printable(name)} on rank {rank}. Call every fit on every rank, or inside bs.distributed.alone()."
             )
         for option, form in options.items():
             other = others.get(option, "none")
             if other != form:
                 raise ProcessError(
-                    f"{name}: expected the same {option} on all {len(calls)} processes, got {_printable(form)} on rank "
+                    f"{name}: expected the same {option} on all {len(work)} processes, got {_printable(form)} on rank "
                     f"0 and {_printable(other)} on rank {rank}. Call it alike on every rank, or inside "
                     "bs.distributed.alone()."
                 )
+
+
+def _shapes(tensors: Sequence[Tensor]) -> dict[str, str]:
+    return {"tensors": "; ".join(f"{tuple(tensor.shape)} {tensor.dtype}" for tensor in tensors)}
 
 
 def form(name: str, value: Any) -> str:

@@ -16,7 +16,6 @@ from torch import Tensor, distributed, nn
 import bayescope as bs
 from bayescope import processes
 from bayescope.errors import BayescopeError, BayescopeWarning
-from bayescope.processes import present
 from tests.distributed.ranks import run
 
 SEED = 5
@@ -132,7 +131,7 @@ def unlike() -> dict[str, str]:
     said["devices of what is made"] = message(laplace, placed(rank))
     said["alike"] = message(laplace, same(rank))
     with patch.object(distributed.group.WORLD.__class__, "allreduce", side_effect=RuntimeError("[a.cc:1] no answer")):
-        said["step"] = message(present().sum_numbers, 1.0)
+        said["step"] = message(laplace, same(rank))
     return said
 
 
@@ -168,7 +167,7 @@ def test_rows_with_other_columns_end_all_ranks(ranks: list[dict[str, str]]) -> N
 
 
 def test_a_step_that_fails_is_named_by_the_function(ranks: list[dict[str, str]]) -> None:
-    assert all("in a sum of fit_curvature within 300 s, got: no answer. Another" in rank["step"] for rank in ranks)
+    assert all("in a meeting of laplace within 300 s, got: no answer. Another" in rank["step"] for rank in ranks)
 
 
 @pytest.mark.parametrize("name", ["alike", "devices moved to", "devices of what is made"])

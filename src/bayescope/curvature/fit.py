@@ -36,10 +36,11 @@ from bayescope.precision import STRUCTURES
 from bayescope.precision.accumulator import Summing
 from bayescope.precision.structure import Reading
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import Processes, present
+from bayescope.processes import Processes, collective, present
 
 
 @outside_inference_mode
+@collective
 def fit_curvature(
     model: nn.Module,
     data: Any,
@@ -81,14 +82,13 @@ def fit_curvature(
         MemoryBudgetError: if the run would take more than the budget; nothing has been read then.
         ProcessError: on all processes, if one of them has failed or died, or they are called with other options.
     """
-    with present().called("fit_curvature", {**locals(), **options, "options": None}):
-        model = unwrapped(model)
-        fit = _Fit(
-            CurvatureOptions.of("fit_curvature", options).checked(), resolve(likelihood), cotangents,
-            checks.generator(generator), progress, present(),
-        )  # fmt: skip
-        check_readable(model)  # on all processes at once
-        model = twin(model)
+    model = unwrapped(model)
+    fit = _Fit(
+        CurvatureOptions.of("fit_curvature", options).checked(), resolve(likelihood), cotangents,
+        checks.generator(generator), progress, present(),
+    )  # fmt: skip
+    check_readable(model)  # on all processes at once
+    model = twin(model)
     require_same_weights(model)
     return fit.run(model, Batches(data, model, batch_size=fit.options.batch_size), weights)
 

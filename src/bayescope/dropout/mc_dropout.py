@@ -22,7 +22,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import ImplicitPosterior, Record
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present
+from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
 from bayescope.training.settings import Settings, Training
 
@@ -31,6 +31,7 @@ _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 
 @outside_inference_mode
 @resumable
+@collective
 def mc_dropout(
     model: nn.Module,
     data: Any = None,
@@ -106,25 +107,24 @@ def mc_dropout(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    with present().called("mc_dropout", locals()):
-        if not isinstance(model, nn.Module):
-            raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-        source = checks.generator(generator)
-        if epochs is not None:
-            epochs = checks.count("epochs", epochs, least=0)
-        trains = data is not None and epochs != 0
-        decay = _WeightDecay(weight_decay, prior_precision, rows)
-        decay.check(has_data=data is not None)
-        _refuse_without("data= to go with it", data is not None, epochs=epochs, validation=validation)
-        _refuse_without(
-            "a training to go with it, data= and epochs=", trains, lr=lr, schedule=schedule, batch_size=batch_size,
-            patience=patience, checkpoint=checkpoint, optimizer=None if optimizer == "adam" else optimizer,
-            prior_precision=prior_precision if weight_decay is None else None,
-            rate=rate if isinstance(rate, str) else None,
-        )  # fmt: skip
-        _refuse_without("validation= to go with it", validation is not None, patience=patience)
-        if isinstance(optimizer, str) and optimizer == "lbfgs":
-            raise UnsupportedError("optimizer: expected one for noisy gradients, got 'lbfgs'. Take 'adam' or 'sgd'.")
+    if not isinstance(model, nn.Module):
+        raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
+    source = checks.generator(generator)
+    if epochs is not None:
+        epochs = checks.count("epochs", epochs, least=0)
+    trains = data is not None and epochs != 0
+    decay = _WeightDecay(weight_decay, prior_precision, rows)
+    decay.check(has_data=data is not None)
+    _refuse_without("data= to go with it", data is not None, epochs=epochs, validation=validation)
+    _refuse_without(
+        "a training to go with it, data= and epochs=", trains, lr=lr, schedule=schedule, batch_size=batch_size,
+        patience=patience, checkpoint=checkpoint, optimizer=None if optimizer == "adam" else optimizer,
+        prior_precision=prior_precision if weight_decay is None else None,
+        rate=rate if isinstance(rate, str) else None,
+    )  # fmt: skip
+    _refuse_without("validation= to go with it", validation is not None, patience=patience)
+    if isinstance(optimizer, str) and optimizer == "lbfgs":
+        raise UnsupportedError("optimizer: expected one for noisy gradients, got 'lbfgs'. Take 'adam' or 'sgd'.")
     network = Stochastic.of(model, rate, before, seen=data is not None)
     if data is None:
         return _as_it_is(network, decay.likelihood(likelihood, network, rows))

@@ -20,7 +20,7 @@ from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior
 from bayescope.priors import Prior
 from bayescope.private_draws import PrivateDraws
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present
+from bayescope.processes import collective, present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import describe
 from bayescope.training.settings import Settings
@@ -30,6 +30,7 @@ MEMBERS = 5
 
 @outside_inference_mode
 @resumable
+@collective
 def ensemble(
     make_model: Callable[[], nn.Module] | Sequence[nn.Module],
     data: Any,
@@ -99,20 +100,19 @@ def ensemble(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    with present().called("ensemble", locals()):
-        if epochs is not None:
-            epochs = checks.count("epochs", epochs, least=0)
-        if patience is not None and validation is None:
-            raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
-        if side_by_side is not None:
-            side_by_side = checks.flag("side_by_side", side_by_side)
-        bootstrap = checks.flag("bootstrap", bootstrap)
-        if epochs == 0:
-            given = {
-                "side_by_side": side_by_side, "bootstrap": bootstrap or None, "lr": lr, "schedule": schedule,
-                "batch_size": batch_size, "validation": validation, "checkpoint": checkpoint,
-            }  # fmt: skip
-            _refuse_training(given)
+    if epochs is not None:
+        epochs = checks.count("epochs", epochs, least=0)
+    if patience is not None and validation is None:
+        raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
+    if side_by_side is not None:
+        side_by_side = checks.flag("side_by_side", side_by_side)
+    bootstrap = checks.flag("bootstrap", bootstrap)
+    if epochs == 0:
+        given = {
+            "side_by_side": side_by_side, "bootstrap": bootstrap or None, "lr": lr, "schedule": schedule,
+            "batch_size": batch_size, "validation": validation, "checkpoint": checkpoint,
+        }  # fmt: skip
+        _refuse_training(given)
 
     def settings(seed: int, path: Path | None) -> Settings:
         return Settings(

@@ -32,7 +32,7 @@ from bayescope.posterior import (
 )
 from bayescope.predictive import Predictive
 from bayescope.process_state import outside_inference_mode, threads_for
-from bayescope.processes import present
+from bayescope.processes import called
 from bayescope.storage import save
 from bayescope.tables.dataset import opened
 from bayescope.tables.preprocessing import Table
@@ -238,9 +238,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     @resumable
     def _whole(self, *given: object) -> Self:
         """A fit, which all processes make together and with the same parameters."""
-        with present().called(type(self).__name__, self.get_params(deep=False)):
-            pass
-        self._fit(*given)
+        with called(type(self).__name__, self.get_params(deep=False)):
+            self._fit(*given)
         return self
 
     def _generator(self) -> Generator:

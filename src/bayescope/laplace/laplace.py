@@ -35,7 +35,7 @@ from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present, warn_once
+from bayescope.processes import collective, present, warn_once
 
 EVIDENCE = "evidence"
 # The name of a Gaussian likelihood, which gives no noise variance.
@@ -47,6 +47,7 @@ FAR = 10.0
 
 
 @outside_inference_mode
+@collective
 def laplace(
     model: nn.Module | Posterior | Sequence[nn.Module | Posterior],
     data: Any,
@@ -117,22 +118,21 @@ def laplace(
         BayescopeWarning: if the noise variance is 1 by the bare name "gaussian", is not learnt, and the mean square of
             the residuals is over 10 or under 0.1.
     """
-    with present().called("laplace", {**locals(), **options, "options": None}):
-        several, models = _networks(model)
-        word = prior_precision if isinstance(prior_precision, str) else None
-        curved = CurvatureOptions.of("laplace", options)
-        check_structure(structure := curved.structure, (*STRUCTURES, SAMPLES))
-        if structure != SAMPLES:
-            curved.checked()
-        asked = LaplaceOptions(resolve(likelihood), weights, temperature, progress, curved, tolerance)
-        source = checks.generator(generator)
-        _check_modes(mixture, several=several)
-        _check_samples(structure, samples, tolerance, alone=not several and word != EVIDENCE)
-        if word is not None:
-            checks.choice("prior_precision", word, (AUTO, EVIDENCE))
-        noise = structure != SAMPLES and learns_noise(likelihood, word)
-        if structure != SAMPLES:
-            asked = replace(asked, likelihood=starting_likelihood(asked.likelihood, learnt=noise))
+    several, models = _networks(model)
+    word = prior_precision if isinstance(prior_precision, str) else None
+    curved = CurvatureOptions.of("laplace", options)
+    check_structure(structure := curved.structure, (*STRUCTURES, SAMPLES))
+    if structure != SAMPLES:
+        curved.checked()
+    asked = LaplaceOptions(resolve(likelihood), weights, temperature, progress, curved, tolerance)
+    source = checks.generator(generator)
+    _check_modes(mixture, several=several)
+    _check_samples(structure, samples, tolerance, alone=not several and word != EVIDENCE)
+    if word is not None:
+        checks.choice("prior_precision", word, (AUTO, EVIDENCE))
+    noise = structure != SAMPLES and learns_noise(likelihood, word)
+    if structure != SAMPLES:
+        asked = replace(asked, likelihood=starting_likelihood(asked.likelihood, learnt=noise))
     if structure == SAMPLES:
         return sample_posterior(
             asked, own_copy(models[0]), data, prior_precision, samples=samples, generator=source, origin=models[0]
@@ -320,6 +320,7 @@ class LaplaceConditioning:
         return cls(options, fit.function)
 
     @outside_inference_mode
+    @collective
     def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
         """The posterior after more data.
 
@@ -333,12 +334,11 @@ class LaplaceConditioning:
         Warns:
             ConvergenceWarning: if the mode is not reached.
         """
-        with present().called("condition", {"structure": self.options.curved.structure}):
-            if self.options.curved.structure == "ekfac" and not isinstance(prior.precision, Tensor):
-                raise UnsupportedError(
-                    "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
-                    "eigenvectors. Take structure='kfac'."
-                )
+        if self.options.curved.structure == "ekfac" and not isinstance(prior.precision, Tensor):
+            raise UnsupportedError(
+                "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
+                "eigenvectors. Take structure='kfac'."
+            )
         given = data[0] if len(data) == 1 else tuple(data)
         climb = _ModeSearch(self.options, self.function, prior, given)
         fit = climb.polished(climb.climbed(self.function.flat))

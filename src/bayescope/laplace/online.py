@@ -27,7 +27,7 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import alone, present
+from bayescope.processes import alone, collective, present
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
@@ -51,6 +51,7 @@ MOST_NAMED = 12
 
 @outside_inference_mode
 @resumable
+@collective
 def fit_evidence(
     model: nn.Module,
     data: Any,
@@ -147,17 +148,16 @@ def fit_evidence(
         ConvergenceWarning: if the weights are far from a mode under the prior that was learnt, or if the network
             predicts the same for every row.
     """
-    with present().called("fit_evidence", locals()):
-        pace = _ClimbSchedule(
-            checks.count("epochs", epochs), checks.count("every", every),
-            1 if burn_in is None else checks.count("burn_in", burn_in), checks.count("steps", steps),
-            float(checks.positive("step_size", step_size)), checks.choice("keep", keep, ("best", "last")) == "last",
-        ).checked()  # fmt: skip
-        check_structure(structure, STRUCTURES)
-        inplace = checks.flag("inplace", inplace)
-        prior, noise = checks.flag("prior", prior), leaves_noise_open(likelihood)
-        _check_start_of_noise(noise_variance, learnt=noise)
-        given = _starts(starts, prior_precision, inplace=inplace)
+    pace = _ClimbSchedule(
+        checks.count("epochs", epochs), checks.count("every", every),
+        1 if burn_in is None else checks.count("burn_in", burn_in), checks.count("steps", steps),
+        float(checks.positive("step_size", step_size)), checks.choice("keep", keep, ("best", "last")) == "last",
+    ).checked()  # fmt: skip
+    check_structure(structure, STRUCTURES)
+    inplace = checks.flag("inplace", inplace)
+    prior, noise = checks.flag("prior", prior), leaves_noise_open(likelihood)
+    _check_start_of_noise(noise_variance, learnt=noise)
+    given = _starts(starts, prior_precision, inplace=inplace)
     best: tuple[EvidenceClimber, Outcome, LaplaceFit, Minibatches] | None = None
     for place, start in enumerate(given):
         settings = Settings(

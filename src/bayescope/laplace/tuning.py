@@ -26,7 +26,7 @@ from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present, warn_once
+from bayescope.processes import collective, present, warn_once
 
 METHODS = ("evidence", "validation")
 # Held-out rows that are read at once, where nothing else is asked for.
@@ -34,6 +34,7 @@ BATCH_SIZE = 1024
 
 
 @outside_inference_mode
+@collective
 def tune_prior(
     q: Posterior,
     *,
@@ -90,14 +91,13 @@ def tune_prior(
         ConvergenceWarning: if a hyperparameter has no optimum within range, or by "evidence" the posterior predicts
             training rows worse than the network, as by `laplace`.
     """
-    with present().called("tune_prior", locals()):
-        checks.choice("method", method, METHODS)
-        checks.flag("temperature", temperature)
-        fits = fits_of(q)
-        if method == "evidence":
-            _refuse_unused(data, integral, batch_size, temperature)
-        elif data is None:
-            raise InputError("data: expected held-out data for method='validation', got None.")
+    checks.choice("method", method, METHODS)
+    checks.flag("temperature", temperature)
+    fits = fits_of(q)
+    if method == "evidence":
+        _refuse_unused(data, integral, batch_size, temperature)
+    elif data is None:
+        raise InputError("data: expected held-out data for method='validation', got None.")
     if method == "evidence":
         kind = "layer" if share_prior is None else share_prior
         tuned, notes, trace = _by_evidence(fits, kind)

@@ -66,12 +66,10 @@ class Batches:
         self._size = checks.count("batch_size", batch_size)
         self.shard = Shard()
         form = _form(data)
-        with self._processes.called("data", {"form": form}):
-            if form not in FORMS:
-                raise InputTypeError(
-                    f"data: expected a DataLoader, Dataset, pair (X, y) or list of batches, got {form}."
-                )
-            rows = len(data) if form in FORMS[2:] else 0
+        if form not in FORMS:
+            raise InputTypeError(f"data: expected a DataLoader, Dataset, pair (X, y) or list of batches, got {form}.")
+        rows = len(data) if form in FORMS[2:] else 0
+        self._processes.meet("data", {"form": form})
         if form == LOADER:
             self._source = data if isinstance(data, DataLoader) else self._loader(data)
             self.shard = shard_of(self._processes, self._source)

@@ -24,7 +24,7 @@ from bayescope.network.weights import Weights
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import Processes, alone, present
+from bayescope.processes import Processes, alone, collective, present
 from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import diagnosed
 from bayescope.training.fit_map import describe
@@ -44,6 +44,7 @@ TOGETHER = 64
 
 
 @outside_inference_mode
+@collective
 def nuts(
     model: nn.Module,
     data: Any,
@@ -110,11 +111,10 @@ def nuts(
         ConvergenceWarning: if a prediction's R-hat is above 1.01 or it has fewer than 400 effective draws.
         DivergenceWarning: if transitions diverged.
     """
-    with present().called("nuts", locals()):
-        chosen_likelihood, source = resolve(likelihood), checks.generator(generator)
-        draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
-        tune, chains = checks.count("tune", tune), checks.count("chains", chains)
-        target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
+    chosen_likelihood, source = resolve(likelihood), checks.generator(generator)
+    draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
+    tune, chains = checks.count("tune", tune), checks.count("chains", chains)
+    target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
     processes = present()
     module, source = own_copy(model), processes.common_generator(source)
     _require_all_rows(data)

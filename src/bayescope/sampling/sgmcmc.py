@@ -18,7 +18,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present
+from bayescope.processes import collective, present
 from bayescope.sampling.chains import Collector, Plan, read_by, stacked
 from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions
 from bayescope.sampling.langevin import Langevin
@@ -38,6 +38,7 @@ R_HAT_LIMIT = 1.1
 
 @outside_inference_mode
 @resumable
+@collective
 def sgmcmc(
     model: nn.Module,
     data: Any,
@@ -109,11 +110,10 @@ def sgmcmc(
     Warns:
         ConvergenceWarning: if a prediction has an R-hat above 1.1.
     """
-    with present().called("sgmcmc", locals()):
-        alpha, size = _dynamics(method, friction, lr)
-        temperature = checks.positive_number("temperature", temperature)
-        chains = checks.count("chains", chains)
-        checks.choice("start", start, STARTS)
+    alpha, size = _dynamics(method, friction, lr)
+    temperature = checks.positive_number("temperature", temperature)
+    chains = checks.count("chains", chains)
+    checks.choice("start", start, STARTS)
     plan = Plan.of(draws, burn_in, thin, cycles, data, batch_size)
 
     def langevin(parameters: list[nn.Parameter]) -> Langevin:

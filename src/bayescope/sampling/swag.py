@@ -21,7 +21,7 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present, warn_once
+from bayescope.processes import collective, present, warn_once
 from bayescope.sampling.trajectory import FEWEST, Trajectory
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import describe
@@ -151,6 +151,7 @@ class Walk:
 
 @outside_inference_mode
 @resumable
+@collective
 def swag(
     model: nn.Module,
     data: Any,
@@ -220,18 +221,15 @@ def swag(
     Warns:
         ConvergenceWarning: if each step reads all rows.
     """
-    with present().called("swag", locals()):
-        collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
-        rank = _rank(rank, collection.planned(epochs))
-        if isinstance(optimizer, str) and optimizer == "lbfgs":
-            raise UnsupportedError(
-                "optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'."
-            )
-        settings = Settings(
-            likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, batch_size=batch_size,
-            schedule=_cyclic(collection) if schedule == "cyclic" else schedule, checkpoint=checkpoint,
-            generator=generator, progress=progress,
-        )  # fmt: skip
+    collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
+    rank = _rank(rank, collection.planned(epochs))
+    if isinstance(optimizer, str) and optimizer == "lbfgs":
+        raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
+    settings = Settings(
+        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, batch_size=batch_size,
+        schedule=_cyclic(collection) if schedule == "cyclic" else schedule, checkpoint=checkpoint,
+        generator=generator, progress=progress,
+    )  # fmt: skip
     if batch_size is None:
         settings.choice.batch_size = _default_size(data) or settings.choice.batch_size
     with settings.prepared(model, data, weights, inplace=False) as training:

@@ -15,7 +15,7 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present
+from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
 from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.settings import Settings
@@ -24,6 +24,7 @@ from bayescope.training.watch import NoWatch, Validation, Watch
 
 @outside_inference_mode
 @resumable
+@collective
 def fit_map(
     model: nn.Module,
     data: Any,
@@ -105,14 +106,13 @@ def fit_map(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    with present().called("fit_map", locals()):
-        if patience is not None and validation is None:
-            raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
-        inplace = checks.flag("inplace", inplace)
-        settings = Settings(
-            likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
-            checkpoint=checkpoint, generator=generator, progress=progress,
-        )  # fmt: skip
+    if patience is not None and validation is None:
+        raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
+    inplace = checks.flag("inplace", inplace)
+    settings = Settings(
+        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
+        checkpoint=checkpoint, generator=generator, progress=progress,
+    )  # fmt: skip
     with settings.prepared(model, data, weights, inplace=inplace) as training:
         prior = network_prior(prior_precision, training.weights)
         objective = NegativeLogJoint(training.module, training.weights, training.rows.rows, settings.likelihood, prior)

@@ -156,7 +156,8 @@ class Steps:
         kinds = [[p.grad is not None, p.grad is not None and p.grad.is_sparse] for p in self._parameters]
         numbers = torch.tensor([*map(float, told), *(float(kind) for pair in kinds for kind in pair)])
         value = nll.detach().to(device, self._dtype).reshape(1) * rows if rows else torch.zeros(1)
-        sums = self._processes.sum([*weighted, *(t.to(device, self._dtype) for t in (numbers, value))])
+        sent = [*weighted, *(t.to(device, self._dtype) for t in (numbers, value))]
+        sums = self._processes.sum(sent, meet=False)
         total, left, failed, interrupted, *used = sums[-2].tolist()
         if failed:
             self._processes.agree(self._error)

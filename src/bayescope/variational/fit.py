@@ -22,7 +22,7 @@ from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present
+from bayescope.processes import collective, present
 from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
 from bayescope.training.optimizers import OptimizerChoice
@@ -195,6 +195,7 @@ class Conditioning:
     likelihood: Likelihood
     seed: int
 
+    @collective
     def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
         """The posterior after more data.
 
@@ -202,8 +203,7 @@ class Conditioning:
             prior: p(θ), such as the last posterior.
             data: X and y, or a DataLoader or Dataset.
         """
-        with present().called("condition", {"options": self.options}):
-            given = data[0] if len(data) == 1 else tuple(data)
+        given = data[0] if len(data) == 1 else tuple(data)
         options = replace(self.options, groups="layer")
         return fit(
             options, self.function.module, given, self.likelihood, self.function.weights, prior, self.seed,

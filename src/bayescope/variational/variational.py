@@ -12,7 +12,7 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import present
+from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
 from bayescope.variational.fit import Held, fit
 from bayescope.variational.options import VariationalOptions, check_groups
@@ -20,6 +20,7 @@ from bayescope.variational.options import VariationalOptions, check_groups
 
 @outside_inference_mode
 @resumable
+@collective
 def variational(
     model: nn.Module,
     data: Any,
@@ -112,19 +113,18 @@ def variational(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    with present().called("variational", locals()):
-        if patience is not None and validation is None:
-            raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
-        if epochs == 0 and (validation is not None or checkpoint is not None):
-            raise UnsupportedError(
-                "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
-            )
-        check_groups(prior_precision, share_prior)
-        options = VariationalOptions.checked(
-            family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight, warmup=warmup,
-            initial_sd=initial_sd, groups=share_prior, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
-            batch_size=batch_size, progress=progress,
-        )  # fmt: skip
+    if patience is not None and validation is None:
+        raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
+    if epochs == 0 and (validation is not None or checkpoint is not None):
+        raise UnsupportedError(
+            "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
+        )
+    check_groups(prior_precision, share_prior)
+    options = VariationalOptions.checked(
+        family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight, warmup=warmup,
+        initial_sd=initial_sd, groups=share_prior, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
+        batch_size=batch_size, progress=progress,
+    )  # fmt: skip
     return fit(
         options, model, data, likelihood, weights, prior_precision, generator,
         held=Held(validation, patience, checkpoint),
