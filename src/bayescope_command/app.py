@@ -73,13 +73,15 @@ def fit(
     out. Features are standardised, which is the unit of the priors.
     """
     from bayescope.cli.fitting import fit_table
-    from bayescope.cli.models import FitSettings, ModelOptions
+    from bayescope.cli.models import FitSettings
     from bayescope.cli.training_table import Roles
 
     with exits():
         roles = Roles(target, drop or (), categorical or (), weight)
-        chosen = ModelOptions(model, posterior, prior_precision, interactions, given or (), seed)
-        settings = FitSettings(roles, task, chosen, missing or (), test_size, refit, resume, as_json, stream)
+        settings = FitSettings(
+            roles, task, model, posterior, prior_precision, interactions, given or (), seed, missing or (), test_size,
+            refit, resume, as_json, stream,
+        )  # fmt: skip
         fit_table(table, out, settings)
 
 

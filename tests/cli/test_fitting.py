@@ -7,8 +7,7 @@ import pytest
 
 import bayescope as bs
 import bayescope.cli.fitting as fitting
-from bayescope.cli.opening import open_source
-from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.cli import Roles, held_out_rows, open_source, read_training_table
 from bayescope.storage import read_manifest
 from bayescope_command.process import Stopped
 from tests.cli.tables import mixed, refused, run, written
@@ -71,8 +70,6 @@ def test_scores_are_of_rows_that_were_not_fitted(table, tmp_path):
     facts = json.loads(run("fit", table, *given, "--no-refit", "--out", out).stdout)
     data, model = read(table, "cost", "id,state"), bs.load(out)
     assert (facts["rows"], facts["held_out"]["rows"]) == (63, 27)
-    from bayescope.cli.held_out import held_out_rows
-
     split = held_out_rows(data.target, 0.3, 1)
     error = data.target.values[split[1]] - model.predict(data.features.iloc[split[1]])
     assert facts["held_out"]["scores"]["rmse"]["value"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-12)

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope.cli import dataset, fitting, fitting_blocks
+from bayescope.cli import arrow_source
+from bayescope.cli.streamed_table import stride
 from bayescope.storage import read_manifest
 from tests.cli.tables import mixed, refused, run, written
 
@@ -123,15 +124,13 @@ def test_predictions_of_files_are_those_of_one(model: Path, parts: Path, rows: p
 def test_a_large_file_is_fitted_in_blocks_and_a_small_one_is_not(
     rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    path, taken = tmp_path / "rows.parquet", []
+    path, remark = tmp_path / "rows.parquet", "rows 5, 10, 15 and so on were held out"
     rows.to_parquet(path, index=False)
-    monkeypatch.setattr(fitting, "fit_blocks", lambda *_: taken.append("blocks"))
-    monkeypatch.setattr(fitting, "_fit_whole", lambda *_: taken.append("whole"))
-    for options in ([], ["--stream"], ["--no-stream"]):
-        assert run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes", *options).exit_code == 0
-    monkeypatch.setattr(dataset, "LARGE_BYTES", path.stat().st_size)
-    assert run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes").exit_code == 0
-    assert taken == ["whole", "blocks", "whole", "blocks"]
+    for options, in_blocks in (([], False), (["--stream"], True), (["--no-stream"], False)):
+        result = run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes", *options)
+        assert (remark in result.stdout) == in_blocks
+    monkeypatch.setattr(arrow_source, "LARGE_BYTES", path.stat().st_size)
+    assert remark in run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes").stdout
 
 
 def test_text_is_read_in_blocks_where_asked(rows: pd.DataFrame, tmp_path: Path):
@@ -155,14 +154,14 @@ def test_numbers_of_many_values_are_a_regression(parts: Path, tmp_path: Path, ta
 
 
 def test_no_more_rows_are_held_out_than_judge_a_fit():
-    assert fitting_blocks._stride(0.2, 10_000) == 5
-    assert fitting_blocks._stride(0.2, 10**7) == 100
-    assert fitting_blocks._stride(0.0, 10**7) is None
+    assert stride(0.2, 10_000) == 5
+    assert stride(0.2, 10**7) == 100
+    assert stride(0.0, 10**7) is None
 
 
 @pytest.mark.parametrize(("share", "every"), [(0.5, 2), (0.4, 3), (0.3, 3), (0.25, 4), (0.1, 10), (0.07, 14)])
 def test_every_kth_row_is_nearest_to_the_share(share: float, every: int):
-    assert fitting_blocks._stride(share, 1000) == every
+    assert stride(share, 1000) == every
 
 
 def test_what_cannot_be_used_is_told(parts: Path, rows: pd.DataFrame, tmp_path: Path):

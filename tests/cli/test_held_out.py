@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bayescope.cli.held_out import held_out_rows
+from bayescope.cli import held_out_rows
 from bayescope.cli.target import Target
 from bayescope.errors import InputError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bayescope.cli.opening import open_source
+from bayescope.cli import open_source
 from tests.cli.tables import refused, run, written
 
 LONG = "z" * 200_000

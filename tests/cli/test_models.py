@@ -2,14 +2,17 @@
 
 import pytest
 
-from bayescope.cli.models import MODELS, OWN, ModelOptions, build, value_of
+from bayescope.cli import Roles
+from bayescope.cli.models import MODELS, OWN, FitSettings, build, value_of
 from bayescope.errors import InputError
+
+ROLES = Roles("y")
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_every_model_is_built_with_its_seed_and_a_learnt_prior(model, task):
-    parameters = build(ModelOptions(model, seed=5), task).get_params()
+    parameters = build(FitSettings(ROLES, model=model, seed=5), task).get_params()
     assert (parameters["random_state"], parameters["prior_precision"]) == (5, "evidence")
     assert parameters.get("standardize", True)
     assert parameters.get("progress", True)
@@ -35,7 +38,7 @@ def test_values_are_read_in_pythons_notation_and_never_run(text, value):
 
 
 def test_parameters_may_hold_signs():
-    options = ModelOptions("additive", given=["numeric_transform={'a=b': 'quantile'}", "hidden=7"])
+    options = FitSettings(ROLES, given=["numeric_transform={'a=b': 'quantile'}", "hidden=7"])
     parameters = build(options, "regression").get_params()
     assert parameters["numeric_transform"] == {"a=b": "quantile"}
     assert parameters["hidden"] == 7
@@ -44,4 +47,4 @@ def test_parameters_may_hold_signs():
 @pytest.mark.parametrize("name", OWN)
 def test_what_has_an_option_is_set_by_that_alone(name):
     with pytest.raises(InputError, match="expected a parameter that no option sets"):
-        build(ModelOptions("additive", given=[f"{name}=1"]), "regression")
+        build(FitSettings(ROLES, given=[f"{name}=1"]), "regression")

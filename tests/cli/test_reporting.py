@@ -6,9 +6,7 @@ import pandas as pd
 import pytest
 
 import bayescope.cli.reporting as reporting
-from bayescope.cli.held_out import held_out_rows
-from bayescope.cli.opening import open_source
-from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.cli import Roles, held_out_rows, open_source, read_training_table
 from tests.cli.tables import mixed, run, written
 
 

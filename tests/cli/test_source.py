@@ -13,10 +13,8 @@ import pandas as pd
 import pytest
 
 from bayescope import memory
-from bayescope.cli import dataset, opening, source
-from bayescope.cli.opening import open_source
+from bayescope.cli import Roles, arrow_source, open_source, opening, read_training_table, source
 from bayescope.cli.source import CELL_BYTES, Source, all_blocks
-from bayescope.cli.training_table import Roles, read_training_table
 from bayescope.errors import InputError, MemoryBudgetError
 from tests.cli.tables import run, written
 
@@ -133,10 +131,10 @@ def test_bytes_without_end_are_no_table(again: bool) -> None:
 
 
 def test_a_small_file_of_very_many_rows_is_fitted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "LARGE_NUMBERS", 1_000_000)
+    monkeypatch.setattr(arrow_source, "LARGE_NUMBERS", 1_000_000)
     frame = pd.DataFrame({"a": np.zeros(300_000), "y": 1.0})
     many, few = written(tmp_path / "many.parquet", frame), written(tmp_path / "few.parquet", frame.iloc[:9])
     assert many.stat().st_size < 20_000
-    assert dataset.large(many)
-    assert not dataset.large(few)
-    assert not dataset.large(written(tmp_path / "broken.parquet", b"PAR1"))
+    assert arrow_source.large(many)
+    assert not arrow_source.large(few)
+    assert not arrow_source.large(written(tmp_path / "broken.parquet", b"PAR1"))

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayescope import memory
+from bayescope.cli import Roles, open_source, read_training_table, text
 from bayescope.cli import source as source_module
-from bayescope.cli import text
-from bayescope.cli.opening import open_source
 from bayescope.cli.source import place_of
-from bayescope.cli.training_table import Roles, read_training_table
 from bayescope.errors import InputError, MemoryBudgetError
 from tests.cli.tables import written
 

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bayescope.cli.opening import open_source
-from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.cli import Roles, open_source, read_training_table
 from bayescope.errors import InputError
 from tests.cli.tables import mixed, written
 

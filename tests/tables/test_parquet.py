@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope.cli.opening import open_source
-from bayescope.cli.training_table import Roles, read_training_table
+from bayescope.cli import Roles, open_source, read_training_table
 from bayescope.errors import BayescopeError, InputError
 from bayescope.tables.reading import read_table
 from tests.cli.tables import refused, run

@@ -99,9 +99,9 @@ def named_fit(out: Path, estimator: Any, settings: FitSettings) -> AbstractConte
         estimator: not fitted.
         settings: the options.
     """
-    own = {"estimator": type(estimator).__name__, "seed": settings.options.seed, "checkpoint": out}
-    other = dict.fromkeys(("roles", "options", "resume", "as_json", "random_state"))
-    return named("bayescope fit", {**estimator.get_params(), **vars(settings), **vars(settings.roles), **other, **own})
+    call = {**vars(settings), **vars(settings.roles), **estimator.get_params()}
+    ignored = dict.fromkeys(("roles", "model", "given", "resume", "as_json", "random_state"))
+    return named("bayescope fit", {**call, **ignored, "estimator": type(estimator).__name__, "checkpoint": out})
 
 
 def fitted_copy(estimator: Any, checkpoint: Path | None, *data: Any, **weights: Any) -> Any:

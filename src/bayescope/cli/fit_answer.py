@@ -17,7 +17,9 @@ from bayescope.cli.checkpoints import Checkpoints
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
 from bayescope.cli.held_out import HeldOut
+from bayescope.cli.model_files import table_of
 from bayescope.cli.models import FitSettings
+from bayescope.cli.streamed_table import StreamedTable
 from bayescope.cli.training_table import TrainingTable
 
 Facts = dict[str, Any]
@@ -38,7 +40,7 @@ class FitResult:
 
     Attributes:
         estimator: that was saved.
-        rows: that it was fitted to, as positions.
+        table: the rows that it was fitted to.
         held_out: what the held-out rows say, if there were some.
         seconds: that it took.
         notes: remarks and warnings.
@@ -46,59 +48,72 @@ class FitResult:
     """
 
     estimator: Any
-    rows: np.ndarray
+    table: TrainingTable | StreamedTable
     held_out: HeldOut | None
     seconds: float
     notes: tuple[str, ...]
     refitted: bool
 
 
-def finish(
-    outcome: FitResult, described: FittedTable, table: TrainingTable, out: Path, checkpoints: Checkpoints,
-    settings: FitSettings,
-) -> None:  # fmt: skip
-    """Saves the model with what its file says of the table, takes the checkpoints away, and tells what was fitted.
+def finish(outcome: FitResult, out: Path, checkpoints: Checkpoints, settings: FitSettings) -> None:
+    """Saves the model with what its file says of the table, removes the checkpoints, and reports what was fitted.
 
     Args:
         outcome: of the fit.
-        described: the table as the file describes it, but for the scores.
-        table: the same as the answer tells it.
         out: the model's file.
         checkpoints: of the fit.
         settings: of the command.
     """
-    if outcome.held_out is not None:
-        described = replace(described, scores=outcome.held_out.finite())
+    described = _described(outcome, settings)
     outcome.estimator.save(out, metadata=described.metadata())
     checkpoints.remove()
-    facts = facts_of_fit(table, outcome, out)
+    facts = _facts(outcome, described, out)
     answer(facts, *lines_of_fit(facts), as_json=settings.as_json)
 
 
-def facts_of_fit(table: TrainingTable, outcome: FitResult, out: Path) -> Facts:
-    """All that is told, for programs."""
-    model, target, kinds = outcome.estimator, table.target, list(table.kinds.values())
+def _described(outcome: FitResult, settings: FitSettings) -> FittedTable:
+    """What the model's file says of the table."""
+    table, roles, digest = outcome.table, outcome.table.roles, outcome.table.digest()
+    return replace(
+        table_of(table.source, outcome.estimator),
+        target=roles.target,
+        classes=outcome.estimator.classes_.tolist() if table.target.task == "classification" else [],
+        missing=list(settings.missing),
+        file=Path(table.source).name,
+        rows=len(table),
+        digest=digest,
+        dropped=list(roles.drop),
+        weight=roles.weight,
+        test_size=settings.test_size if digest else 0.0,
+        seed=settings.seed,
+        scores=[] if outcome.held_out is None else outcome.held_out.finite(),
+    )
+
+
+def _facts(outcome: FitResult, described: FittedTable, out: Path) -> Facts:
+    """All that is reported, for programs."""
+    model, target, kinds = outcome.estimator, outcome.table.target, list(described.kinds.values())
     facts: Facts = {
         "model": str(out),
         "bytes": out.stat().st_size,
         "estimator": type(model).__name__,
-        "table": table.source,
+        "table": outcome.table.source,
         "target": target.name,
         "task": target.task,
         "task_because": target.reason or None,
-        "rows": len(outcome.rows),
-        "rows_without_target": table.without_target,
+        "rows": described.rows,
+        "rows_without_target": outcome.table.without_target,
         "features": len(kinds),
         "numeric": kinds.count("numeric"),
         "labels": kinds.count("labels"),
         "seconds": round(outcome.seconds, 3),
         "log_evidence": getattr(model, "log_evidence_", None),
         "elbo": getattr(model, "elbo_", None),
-        "held_out": _told_scores(outcome),
+        "held_out": _facts_of_scores(outcome),
         "notes": list(outcome.notes),
     }
     if target.task == "classification":
-        facts["classes"] = target.classes
+        facts["classes"] = described.classes
     if hasattr(model, "importance"):
         found = model.importance()
         most = found.mean if found.mean.ndim == 1 else found.mean.max(1)
@@ -132,7 +147,7 @@ def lines_of_fit(facts: Facts) -> list[RenderableType]:
     return [*lines, f"wrote {facts['model']} ({facts['bytes'] / 1e3:.0f} kB, {facts['seconds']:.1f} s)", *_next(facts)]
 
 
-def _told_scores(outcome: FitResult) -> Facts | None:
+def _facts_of_scores(outcome: FitResult) -> Facts | None:
     held_out = outcome.held_out
     if held_out is None:
         return None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, final, get_type_hints
 
 import numpy as np
@@ -63,23 +62,6 @@ class FittedTable:
     seed: int = 0
     scores: list[list[Any]] = field(default_factory=list)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, table: TrainingTable, roles: Roles, missing: Sequence[str], rows: np.ndarray) -> FittedTable:
-        """Of a table of whose rows some were fitted, told by their positions."""
-        return cls(
-            kinds=table.kinds,
-            labels=table.labels(),
-            target=table.target.name,
-            task=table.target.task,
-            classes=table.target.classes if table.target.task == "classification" else [],
-            missing=list(missing),
-            file=Path(table.source).name,
-            rows=len(rows),
-            digest=digest(table, rows),
-            dropped=list(roles.drop),
-            weight=roles.weight,
-        )
 
     @classmethod
     def read(cls, model: str, metadata: Mapping[str, Any]) -> FittedTable | None:
@@ -173,7 +155,8 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
         values = _classes(source, fitted, values, places)
     target = Target(fitted.target, values, fitted.task, "")
     features = frame.loc[places, list(fitted.kinds)].reset_index(drop=True)
-    return TrainingTable(source.name, features, fitted.kinds, target, None, len(frame) - len(places))
+    gone = len(frame) - len(places)
+    return TrainingTable(source.name, Roles(fitted.target), features, fitted.kinds, target, without_target=gone)
 
 
 def _classes(source: Source, fitted: FittedTable, values: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -186,12 +169,6 @@ def _classes(source: Source, fitted: FittedTable, values: np.ndarray, places: np
             f"fitted classes {listed(fitted.classes)}, got {values[row]!r}. Leave the row out."
         )
     return values.astype(np.asarray(fitted.classes).dtype)
-
-
-def digest(table: TrainingTable, rows: np.ndarray) -> str:
-    """What tells one set of rows from another, whatever their order."""
-    frame = table.features.assign(**{"": table.target.values}).iloc[rows]
-    return f"{int(pd.util.hash_pandas_object(frame, index=False).to_numpy().sum()):016x}"
 
 
 def told_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:

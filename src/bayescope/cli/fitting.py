@@ -1,4 +1,4 @@
-"""`bayescope fit`: from a table to a model in one file, judged on rows that it has not seen."""
+"""`bayescope fit`: from a table to a model in one file, judged on rows that were not used for training."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import distributed
 
+from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
-from bayescope.cli.dataset import large, several
 from bayescope.cli.fit_answer import FitResult, finish
-from bayescope.cli.fitted_table import FittedTable
-from bayescope.cli.fitting_blocks import fit_blocks
-from bayescope.cli.held_out import held_out_rows, score
+from bayescope.cli.held_out import score
 from bayescope.cli.models import FitSettings, build
 from bayescope.cli.opening import STANDARD, open_source
+from bayescope.cli.streamed_table import StreamedTable, read_streamed_table
 from bayescope.cli.training_table import TrainingTable, read_training_table
 from bayescope.cli.writing import check_file
 from bayescope.errors import InputError, recorded_warnings
@@ -52,60 +49,47 @@ def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
                     "TABLE: expected a file for several processes, got the standard input, which none has whole. Save "
                     "the table and name the file."
                 )
-        in_blocks = several(path) or large(path) if settings.stream is None else settings.stream
-        (fit_blocks if in_blocks else _fit_whole)(path, out, settings, processes)
+        table = _read(path, settings, processes)
+        with processes.agreed():
+            estimator = build(settings, table.target.task, table.roles.categorical)
+            train, judges, notes = table.split(settings.test_size, settings.seed)
+        with named_fit(out, estimator, settings):
+            with processes.agreed():
+                checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
+            notes = [*checkpoints.remarks(settings.model, resume=settings.resume), *notes]
+            begun = time.perf_counter()
+            with recorded_warnings(passed_on=False) as warned:
+                held_out, model = None, None
+                if judges is not None:
+                    model = _fit(estimator, train, checkpoints.first)
+                    if processes.first:
+                        held_out = score(model, *judges.judged(model), settings.seed)
+                if settings.refit or judges is None:
+                    train, model = table, _fit(estimator, table, checkpoints.last)
+            seconds = time.perf_counter() - begun
+        if processes.first:
+            refitted = train is table and judges is not None
+            outcome = FitResult(model, train, held_out, seconds, (*notes, *warned), refitted)
+            finish(outcome, out, checkpoints, settings)
 
 
-def _fit_whole(path: Path, out: Path, settings: FitSettings, processes: Processes) -> None:
-    """The same with all rows in memory, of each process."""
+def _read(path: Path, settings: FitSettings, processes: Processes) -> TrainingTable | StreamedTable:
+    """The table in memory, of each process, or on disk."""
+    if several(path) or large(path) if settings.stream is None else settings.stream:
+        return read_streamed_table(path, settings, processes)
     with processes.agreed():
         source = open_source(path, missing=settings.missing, again=True)
-        roles = settings.roles.within(source)
-        table = read_training_table(source, roles, task=settings.task)
-        estimator = build(settings.options, table.target.task)
-        split = held_out_rows(table.target, settings.test_size, settings.options.seed)
-    with named_fit(out, estimator, settings):
-        with processes.agreed():
-            checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
-        outcome = _fitted(estimator, table, split, checkpoints, settings)
-    if processes.first:
-        fitted = FittedTable.of(table, roles, settings.missing, outcome.rows)
-        described = replace(fitted, test_size=settings.test_size, seed=settings.options.seed)
-        finish(outcome, described, table, out, checkpoints, settings)
+        return read_training_table(source, settings.roles, task=settings.task)
 
 
-def _fitted(
-    estimator: Any,
-    table: TrainingTable,
-    split: tuple[np.ndarray, np.ndarray],
-    checkpoints: Checkpoints,
-    settings: FitSettings,
-) -> FitResult:
-    begun, (train, test) = time.perf_counter(), split
-    everything = np.arange(len(table))
-    again = settings.refit or not len(test)
-    remarks = checkpoints.remarks(settings.options.model, resume=settings.resume)
-    with recorded_warnings(passed_on=False) as warned:
-        held_out, model = None, None
-        if len(test):
-            model = _fit(estimator, table, train, checkpoints.first)
-            held_out = score(model, table.features.iloc[test], table.target.series().iloc[test], settings.options.seed)
-        if again:
-            model = _fit(estimator, table, everything, checkpoints.last)
-    seconds = time.perf_counter() - begun
-    rows = everything if again else train
-    return FitResult(model, rows, held_out, seconds, (*remarks, *warned), refitted=again and held_out is not None)
-
-
-def _fit(estimator: Any, table: TrainingTable, rows: np.ndarray, checkpoint: Path | None) -> Any:
-    weights = {} if table.weights is None else {"sample_weight": table.weights[rows]}
-    data = table.features.iloc[rows], table.target.series().iloc[rows]
-    return fitted_copy(estimator, checkpoint, *data, **weights)
+def _fit(estimator: Any, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:
+    X, y, weights = table.data
+    return fitted_copy(estimator, checkpoint, X, y, **({} if weights is None else {"sample_weight": weights}))
 
 
 @contextmanager
 def _ranks() -> Iterator[Processes]:
-    """The processes of this command: those that `torchrun` started, as its environment tells, else this one alone.
+    """The processes of this command: those that `torchrun` started, as its environment says, else this one alone.
 
     They are a group while the block runs: of gloo, and where there are GPUs of NCCL too, one GPU a process.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, final
 
 from bayescope import checks, estimators
@@ -30,35 +30,18 @@ WORDS = {"true": True, "false": False, "none": None}
 
 @final
 @dataclass(frozen=True)
-class ModelOptions:
-    """Which model, and what was said of it; ``None`` leaves an option to the estimator.
+class FitSettings:
+    """The options of the command, as typed; ``None`` leaves an option to the estimator.
 
     Attributes:
+        roles: of the columns.
+        task: "auto", "classification" or "regression".
         model: "additive", "linear" or "mlp".
         posterior: the approximation.
         prior_precision: a number, "evidence", or Python's notation of what else the estimator takes.
         interactions: of an additive model: how many pairs, or "auto".
         given: parameters of the estimator as name=value.
         seed: of everything random.
-    """
-
-    model: str = "additive"
-    posterior: str | None = None
-    prior_precision: str | None = None
-    interactions: str | None = None
-    given: Sequence[str] = field(default_factory=tuple)
-    seed: int = 0
-
-
-@final
-@dataclass(frozen=True)
-class FitSettings:
-    """The options of the command, as typed.
-
-    Attributes:
-        roles: of the columns.
-        task: "auto", "classification" or "regression".
-        options: of the model.
         missing: further spellings of a missing value.
         test_size: the share of the rows that are held out for scores; 0 for none.
         refit: whether the model that is saved is fitted to all rows, those held out among them.
@@ -68,38 +51,46 @@ class FitSettings:
     """
 
     roles: Roles
-    task: str
-    options: ModelOptions
-    missing: Sequence[str]
-    test_size: float
-    refit: bool
-    resume: bool
-    as_json: bool
+    task: str = "auto"
+    model: str = "additive"
+    posterior: str | None = None
+    prior_precision: str | None = None
+    interactions: str | None = None
+    given: Sequence[str] = ()
+    seed: int = 0
+    missing: Sequence[str] = ()
+    test_size: float = 0.2
+    refit: bool = True
+    resume: bool = False
+    as_json: bool = False
     stream: bool | None = None
 
 
-def build(options: ModelOptions, task: Task) -> Any:
+def build(settings: FitSettings, task: Task, categorical: Sequence[str] = ()) -> Any:
     """The estimator, not fitted.
 
     Args:
-        options: of the model.
+        settings: of the command.
         task: what it is to do.
+        categorical: columns of numbers that are labels.
 
     Raises:
         OptionError: if there is no such model or parameter.
         UnsupportedError: if an option is none of this estimator's.
         InputError: if a parameter is no name=value, or the command line sets it by another option.
     """
-    kind: Any = getattr(estimators, MODELS[checks.choice("--model", options.model, MODELS)][task])
+    kind: Any = getattr(estimators, MODELS[checks.choice("--model", settings.model, MODELS)][task])
     known = inspect.signature(kind).parameters
-    chosen: dict[str, Any] = {"random_state": options.seed} | ({"progress": True} if "progress" in known else {})
+    chosen: dict[str, Any] = {"random_state": settings.seed, "categorical": list(categorical) or None}
+    if "progress" in known:
+        chosen["progress"] = True
     for name in ("posterior", "prior_precision", "interactions"):
-        text = getattr(options, name)
+        text = getattr(settings, name)
         if text is not None:
             if name not in known:
-                raise UnsupportedError(_not_its_own(name, kind.__name__, options.model))
+                raise UnsupportedError(_not_its_own(name, kind.__name__, settings.model))
             chosen[name] = text if name == "posterior" else value_of(text)
-    for text in options.given:
+    for text in settings.given:
         name, sign, value = text.partition("=")
         if not sign:
             raise InputError(f"--set: expected name=value, got {text!r}. Write for example --set hidden=16.")

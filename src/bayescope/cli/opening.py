@@ -11,9 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from bayescope.cli.dataset import DatasetSource, several
+from bayescope.cli.arrow_source import ArrowSource, several
 from bayescope.cli.header import ALIKE
-from bayescope.cli.parquet import ParquetSource
 from bayescope.cli.source import Source
 from bayescope.cli.text import TextSource
 from bayescope.errors import InputError
@@ -45,12 +44,12 @@ def open_source(path: Path, *, missing: Sequence[str] = (), again: bool = False)
     if str(path) == STANDARD:
         return _from_stream("standard input", sys.stdin.buffer, missing, again)
     if several(path):
-        return DatasetSource(path, missing)
+        return ArrowSource(path, missing)
     separator = _separator_of_file(path)
     if not path.is_file():  # a pipe: /dev/stdin, or a shell's <(...)
         return _from_stream(str(path), _opened(path, open), missing, again)
     if separator is None:
-        return ParquetSource(path)
+        return ArrowSource(path)
     opened = gzip.open if path.suffix.lower() == COMPRESSED else open
     begin, size = partial(_opened, path, opened), path.stat().st_size
     return TextSource(str(path), separator, begin, missing, once=False, size=size)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from bayescope import checks
 from bayescope.cli.answer import answer
-from bayescope.cli.fitted_table import FittedTable, digest, read_known_table
-from bayescope.cli.held_out import held_out_rows
+from bayescope.cli.fitted_table import FittedTable, read_known_table
 from bayescope.cli.model_files import load_model
 from bayescope.cli.opening import open_source
 from bayescope.cli.training_table import TrainingTable
@@ -59,12 +56,12 @@ def report_table(
             "target. Report on it in Python: bayescope.report."
         )
     table = read_known_table(open_source(path, missing=fitted.missing, again=True), fitted)
-    rows, kept, note = _judged_rows(table, fitted, held_out)
+    judged, kept, note = _judged_rows(table, fitted, held_out)
     with recorded_warnings(passed_on=False) as warned:
         report(
             estimator,
-            table.features.iloc[rows],
-            table.target.series().iloc[rows],
+            judged.features,
+            judged.target.series(),
             out=out,
             title=title,
             reference=None if reference == "none" else reference,
@@ -75,18 +72,17 @@ def report_table(
     if table.without_target:
         notes.append(f"{table.without_target} rows without a target were left out")
     size = out.stat().st_size
-    facts = {"report": str(out), "bytes": size, "rows": len(rows), "held_out": kept, "notes": notes}
+    facts = {"report": str(out), "bytes": size, "rows": len(judged), "held_out": kept, "notes": notes}
     lines = [f"note: {each}" for each in notes]
     answer(facts, *lines, f"wrote {out} ({size / 1e6:.1f} MB)", as_json=as_json)
 
 
-def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple[np.ndarray, bool | None, list[str]]:
+def _judged_rows(table: TrainingTable, fitted: FittedTable, said: bool) -> tuple[TrainingTable, bool | None, list[str]]:
     """The rows to judge by, whether they were kept from the fit, and what to say of that."""
-    every = np.arange(len(table))
-    if digest(table, every) == fitted.digest:
-        return every, False, [FITTED]
+    if table.digest() == fitted.digest:
+        return table, False, [FITTED]
     if fitted.test_size > 0:
-        train, test = held_out_rows(table.target, fitted.test_size, fitted.seed)
-        if digest(table, train) == fitted.digest:
+        train, test, _ = table.split(fitted.test_size, fitted.seed)
+        if test is not None and train.digest() == fitted.digest:
             return test, True, [f"{len(train)} rows were fitted; the {len(test)} others are judged"]
-    return every, True if said else None, []
+    return table, True if said else None, []

@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import train_test_split
 
 from bayescope.cli.header import SHOWN, find, hint, listed, split_names
 from bayescope.cli.source import Kind, Source, all_blocks, place_of
@@ -20,6 +21,9 @@ from bayescope.tables.suspicion import hardly_recur
 NUMBERS, DIFFERENT = 0.9, 10
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}([T ].*)?|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}([T ].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+
+# Rows of a class, so that one can be held out and one learnt from; and of the rows of a regression.
+LEAST = 2
 
 
 @final
@@ -57,18 +61,28 @@ class Roles:
         _refuse_overlap(self.target, self.weight, drop, categorical)
         return replace(self, drop=drop, categorical=categorical)
 
-    def features(self, header: Sequence[str]) -> list[str]:
-        """The columns left to predict from."""
-        return [name for name in header if name not in {self.target, self.weight, *self.drop}]
+    def features(self, source: Source) -> list[str]:
+        """The columns left to predict from.
+
+        Raises:
+            InputError: if there are none.
+        """
+        names = [name for name in source.header if name not in {self.target, self.weight, *self.drop}]
+        if not names:
+            raise InputError(
+                f"{source.name}: expected features beside the target, got none. Add columns, or drop fewer."
+            )
+        return names
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TrainingTable:
-    """A table that an estimator can be fitted to.
+    """A table in memory that an estimator can be fitted to.
 
     Attributes:
         source: its name.
+        roles: of the columns.
         features: numbers as float64, labels as text objects.
         kinds: of the features.
         target: what is predicted.
@@ -77,6 +91,7 @@ class TrainingTable:
     """
 
     source: str
+    roles: Roles
     features: pd.DataFrame
     kinds: dict[str, Kind]
     target: Target
@@ -86,11 +101,34 @@ class TrainingTable:
     def __len__(self) -> int:
         return len(self.features)
 
-    def labels(self) -> dict[str, list[str]]:
-        """The labels of each column of labels that occur, sorted."""
-        return {
-            name: sorted(set(self.features[name]) - {None}) for name, kind in self.kinds.items() if kind == "labels"
-        }
+    @property
+    def data(self) -> tuple[pd.DataFrame, pd.Series, np.ndarray | None]:
+        """The features, the target and the weights, as an estimator's fit takes them."""
+        return self.features, self.target.series(), self.weights
+
+    def judged(self, _model: object) -> tuple[pd.DataFrame, pd.Series]:
+        """The features and the target that a model is scored on."""
+        return self.features, self.target.series()
+
+    def taken(self, rows: np.ndarray) -> TrainingTable:
+        """The rows at some positions."""
+        target = replace(self.target, values=self.target.values[rows])
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, features=self.features.iloc[rows], target=target, weights=weights)
+
+    def split(self, share: float, seed: int) -> tuple[TrainingTable, TrainingTable | None, list[str]]:
+        """The rows to learn from, those to judge by if the share is above 0, and no remarks.
+
+        Raises:
+            InputError: as `held_out_rows` does.
+        """
+        train, test = held_out_rows(self.target, share, seed)
+        return self.taken(train), self.taken(test) if len(test) else None, []
+
+    def digest(self) -> str:
+        """What tells these rows from others, whatever their order."""
+        frame = self.features.assign(**{"": self.target.values})
+        return f"{int(pd.util.hash_pandas_object(frame, index=False).to_numpy().sum()):016x}"
 
 
 def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> TrainingTable:
@@ -105,9 +143,7 @@ def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> 
         InputError: if the table cannot be used; the message names line or column, what was expected and what was got.
     """
     roles = roles.within(source)
-    names = roles.features(source.header)
-    if not names:
-        raise InputError(f"{source.name}: expected features beside the target, got none. Add columns, or drop fewer.")
+    names = roles.features(source)
     columns, kinds = _read(source, roles, names)
     rows = len(columns[roles.target])
     if rows == 0:
@@ -126,6 +162,7 @@ def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> 
         _check_feature(source, name, columns[name], kinds[name], places, named=name in roles.categorical)
     return TrainingTable(
         source=source.name,
+        roles=roles,
         features=pd.DataFrame(
             {  # pandas would make text of objects
                 name: columns[name] if kinds[name] == "numeric" else pd.Series(columns[name], dtype=object)
@@ -137,6 +174,51 @@ def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> 
         weights=weights,
         without_target=rows - len(places),
     )
+
+
+def held_out_rows(target: Target, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws the rows that are held out; of classes in proportion.
+
+    Args:
+        target: of all rows.
+        share: how many of them, from 0 to below 1.
+        seed: of the draw: the same rows at every call.
+
+    Returns:
+        The positions of the rows to learn from and of those to judge by, ascending.
+
+    Raises:
+        InputError: if the share is none, or too few rows are left on either side.
+    """
+    rows = len(target.values)
+    every = np.arange(rows)
+    if not 0 <= share < 1:
+        raise InputError(f"--test-size: expected a number from 0 to below 1, got {share:g}. 0 holds nothing out.")
+    if share == 0:
+        return every, every[:0]
+    labels = target.values if target.task == "classification" else None
+    if labels is not None:
+        classes, counts = np.unique(labels, return_counts=True)
+        _check_sides(rows, share, len(classes))
+        if counts.min() < LEAST:
+            raise InputError(
+                f"--test-size: expected at least {LEAST} rows of each class, one to learn from and one to judge by, "
+                f"got {counts.min()} of {classes[counts.argmin()]}. Hold nothing out with --test-size 0, or merge "
+                "classes."
+            )
+    else:
+        _check_sides(rows, share, LEAST)
+    train, test = train_test_split(every, test_size=share, stratify=labels, random_state=seed)
+    return np.sort(train), np.sort(test)
+
+
+def _check_sides(rows: int, share: float, least: int) -> None:
+    tested = int(np.ceil(share * rows))
+    if min(tested, rows - tested) < least:
+        raise InputError(
+            f"--test-size: expected at least {least} rows on either side, got {tested} of {rows} to judge by. Change "
+            "the share, or hold nothing out with --test-size 0."
+        )
 
 
 def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, Kind]]:

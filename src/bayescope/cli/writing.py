@@ -16,7 +16,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from bayescope import checks
-from bayescope.cli.dataset import several
+from bayescope.cli.arrow_source import several
 from bayescope.cli.opening import COMPRESSED, STANDARD, separator_of
 from bayescope.errors import InputError
 from bayescope.files import staged, usable_folder

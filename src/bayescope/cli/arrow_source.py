@@ -1,4 +1,4 @@
-"""Parquet files as blocks of rows, whose columns have types of their own."""
+"""Parquet files, and directories and globs of any files, as blocks of rows whose columns have types of their own."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from bayescope.cli.text import labels
 from bayescope.errors import InputError
 from bayescope.tables.arrow import arrow_module, column_of, kind_of
 from bayescope.tables.columns import Column
-from bayescope.tables.sources import reading, refuse_fewer
+from bayescope.tables.dataset import TableDataset
+from bayescope.tables.sources import dataset_of, reading, wild
+
+# A Parquet file of so many bytes and more, or whose columns take so many as numbers, is fitted a block of rows at a
+# time: columns that repeat themselves take next to nothing in the file.
+LARGE_BYTES, LARGE_NUMBERS = 500_000_000, 2_000_000_000
 
 
 @final
-class ParquetSource:
-    """A table in a Parquet file.
+class ArrowSource:
+    """A table in files that pyarrow reads.
 
     Args:
-        path: the file.
+        path: a file, a directory or a glob.
+        missing: what stands for a missing value, which pyarrow is not asked for.
 
     Attributes:
         name: for messages.
@@ -32,45 +38,48 @@ class ParquetSource:
         share: how much of the table the present pass has read.
 
     Raises:
-        InputError: if it is no Parquet file, or its columns cannot be told apart.
+        InputError: if there are no such files, or they cannot be read as one table.
         MissingDependencyError: if pyarrow is not installed.
     """
 
-    def __init__(self, path: Path) -> None:
-        parquet = arrow_module("pyarrow.parquet")
+    def __init__(self, path: Path, missing: Sequence[str] = ()) -> None:
+        if missing:
+            raise InputError(
+                f"--missing: expected none for {path}, which pyarrow reads, got {missing[0]!r}. Leave such cells empty."
+            )
         self.name, self.share = str(path), 0.0
-        with reading(self.name):
-            self._file = parquet.ParquetFile(path)
-            self._schema = self._file.schema_arrow
-            self.header: tuple[str, ...] = tuple(self._schema.names)
-        if not self.header:
-            raise InputError(f"{self.name}: expected columns, got none. Give a table with data.")
+        # As in text: true and false are labels like others.
+        self._dataset = dataset_of(self.name, truths=False)
+        self._table = TableDataset(self._dataset, name=self.name, truths=False)
+        self.header = self._table.names
         check_header(self.name, self.header)
+
+    def table(self, names: Sequence[str]) -> TableDataset:
+        """Some of the columns, for a fit."""
+        self.kinds(names)
+        return TableDataset(self._dataset, columns=names, name=self.name, truths=False)
 
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
         """By the types of the columns: numbers are numeric, text and truth values are labels."""
-        return {name: kind_of_type(self.name, name, self._schema.field(name).type) for name in names}
+        return {name: _kind(self.name, name, self._table.type_of(name)) for name in names}
 
-    def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[ParquetBlock]:
+    def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[ArrowBlock]:
         """The rows in order; all but the last block have as many as asked for."""
         start = 0
-        wanted = list(self.header if names is None else names)
-        with reading(self.name):
-            # The file's own batches may end with its row groups.
-            for batch in recut(self._file.iter_batches(batch_size=rows, columns=wanted, use_threads=False), rows):
-                self.share = (start + batch.num_rows) / max(1, self._file.metadata.num_rows)
-                yield ParquetBlock(self.name, batch, start)
-                start += batch.num_rows
-            refuse_fewer(self.name, self._file.metadata.num_rows, start)
+        # The batches of a file may end with its row groups.
+        for batch in _recut(self._table.batches(list(self.header if names is None else names), rows), rows):
+            self.share = (start + batch.num_rows) / self._table.rows
+            yield ArrowBlock(self.name, batch, start)
+            start += batch.num_rows
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class ParquetBlock:
-    """Rows of a Parquet file.
+class ArrowBlock:
+    """Rows of an `ArrowSource`.
 
     Attributes:
-        source: the file's name, for messages.
+        source: the table's name, for messages.
         batch: the rows.
         start: how many rows come before them.
     """
@@ -117,40 +126,55 @@ class ParquetBlock:
             return self._column(name, labels=False).values
         cells = self._labels(name)
         parsed = np.asarray(pd.to_numeric(pd.Series(cells, dtype=object), errors="coerce"), dtype=np.float64)
-        self._refuse(name, np.isnan(parsed) & (cells != None), cells, "a number")  # noqa: E711
+        strange = np.isnan(parsed) & (cells != None)  # noqa: E711
+        if strange.any():
+            row = int(np.argmax(strange))
+            raise InputError(
+                f"{self.source}: {self.place(row)}, column {name!r}: expected a number, got {cells[row]!r}. Correct "
+                "the cell, or leave it empty where there is no value."
+            )
         return parsed
 
     def _column(self, name: str, *, labels: bool) -> Column:
         array = self.batch.column(name)
-        kind_of_type(self.source, name, array.type)
+        _kind(self.source, name, array.type)
         return column_of(self.source, name, array, typed=array.type, labels=labels, start=self.start + 1)
 
-    def _refuse(self, name: str, strange: np.ndarray, cells: np.ndarray, expected: str) -> None:
-        if strange.any():
-            row = int(np.argmax(strange))
-            raise InputError(
-                f"{self.source}: {self.place(row)}, column {name!r}: expected {expected}, got {cells[row]!r}. Mend the "
-                "cell, or leave it empty where there is no value."
-            )
+
+def several(path: Path) -> bool:
+    """Whether a path stands for files, and not for one."""
+    return path.is_dir() or (wild(path) and not path.exists())
 
 
-def recut(batches: Iterable[Any], rows: int) -> Iterator[Any]:
+def large(path: Path) -> bool:
+    """Whether a path is a Parquet file that is fitted a block of rows at a time."""
+    if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
+        return False
+    try:
+        with reading(str(path)):
+            footer = arrow_module("pyarrow.parquet").read_metadata(path)
+    except InputError:
+        return False  # what reads it says what is wrong
+    return path.stat().st_size >= LARGE_BYTES or 8 * footer.num_rows * footer.num_columns >= LARGE_NUMBERS
+
+
+def _recut(batches: Iterable[Any], rows: int) -> Iterator[Any]:
     """The rows of record batches in batches of exactly so many, but for the last one."""
     arrow = arrow_module()
     left: list[Any] = []
-    held = 0
+    waiting = 0
     for batch in batches:
         left.append(batch)
-        held += batch.num_rows
-        while held >= rows:
+        waiting += batch.num_rows
+        while waiting >= rows:
             table = arrow.Table.from_batches(left)
             yield _as_batch(table.slice(0, rows))
-            left, held = table.slice(rows).to_batches(), held - rows
-    if held:
+            left, waiting = table.slice(rows).to_batches(), waiting - rows
+    if waiting:
         yield _as_batch(arrow.Table.from_batches(left))
 
 
-def kind_of_type(source: str, name: str, found: Any) -> Kind:
+def _kind(source: str, name: str, found: Any) -> Kind:
     """What a column holds by its type: numbers are numeric, text and truth values are labels.
 
     Raises:
