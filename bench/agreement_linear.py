@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear.mode import laplace
-from bayescope.linear.sites import expectation_propagation
+from bayescope.linear import compile_density, expectation_propagation, laplace
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
@@ -49,7 +48,7 @@ def moments(name: str, link: str) -> list[Record]:
     sd = truth.covariance.diagonal().sqrt()
     prior, found = Prior(DensePrecision(precision), mean), []
     for inference, infer in INFERENCES.items():
-        q = infer(LinearModel(2, bias=False), Bernoulli(link), prior, jacobian, labels)
+        q = infer(compile_density(LinearModel(2, bias=False), Bernoulli(link), prior, jacobian, labels))
         found.append({
             "table": name,
             "link": link,

@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear.mode import laplace
-from bayescope.linear.sites import expectation_propagation
-from bayescope.linear.variational_bound import variational
+from bayescope.linear import compile_density, expectation_propagation, laplace, variational
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
@@ -80,7 +78,7 @@ def compare(link: str, rows: int, precision: float, separable: bool) -> dict[str
         plane = integrate_plane(binary_log_joint(link, jacobian, y, torch.diag(weights), zeros), zeros, size=181)
         for name, infer in METHODS.items():
             start = time.perf_counter()
-            q = infer(LinearModel(1), Bernoulli(link), Prior(weights), x, y)
+            q = infer(compile_density(LinearModel(1), Bernoulli(link), Prior(weights), x, y))
             seconds[name] += (time.perf_counter() - start) / TABLES
             found[name].append(errors(link, q, plane))
     return {

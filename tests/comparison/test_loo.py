@@ -7,7 +7,7 @@ import torch
 from bayescope.comparison import measures
 from bayescope.errors import UndefinedQuantityError
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear import laplace
+from bayescope.linear import compile_density, laplace
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Record
 from bayescope.precision import DiagonalPrecision
@@ -27,9 +27,9 @@ def test_equals_the_prediction_of_each_row_by_a_fit_without_it():
     exact = 0.0
     for row in range(len(y)):
         rest = np.arange(len(y)) != row
-        left_out = laplace(MODEL, LIKELIHOOD, PRIOR, X[rest], y[rest])
+        left_out = laplace(compile_density(MODEL, LIKELIHOOD, PRIOR, X[rest], y[rest]))
         exact += float(left_out.predict(X[[row]]).log_prob(y[[row]])[0])
-    found = measures.psis_loo(laplace(MODEL, LIKELIHOOD, PRIOR, X, y), X, y, seed=0)
+    found = measures.psis_loo(laplace(compile_density(MODEL, LIKELIHOOD, PRIOR, X, y)), X, y, seed=0)
     assert found.elpd == pytest.approx(exact, abs=0.1)
     assert found.warnings == 0
 
@@ -37,7 +37,7 @@ def test_equals_the_prediction_of_each_row_by_a_fit_without_it():
 def test_equals_arviz_on_the_same_draws():
     arviz = pytest.importorskip("arviz")
     X, y = data()
-    theta = laplace(MODEL, LIKELIHOOD, PRIOR, X, y).sample(2000, generator=1).reshape(4, 500, 3)
+    theta = laplace(compile_density(MODEL, LIKELIHOOD, PRIOR, X, y)).sample(2000, generator=1).reshape(4, 500, 3)
     draws = DrawsPosterior(theta, Record("nuts"), MODEL, LIKELIHOOD)
     expected = arviz.loo(draws.to_arviz(data=(X, y)), reff=1.0)
     elpd = expected.elpd if hasattr(expected, "elpd") else expected.elpd_loo  # by ArviZ 1, by older ones
@@ -65,7 +65,7 @@ def test_rows_predicted_with_near_certainty_are_harmless():
 
 def test_blocks_of_rows_change_nothing():
     X, y = data()
-    posterior = laplace(MODEL, LIKELIHOOD, PRIOR, X, y)
+    posterior = laplace(compile_density(MODEL, LIKELIHOOD, PRIOR, X, y))
     whole = measures.psis_loo(posterior, X, y, seed=0)
     assert measures.psis_loo(posterior, X, y, seed=0, held=7 * 4000).elpd == pytest.approx(whole.elpd, abs=1e-10)
 

@@ -25,7 +25,7 @@ from bayescope.estimators import BayesianLogisticRegression
 from bayescope.estimators.linear_posteriors import POSTERIORS
 from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Bernoulli, Categorical
-from bayescope.linear import laplace, weight_prior
+from bayescope.linear import compile_density, laplace, weight_prior
 from bayescope.models import LinearModel
 
 DETERMINISTIC = [name for name in POSTERIORS if name not in ("nuts", "metropolis")]
@@ -66,7 +66,7 @@ def test_it_is_laplace_of_the_linear_model_with_the_prior_it_says(outputs: int):
     model = fitted(X, y, posterior="laplace", prior_precision=precision, intercept_prior_precision=0.01)
     linear = LinearModel(4, 1 if outputs == 2 else 3)
     likelihood = Bernoulli() if outputs == 2 else Categorical()
-    q = laplace(linear, likelihood, weight_prior(linear, torch.tensor(precision), 0.01), X, y)
+    q = laplace(compile_density(linear, likelihood, weight_prior(linear, torch.tensor(precision), 0.01), X, y))
     assert model.log_evidence_ == pytest.approx(float(q.log_evidence()), abs=1e-10)
     weights, bias = linear.unflat(q.mean)
     np.testing.assert_allclose(model.coef_, weights, rtol=1e-10)

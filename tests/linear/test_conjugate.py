@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import bayescope as bs
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.likelihoods import Gaussian
-from bayescope.linear import LinearDensity, conjugate, tune_scales, weight_prior
+from bayescope.linear import LinearDensity, compile_density, conjugate, tune_scales, weight_prior
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
@@ -43,7 +43,7 @@ def log_evidence(table: LinearDensity, log_alpha: float, log_beta: float, interc
 def test_posterior_and_evidence_are_those_of_the_joint_gaussian(case):
     noise = case.likelihood.noise(case.targets).expand(case.targets.shape).reshape(-1)
     truth = regression(case.jacobian.flatten(0, 1), case.targets.reshape(-1), noise, case.precision, case.mean)
-    q = conjugate(case.model, case.likelihood, case.prior, case.features, case.targets)
+    q = conjugate(case.density)
     assert_close(q.mean, truth[0], **EXACT)
     assert_close(q.covariance, truth[1], **EXACT)
     assert float(q.log_evidence()) == pytest.approx(truth[2], rel=1e-10)
@@ -52,8 +52,8 @@ def test_posterior_and_evidence_are_those_of_the_joint_gaussian(case):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_two_halves_one_after_the_other_are_the_whole(case):
     x, y = case.features, case.targets
-    whole = conjugate(case.model, case.likelihood, case.prior, x, y)
-    first = conjugate(case.model, case.likelihood, case.prior, x[:15], y[:15])
+    whole = conjugate(compile_density(case.model, case.likelihood, case.prior, x, y))
+    first = conjugate(compile_density(case.model, case.likelihood, case.prior, x[:15], y[:15]))
     second = first.condition((x[15:], y[15:]))
     assert_close(second.mean, whole.mean, **EXACT)
     assert_close(second.covariance, whole.covariance, **EXACT)
@@ -63,7 +63,11 @@ def test_two_halves_one_after_the_other_are_the_whole(case):
 def test_a_dense_prior_is_taken_whole():
     case = CASES["gaussian"]
     dense = torch.diag(case.precision) + 0.1
-    q = conjugate(case.model, case.likelihood, Prior(DensePrecision(dense), case.mean), case.features, case.targets)
+    q = conjugate(
+        compile_density(
+            case.model, case.likelihood, Prior(DensePrecision(dense), case.mean), case.features, case.targets
+        )
+    )
     jacobian = case.jacobian[:, 0]
     precision = dense + jacobian.mT @ jacobian / 0.5
     expected = torch.linalg.solve(precision, dense @ case.mean + jacobian.mT @ case.targets[:, 0] / 0.5)
@@ -75,8 +79,8 @@ def test_large_offsets_cost_no_digits():
     """y far from 0: the second step takes away what the first one rounds off."""
     table = line()
     x, y = table.features, table.targets + 1e7
-    q = conjugate(table.model, Gaussian(1.0), Prior(1e-12), x, y)
-    near = conjugate(table.model, Gaussian(1.0), Prior(1e-12), x, table.targets)
+    q = conjugate(compile_density(table.model, Gaussian(1.0), Prior(1e-12), x, y))
+    near = conjugate(compile_density(table.model, Gaussian(1.0), Prior(1e-12), x, table.targets))
     assert_close(q.mean[:-1], near.mean[:-1], rtol=0, atol=1e-7)
     assert float(q.mean[-1] - near.mean[-1]) == pytest.approx(1e7, rel=1e-10)
 
@@ -94,7 +98,7 @@ def test_the_evidence_of_given_scales_is_exact(bias: bool, point: tuple[float, f
     assert (scales.prior_precision, scales.noise_variance) == pytest.approx((math.exp(point[0]), math.exp(-point[1])))
     assert scales.log_evidence == pytest.approx(log_evidence(table, *point, 0.01), rel=1e-10)
     prior = weight_prior(table.model, math.exp(point[0]), 0.01)
-    q = conjugate(table.model, Gaussian(math.exp(-point[1])), prior, table.features, table.targets)
+    q = conjugate(compile_density(table.model, Gaussian(math.exp(-point[1])), prior, table.features, table.targets))
     assert float(q.log_evidence()) == pytest.approx(scales.log_evidence, rel=1e-10)
 
 
@@ -172,21 +176,21 @@ def test_a_flat_intercept_is_integrated_out(known: dict[str, float]):
         (proper.prior_precision, proper.noise_variance), rel=1e-6
     )
     prior = weight_prior(table.model, flat.prior_precision, None)
-    q = conjugate(table.model, Gaussian(flat.noise_variance), prior, table.features, table.targets)
+    q = conjugate(compile_density(table.model, Gaussian(flat.noise_variance), prior, table.features, table.targets))
     assert float(q.log_evidence()) == pytest.approx(flat.log_evidence, rel=1e-10)
 
 
 def test_noise_that_is_still_to_be_learnt_is_refused():
     table = line()
     with pytest.raises(InputError, match="noise_variance"):
-        conjugate(table.model, Gaussian("evidence"), Prior(), table.features, table.targets)
+        conjugate(compile_density(table.model, Gaussian("evidence"), Prior(), table.features, table.targets))
 
 
 def test_numpy_and_strides_give_the_same():
     case = CASES["gaussian"]
-    q = conjugate(case.model, case.likelihood, case.prior, case.features, case.targets)
+    q = conjugate(case.density)
     columns = np.asfortranarray(case.features.numpy())
-    again = conjugate(case.model, case.likelihood, case.prior, columns, case.targets[:, 0].numpy())
+    again = conjugate(compile_density(case.model, case.likelihood, case.prior, columns, case.targets[:, 0].numpy()))
     assert_close(again.mean, q.mean, rtol=1e-12, atol=1e-12)
 
 

@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from bayescope.likelihoods import Gaussian
-from bayescope.linear import Expansion, LikelihoodExpansion, LinearDensity, PrecisionSearch, laplace, weight_prior
+from bayescope.linear import (
+    Expansion,
+    LikelihoodExpansion,
+    LinearDensity,
+    PrecisionSearch,
+    compile_density,
+    laplace,
+    weight_prior,
+)
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 
@@ -28,7 +36,9 @@ def expansion(table: LinearDensity, theta: torch.Tensor, slope: float = 0.0) -> 
 
 def exact(table: LinearDensity, t: float) -> float:
     prior = weight_prior(table.model, math.exp(t), INTERCEPT)
-    return float(laplace(table.model, table.likelihood, prior, table.features, table.targets).log_evidence())
+    return float(
+        laplace(compile_density(table.model, table.likelihood, prior, table.features, table.targets)).log_evidence()
+    )
 
 
 def test_for_a_quadratic_likelihood_the_expansion_is_exact_wherever_it_is_made(table: LinearDensity):

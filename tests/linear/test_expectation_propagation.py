@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from bayescope.errors import ConvergenceError, InputError, UnsupportedError
-from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
-from bayescope.linear import LinearDensity, SiteFit, expectation_propagation, fixed_point
+from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayescope.linear import LinearDensity, SiteFit, compile_density, expectation_propagation, fixed_point
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import DensePrecision
@@ -27,13 +27,12 @@ def prior_of(table: PlanarTable) -> Prior:
 
 
 def fit(link: str, table: PlanarTable, **options: object) -> GaussianPosterior:
-    model = LinearModel(table.features.shape[1], bias=table.bias)
-    return expectation_propagation(model, Bernoulli(link), prior_of(table), table.features, table.labels, **options)
+    return expectation_propagation(density_of(link, table), **options)
 
 
-def density_of(link: str, table: PlanarTable) -> LinearDensity:
+def density_of(link: str, table: PlanarTable, weights: Tensor | None = None) -> LinearDensity:
     model = LinearModel(table.features.shape[1], bias=table.bias)
-    return LinearDensity.of(model, Bernoulli(link), prior_of(table), table.features, table.labels[:, None])
+    return compile_density(model, Bernoulli(link), prior_of(table), table.features, table.labels, weights)
 
 
 @cache
@@ -131,7 +130,9 @@ def test_one_row_is_exact(link: str, label: float) -> None:
 def test_one_row_of_less_than_weight_one_is_exact(link: str, weight: float) -> None:
     """It has one site, for the power of its likelihood."""
     x, precision = torch.tensor([[1.5]], dtype=torch.float64), torch.tensor([0.4], dtype=torch.float64)
-    q = expectation_propagation(LinearModel(1, bias=False), Bernoulli(link), Prior(precision), x, [0], weights=[weight])
+    q = expectation_propagation(
+        compile_density(LinearModel(1, bias=False), Bernoulli(link), Prior(precision), x, [0], [weight])
+    )
     prior = (torch.zeros(1, dtype=torch.float64)[0], 1.5**2 / precision[0])
     log_normaliser, mean, variance = tilted_moments(link, torch.tensor(0.0), *prior, power=weight)
     assert_close(q.log_evidence(), log_normaliser, rtol=0, atol=1e-9)
@@ -142,7 +143,7 @@ def test_one_row_of_less_than_weight_one_is_exact(link: str, weight: float) -> N
 def test_weights_of_zero_are_refused() -> None:
     table = PLANAR_TABLES[next(iter(PLANAR_TABLES))]
     with pytest.raises(InputError, match="weights"):
-        fit("logit", table, weights=torch.zeros(table.features.shape[0]))
+        expectation_propagation(density_of("logit", table, torch.zeros(table.features.shape[0])))
 
 
 @BOTH
@@ -194,7 +195,7 @@ def test_many_rows_updated_at_once_do_not_run_away(link: str) -> None:
         x = 1.5 * torch.randn(1000, 1, dtype=torch.float64, generator=generator)
         y = torch.rand(1000, dtype=torch.float64, generator=generator) < torch.sigmoid(1.5 * x[:, 0] + 0.3)
         prior = Prior(torch.tensor([1.0, 0.01]))
-        q = expectation_propagation(LinearModel(1), Bernoulli(link), prior, x, y)
+        q = expectation_propagation(compile_density(LinearModel(1), Bernoulli(link), prior, x, y))
         assert len(q.trace["residual"]) < 12
 
 
@@ -215,7 +216,9 @@ def test_tuned_precision_is_stationary_and_leaves_the_intercept_alone(link: str)
 
     def at(precision: float, tuned: Tensor | None = None) -> GaussianPosterior:
         prior = Prior(torch.tensor([precision, 1e-3]))
-        return expectation_propagation(model, Bernoulli(link), prior, table.features, table.labels, tuned=tuned)
+        return expectation_propagation(
+            compile_density(model, Bernoulli(link), prior, table.features, table.labels), tuned=tuned
+        )
 
     q = at(30.0, mask)
     learnt = q.trace["prior_precision"][-1]
@@ -242,9 +245,11 @@ def test_condition_takes_the_posterior_as_the_prior(link: str) -> None:
 
 
 @pytest.mark.parametrize(("likelihood", "outputs"), [(Categorical(), 3), (Gaussian(), 1), (Bernoulli(), 2)])
-def test_other_likelihoods_are_refused(likelihood: object, outputs: int) -> None:
+def test_other_likelihoods_are_refused(likelihood: Likelihood, outputs: int) -> None:
+    y = torch.zeros(3, 2) if likelihood.name == "bernoulli" else torch.zeros(3)
+    density = compile_density(LinearModel(1, outputs), likelihood, Prior(), torch.ones(3, 1), y)
     with pytest.raises(UnsupportedError, match="two classes with one output"):
-        expectation_propagation(LinearModel(1, outputs), likelihood, Prior(), torch.ones(3, 1), torch.zeros(3))
+        expectation_propagation(density)
 
 
 def test_unreached_tolerance_and_bad_damping_are_loud() -> None:

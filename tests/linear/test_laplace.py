@@ -40,7 +40,7 @@ def test_mode_covariance_and_evidence_are_those_of_dense_autograd(case: LinearCa
     name = case.likelihood.name
     log_joint = linear_log_joint(name, case.jacobian, case.targets, case.precision, case.mean, noise)
     truth = dense_laplace(log_joint, case.model.dim)
-    q = laplace(case.model, case.likelihood, case.prior, case.features, case.targets)
+    q = laplace(case.density)
     assert_close(q.mean, truth.mode, **EXACT)
     assert_close(q.covariance, truth.covariance, **EXACT)
     assert float(q.log_evidence()) == pytest.approx(truth.log_evidence, abs=1e-8)
@@ -49,7 +49,7 @@ def test_mode_covariance_and_evidence_are_those_of_dense_autograd(case: LinearCa
 
 def test_a_point_estimate_is_the_mode_and_has_no_evidence(case: LinearCase):
     q = map_estimate(case.model, case.likelihood, case.prior, case.features, case.targets)
-    full = laplace(case.model, case.likelihood, case.prior, case.features, case.targets)
+    full = laplace(case.density)
     assert torch.equal(q.mean, full.mean)
     with pytest.raises(UndefinedQuantityError):
         q.log_evidence()
@@ -57,14 +57,12 @@ def test_a_point_estimate_is_the_mode_and_has_no_evidence(case: LinearCase):
 
 def test_the_posterior_becomes_the_prior():
     case = LINEAR_CASES["logit"]
-    first = laplace(case.model, case.likelihood, case.prior, case.features[:20], case.targets[:20])
+    first = laplace(compile_density(case.model, case.likelihood, case.prior, case.features[:20], case.targets[:20]))
     both = first.condition((case.features[20:], case.targets[20:]))
     by_hand = laplace(
-        case.model,
-        case.likelihood,
-        Prior(first.precision, first.mean),
-        case.features[20:],
-        case.targets[20:],
+        compile_density(
+            case.model, case.likelihood, Prior(first.precision, first.mean), case.features[20:], case.targets[20:]
+        )
     )
     assert torch.equal(both.mean, by_hand.mean)
     assert torch.equal(both.covariance, by_hand.covariance)
@@ -75,13 +73,13 @@ def test_far_from_the_data_the_point_is_sure_and_the_average_is_not():
     far = torch.tensor([[8.0, 10.0]], dtype=torch.float64)
     arguments = LinearModel(2), Bernoulli(), Prior(0.01), x, y
     assert float(map_estimate(*arguments).predict(far).probs[0, 1]) > 0.99
-    assert 0.5 < float(laplace(*arguments).predict(far).probs[0, 1]) < 0.9
+    assert 0.5 < float(laplace(compile_density(*arguments)).predict(far).probs[0, 1]) < 0.9
 
 
 @pytest.mark.parametrize("link", ["logit", "probit"])
 def test_along_a_ray_confidence_tends_to_a_limit_below_one(link: str):
     x, y = blobs()
-    q = laplace(LinearModel(2, bias=False), Bernoulli(link), Prior(0.01), x, y)
+    q = laplace(compile_density(LinearModel(2, bias=False), Bernoulli(link), Prior(0.01), x, y))
     directions = torch.tensor([[1.0, 0.3], [-1.0, 1.1], [0.2, -1.0]], dtype=torch.float64)
     for u in directions:
         limit = torch.special.ndtr((q.mean @ u).abs() / (u @ q.covariance @ u).sqrt())
@@ -94,7 +92,7 @@ def test_along_a_ray_confidence_tends_to_a_limit_below_one(link: str):
 def test_along_a_parallel_to_the_border_the_average_tends_to_one_half(link: str):
     x, y = blobs()
     arguments = LinearModel(2), Bernoulli(link), Prior(0.01), x, y
-    point, q = map_estimate(*arguments), laplace(*arguments)
+    point, q = map_estimate(*arguments), laplace(compile_density(*arguments))
     w = q.mean[:2]
     along = torch.stack([-w[1], w[0]]) / w.norm()
     start = x.mean(0) + 1.5 * w / w.norm()
@@ -108,7 +106,7 @@ def test_along_a_parallel_to_the_border_the_average_tends_to_one_half(link: str)
 
 def test_the_probit_predictive_is_exact():
     case = LINEAR_CASES["probit"]
-    q = laplace(case.model, case.likelihood, case.prior, case.features, case.targets)
+    q = laplace(case.density)
     jacobian = case.jacobian[:, 0]
     variance = torch.einsum("np,pq,nq->n", jacobian, q.covariance, jacobian)
     expected = torch.special.ndtr(jacobian @ q.mean / (1.0 + variance).sqrt())
@@ -119,8 +117,8 @@ def test_renaming_the_classes_renames_the_answer():
     case = LINEAR_CASES["categorical, 3 classes"]
     order = torch.tensor([2, 0, 1])  # class k is now called order[k]
     prior = Prior(0.7)
-    q = laplace(case.model, Categorical(), prior, case.features, case.targets)
-    renamed = laplace(case.model, Categorical(), prior, case.features, order[case.targets])
+    q = laplace(compile_density(case.model, Categorical(), prior, case.features, case.targets))
+    renamed = laplace(compile_density(case.model, Categorical(), prior, case.features, order[case.targets]))
     assert float(renamed.log_evidence()) == pytest.approx(float(q.log_evidence()), abs=1e-9)
     probabilities, again = q.predict(case.features).probs, renamed.predict(case.features).probs
     # The quadrature over three outputs treats them in their order: its own error is what is left.
@@ -133,10 +131,10 @@ def test_renaming_the_classes_renames_the_answer():
 
 def test_no_data_are_refused():
     with pytest.raises(InputError, match="at least one row"):
-        laplace(LinearModel(2), Bernoulli(), Prior(), torch.zeros(0, 2), torch.zeros(0))
+        laplace(compile_density(LinearModel(2), Bernoulli(), Prior(), torch.zeros(0, 2), torch.zeros(0)))
 
 
 def test_evidence_counts_every_constant():
     """One observation, one weight: log ∫ σ(w) N(w; 0, 1) dw = log ½, and Laplace is near it."""
-    q = laplace(LinearModel(1, bias=False), Bernoulli(), Prior(1.0), torch.ones(1, 1), torch.ones(1))
+    q = laplace(compile_density(LinearModel(1, bias=False), Bernoulli(), Prior(1.0), torch.ones(1, 1), torch.ones(1)))
     assert float(q.log_evidence()) == pytest.approx(math.log(0.5), abs=0.02)

@@ -8,7 +8,7 @@ import torch
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Bernoulli
-from bayescope.linear import conjugate, metropolis, nuts
+from bayescope.linear import compile_density, conjugate, metropolis, nuts
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
 from bayescope.priors import Prior
@@ -29,8 +29,7 @@ def sampler(request: pytest.FixtureRequest) -> tuple[Callable[..., DrawsPosterio
 def test_draws_of_a_regression_have_the_exact_moments(sampler):
     sample, sizes = sampler
     case = LINEAR_CASES["gaussian"]
-    arguments = case.model, case.likelihood, case.prior, case.features, case.targets
-    exact, q = conjugate(*arguments), sample(*arguments, generator=0, **sizes)
+    exact, q = conjugate(case.density), sample(case.density, generator=0, **sizes)
     sd = exact.covariance.diagonal().sqrt()
     error = (q.mean - exact.mean).abs() / sd * q.effective_draws.sqrt()
     assert error.max() < 4.5  # Monte Carlo standard errors
@@ -49,7 +48,7 @@ def test_draws_of_a_skewed_posterior_have_the_moments_of_the_integral(sampler):
         binary_log_joint("logit", table.jacobian, table.labels, table.precision, table.mean), table.mean
     )
     model, prior = LinearModel(1), Prior(table.precision.diagonal(), table.mean)
-    q = sample(model, Bernoulli(), prior, table.features, table.labels, generator=1, **sizes)
+    q = sample(compile_density(model, Bernoulli(), prior, table.features, table.labels), generator=1, **sizes)
     sd = plane.covariance.diagonal().sqrt()
     assert ((q.mean - plane.mean).abs() / sd * q.effective_draws.sqrt()).max() < 4.5
     assert ((q.covariance.diagonal().sqrt() / sd).log().abs() < 0.1).all()
@@ -57,12 +56,11 @@ def test_draws_of_a_skewed_posterior_have_the_moments_of_the_integral(sampler):
 
 def test_a_seed_repeats_the_draws():
     case = LINEAR_CASES["logit"]
-    arguments = case.model, case.likelihood, case.prior, case.features, case.targets
     sizes = {"draws": 200, "tune": 200, "chains": 2}
     for sample in (nuts, metropolis):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # far too few draws
-            first, again, other = (sample(*arguments, generator=seed, **sizes) for seed in (3, 3, 4))
+            first, again, other = (sample(case.density, generator=seed, **sizes) for seed in (3, 3, 4))
         assert torch.equal(first.draws, again.draws)
         assert not torch.equal(first.draws, other.draws)
         assert first.draws.shape == (2, 200, case.model.dim)
@@ -73,4 +71,4 @@ def test_counts_are_checked(sampler, wrong: dict[str, int]):
     sample, _ = sampler
     case = LINEAR_CASES["logit"]
     with pytest.raises(InputError, match=next(iter(wrong))):
-        sample(case.model, case.likelihood, case.prior, case.features, case.targets, generator=0, **wrong)
+        sample(case.density, generator=0, **wrong)

@@ -18,10 +18,10 @@ from bayescope.linear import (
     LinearDensity,
     RowTable,
     blocks,
-    conjugate_at,
+    conjugate,
     maximise_evidence,
     tune_scales,
-    variational_of,
+    variational,
 )
 from bayescope.linear import table as module
 from bayescope.models import LinearModel
@@ -111,7 +111,7 @@ def test_posteriors_are_those_of_rows_in_memory(weighted: bool):
         assert ours.prior_precision == pytest.approx(theirs.prior_precision, rel=1e-8)
         assert_close(ours.mode.theta, theirs.mode.theta, rtol=1e-8, atol=1e-10)
         for family in ("full", "mean_field"):
-            assert_same_posterior(*(variational_of(density(rows), family=family) for rows in (table, held)))
+            assert_same_posterior(*(variational(density(rows), family=family) for rows in (table, held)))
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -128,7 +128,7 @@ def test_regressions_are_those_of_rows_in_memory(weighted: bool, bias: bool):
         assert ours.log_evidence == pytest.approx(theirs.log_evidence, rel=1e-12)
         likelihood = Gaussian(0.3)
         assert_same_posterior(
-            *(conjugate_at(LinearDensity(model, likelihood, Prior(1.0), rows), likelihood) for rows in (table, held))
+            *(conjugate(LinearDensity(model, likelihood, Prior(1.0), rows)) for rows in (table, held))
         )
 
 

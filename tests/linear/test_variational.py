@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import ConvergenceError, ConvergenceWarning, OptionError, UnsupportedError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian
-from bayescope.linear import variational
+from bayescope.linear import compile_density, variational
 from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
 from bayescope.precision import DensePrecision
@@ -32,7 +32,9 @@ def fit(link: str, name: str, family: str = "full") -> GaussianPosterior:
 def fit_table(link: str, table: PlanarTable, family: str = "full", **options: object) -> GaussianPosterior:
     model = LinearModel(table.features.shape[1], bias=table.bias)
     prior = Prior(DensePrecision(table.precision), table.mean)
-    return variational(model, Bernoulli(link), prior, table.features, table.labels, family=family, **options)
+    return variational(
+        compile_density(model, Bernoulli(link), prior, table.features, table.labels), family=family, **options
+    )
 
 
 @cache
@@ -143,7 +145,7 @@ def test_gaussian_likelihood_gives_the_conjugate_posterior_and_its_evidence() ->
     spread = torch.randn(8, 8, dtype=torch.float64, generator=generator)
     prior_precision = spread @ spread.mT + torch.eye(8, dtype=torch.float64)
     centre = torch.arange(8, dtype=torch.float64) / 4
-    q = variational(model, Gaussian(noise), Prior(DensePrecision(prior_precision), centre), x, y)
+    q = variational(compile_density(model, Gaussian(noise), Prior(DensePrecision(prior_precision), centre), x, y))
     j = model.tape(x).jacobian(slice(0, 40)).reshape(80, 8)
     observed, each = y.reshape(-1), noise.repeat(40)
     precision = prior_precision + j.mT @ (j / each[:, None])
@@ -169,7 +171,9 @@ def three_classes(rows: int = 60) -> tuple[Tensor, Tensor]:
 @cache
 def fit_three(family: str, nodes: int = 512) -> GaussianPosterior:
     prior = Prior(torch.tensor([0.5] * 6 + [0.01] * 3))
-    return variational(LinearModel(2, 3), Categorical(), prior, *three_classes(), family=family, nodes=nodes)
+    return variational(
+        compile_density(LinearModel(2, 3), Categorical(), prior, *three_classes()), family=family, nodes=nodes
+    )
 
 
 @FAMILY
@@ -206,7 +210,7 @@ def test_multinomial_converges_in_the_number_of_nodes(family: str) -> None:
 def test_multinomial_is_nearly_symmetric_under_relabelling() -> None:
     x, y = three_classes()
     prior = Prior(torch.tensor([0.5] * 6 + [0.01] * 3))
-    relabelled = variational(LinearModel(2, 3), Categorical(), prior, x, (y + 1) % 3)
+    relabelled = variational(compile_density(LinearModel(2, 3), Categorical(), prior, x, (y + 1) % 3))
     weights, bias = LinearModel(2, 3).unflat(fit_three("full").mean)
     moved, moved_bias = LinearModel(2, 3).unflat(relabelled.mean)
     assert_close(moved.roll(-1, 0), weights, rtol=0, atol=0.01)
@@ -224,7 +228,9 @@ def test_tuned_precision_is_stationary_and_leaves_the_intercept_alone(link: str,
     def at(precision: float, tuned: Tensor | None = None) -> GaussianPosterior:
         prior = Prior(torch.tensor([precision, 1e-3]))
         return variational(
-            LinearModel(1), Bernoulli(link), prior, table.features, table.labels, family=family, tuned=tuned
+            compile_density(LinearModel(1), Bernoulli(link), prior, table.features, table.labels),
+            family=family,
+            tuned=tuned,
         )
 
     q = at(30.0, mask)
@@ -265,7 +271,7 @@ def test_unknown_family_other_likelihoods_and_unreached_tolerance_are_loud() -> 
     with pytest.raises(OptionError, match="mean_field"):
         fit_table("logit", table, "meanfield")
     with pytest.raises(UnsupportedError, match="Bernoulli with one output"):
-        variational(LinearModel(1, 2), Bernoulli(), Prior(), torch.ones(3, 1), torch.zeros(3, 2))
+        variational(compile_density(LinearModel(1, 2), Bernoulli(), Prior(), torch.ones(3, 1), torch.zeros(3, 2)))
     with pytest.raises(ConvergenceError, match="after 2 iterations"):
         fit_table("logit", table, max_iterations=2)
     with pytest.warns(ConvergenceWarning, match="after 6 iterations"):

@@ -18,7 +18,7 @@ from bayescope.estimators.target_units import refuse_one_row
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior
-from bayescope.linear.regression import conjugate_at, tune_scales
+from bayescope.linear.regression import conjugate, tune_scales
 from bayescope.linear.row_space import RowSpace
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel
@@ -109,7 +109,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             space = RowSpace.of(model, data, given, matrices=MATRICES)
             alpha, noise, tuned_by = self._scales(space.model, space.table, space.precision, intercept)
             prior, likelihood = weight_prior(space.model, alpha, intercept), Gaussian(noise)
-            posterior = conjugate_at(LinearDensity(space.model, likelihood, prior, space.table), likelihood)
+            posterior = conjugate(LinearDensity(space.model, likelihood, prior, space.table))
             self.effective_parameters_ = effective_parameters(space.model, prior, posterior.precision)
             posterior, prior = space.lift(posterior, prior, intercept)
         precision = alpha if given is None else given

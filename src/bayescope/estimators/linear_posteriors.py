@@ -21,7 +21,7 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.estimators.priors import USELESS
-from bayescope.linear.density import LinearDensity, OutputCovariance
+from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
 from bayescope.linear.expectations import log_expected_likelihood
 from bayescope.linear.mode import LinearMode, find_mode, laplace_at, map_at
@@ -30,14 +30,13 @@ from bayescope.linear.sampling import metropolis, nuts
 from bayescope.linear.sites import expectation_propagation
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import search_range
-from bayescope.linear.variational_bound import variational_of
+from bayescope.linear.variational_bound import variational
 from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, PointPosterior
 from bayescope.priors import Prior
 from bayescope.processes import alone, present, warn_once
 
 PosteriorName: TypeAlias = Literal["auto", "map", "laplace", "variational", "mean_field", "ep", "nuts", "metropolis"]
-Infer = Callable[[LinearDensity, Tensor | None], GaussianPosterior]
 
 # Where the search for the precision of the greatest evidence begins.
 FIRST_PRECISION = 1.0
@@ -238,13 +237,13 @@ def _map(task: Task) -> Fitted:
     return Fitted(map_at(mode), prior, effective_parameters(task.density.model, prior, mode.precision), tuned_by)
 
 
-def _iterated(task: Task, infer: Infer, objective: str) -> Fitted:
+def _iterated(task: Task, infer: Callable[..., GaussianPosterior], objective: str) -> Fitted:
     """Inference that learns the precision by an objective of its own."""
     density, prior = task.density, task.density.prior
     if task.tune:
         first = first_precision(density, task.intercept_prior_precision)
         prior = weight_prior(density.model, first, task.intercept_prior_precision)
-    posterior = infer(density.with_prior(prior), task.weights if task.tune else None)
+    posterior = infer(density.with_prior(prior), tuned=task.weights if task.tune else None)
     if task.tune:
         learnt = posterior.trace["prior_precision"][-1]
         prior = weight_prior(density.model, learnt, task.intercept_prior_precision)
@@ -252,23 +251,9 @@ def _iterated(task: Task, infer: Infer, objective: str) -> Fitted:
     return Fitted(posterior, prior, gamma, objective if task.tune else None)
 
 
-def _variational(density: LinearDensity, tuned: Tensor | None, family: str) -> GaussianPosterior:
-    return variational_of(density, family=family, tuned=tuned)
-
-
-def _expectation_propagation(density: LinearDensity, tuned: Tensor | None) -> GaussianPosterior:
-    rows = density.table.held()
-    data = rows.features, rows.targets
-    return expectation_propagation(
-        density.model, density.likelihood, density.prior, *data, weights=rows.weights, tuned=tuned
-    )
-
-
 def _sampled(task: Task, sample: Callable[..., DrawsPosterior]) -> Fitted:
-    density, rows = task.density, task.density.table.held()
     prior, tuned_by = _prior(task)
-    options = {"weights": rows.weights, "generator": task.generator, **task.chains}
-    posterior = sample(density.model, density.likelihood, prior, rows.features, rows.targets, **options)
+    posterior = sample(task.density.with_prior(prior), generator=task.generator, **task.chains)
     return Fitted(posterior, prior, None, tuned_by)
 
 
@@ -281,11 +266,11 @@ OBJECTIVES = {
 POSTERIORS: dict[PosteriorName, Callable[[Task], Fitted]] = {
     "map": _map,
     "laplace": _laplace,
-    "variational": partial(_iterated, infer=partial(_variational, family="full"), objective=OBJECTIVES["variational"]),
+    "variational": partial(_iterated, infer=variational, objective=OBJECTIVES["variational"]),
     "mean_field": partial(
-        _iterated, infer=partial(_variational, family="mean_field"), objective=OBJECTIVES["variational"]
+        _iterated, infer=partial(variational, family="mean_field"), objective=OBJECTIVES["variational"]
     ),
-    "ep": partial(_iterated, infer=_expectation_propagation, objective=OBJECTIVES["ep"]),
+    "ep": partial(_iterated, infer=expectation_propagation, objective=OBJECTIVES["ep"]),
     "nuts": partial(_sampled, sample=nuts),
     "metropolis": partial(_sampled, sample=metropolis),
 }
@@ -312,7 +297,7 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     fitted = Fitted(*shared)
     if not isinstance(fitted.posterior, GaussianPosterior):
         return fitted
-    again = partial(expectation_propagation, task.density.model, task.density.likelihood)  # functions do not travel
+    again = Again(expectation_propagation, task.density.model, task.density.likelihood)  # functions do not travel
     return replace(fitted, posterior=replace(fitted.posterior, infer=again, lost=()))
 
 

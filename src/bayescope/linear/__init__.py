@@ -1,19 +1,20 @@
 """Inference for linear models: the mode, the evidence, Laplace, variational inference, EP, the conjugate case."""
 
-from bayescope.linear.density import LikelihoodExpansion, LinearDensity, OutputCovariance
+from bayescope.linear.density import Again, LikelihoodExpansion, LinearDensity, OutputCovariance, compile_density
 from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
 from bayescope.linear.expansion import Expansion, PrecisionSearch
 from bayescope.linear.expectations import Expectation, expected_log_likelihood, log_expected_likelihood
-from bayescope.linear.mode import LinearMode, compile_density, find_mode, laplace, laplace_at, map_at
-from bayescope.linear.regression import conjugate, conjugate_at, tune_scales
+from bayescope.linear.mode import LinearMode, find_mode, laplace, laplace_at, map_at
+from bayescope.linear.regression import conjugate, tune_scales
 from bayescope.linear.row_space import RowSpace, require_room
 from bayescope.linear.sampling import metropolis, nuts
 from bayescope.linear.sites import SiteFit, expectation_propagation, fixed_point, logit_tilted, probit_tilted
 from bayescope.linear.table import Batch, RowTable, blocks
 from bayescope.linear.tuning import search_range, tune_precision
-from bayescope.linear.variational_bound import variational, variational_of
+from bayescope.linear.variational_bound import variational
 
 __all__ = [
+    "Again",
     "Batch",
     "Expansion",
     "Expectation",
@@ -28,7 +29,6 @@ __all__ = [
     "blocks",
     "compile_density",
     "conjugate",
-    "conjugate_at",
     "effective_parameters",
     "expectation_propagation",
     "expected_log_likelihood",
@@ -49,6 +49,5 @@ __all__ = [
     "tune_precision",
     "tune_scales",
     "variational",
-    "variational_of",
     "weight_prior",
 ]

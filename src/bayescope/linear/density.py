@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from bayescope import checks
+from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.table import Batch, Block, RowTable, blocks
 from bayescope.models import LinearModel
+from bayescope.posterior import GaussianPosterior
 from bayescope.precision import Precision
 from bayescope.priors import Prior
 
@@ -237,6 +242,56 @@ class LinearDensity:
             total[split:, :split] = total[:split, split:].mT
             total[split:, split:] = lam.sum(0)
         return total
+
+
+def compile_density(
+    model: LinearModel,
+    likelihood: Likelihood,
+    prior: Prior,
+    X: ArrayLike,
+    y: ArrayLike,
+    weights: ArrayLike | None = None,
+) -> LinearDensity:
+    """Check a table, its labels and its weights and join them with the model and the prior to a log joint density.
+
+    Args:
+        model: f = W x (+ b).
+        likelihood: p(y∣f).
+        prior: p(θ); a dense precision and a mean other than zero are fine.
+        X: shape (N, D).
+        y: labels or numbers, as the likelihood takes them.
+        weights: how often each row counts, shape (N,); once by default.
+
+    Raises:
+        InputError: if X, y or the weights cannot be used.
+    """
+    inputs = model.inputs(X)
+    rows = inputs.shape[0]
+    if rows == 0:
+        raise InputError("X: expected at least one row, got none.")
+    counts = None if weights is None else checks.float64("weights", weights)
+    if counts is not None and (counts.shape != (rows,) or bool((counts < 0).any())):
+        raise InputError(f"weights: expected {rows} numbers, one for each row, none of them negative.")
+    return LinearDensity.of(model, likelihood, prior, inputs, likelihood.targets(y, model.outputs), counts)
+
+
+@final
+@dataclass(frozen=True)
+class Again:
+    """An inference for more data, which `condition` calls; not a closure, so that a posterior can be pickled.
+
+    Attributes:
+        infer: the posterior of a log joint.
+        model: f = W x (+ b).
+        likelihood: p(y∣f).
+    """
+
+    infer: Callable[[LinearDensity], GaussianPosterior]
+    model: LinearModel
+    likelihood: Likelihood
+
+    def __call__(self, prior: Prior, X: ArrayLike, y: ArrayLike) -> GaussianPosterior:
+        return self.infer(compile_density(self.model, self.likelihood, prior, X, y))
 
 
 @final

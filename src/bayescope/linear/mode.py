@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import final
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bayescope import checks
-from bayescope.errors import ConvergenceError, InputError
-from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import LikelihoodExpansion, LinearDensity
-from bayescope.models import LinearModel
+from bayescope.errors import ConvergenceError
+from bayescope.linear.density import Again, LikelihoodExpansion, LinearDensity
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
@@ -45,25 +40,40 @@ Retune = Callable[[Tensor, LikelihoodExpansion], Prior]
 @final
 @dataclass(frozen=True)
 class LinearMode:
-    """The mode of a log joint density and its curvature there.
+    """A point of the climb to the mode of a log joint density; of the last one the mode.
 
     Attributes:
-        theta: the mode, shape (P,).
-        log_joint: log p(y, θ) at the mode.
+        density: what is climbed, under the prior at this point.
+        theta: the weights, shape (P,).
+        log_joint: log p(y, θ).
         precision: the negative Hessian of the log joint.
         reading: the likelihood alone, as last read.
-        density: what was climbed, under the prior that the climb ended with.
+        step: Newton's step from where the rows were last read.
         decrement: how far the last reading was from the mode, in posterior standard deviations.
         trace: "log_joint" and "decrement" of each step on all rows.
     """
 
+    density: LinearDensity
     theta: Tensor
     log_joint: Tensor
     precision: DensePrecision
     reading: LikelihoodExpansion
-    density: LinearDensity
+    step: Tensor
     decrement: float
-    trace: dict[str, list[float]]
+    trace: dict[str, list[float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, density: LinearDensity, theta: Tensor, reading: LikelihoodExpansion) -> LinearMode:
+        """Solve for Newton's step from a reading of the rows at θ."""
+        gradient = reading.gradient - density.prior_precision.multiply(theta - density.prior_mean)
+        precision = DensePrecision(
+            reading.curvature + density.prior_precision.to_dense(), name="the precision of the log joint"
+        )
+        step = precision.solve(gradient)
+        log_joint = reading.log_likelihood + density.prior.log_prob(theta)
+        decrement = (gradient @ step).clamp(min=0.0).sqrt()
+        step, log_joint, decrement = density.table.agreed(step, log_joint, decrement)
+        return cls(density, theta, log_joint, precision, reading, step, float(decrement))
 
 
 def find_mode(
@@ -96,13 +106,18 @@ def find_mode(
     if tolerance is None:
         tolerance = LARGE_TOLERANCE if density.table.count >= LARGE_ROWS else TOLERANCE
     theta = torch.zeros(density.dim, dtype=torch.float64) if start is None else start
-    point = _NewtonPoint.read(density, theta, retune)
+    reading = density.read(theta)
+    if retune is not None:
+        density = density.with_prior(retune(theta, reading))
+    point = LinearMode.of(density, theta, reading)
     trace: dict[str, list[float]] = {"log_joint": [], "decrement": []}
     for _ in range(MAX_STEPS):
         trace["log_joint"].append(float(point.log_joint))
         trace["decrement"].append(point.decrement)
         if point.decrement <= tolerance or _stalled(trace["decrement"], point):
-            return point.finish(trace)
+            # The last step needs no pass: what it changes is below the tolerance.
+            log_joint = point.log_joint + 0.5 * point.decrement**2
+            return replace(point, theta=point.theta + point.step, log_joint=log_joint, trace=trace)
         point = _advance(point, retune)
     raise ConvergenceError(
         f"mode: expected a Newton decrement of at most {tolerance:g} within {MAX_STEPS} steps, got "
@@ -116,59 +131,12 @@ def sample(density: LinearDensity) -> LinearDensity:
     return density.every(max(STRIDE, math.ceil(held / SAMPLE_BYTES)))
 
 
-@final
-@dataclass(frozen=True)
-class _NewtonPoint:
-    """A θ with everything that one pass over the rows tells of it."""
-
-    density: LinearDensity
-    theta: Tensor
-    reading: LikelihoodExpansion
-    log_joint: Tensor
-    precision: DensePrecision
-    step: Tensor
-    decrement: float
-
-    @classmethod
-    def read(cls, density: LinearDensity, theta: Tensor, retune: Retune | None = None) -> _NewtonPoint:
-        """Reads the rows at θ, lets the prior be tuned, and solves for Newton's step."""
-        reading = density.read(theta)
-        if retune is not None:
-            density = density.with_prior(retune(theta, reading))
-        return cls.of(density, theta, reading)
-
-    @classmethod
-    def of(cls, density: LinearDensity, theta: Tensor, reading: LikelihoodExpansion) -> _NewtonPoint:
-        """The same from a reading that is at hand."""
-        pull = density.prior_precision.multiply(theta - density.prior_mean)
-        gradient = reading.gradient - pull
-        precision = DensePrecision(
-            reading.curvature + density.prior_precision.to_dense(), name="the precision of the log joint"
-        )
-        step = precision.solve(gradient)
-        log_joint = reading.log_likelihood + density.prior.log_prob(theta)
-        decrement = (gradient @ step).clamp(min=0.0).sqrt()
-        step, log_joint, decrement = density.table.agreed(step, log_joint, decrement)
-        return cls(density, theta, reading, log_joint, precision, step, float(decrement))
-
-    def finish(self, trace: dict[str, list[float]]) -> LinearMode:
-        """Takes the last step, which needs no pass: what it changes is below the tolerance."""
-        return LinearMode(
-            self.theta + self.step,
-            self.log_joint + 0.5 * self.decrement**2,
-            self.precision,
-            self.reading,
-            self.density,
-            self.decrement,
-            trace,
-        )
-
-
-def _advance(point: _NewtonPoint, retune: Retune | None) -> _NewtonPoint:
+def _advance(point: LinearMode, retune: Retune | None) -> LinearMode:
     """Newton's step, halved until the log joint rises by a share of what its slope promises."""
     density, length = point.density, 1.0
     while True:
-        trial = _NewtonPoint.read(density, point.theta + length * point.step, None)
+        theta = point.theta + length * point.step
+        trial = LinearMode.of(density, theta, density.read(theta))
         slack = ROUNDING * (1.0 + abs(float(point.log_joint)))
         if trial.log_joint >= point.log_joint + ARMIJO * length * point.decrement**2 - slack:
             break
@@ -180,88 +148,36 @@ def _advance(point: _NewtonPoint, retune: Retune | None) -> _NewtonPoint:
             )
     if retune is None:
         return trial
-    return _NewtonPoint.of(density.with_prior(retune(trial.theta, trial.reading)), trial.theta, trial.reading)
+    return LinearMode.of(density.with_prior(retune(theta, trial.reading)), theta, trial.reading)
 
 
-def _stalled(decrements: list[float], point: _NewtonPoint) -> bool:
+def _stalled(decrements: list[float], point: LinearMode) -> bool:
     """Whether rounding keeps the decrement from falling: it no longer halves, and its square changes no digit."""
     if len(decrements) < 2 or decrements[-1] < 0.5 * decrements[-2]:
         return False
     return point.decrement**2 <= ROUNDING * (1.0 + abs(float(point.log_joint)))
 
 
-Infer = Callable[[Prior, ArrayLike, ArrayLike], GaussianPosterior]
-
-
-def laplace(
-    model: LinearModel,
-    likelihood: Likelihood,
-    prior: Prior,
-    X: ArrayLike,
-    y: ArrayLike,
-    *,
-    weights: ArrayLike | None = None,
-) -> GaussianPosterior:
+def laplace(density: LinearDensity) -> GaussianPosterior:
     """q(θ) = N(θ̂, A⁻¹) with θ̂ the mode and A = −∂² log p(y, θ̂), exact; log Z by Laplace.
 
     log p(y) ≈ log p(y, θ̂) + ½ P log 2π − ½ log∣A∣ (Bishop 2006, eq. 4.137).
 
-    Args:
-        model: f = W x (+ b).
-        likelihood: p(y∣f), log-concave.
-        prior: p(θ).
-        X: shape (N, D).
-        y: labels or numbers, as the likelihood takes them.
-        weights: how often each row counts, shape (N,); once by default.
-
-    Returns:
-        A posterior with `log_evidence` and `condition`.
-
     Raises:
-        InputError: if X or y cannot be used.
         ConvergenceError: if the mode is not reached.
     """
-    return laplace_at(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
+    return laplace_at(find_mode(density))
 
 
-def compile_density(
-    model: LinearModel,
-    likelihood: Likelihood,
-    prior: Prior,
-    X: ArrayLike,
-    y: ArrayLike,
-    weights: ArrayLike | None = None,
-) -> LinearDensity:
-    """Checks a table, its labels and its weights and joins them with the model and the prior to a log joint density."""
-    inputs = model.inputs(X)
-    if inputs.shape[0] == 0:
-        raise InputError("X: expected at least one row, got none.")
-    targets = likelihood.targets(y, model.outputs)
-    return LinearDensity.of(model, likelihood, prior, inputs, targets, _row_weights(weights, inputs.shape[0]))
-
-
-def _row_weights(weights: ArrayLike | None, rows: int) -> Tensor | None:
-    """Weights that are not negative, shape (N,), or ``None``."""
-    if weights is None:
-        return None
-    each = checks.float64("weights", weights)
-    if each.shape != (rows,) or bool((each < 0).any()):
-        raise InputError(f"weights: expected {rows} numbers, one for each row, none of them negative.")
-    return each
-
-
-def laplace_at(mode: LinearMode, *, method: str = "laplace", infer: Infer | None = None) -> GaussianPosterior:
-    """Laplace's approximation at a mode that is known; ``infer`` is what `condition` calls, by default `laplace`."""
+def laplace_at(
+    mode: LinearMode, *, method: str = "laplace", infer: Callable[[LinearDensity], GaussianPosterior] = laplace
+) -> GaussianPosterior:
+    """Laplace's approximation at a mode that is known; `condition` calls ``infer``."""
     density, dim = mode.density, mode.density.dim
     evidence = mode.log_joint + 0.5 * (dim * math.log(2.0 * math.pi) - mode.precision.logdet())
-    return GaussianPosterior(
-        mode.theta,
-        mode.precision,
-        Record(method, evidence=evidence, trace=mode.trace),
-        function=density.model,
-        likelihood=density.likelihood,
-        infer=infer or partial(laplace, density.model, density.likelihood),
-    )
+    record = Record(method, evidence=evidence, trace=mode.trace)
+    again = Again(infer, density.model, density.likelihood)
+    return GaussianPosterior(mode.theta, mode.precision, record, density.model, density.likelihood, infer=again)
 
 
 def map_at(mode: LinearMode) -> PointPosterior:

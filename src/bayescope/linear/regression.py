@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import final
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 from torch import Tensor
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
-from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import precision_range
 from bayescope.linear.expansion import GRID
-from bayescope.linear.mode import compile_density, find_mode, laplace_at
+from bayescope.linear.mode import find_mode, laplace_at
 from bayescope.linear.table import Batch
-from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior
-from bayescope.priors import Prior
 from bayescope.processes import warn_once
 
 # The noise variance is sought between these multiples of the mean squared deviation of y.
@@ -38,45 +33,19 @@ SIZES = (1e-100, 1e100)
 POLISH_STEPS = 3
 
 
-def conjugate(
-    model: LinearModel,
-    likelihood: Gaussian,
-    prior: Prior,
-    X: ArrayLike,
-    y: ArrayLike,
-    *,
-    weights: ArrayLike | None = None,
-) -> GaussianPosterior:
+def conjugate(density: LinearDensity) -> GaussianPosterior:
     """p(θ∣y) = N(m, A⁻¹), A = P₀ + Σ JᵀΛJ, with the exact log evidence (Bishop 2006, eqs. 3.49–3.51 and 3.86).
 
-    The log joint is quadratic, so that Newton's method lands on m in one step and Laplace's formula is exact; a second
-    step removes the first one's rounding.
-
-    Args:
-        model: f = W x + b, or without b.
-        likelihood: with known noise.
-        prior: p(θ).
-        X: shape (N, D).
-        y: shape (N,) or (N, C).
-        weights: how often each row counts, shape (N,); once by default.
+    The log joint of a Gaussian likelihood with known noise is quadratic: Newton's method lands on m in one step but for
+    rounding, and a second step takes most of that away. How small the decrement can become depends on the digits of y,
+    which may be far from 0. Laplace's formula is exact.
 
     Returns:
         A posterior with `log_evidence` and `condition`: data in two parts, one after the other, give the posterior of
         all, and log evidences whose sum is that of all.
-
-    Raises:
-        InputError: if X or y cannot be used, or the noise is still to be learnt.
     """
-    return conjugate_at(compile_density(model, likelihood, prior, X, y, weights), likelihood)
-
-
-def conjugate_at(density: LinearDensity, likelihood: Gaussian) -> GaussianPosterior:
-    """The same for a log joint with this likelihood."""
-    infer = partial(conjugate, density.model, likelihood)
-    # The log joint is quadratic: one Newton step reaches the mode but for rounding, and a second one takes most of that
-    # away. How small the decrement can become depends on the digits of y, which may be far from 0.
     near = find_mode(density, density.prior_mean, tolerance=math.inf)
-    return laplace_at(find_mode(density, near.theta, tolerance=math.inf), method="conjugate", infer=infer)
+    return laplace_at(find_mode(density, near.theta, tolerance=math.inf), method="conjugate", infer=conjugate)
 
 
 @final

@@ -10,12 +10,12 @@ the rows span.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TypeVar, final
 
 import torch
 from torch import Tensor
 
+from bayescope.linear.density import Again
 from bayescope.linear.evidence import weight_prior
 from bayescope.linear.table import Batch, RowTable
 from bayescope.memory import require_memory
@@ -112,14 +112,13 @@ class RowSpace:
             draws = self._weights(posterior.draws, self._unseen(posterior.draws, precision, generator))
             # How well the chains have mixed is known of the weights of Z: it has been told where they have not.
             return replace(posterior, draws=draws, function=self.wide, r_hat=None, effective_draws=None), lifted
-        infer = posterior.infer
-        assert isinstance(infer, partial)
+        assert isinstance(posterior.infer, Again)
         gaussian = replace(
             posterior,
             location=self._weights(posterior.location),
             precision=self._precision(posterior.precision.to_dense(), precision),
             function=self.wide,
-            infer=partial(infer.func, self.wide, *infer.args[1:], **infer.keywords),
+            infer=replace(posterior.infer, model=self.wide),
         )
         return gaussian, lifted
 

@@ -7,20 +7,16 @@ from functools import cached_property
 from typing import final
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.density.diagnosis import diagnosed
 from bayescope.density.nutpie_adapter import nuts_draws
 from bayescope.density.random_walk import metropolis_draws
-from bayescope.likelihoods import Likelihood
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.mode import LinearMode, compile_density, find_mode
+from bayescope.linear.mode import LinearMode, find_mode
 from bayescope.memory import draw_count
-from bayescope.models import LinearModel
 from bayescope.posterior import DrawsPosterior
-from bayescope.priors import Prior
 from bayescope.process_state import one_thread
 
 # How many copies of its draws a sampler has at once: in its own form, as arrays, joined, and as weights.
@@ -30,13 +26,8 @@ START_SPREAD = 2.0
 
 
 def nuts(
-    model: LinearModel,
-    likelihood: Likelihood,
-    prior: Prior,
-    X: ArrayLike,
-    y: ArrayLike,
+    density: LinearDensity,
     *,
-    weights: ArrayLike | None = None,
     draws: int = 1000,
     tune: int = 1000,
     chains: int = 4,
@@ -47,12 +38,7 @@ def nuts(
     """Draws from p(θ∣y) by NUTS (Hoffman & Gelman 2014), in coordinates in which Laplace's posterior is N(0, I).
 
     Args:
-        model: f = W x (+ b).
-        likelihood: p(y∣f), log-concave.
-        prior: p(θ).
-        X: shape (N, D).
-        y: labels or numbers, as the likelihood takes them.
-        weights: how often each row counts, shape (N,); once by default.
+        density: the log joint, log-concave; its rows are in memory.
         draws: kept draws a chain.
         tune: warm-up draws a chain.
         chains: how many.
@@ -62,15 +48,15 @@ def nuts(
 
     Raises:
         MissingDependencyError: if nutpie is not installed.
-        InputError: if X, y or a number cannot be used.
+        InputError: if a number cannot be used.
 
     Warns:
         ConvergenceWarning: if the chains have not mixed.
         DivergenceWarning: if trajectories diverged.
     """
     source = checks.generator(generator)
-    draw_count(checks.count("chains", chains) * checks.count("draws", draws), model.dim, copies=COPIES)
-    whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
+    draw_count(checks.count("chains", chains) * checks.count("draws", draws), density.dim, copies=COPIES)
+    whitened = _Whitened(find_mode(density))
     sampled, statistics = nuts_draws(
         whitened,
         start=whitened.starts(chains, source),
@@ -81,17 +67,13 @@ def nuts(
         generator=source,
         progress=progress,
     )
-    return diagnosed(whitened.theta(sampled), method="nuts", statistics=statistics, model=model, likelihood=likelihood)
+    kept = whitened.theta(sampled)
+    return diagnosed(kept, method="nuts", statistics=statistics, model=density.model, likelihood=density.likelihood)
 
 
 def metropolis(
-    model: LinearModel,
-    likelihood: Likelihood,
-    prior: Prior,
-    X: ArrayLike,
-    y: ArrayLike,
+    density: LinearDensity,
     *,
-    weights: ArrayLike | None = None,
     draws: int = 2000,
     tune: int | None = None,
     chains: int = 8,
@@ -101,12 +83,7 @@ def metropolis(
     """Draws from p(θ∣y) by random-walk Metropolis, in the same coordinates as `nuts`, all chains in one walk.
 
     Args:
-        model: f = W x (+ b).
-        likelihood: p(y∣f), log-concave.
-        prior: p(θ).
-        X: shape (N, D).
-        y: labels or numbers, as the likelihood takes them.
-        weights: how often each row counts, shape (N,); once by default.
+        density: the log joint, log-concave; its rows are in memory.
         draws: kept draws a chain.
         tune: warm-up steps a chain; by default half as many as follow.
         chains: how many.
@@ -114,17 +91,17 @@ def metropolis(
         generator: a ``torch.Generator`` or an int.
 
     Raises:
-        InputError: if X, y or a number cannot be used.
+        InputError: if a number cannot be used.
 
     Warns:
         ConvergenceWarning: if the chains have not mixed.
     """
-    thin = max(1, min(20, model.dim // 2)) if thin is None else checks.count("thin", thin)
+    thin = max(1, min(20, density.dim // 2)) if thin is None else checks.count("thin", thin)
     steps = thin * checks.count("draws", draws)
     tune = max(1, steps // 2) if tune is None else checks.count("tune", tune)
     source = checks.generator(generator)
-    draw_count(checks.count("chains", chains) * steps, model.dim, copies=COPIES)
-    whitened = _Whitened(find_mode(compile_density(model, likelihood, prior, X, y, weights)))
+    draw_count(checks.count("chains", chains) * steps, density.dim, copies=COPIES)
+    whitened = _Whitened(find_mode(density))
     starts = whitened.starts(chains, source)
     with one_thread():
         sampled, acceptance = metropolis_draws(
@@ -132,7 +109,7 @@ def metropolis(
         )
     notes = {"acceptance rate": f"{acceptance:.3f}", "thinning": f"one step in {thin} is kept"}
     kept = whitened.theta(sampled[:, thin - 1 :: thin])
-    return diagnosed(kept, method="metropolis", notes=notes, model=model, likelihood=likelihood)
+    return diagnosed(kept, method="metropolis", notes=notes, model=density.model, likelihood=density.likelihood)
 
 
 @final

@@ -23,20 +23,16 @@ from functools import partial
 from typing import NamedTuple, final
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, UnsupportedError
-from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import LinearDensity
-from bayescope.linear.mode import compile_density, find_mode
+from bayescope.linear.density import Again, LinearDensity
+from bayescope.linear.mode import find_mode
 from bayescope.linear.tuning import tune_precision
-from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision
-from bayescope.priors import Prior
 from bayescope.quadrature import activation_nodes
 from bayescope.special import inverse_mills, inverse_mills_slope, log_ndtr
 
@@ -82,13 +78,8 @@ class SiteFit:
 
 
 def expectation_propagation(
-    model: LinearModel,
-    likelihood: Likelihood,
-    prior: Prior,
-    X: ArrayLike,
-    y: ArrayLike,
+    density: LinearDensity,
     *,
-    weights: ArrayLike | None = None,
     tuned: Tensor | None = None,
     damping: float = 0.0,
     tolerance: float = 1e-8,
@@ -97,12 +88,7 @@ def expectation_propagation(
     """The Gaussian that has every row's tilted moments, and its estimate of the log evidence.
 
     Args:
-        model: f = W x (+ b), with one output.
-        likelihood: a Bernoulli, with either link.
-        prior: p(θ); a dense precision and a mean other than zero are fine.
-        X: shape (N, D).
-        y: N labels, 0 or 1.
-        weights: how often each row counts, shape (N,), more than 0; once by default.
+        density: the log joint, with one output and a Bernoulli likelihood of either link; its rows are in memory.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising log Z.
         damping: how much of the old sites every update keeps, at least; it is raised where the sweeps do not converge.
         tolerance: the largest difference left between q's moments of a row's activation and the tilted ones: of the
@@ -117,16 +103,16 @@ def expectation_propagation(
         InputError: if the damping is not in [0, 1), or a weight is 0.
         ConvergenceError: if the tolerance is not reached.
     """
+    model, likelihood = density.model, density.likelihood
     if likelihood.name not in TILTED or model.outputs != 1:
         raise UnsupportedError(
             f"posterior: expectation propagation expects two classes with one output and the logit or the probit link, "
             f"got {likelihood.name} with {model.outputs} output(s). More classes have posterior='variational' and "
             "'laplace'."
         )
-    if weights is not None:
-        checks.positive("weights", weights)
+    if density.weights is not None:
+        checks.positive("weights", density.weights)
     least = checks.fraction("damping", damping) if damping != 0 else 0.0
-    density = compile_density(model, likelihood, prior, X, y, weights)
     solve = partial(fixed_point, damping=least, max_sweeps=max_sweeps)
     trace: dict[str, list[float]] = {}
     notes: dict[str, str] = {}
@@ -134,14 +120,13 @@ def expectation_propagation(
         fit = solve(density, None, tolerance)
     else:
         # Every fit is exact: sites of a rough one may lead nowhere under the next precision.
-        tuning = tune_precision(lambda each, start, _: solve(each, start, tolerance), density, tuned, tolerance)
-        fit, trace["prior_precision"] = tuning.fit, tuning.precisions
-        notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the log evidence"
+        fit, tried = tune_precision(lambda each, start, _: solve(each, start, tolerance), density, tuned, tolerance)
+        trace["prior_precision"] = tried
+        notes["prior precision"] = f"{tried[-1]:.6g}, learnt by maximising the log evidence"
     trace["residual"] = list(fit.trace)
     record = Record("ep", evidence=fit.log_evidence, notes=notes, trace=trace)
-    options = partial(expectation_propagation, damping=damping, tolerance=tolerance, max_sweeps=max_sweeps)
-    again = partial(options, model, likelihood)  # not a closure: a posterior can be pickled
-    return GaussianPosterior(fit.mean, fit.precision, record, model, likelihood, infer=again)
+    infer = partial(expectation_propagation, damping=damping, tolerance=tolerance, max_sweeps=max_sweeps)
+    return GaussianPosterior(fit.mean, fit.precision, record, model, likelihood, infer=Again(infer, model, likelihood))
 
 
 def fixed_point(

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, final
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -51,21 +50,9 @@ F = TypeVar("F", bound=FittedGaussian)
 Fitter = Callable[[LinearDensity, F | None, float], F]
 
 
-@final
-@dataclass(frozen=True)
-class Tuned(Generic[F]):
-    """A fit under the prior precision that maximises its objective.
-
-    Attributes:
-        fit: the posterior there.
-        precisions: every α that was tried; the last is the solution.
-    """
-
-    fit: F
-    precisions: list[float]
-
-
-def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolerance: float = 1e-8) -> Tuned[F]:
+def tune_precision(
+    fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolerance: float = 1e-8
+) -> tuple[F, list[float]]:
     """Finds the shared α with d/d log α = 0, by secants that stay within a bracket.
 
     Where a secant is of no use the step is MacKay's (1992), α ← γ / ‖m − m₀‖² with γ = D − α Σ Var_q, whose fixed
@@ -80,7 +67,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
         tolerance: the distance of the last fit.
 
     Returns:
-        The fit under the maximising prior.
+        The fit under the maximising prior, and every α that was tried; the last is the solution.
 
     Raises:
         InputError: if the mask is not a boolean tensor of shape (P,) with a true entry.
@@ -116,7 +103,7 @@ def tune_precision(fit: Fitter[F], density: LinearDensity, tuned: Tensor, tolera
         if distance <= tolerance and (held or abs(slope) <= wanted):
             if held:
                 _warn_of_bound(math.exp(here), slope)
-            return Tuned(current, precisions)
+            return current, precisions
         claimed = distance
         uncertain = distance > tolerance and (held or abs(slope) <= error * distance)  # more must be known first
         share = ROUGH * min(abs(slope), 1.0) / error

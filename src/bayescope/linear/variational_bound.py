@@ -29,21 +29,16 @@ from itertools import pairwise
 from typing import final
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, ConvergenceWarning, NotPositiveDefiniteError
-from bayescope.likelihoods import Likelihood
-from bayescope.linear.density import LinearDensity, OutputCovariance
+from bayescope.linear.density import Again, LinearDensity, OutputCovariance
 from bayescope.linear.expectations import expected_log_likelihood
-from bayescope.linear.mode import compile_density
 from bayescope.linear.table import Batch
 from bayescope.linear.tuning import tune_precision
-from bayescope.models import LinearModel
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
-from bayescope.priors import Prior
 from bayescope.processes import warn_once
 from bayescope.progress import Report, progress_bar
 
@@ -169,13 +164,8 @@ class Direction:
 
 
 def variational(
-    model: LinearModel,
-    likelihood: Likelihood,
-    prior: Prior,
-    X: ArrayLike,
-    y: ArrayLike,
+    density: LinearDensity,
     *,
-    weights: ArrayLike | None = None,
     family: str = "full",
     tuned: Tensor | None = None,
     nodes: int = 512,
@@ -185,13 +175,8 @@ def variational(
     """The Gaussian with the highest evidence lower bound.
 
     Args:
-        model: f = W x (+ b).
-        likelihood: a Bernoulli with one output (either link), a Categorical or a Gaussian; for the last the full family
-            gives the exact posterior, and the bound is the evidence.
-        prior: p(θ); a dense precision and a mean other than zero are fine.
-        X: shape (N, D).
-        y: N targets, as the likelihood takes them.
-        weights: how often each row counts, shape (N,); once by default.
+        density: the log joint. Its likelihood is a Bernoulli with one output (either link), a Categorical or a
+            Gaussian; for the last the full family gives the exact posterior, and the bound is the evidence.
         family: "full" covariance, or "mean_field" for a diagonal one.
         tuned: a mask of shape (P,): these weights share one prior precision, which is learnt by maximising the bound.
         nodes: quasi-Monte-Carlo points for more than two classes, a power of two.
@@ -212,41 +197,25 @@ def variational(
     Warns:
         ConvergenceWarning: if it is longer than the tolerance.
     """
-    checks.choice("family", family, FAMILIES)
-    density = compile_density(model, likelihood, prior, X, y, weights)
-    return variational_of(
-        density, family=family, tuned=tuned, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations
-    )
-
-
-def variational_of(
-    density: LinearDensity,
-    *,
-    family: str = "full",
-    tuned: Tensor | None = None,
-    nodes: int = 512,
-    tolerance: float | None = None,
-    max_iterations: int = 500,
-) -> GaussianPosterior:
-    """The same for a log joint; arguments as for `variational`."""
-    kind = FAMILIES[family]
+    kind = FAMILIES[checks.choice("family", family, FAMILIES)]
     if tolerance is None:
         tolerance = 1e-8 if density.dim <= MANY else SHARE * math.sqrt(density.dim)
-    solve = partial(_maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
     notes = {"covariance": "full" if family == "full" else "diagonal (mean field)"}
     trace: dict[str, list[float]] = {}
     with progress_bar("variational inference:") as report:
-        solve = partial(solve, report=report)
+        solve = partial(
+            _maximise, family=kind, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations, report=report
+        )
         if tuned is None:
             fit = solve(density, None, tolerance)
         else:
-            tuning = tune_precision(solve, density, tuned, tolerance)
-            fit, trace["prior_precision"] = tuning.fit, tuning.precisions
-            notes["prior precision"] = f"{tuning.precisions[-1]:.6g}, learnt by maximising the evidence lower bound"
+            fit, tried = tune_precision(solve, density, tuned, tolerance)
+            trace["prior_precision"] = tried
+            notes["prior precision"] = f"{tried[-1]:.6g}, learnt by maximising the evidence lower bound"
     trace["elbo"] = list(fit.trace)
     record = Record(kind.method, elbo_terms=fit.terms, notes=notes, trace=trace)
-    options = partial(variational, family=family, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
-    again = partial(options, density.model, density.likelihood)  # not a closure: a posterior can be pickled
+    infer = partial(variational, family=family, nodes=nodes, tolerance=tolerance, max_iterations=max_iterations)
+    again = Again(infer, density.model, density.likelihood)
     return GaussianPosterior(fit.mean, fit.precision, record, density.model, density.likelihood, infer=again)
 
 
