@@ -24,7 +24,7 @@ def test_a_verb_computes_each_row_once_and_a_block_at_a_time(verb, monkeypatch):
 
     def compute(rows):
         asked.append(range(10)[rows])
-        return u[rows].split([2, 4], -1)
+        return u[rows]
 
     VERBS[verb](ComputedTape(10, 3, 6, compute))
     assert [n for rows in asked for n in rows] == list(range(10))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bayescope.tape.gram import PANEL, gram
+from bayescope.tape.gram import PANEL, sum_of_grams
 from tests.tape.autograd import draw
 
 
@@ -11,8 +11,10 @@ from tests.tape.autograd import draw
 @pytest.mark.parametrize("groups", [1, 2])
 def test_it_is_the_product_with_the_transpose(width, groups):
     x = draw(groups, 9, width).mT
-    assert torch.allclose(gram(x), x @ x.mT, rtol=1e-13, atol=1e-13)
+    assert torch.allclose(sum_of_grams([x], None), x @ x.mT, rtol=1e-13, atol=1e-13)
 
 
 def test_no_columns_give_zero():
-    assert torch.equal(gram(draw(1, 2 * PANEL, 0)), torch.zeros(1, 2 * PANEL, 2 * PANEL, dtype=torch.float64))
+    assert torch.equal(
+        sum_of_grams([draw(1, 2 * PANEL, 0)], None), torch.zeros(1, 2 * PANEL, 2 * PANEL, dtype=torch.float64)
+    )

@@ -17,7 +17,6 @@ from bayescope.tape import (
     StreamedTape,
     SumTape,
     Tape,
-    ZeroTape,
 )
 from bayescope.tape import tape as tape_module
 
@@ -74,7 +73,7 @@ def head(s, n, *, bias=True):
 
 
 def joined(s, n):
-    unused = ZeroTape(n, 3, (1, 2, 1), s.normal(1))
+    unused = outer(s, n, t=0, o=2, d=1)
     parts = (outer(s, n, bias=True), lookup(s, n), DenseTape(s.normal(n, 3, 2)), unused)
     order = s.order(sum(part.dim for part in parts))
     return JoinedTape(parts, order.split([part.dim for part in parts]), len(order))
@@ -82,11 +81,7 @@ def joined(s, n):
 
 def computed(s, n):
     u = s.normal(n, 3, 7)
-    return ComputedTape(n, 3, 7, lambda rows: u[rows].clone().split([4, 1, 2], -1))
-
-
-def zero(s, n, *, one_hot=False):
-    return ZeroTape(n, 3, (2, 4, 3), s.normal(1), one_hot)
+    return ComputedTape(n, 3, 7, lambda rows: u[rows].clone())
 
 
 FACTORED = {
@@ -116,12 +111,12 @@ FACTORED = {
     "transposed convolution": lambda s, n: convolution(s, n, transposed=True),
     "transposed convolution, groups": lambda s, n: convolution(s, n, groups=2, transposed=True),
     "convolutions joined": lambda s, n: StreamedTape.join([convolution(s, n, bias=True) for _ in range(2)]),
-    "head": head,
-    "head, no bias": lambda s, n: head(s, n, bias=False),
-    "zero": zero,
-    "zero, one-hot": lambda s, n: zero(s, n, one_hot=True),
+    "no positions": lambda s, n: outer(s, n, t=0, g=2),
+    "lookup, no positions": lambda s, n: lookup(s, n, t=0),
 }
 TAPES = FACTORED | {
+    "head": head,
+    "head, no bias": lambda s, n: head(s, n, bias=False),
     "linear": lambda s, n: LinearTape(s.normal(n, 4), 3, True),
     "linear, no bias": lambda s, n: LinearTape(s.normal(n, 4), 1, False),
     "dense": lambda s, n: DenseTape(s.normal(n, 3, 7)),

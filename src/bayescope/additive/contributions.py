@@ -21,7 +21,7 @@ from bayescope.additive.terms import EncodedRows, FeatureInput
 from bayescope.errors import OptionError
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.precision import BlockPrecision, Precision
-from bayescope.tape import DenseTape, JoinedTape, Tape, ZeroTape
+from bayescope.tape import DenseTape, JoinedTape, Tape
 from bayescope.tape.tape import row_blocks
 
 # Pairs without what their features do alone: the share of a pair's effect that belongs to the features' own effects.
@@ -296,8 +296,9 @@ def _over_all(additive: Additive, jacobians: Jacobians) -> JoinedTape:
     """The rows over all weights: zero for the terms that have no Jacobian."""
     first, model = next(iter(jacobians.values())), additive.model
     rows, outputs = first.shape[:2]
-    parts: list[Tape] = [
-        DenseTape(jacobians[position]) if position in jacobians else ZeroTape(rows, outputs, (1, len(index), 1), first)
+    zero = first.new_zeros(())
+    parts = [
+        DenseTape(jacobians[position] if position in jacobians else zero.expand(rows, outputs, len(index)))
         for position, index in enumerate(model.indices)
     ]
     return JoinedTape(tuple(parts), model.indices, model.dim)

@@ -16,7 +16,7 @@ from bayescope.network.network import PIECE_BYTES
 from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
 from bayescope.network.trace import PROBES
 from bayescope.precision.structure import COPIES, FLOAT64, Structure
-from bayescope.tape import FactoredTape
+from bayescope.tape import LookupTape, OuterTape, StreamedTape
 from bayescope.tape.tape import BLOCK_BYTES, CACHE_BYTES, DEVICE_BYTES
 
 # Numbers for each output of a row at a last layer: f, twice in float64, the softmax, Λ, and what is between.
@@ -92,7 +92,7 @@ class Footprint:
         tapes = recording.tape(torch.ones_like(f)[None]).parts
         activations, cotangents, computed = [], [], []
         for part, tape in zip(network.parts, tapes, strict=True):
-            positions = tape.positions if isinstance(tape, FactoredTape) else 1
+            positions = tape.positions if isinstance(tape, OuterTape | StreamedTape | LookupTape) else 1
             groups, outputs, width = part.shape or (1, part.dim, 0)
             by_row = part.kind in ("per-row", "derived")  # U of all of the parameters, also of weights a mask has fixed
             activations.append(positions * groups * (1 if part.kind == "embedding" else width))

@@ -20,7 +20,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bayescope.network.sites import Form, Layout, MatrixSite, Site, WeightView
 from bayescope.network.vectorising import pull_back
-from bayescope.tape import ComputedTape, DenseTape, SelectedTape, SumTape, Tape, ZeroTape
+from bayescope.tape import ComputedTape, DenseTape, LookupTape, OuterTape, SelectedTape, SumTape, Tape
 
 
 @final
@@ -60,9 +60,14 @@ class BatchReading:
         """The uses that belong to some keys."""
         return [use for key in keys for use in self.uses.get(key, ())]
 
-    def zeros(self, shape: tuple[int, int, int], *, one_hot: bool = False) -> ZeroTape:
-        """The tape of weights that f does not depend on, (G, O, D) of them."""
-        return ZeroTape(self.rows, self.outputs, shape, self.like, one_hot)
+    def zeros(self, shape: tuple[int, int, int], *, one_hot: bool = False) -> OuterTape | LookupTape:
+        """The tape of weights that f does not depend on, (G, O, D) of them: it has no positions."""
+        groups, outputs, inputs = shape
+        if one_hot:
+            tokens = torch.zeros(self.rows, 0, dtype=torch.int64, device=self.like.device)
+            return LookupTape(tokens, self.like.new_zeros(self.outputs, self.rows, 0, outputs), inputs)
+        cotangents = self.like.new_zeros(self.outputs, self.rows, 0, groups, outputs)
+        return OuterTape(self.like.new_zeros(self.rows, 0, groups, inputs), cotangents)
 
 
 class WeightPart(Protocol):
@@ -160,7 +165,7 @@ class DensePart:
         """Each parameter row-major, one after the other."""
         return ranges(offsets, {name: size for name, (size, _) in self.uses.items()})
 
-    def tape(self, reading: BatchReading) -> DenseTape | ZeroTape:
+    def tape(self, reading: BatchReading) -> Tape:
         """The values of each parameter, summed over its uses."""
         if not any(reading.of(keys) for _, keys in self.uses.values()):
             return reading.zeros((1, sum(size for size, _ in self.uses.values()), 1))
@@ -223,7 +228,7 @@ class UnusedPart:
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
         return torch.cat([positions + offsets[name] for name, positions in self.entries.items()])
 
-    def tape(self, reading: BatchReading) -> ZeroTape:
+    def tape(self, reading: BatchReading) -> Tape:
         return reading.zeros((1, sum(len(positions) for positions in self.entries.values()), 1))
 
 
@@ -344,18 +349,18 @@ class ComputedPart:
         """U for as many rows at a time as are asked for: that of the derived weights pulled back, or row by row."""
         found = {name: each for name, each in reading.derived.items() if name in self.shapes}
 
-        def by_row(rows: slice) -> list[Tensor]:
-            return [reading.rowwise(self.names, rows).to(reading.like)]
+        def by_row(rows: slice) -> Tensor:
+            return reading.rowwise(self.names, rows).to(reading.like)
 
         alike = {name: each.shape for name, each in found.items()} == self.shapes  # not in sequences of another length
         compute = self._pulled_back(reading, found) if self.shapes and alike else by_row
         return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), compute)
 
-    def _pulled_back(self, reading: BatchReading, found: Mapping[str, Derived]) -> Callable[[slice], list[Tensor]]:
+    def _pulled_back(self, reading: BatchReading, found: Mapping[str, Derived]) -> Callable[[slice], Tensor]:
         sizes = {**self.sizes, **{name: shape.numel() for name, shape in self.shapes.items()}}
         read = [_Columns.of(part, sizes, reading) for part in self.parts]
 
-        def compute(rows: slice) -> list[Tensor]:
+        def compute(rows: slice) -> Tensor:
             u: dict[str, Tensor] = {}
             with torch.autocast(reading.like.device.type, enabled=False):  # it is for the network's own products
                 for columns in read:
@@ -365,7 +370,7 @@ class ComputedPart:
                     _add(u, each.pulled_back(u.pop(name)))
             count = len(range(*rows.indices(reading.rows))) * reading.outputs
             values = (u[n] if n in u else reading.like.new_zeros(count, size) for n, size in self.sizes.items())
-            return [value.to(reading.like).reshape(-1, reading.outputs, value.shape[1]) for value in values]
+            return torch.cat([value.to(reading.like) for value in values], 1).unflatten(0, (-1, reading.outputs))
 
         return compute
 

@@ -82,9 +82,3 @@ class Sum:
         """The same, which is the caller's from then on: nothing of the sum is kept here."""
         total, self._total, self._staged = self.total(), None, None
         return total
-
-
-def mirrored_in_place(total: Tensor) -> Tensor:
-    """The symmetric matrices (G, D, D) that have this upper triangle, in its place."""
-    upper = total.triu_()
-    return upper.add_(upper.triu(1).mT)

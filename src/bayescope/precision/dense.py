@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.precision.accumulator import mirrored_in_place
 from bayescope.precision.diagonals import refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Reading, Structure
 from bayescope.precision.sums import Summand, added
 from bayescope.storage import stored
 from bayescope.tape import Tape
-from bayescope.tape.gram import add_gram
+from bayescope.tape.gram import add_gram, mirrored
 
 # So many columns of L⁻¹ are there at once where nothing but their lengths is asked for.
 COLUMNS = 128
@@ -238,7 +237,7 @@ class DenseSum:
         return [self._upper]
 
     def finish(self) -> DensePrecision:
-        ((matrix,),) = map(mirrored_in_place, self.totals())
+        ((matrix,),) = map(mirrored, self.totals())
         self._upper = None
         return DensePrecision(matrix, semidefinite=True)
 

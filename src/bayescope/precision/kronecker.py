@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
-from bayescope.precision.accumulator import Accumulator, Sum, mirrored_in_place
+from bayescope.precision.accumulator import Accumulator, Sum
 from bayescope.precision.block import BlockPrecision, BlockSum, Kept
 from bayescope.precision.corrected import CorrectedSum, EigenvalueCorrectedPrecision
 from bayescope.precision.dense import DenseSum
@@ -36,7 +36,8 @@ from bayescope.precision.structure import (
 from bayescope.precision.sums import Summand, added
 from bayescope.processes import Processes
 from bayescope.storage import stored
-from bayescope.tape import FactoredTape, Tape
+from bayescope.tape import HeadTape, LookupTape, OuterTape, StreamedTape, Tape
+from bayescope.tape.gram import mirrored
 
 # The share of a factor's largest eigenvalue that a sum of products in float32 resolves.
 RESOLVED = 1e-5
@@ -309,8 +310,8 @@ class KroneckerSum:
         self._count = torch.zeros((), dtype=torch.float64)
 
     def add(self, tape: Tape, fresh: bool) -> None:
-        """Adds both factors of a `FactoredTape`, that of the inputs once for its rows."""
-        factored = cast(FactoredTape, tape)
+        """Adds both factors, that of the inputs once for its rows."""
+        factored = cast(OuterTape | StreamedTape | LookupTape | HeadTape, tape)
         if self._reduce:
             factored = factored.reduced()
         if fresh:
@@ -327,7 +328,7 @@ class KroneckerSum:
     def finish(self) -> KroneckerPrecision:
         """Both factors, and N T."""
         inputs, outputs = (
-            mirrored_in_place(total) if total.ndim == 3 else total  # a diagonal, as the counts of tokens are
+            mirrored(total) if total.ndim == 3 else total  # a diagonal, as the counts of tokens are
             for total in (self._inputs.taken(), self._outputs.taken())
         )
         return KroneckerPrecision(inputs, outputs, self._count)

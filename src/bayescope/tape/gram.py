@@ -10,11 +10,6 @@ from torch import Tensor
 PANEL = 96
 
 
-def gram(x: Tensor) -> Tensor:
-    """Σ_m x_dm x_em, shape (G, D, D), for x of shape (G, D, M)."""
-    return mirrored(add_gram(None, x))
-
-
 def add_gram(onto: Tensor | None, x: Tensor) -> Tensor:
     """Adds Σ_m x_dm x_em to the upper triangle of a sum, in place; `mirrored` gives the whole of it in the end.
 
@@ -48,9 +43,9 @@ def sum_of_grams(blocks: Iterable[Tensor], onto: Tensor | None) -> Tensor:
 
 
 def mirrored(total: Tensor) -> Tensor:
-    """The symmetric matrices (G, D, D) that have this upper triangle."""
-    upper = total.triu()
-    return upper.add_(total.triu(1).mT)
+    """The symmetric matrices (G, D, D) that have this upper triangle, in its place."""
+    upper = total.triu_()
+    return upper.add_(upper.triu(1).mT)
 
 
 def columns(x: Tensor) -> Tensor:

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
-from bayescope.tape.selected import Selectable
 from bayescope.tape.streamed import StreamedTape
-from bayescope.tape.tape import pieces
+from bayescope.tape.tape import Blockwise, pieces
 
 
 @final
 @dataclass(frozen=True)
-class LookupTape(Selectable):
+class LookupTape(Blockwise):
     """U_nk = Σ_t g_nkt ⊗ e(token_nt), with e(v) the v-th unit vector of V: an embedding, whose table is (V, O).
 
     The canonical order is (1, O, V), the transpose of the table: g is the output and a = e the input, as everywhere.
@@ -144,8 +143,10 @@ class LookupTape(Selectable):
             device=table.device,
         )
 
-    def reduced(self) -> OuterTape:
+    def reduced(self) -> OuterTape | LookupTape:
         """One position per input: ā_n counts the tokens of the row over T, and is dense, shape (N, 1, 1, V)."""
+        if self.positions == 0:
+            return self
         counts = self.cotangents.new_zeros(self.rows, self.entries)
         counts.scatter_add_(1, self.tokens, self._present.to(counts))
         g = self.cotangents.sum(2)[:, :, None, None]

@@ -13,16 +13,17 @@ import torch
 from torch import Tensor
 
 from bayescope.tape.gram import columns, sum_of_grams
-from bayescope.tape.selected import Selectable
-from bayescope.tape.tape import pieces
+from bayescope.tape.tape import Blockwise, pieces
 
 
 @final
 @dataclass(frozen=True)
-class OuterTape(Selectable):
+class OuterTape(Blockwise):
     """U_nk = Σ_t g_nkt ⊗ a_nt: a linear map at each of T positions, for G groups of channels apart.
 
     The canonical order of the weights is (G, O, D) row-major; a joined bias is one more column of a, of ones, the last.
+
+    A weight that the outputs do not depend on has no positions (T = 0): U = 0.
 
     Attributes:
         activations: a, shape (N, T, G, D) without the bias, with any strides.
@@ -146,7 +147,9 @@ class OuterTape(Selectable):
         return OuterTape(rotate(self._inputs(), right), rotate(self.cotangents, left))
 
     def reduced(self) -> OuterTape:
-        """One position per input, ḡ = Σ_t g_nkt and ā = T⁻¹ Σ_t a_nt."""
+        """One position per input, ḡ = Σ_t g_nkt and ā = T⁻¹ Σ_t a_nt; none where there are none (T = 0)."""
+        if self.positions == 0:
+            return self
         return OuterTape(self.activations.mean(1, keepdim=True), self.cotangents.sum(2, keepdim=True), self.bias)
 
     # U_nk is either built for a block of rows, at K T O D products a row, or never: a square of it is a sum over pairs

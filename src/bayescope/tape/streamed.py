@@ -13,13 +13,12 @@ from torch import Tensor
 
 from bayescope.tape.gram import columns, sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
-from bayescope.tape.selected import SelectedTape
-from bayescope.tape.tape import pieces, row_blocks
+from bayescope.tape.tape import Blockwise, pieces, row_blocks
 
 
 @final
 @dataclass(frozen=True)
-class StreamedTape:
+class StreamedTape(Blockwise):
     """An `OuterTape` that is read some rows at a time.
 
     Unfolded, a convolution's input is as often there as its kernel has entries: so it is for one block of rows only.
@@ -97,10 +96,6 @@ class StreamedTape:
     def transpose_multiply(self, w: Tensor) -> Tensor:
         """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
         return reduce(add, (self.take(rows).transpose_multiply(w[rows]) for rows in self._blocks()))
-
-    def part(self, indices: Tensor) -> SelectedTape:
-        """The tape of some of the weights."""
-        return SelectedTape(self, indices)
 
     def input_gram(self, onto: Tensor | None = None) -> Tensor:
         """Σ_nt a_nt a_ntᵀ, shape (G, D, D), added to ``onto`` if that is given."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -102,24 +105,6 @@ class FactoredTape(Tape, Protocol):
     def shape(self) -> tuple[int, int, int]:
         """(G, O, D), with G O D = P."""
 
-    @property
-    def positions(self) -> int:
-        """T, the number of positions per input that share the weights."""
-
-    def input_gram(self, onto: Tensor | None = None) -> Tensor:
-        """Σ_nt a_nt a_ntᵀ, shape (G, D, D); where a is one-hot, its diagonal alone, shape (G, D).
-
-        Args:
-            onto: an earlier one, to which this one is added in place. Of matrices, only the upper triangles of it and
-                of what is returned count: `bayescope.tape.gram.mirrored` gives the rest in the end.
-        """
-
-    def output_gram(self, onto: Tensor | None = None) -> Tensor:
-        """Σ_nkt g_nkt g_nktᵀ, shape (G, O, O); ``onto`` as for `input_gram`."""
-
-    def output_squares(self) -> Tensor:
-        """Σ_nkt g_nkto², shape (G, O): the diagonal of `output_gram`, without the rest of it."""
-
     def rotated(self, left: Tensor | None, right: Tensor | None) -> Tape:
         """The tape of leftᵀ U_nk right, for U_nk as a matrix (O, D) per group: g ↦ leftᵀ g, a ↦ rightᵀ a.
 
@@ -127,5 +112,274 @@ class FactoredTape(Tape, Protocol):
         the identity. In flat order U ↦ U (left ⊗ right).
         """
 
-    def reduced(self) -> FactoredTape:
-        """One position per input, ḡ = Σ_t g_nkt and ā = T⁻¹ Σ_t a_nt: the "reduce" treatment of shared weights."""
+
+class Blockwise:
+    """The verbs of a tape by U itself, which is written out for one block of rows at a time."""
+
+    def blocks(self: Tape) -> Iterator[slice]:
+        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
+        return row_blocks(self.rows, 8 * self.outputs * self.dim)
+
+    def squares(self: Tape) -> Tensor:
+        return reduce(add, (u.square().sum((0, 1)) for _, u in _written_out(self)))
+
+    def gram(self: Tape, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp scale_p u_nlp, shape (N, K, K)."""
+        return torch.cat([(u * scale.to(u)) @ u.mT for _, u in _written_out(self)])
+
+    def norms(self: Tape, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp² scale_p, shape (N, K)."""
+        return torch.cat([u.square() @ scale.to(u) for _, u in _written_out(self)])
+
+    def multiply(self: Tape, v: Tensor) -> Tensor:
+        """U v, shape (N, K, R), for v of shape (P, R)."""
+        return torch.cat([u @ v.to(u) for _, u in _written_out(self)])
+
+    def transpose_multiply(self: Tape, w: Tensor) -> Tensor:
+        """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
+        products = (torch.tensordot(u, w[rows].to(u), dims=([0, 1], [0, 1])) for rows, u in _written_out(self))
+        return reduce(add, products)
+
+    def part(self: Tape, indices: Tensor) -> Tape:
+        """The tape of some of the weights."""
+        return SelectedTape(self, indices)
+
+
+def _written_out(tape: Tape) -> Iterator[tuple[slice, Tensor]]:
+    """U of each block of rows; of no rows where there are none, for its dtype and shape."""
+    for rows in list(tape.blocks()) or [slice(0, 0)]:
+        yield rows, tape.jacobian(rows)
+
+
+@final
+@dataclass(frozen=True)
+class DenseTape(Blockwise):
+    """The tape of weights that act entry by entry (the scale of a norm, a bare parameter), with U held.
+
+    Where all of the weights are in use, U takes no more than the cotangents of the activations that they act on.
+    Weights without such a bound have a `ComputedTape`.
+
+    Attributes:
+        values: U, shape (N, K, P).
+    """
+
+    values: Tensor
+
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs read."""
+        return self.values.shape[0]
+
+    @property
+    def outputs(self) -> int:
+        """K, the number of cotangents per input."""
+        return self.values.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """P, the number of weights."""
+        return self.values.shape[2]
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """U for the given rows, shape (n, K, P)."""
+        return self.values[rows]
+
+
+@final
+@dataclass(frozen=True)
+class ComputedTape(Blockwise):
+    """The tape of weights whose U has no form but its entries, too many of them to be held for all rows.
+
+    Every verb computes all of U, block by block, and keeps none of it.
+
+    Attributes:
+        rows: N, the number of inputs read.
+        outputs: K, the number of cotangents per input.
+        dim: P, the number of weights.
+        compute: U of a range of rows, shape (n, K, P); with the right dtype and shape also of no rows.
+    """
+
+    rows: int
+    outputs: int
+    dim: int
+    compute: Callable[[slice], Tensor]
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """U for the given rows, shape (n, K, P)."""
+        return self.compute(rows)
+
+
+@final
+@dataclass(frozen=True)
+class SelectedTape:
+    """Some weights of another tape: the others are treated as known, so that their columns of U fall away.
+
+    Attributes:
+        tape: the tape of all the weights.
+        indices: the positions of the selected ones in its flat order, each at most once, shape (P,).
+    """
+
+    tape: Tape
+    indices: Tensor
+
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs read."""
+        return self.tape.rows
+
+    @property
+    def outputs(self) -> int:
+        """K, the number of cotangents per input."""
+        return self.tape.outputs
+
+    @property
+    def dim(self) -> int:
+        """P, the number of selected weights."""
+        return self.indices.shape[0]
+
+    def blocks(self) -> Iterator[slice]:
+        """Ranges of rows bounded by what the tape of all the weights takes, from which columns are selected."""
+        return row_blocks(self.rows, 8 * self.outputs * self.tape.dim)
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """The selected columns of U, shape (n, K, P)."""
+        return self.tape.jacobian(rows).index_select(-1, self.indices)
+
+    def squares(self) -> Tensor:
+        return self.tape.squares().index_select(0, self.indices)
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp scale_p u_nlp, shape (N, K, K): the others have scale 0."""
+        return self.tape.gram(self._spread(scale))
+
+    def norms(self, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp² scale_p, shape (N, K)."""
+        return self.tape.norms(self._spread(scale))
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """U v, shape (N, K, R), for v of shape (P, R)."""
+        return self.tape.multiply(self._spread(v))
+
+    def transpose_multiply(self, w: Tensor) -> Tensor:
+        """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
+        return self.tape.transpose_multiply(w).index_select(0, self.indices)
+
+    def part(self, indices: Tensor) -> SelectedTape:
+        """Some of the selected weights, straight from the tape of all."""
+        return SelectedTape(self.tape, self.indices[indices])
+
+    def _spread(self, values: Tensor) -> Tensor:
+        spread = values.new_zeros(self.tape.dim, *values.shape[1:])
+        return spread.index_copy(0, self.indices, values)
+
+
+@final
+@dataclass(frozen=True)
+class SumTape(Blockwise):
+    """U = Σ_i U_i for weights that enter a network in unlike ways, such as an embedding tied to the last layer.
+
+    What is linear in U is summed over the tapes. What is quadratic has cross terms between them and goes through blocks
+    of U itself; uses of one kind are better joined along their positions, as `OuterTape.join` does.
+
+    Attributes:
+        tapes: the U_i, at least one, of the same rows, cotangents and weights in the same order.
+    """
+
+    tapes: tuple[Tape, ...]
+
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs read."""
+        return self.tapes[0].rows
+
+    @property
+    def outputs(self) -> int:
+        """K, the number of cotangents per input."""
+        return self.tapes[0].outputs
+
+    @property
+    def dim(self) -> int:
+        """P, the number of weights."""
+        return self.tapes[0].dim
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """U for the given rows, shape (n, K, P)."""
+        return reduce(add, (tape.jacobian(rows) for tape in self.tapes))
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """U v, shape (N, K, R), for v of shape (P, R)."""
+        return reduce(add, (tape.multiply(v) for tape in self.tapes))
+
+    def transpose_multiply(self, w: Tensor) -> Tensor:
+        """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
+        return reduce(add, (tape.transpose_multiply(w) for tape in self.tapes))
+
+
+@final
+@dataclass(frozen=True)
+class JoinedTape(Blockwise):
+    """The tape of a network, whose parts (layers, mostly) have disjoint weights: U_nk is their rows side by side.
+
+    Attributes:
+        parts: the tapes of the parts, at least one, of the same rows and cotangents.
+        indices: for each part the flat positions of its weights, in its own order. Together they are 0, …, P − 1.
+        dim: P, the number of weights.
+    """
+
+    parts: tuple[Tape, ...]
+    indices: tuple[Tensor, ...]
+    dim: int
+
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs read."""
+        return self.parts[0].rows
+
+    @property
+    def outputs(self) -> int:
+        """K, the number of cotangents per input."""
+        return self.parts[0].outputs
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """U for the given rows, shape (n, K, P)."""
+        return self._placed([part.jacobian(rows) for part in self.parts], -1)
+
+    def squares(self) -> Tensor:
+        return self._placed([part.squares() for part in self.parts], 0)
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp scale_p u_nlp, shape (N, K, K)."""
+        return reduce(add, (part.gram(scale[index]) for part, index in self._pairs()))
+
+    def norms(self, scale: Tensor) -> Tensor:
+        """Σ_p u_nkp² scale_p, shape (N, K)."""
+        return reduce(add, (part.norms(scale[index]) for part, index in self._pairs()))
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """U v, shape (N, K, R), for v of shape (P, R)."""
+        return reduce(add, (part.multiply(v[index]) for part, index in self._pairs()))
+
+    def transpose_multiply(self, w: Tensor) -> Tensor:
+        """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
+        return self._placed([part.transpose_multiply(w) for part in self.parts], 0)
+
+    def part(self, indices: Tensor) -> Tape:
+        """The tape of a part, where ``indices`` are all of a part's in its order; else that of the selected weights."""
+        for part, index in self._pairs():
+            if index is indices:
+                return part
+        for part, index in self._pairs():
+            if torch.equal(index, indices):
+                return part
+        return SelectedTape(self, indices)
+
+    def _pairs(self) -> Iterator[tuple[Tape, Tensor]]:
+        return zip(self.parts, self.indices, strict=True)
+
+    def _placed(self, values: list[Tensor], axis: int) -> Tensor:
+        shape = list(values[0].shape)
+        shape[axis] = self.dim
+        placed = values[0].new_zeros(shape)
+        for index, value in zip(self.indices, values, strict=True):
+            placed.index_copy_(axis, index, value.to(placed))
+        return placed

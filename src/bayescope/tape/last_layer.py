@@ -1,9 +1,10 @@
-"""The Jacobian of a last layer, for all of its outputs or for a few of many."""
+"""Tapes of layers whose outputs are the model's: of a linear model, of some outputs of many, and of moments of Λ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import final
 
 import torch
@@ -11,14 +12,13 @@ from torch import Tensor
 
 from bayescope.tape.gram import sum_of_grams
 from bayescope.tape.outer import OuterTape, rotate
-from bayescope.tape.selected import Selectable
 from bayescope.tape.streamed import StreamedTape
-from bayescope.tape.tape import pieces
+from bayescope.tape.tape import Blockwise, pieces
 
 
 @final
 @dataclass(frozen=True)
-class ClassTape(Selectable):
+class ClassTape(Blockwise):
     """u_nk = ∂f_{n c_nk}/∂θ = s_{c_nk} e(c_nk) ⊗ a_n for f = W a + b, with e(c) the c-th unit vector of C.
 
     Cotangents that pick out an output are zero elsewhere: all C of them would be C × C numbers, for 50,000 classes
@@ -51,10 +51,6 @@ class ClassTape(Selectable):
         return self.width if self.classes is None else self.classes.shape[1]
 
     @property
-    def positions(self) -> int:
-        return 1
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         """(1, C, D), the joined bias counted in D."""
         return 1, self.width, self.activations.shape[1] + self.bias
@@ -76,9 +72,6 @@ class ClassTape(Selectable):
         values = some._scaled(a[:, None].expand(-1, some.outputs, -1))
         index = classes[:, :, None, None].expand(-1, -1, 1, a.shape[1])
         return u.scatter_(2, index, values[:, :, None]).flatten(2)
-
-    def squares(self) -> Tensor:
-        return self._by_class(self._inputs().square()).flatten()
 
     def gram(self, scale: Tensor) -> Tensor:
         """Σ_p u_nkp scale_p u_nlp, shape (N, K, K): outputs of two classes share no weight."""
@@ -109,30 +102,6 @@ class ClassTape(Selectable):
         ]
         return torch.cat(parts)
 
-    def transpose_multiply(self, w: Tensor) -> Tensor:
-        """Uᵀ w, shape (P, R), for w of shape (N, K, R)."""
-        weights = self._scaled(w.to(self.activations))
-        if self.classes is None:
-            return torch.einsum("ncr,nd->cdr", weights, self._inputs()).flatten(0, 1)
-        total = weights.new_zeros(self.width, self.shape[2], w.shape[2])
-        for rows in self._blocks(w.shape[2]):
-            products = torch.einsum("nkr,nd->nkdr", weights[rows], self.take(rows)._inputs())
-            total.index_add_(0, self.classes[rows].flatten(), products.flatten(0, 1))
-        return total.flatten(0, 1)
-
-    def input_gram(self, onto: Tensor | None = None) -> Tensor:
-        """Σ_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""
-        return sum_of_grams([self._inputs().mT[None]], onto)
-
-    def output_gram(self, onto: Tensor | None = None) -> Tensor:
-        """Σ_nk s_c² e(c_nk) e(c_nk)ᵀ, shape (1, C, C), a diagonal, added to ``onto`` if that is given."""
-        total = torch.diag_embed(self.output_squares())
-        return total if onto is None else onto.add_(total)
-
-    def output_squares(self) -> Tensor:
-        """Σ_nk s_c² e(c_nk), shape (1, C)."""
-        return self._by_class(self.activations.new_ones(self.rows, 1))[:, 0][None]
-
     def rotated(self, left: Tensor | None, right: Tensor | None) -> ClassTape | OuterTape | StreamedTape:
         """The tape of leftᵀ U_nk right, the bias now one of the columns; a full left has a row for each class."""
         a = rotate(self._inputs()[:, None], right)[:, 0]
@@ -155,10 +124,6 @@ class ClassTape(Selectable):
             device=a.device,
         )
 
-    def reduced(self) -> ClassTape:
-        """Itself: there is one position."""
-        return self
-
     def _inputs(self) -> Tensor:
         a = self.activations
         return torch.cat([a, a.new_ones(a.shape[0], 1)], -1) if self.bias else a
@@ -176,20 +141,140 @@ class ClassTape(Selectable):
         factor = self.scale.to(values) ** power
         return values * (factor[:, None] if self.classes is None else factor[self.classes][..., None])
 
-    def _by_class(self, values: Tensor) -> Tensor:
-        """Σ_nk s_c² e(c_nk) ⊗ v_n, shape (C, R), for v of shape (N, R)."""
-        if self.classes is None:
-            total = values.sum(0).expand(self.width, -1)
-        else:
-            total = values.new_zeros(self.width, values.shape[1])
-            for rows in self._blocks(1):
-                each = values[rows, None].expand(-1, self.outputs, -1)
-                total.index_add_(0, self.classes[rows].flatten(), each.flatten(0, 1))
-        return total if self.scale is None else total * self.scale.to(total).square()[:, None]
-
     def _pieces(self, columns: int = 1) -> Iterator[ClassTape]:
-        return (self.take(rows) for rows in self._blocks(columns))
+        a, numbers = self.activations, self.outputs * self.shape[2] * columns
+        return (self.take(rows) for rows in pieces(self.rows, numbers * a.element_size(), a.device))
 
-    def _blocks(self, columns: int) -> list[slice]:
-        numbers = self.outputs * self.shape[2] * columns
-        return pieces(self.rows, numbers * self.activations.element_size(), self.activations.device)
+
+@final
+@dataclass(frozen=True)
+class HeadTape(Blockwise):
+    """The rows of f = W a + b under the roots S_n of Λ_n = S_n S_nᵀ: g_nk is the k-th column of S_n itself.
+
+    Sums over the cotangents need no root, since Σ_k g_nk g_nkᵀ = Λ_n: its diagonal and its sum over the rows are C
+    numbers a row and C² in all, where K = C − 1 cotangents multiplied out would take C³ products a row. What tells the
+    cotangents apart (`gram`, `multiply`, ...) goes through the root, which is built when it is first asked for.
+
+    Attributes:
+        activations: a, shape (N, 1, 1, D) without the bias. Where the outputs have positions, each is a row of its own.
+        hessian_diagonal: Λ_ncc, shape (N, C).
+        hessian_sum: the function that returns Σ_n Λ_n, shape (C, C): of many classes it is never asked for.
+        root: the function that returns S, shape (K, N, C).
+        bias: whether a bias is joined.
+    """
+
+    activations: Tensor
+    hessian_diagonal: Tensor
+    hessian_sum: Callable[[], Tensor]
+    root: Callable[[], Tensor]
+    bias: bool
+
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs read."""
+        return self.activations.shape[0]
+
+    @property
+    def outputs(self) -> int:
+        """K, the number of columns of the root."""
+        return self._rooted.outputs
+
+    @property
+    def positions(self) -> int:
+        return 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(1, C, D), the joined bias counted in D."""
+        return 1, self.hessian_diagonal.shape[-1], self.activations.shape[-1] + self.bias
+
+    @property
+    def dim(self) -> int:
+        _, outputs, inputs = self.shape
+        return outputs * inputs
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """U for the given rows, shape (n, K, P)."""
+        return self._rooted.jacobian(rows)
+
+    def squares(self) -> Tensor:
+        """Σ_n Λ_ncc a_nd², shape (P,)."""
+        return (self.hessian_diagonal.mT @ self._inputs().square()).flatten()
+
+    def input_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_n a_n a_nᵀ, shape (1, D, D), added to ``onto`` if that is given."""
+        return sum_of_grams([self._inputs().mT[None]], onto)
+
+    def output_gram(self, onto: Tensor | None = None) -> Tensor:
+        """Σ_n Λ_n, shape (1, C, C), added to ``onto`` if that is given."""
+        total = self.hessian_sum().to(self.activations)
+        return total[None] if onto is None else onto.add_(total)
+
+    def output_squares(self) -> Tensor:
+        """Σ_n Λ_ncc, shape (1, C)."""
+        return self.hessian_diagonal.sum(0, keepdim=True)
+
+    def reduced(self) -> HeadTape:
+        """Itself: there is one position."""
+        return self
+
+    def _inputs(self) -> Tensor:
+        a = self.activations[:, 0, 0]
+        return torch.cat([a, a.new_ones(a.shape[0], 1)], -1) if self.bias else a
+
+    @cached_property
+    def _rooted(self) -> OuterTape:
+        return OuterTape(self.activations, self.root().to(self.activations)[:, :, None, None], self.bias)
+
+
+@final
+@dataclass(frozen=True)
+class LinearTape(Blockwise):
+    """The tape of f = W a (+ b): the Jacobian is I ⊗ aᵀ, for the flat weights (W row-major, then b).
+
+    Attributes:
+        activations: the inputs a of the layer, shape (N, D).
+        outputs: C.
+        bias: whether a bias b of shape (C,) follows W.
+    """
+
+    activations: Tensor
+    outputs: int
+    bias: bool
+
+    @property
+    def rows(self) -> int:
+        """N, the number of inputs read."""
+        return self.activations.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """P = C D (+ C)."""
+        return self.outputs * (self.activations.shape[1] + self.bias)
+
+    def jacobian(self, rows: slice) -> Tensor:
+        """∂f_c/∂W_{c'd} = [c = c'] a_d and ∂f_c/∂b_{c'} = [c = c'], shape (n, C, P)."""
+        a = self.activations[rows]
+        identity = torch.eye(self.outputs, dtype=a.dtype, device=a.device)
+        weights = torch.einsum("nd,ck->nckd", a, identity).flatten(2)
+        if not self.bias:
+            return weights
+        return torch.cat([weights, identity.expand(a.shape[0], -1, -1)], dim=-1)
+
+    def gram(self, scale: Tensor) -> Tensor:
+        """Diagonal, since the outputs share no weights, shape (N, C, C)."""
+        return torch.diag_embed(self.norms(scale))
+
+    def norms(self, scale: Tensor) -> Tensor:
+        """Σ_d a_nd² scale_cd (+ scale_c of the bias), shape (N, C)."""
+        return self._affine(self.activations.square(), scale[:, None])[..., 0]
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """U v, shape (N, C, R), for v of shape (P, R): the linear model itself, with v for weights."""
+        return self._affine(self.activations, v)
+
+    def _affine(self, a: Tensor, v: Tensor) -> Tensor:
+        features = a.shape[1]
+        weights, bias = v.to(a).split([self.outputs * features, self.outputs * self.bias])
+        f = torch.einsum("nd,cdr->ncr", a, weights.unflatten(0, (self.outputs, features)))
+        return f + bias if self.bias else f
