@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -10,13 +11,13 @@ from torch import Tensor
 
 from bayescope.precision import (
     Accumulator,
+    BlockPrecision,
     BlockSum,
-    CorrectedSum,
     DenseSum,
-    DiagonalSum,
-    Kept,
+    EigenvalueCorrectedPrecision,
     KroneckerSum,
     ProductSum,
+    SquareSum,
     Sum,
 )
 from bayescope.tape import JoinedTape, OuterTape
@@ -70,7 +71,7 @@ def _kronecker(tape: OuterTape, reduce: bool) -> Tensor:
 
 FORMS = {
     "dense": (lambda: DenseSum(DIM), lambda tape: _jacobian(tape).mT @ _jacobian(tape)),
-    "squares": (DiagonalSum, lambda tape: torch.diag(_jacobian(tape).square().sum(0))),
+    "squares": (SquareSum, lambda tape: torch.diag(_jacobian(tape).square().sum(0))),
     "expand": (lambda: KroneckerSum("expand"), lambda tape: _kronecker(tape, reduce=False)),
     "reduce": (lambda: KroneckerSum("reduce"), lambda tape: _kronecker(tape, reduce=True)),
 }
@@ -116,7 +117,8 @@ def test_the_corrected_diagonal_is_exact_in_the_kronecker_basis() -> None:
     first = KroneckerSum("expand")
     first.add(tape, True)
     kronecker = first.finish()
-    corrected = _fill(CorrectedSum(kronecker.basis), tape, 4, 2)
+    sums = SquareSum(kronecker.basis.rotate, partial(EigenvalueCorrectedPrecision, kronecker.basis))
+    corrected = _fill(sums, tape, 4, 2)
     basis = kronecker.basis.to_dense()
     exact = _jacobian(tape).mT @ _jacobian(tape)
     inside = basis.mT @ corrected @ basis
@@ -134,28 +136,14 @@ def _joined() -> tuple[JoinedTape, tuple[Tensor, ...]]:
 
 def test_blocks_are_the_full_matrix_within_the_groups_and_zero_between() -> None:
     tape, indices = _joined()
-    full, blocks, diagonal = (
-        DenseSum(2 * DIM),
-        BlockSum([DenseSum(DIM), DiagonalSum()], indices, 2 * DIM),
-        DiagonalSum(indices),
-    )
-    for sums in (full, blocks, diagonal):
+    full, blocks = DenseSum(2 * DIM), BlockSum([DenseSum(DIM), SquareSum()], indices)
+    for sums in (full, blocks):
         sums.add(tape, True)
-    exact, got = full.finish().to_dense(), blocks.finish().to_dense()
+    exact, got = full.finish().to_dense(), BlockPrecision(blocks.blocks(), indices, 2 * DIM).to_dense()
     first, second = indices
     torch.testing.assert_close(got[first][:, first], exact[first][:, first])
     torch.testing.assert_close(got[second][:, second], torch.diag(exact.diagonal()[second]))
     assert not got[first][:, second].any()
-    torch.testing.assert_close(diagonal.finish().to_dense(), torch.diag(exact.diagonal()))
-
-
-def test_what_is_kept_is_given_back() -> None:
-    tape = _tape()
-    first = DiagonalSum()
-    first.add(tape, True)
-    kept = Kept(first.finish())
-    kept.add(tape, True)
-    torch.testing.assert_close(kept.finish().to_dense(), torch.diag(tape.squares()))
 
 
 def test_products_are_those_of_the_full_matrix() -> None:

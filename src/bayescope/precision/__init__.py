@@ -4,14 +4,12 @@ from bayescope.precision.accumulator import Accumulator as Accumulator
 from bayescope.precision.accumulator import Sum as Sum
 from bayescope.precision.block import BLOCK, BlockPrecision
 from bayescope.precision.block import BlockSum as BlockSum
-from bayescope.precision.block import Kept as Kept
-from bayescope.precision.corrected import CorrectedSum as CorrectedSum
 from bayescope.precision.corrected import EigenvalueCorrectedPrecision
 from bayescope.precision.covariance import LowRankCovariance
 from bayescope.precision.dense import FULL, DensePrecision
 from bayescope.precision.dense import DenseSum as DenseSum
 from bayescope.precision.diagonal import DIAGONAL, DiagonalPrecision
-from bayescope.precision.diagonal import DiagonalSum as DiagonalSum
+from bayescope.precision.diagonal import SquareSum as SquareSum
 from bayescope.precision.kronecker import EKFAC, KFAC, KroneckerPrecision
 from bayescope.precision.kronecker import KroneckerSum as KroneckerSum
 from bayescope.precision.low_rank import LOW_RANK, LowRankPrecision

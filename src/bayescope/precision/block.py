@@ -167,37 +167,16 @@ class BlockPrecision:
 
 
 @final
-class Kept:
-    """A block that an earlier pass has summed.
-
-    Args:
-        precision: its result.
-    """
-
-    def __init__(self, precision: Precision) -> None:
-        self._precision = precision
-
-    def add(self, tape: Tape, fresh: bool) -> None: ...
-
-    def totals(self) -> list[Tensor]:
-        return []
-
-    def finish(self) -> Precision:
-        return self._precision
-
-
-@final
 class BlockSum:
-    """A block-diagonal sum: one accumulator per block.
+    """Sums over tapes, one for each block of weights.
 
     Args:
         sums: one for each block.
         indices: for each block the flat positions of its weights.
-        dim: P, the number of weights.
     """
 
-    def __init__(self, sums: Sequence[Accumulator], indices: Sequence[Tensor], dim: int) -> None:
-        self._sums, self._indices, self._dim = tuple(sums), tuple(indices), dim
+    def __init__(self, sums: Sequence[Accumulator], indices: Sequence[Tensor]) -> None:
+        self._sums, self._indices = sums, indices
 
     def add(self, tape: Tape, fresh: bool) -> None:
         """Adds each block's part of the tape."""
@@ -207,14 +186,15 @@ class BlockSum:
     def totals(self) -> list[Tensor]:
         return [total for block in self._sums for total in block.totals()]
 
-    def finish(self) -> BlockPrecision:
-        return BlockPrecision(tuple(block.finish() for block in self._sums), self._indices, self._dim)
+    def blocks(self) -> list[Precision]:
+        """The precision of each block."""
+        return [block.finish() for block in self._sums]
 
 
 def _read(reading: Reading) -> BlockPrecision:
-    sums = BlockSum([DenseSum(len(block), reading.device) for block in reading.blocks], reading.blocks, reading.dim)
+    sums = BlockSum([DenseSum(len(block), reading.device) for block in reading.blocks], reading.blocks)
     reading.read(sums, False)
-    return sums.finish()
+    return BlockPrecision(sums.blocks(), reading.blocks, reading.dim)
 
 
 def _hessian(reading: Reading) -> BlockPrecision:

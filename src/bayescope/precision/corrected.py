@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
-from bayescope.precision.accumulator import Sum
 from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
-from bayescope.precision.spectrum import Spectrum
+from bayescope.precision.spectrum import Spectral, Spectrum
 from bayescope.precision.sums import Summand, added, shared
 from bayescope.storage import stored
-from bayescope.tape import Tape
 
 
 @stored(
@@ -27,7 +25,7 @@ from bayescope.tape import Tape
     kept=("_spectrum",),
 )
 @final
-class EigenvalueCorrectedPrecision:
+class EigenvalueCorrectedPrecision(Spectral):
     """A = Q diag(s) Qᵀ + δ I with Q = Q_out ⊗ Q_in, per group, in float64 (George et al. 2018, section 3).
 
     Q are the eigenvectors of a Kronecker curvature, s the second moments of the rows of U Q, so that the diagonal of A
@@ -50,16 +48,6 @@ class EigenvalueCorrectedPrecision:
         self._ridge = Ridge.zero(name, basis.shape, eigenvalues.device, separable=False)
 
     @property
-    def dim(self) -> int:
-        """P = G O D."""
-        return self._basis.dim
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Groups, outputs and inputs of the layer, (G, O, D)."""
-        return self._basis.shape
-
-    @property
     def basis(self) -> KroneckerProduct:
         """Q, the eigenvectors of the Kronecker curvature, one pair of factors a group."""
         return self._basis
@@ -75,14 +63,15 @@ class EigenvalueCorrectedPrecision:
         Raises:
             UnsupportedError: if the diagonal that results is not: it would turn the eigenvectors.
         """
-        precision = EigenvalueCorrectedPrecision(self._basis, self._eigenvalues, name=self._name)
-        precision._ridge = self._ridge.plus(diagonal)
-        return precision
+        return self._with(self._eigenvalues, self._ridge.plus(diagonal))
 
     def scaled(self, factor: Tensor | float) -> EigenvalueCorrectedPrecision:
         """c A for a positive number c, in the same basis."""
-        precision = EigenvalueCorrectedPrecision(self._basis, self._eigenvalues * factor, name=self._name)
-        precision._ridge = self._ridge.scaled(factor)
+        return self._with(self._eigenvalues * factor, self._ridge.scaled(factor))
+
+    def _with(self, eigenvalues: Tensor, ridge: Ridge) -> EigenvalueCorrectedPrecision:
+        precision = EigenvalueCorrectedPrecision(self._basis, eigenvalues, name=self._name)
+        precision._ridge = ridge
         return precision
 
     def __add__(self, other: Precision) -> EigenvalueCorrectedPrecision:
@@ -92,49 +81,6 @@ class EigenvalueCorrectedPrecision:
             UnsupportedError: if the two have not the same basis.
         """
         return added(self, other)
-
-    def logdet(self) -> Tensor:
-        """Σ log(s + δ). Differentiable in d."""
-        return self._spectrum.logdet()
-
-    def multiply(self, v: Tensor) -> Tensor:
-        """A v for v of shape (P,) or (P, K)."""
-        rotated = self._basis.mT.apply(v).reshape(*self.shape, -1)
-        curved = self._basis.apply((self._eigenvalues[..., None] * rotated).reshape(v.shape))
-        return curved + self._ridge.multiply(v)
-
-    def solve(self, b: Tensor) -> Tensor:
-        """A⁻¹ b for b of shape (P,) or (P, K)."""
-        return self._spectrum.solve(b)
-
-    def sqrt_solve(self, z: Tensor) -> Tensor:
-        """Q (s + δ)^{−½} z for z of shape (P,) or (P, K)."""
-        return self._spectrum.sqrt_solve(z)
-
-    def covariance_of(self, tape: Tape) -> Tensor:
-        """J A⁻¹ Jᵀ per row, shape (N, K, K), in the tape's dtype and then float64.
-
-        Raises:
-            UnsupportedError: if the tape's rows are not sums of outer products of this shape.
-        """
-        return self._spectrum.covariance_of(tape)
-
-    def variance_of(self, tape: Tape) -> Tensor:
-        """The diagonal of `covariance_of`, shape (N, K)."""
-        return self._spectrum.variance_of(tape)
-
-    def diagonal(self) -> Tensor:
-        """The diagonal of A, shape (P,)."""
-        return self._basis.squares_apply(self._eigenvalues.flatten()) + self._ridge.flat()
-
-    def marginal_variance(self) -> Tensor:
-        """The diagonal of A⁻¹, shape (P,)."""
-        return self._spectrum.marginal_variance()
-
-    def to_dense(self) -> Tensor:
-        """The precision A as a matrix, shape (P, P)."""
-        dense = self._basis.to_dense()
-        return (dense * self._eigenvalues.flatten()) @ dense.mT + torch.diag(self._ridge.flat())
 
     def signature(self) -> str:
         """The structure and the shapes that two summands have in common."""
@@ -154,26 +100,4 @@ class EigenvalueCorrectedPrecision:
     @cached_property
     def _spectrum(self) -> Spectrum:
         values = self._eigenvalues + self._ridge.values()
-        return Spectrum.checked(self._name, self._basis, values, values.new_zeros(()), self._ridge.residual)
-
-
-@final
-class CorrectedSum:
-    """The diagonal of Σ_n U_nᵀ U_n in an eigenbasis (George et al. 2018, eq. 10).
-
-    Args:
-        basis: Q, the eigenvectors of a Kronecker product.
-    """
-
-    def __init__(self, basis: KroneckerProduct) -> None:
-        self._basis, self._sum = basis, Sum()
-
-    def add(self, tape: Tape, fresh: bool) -> None:
-        """Adds the squares of the rotated U."""
-        self._sum.add(self._basis.rotate(tape).squares())
-
-    def totals(self) -> list[Tensor]:
-        return [self._sum.total()]
-
-    def finish(self) -> EigenvalueCorrectedPrecision:
-        return EigenvalueCorrectedPrecision(self._basis, self._sum.taken())
+        return Spectrum(self._basis, values, values.new_zeros(()), self._ridge.residual).checked(self._name)

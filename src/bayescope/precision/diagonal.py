@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, reduce
 from operator import add
 from typing import final
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.precision.accumulator import Sum
+from bayescope.precision.block import BlockSum
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Reading, Sizes, Structure
@@ -111,32 +112,34 @@ class DiagonalPrecision:
         return _positive(self._values, self._name)
 
 
+def _semidefinite(values: Tensor) -> Precision:
+    return DiagonalPrecision(values, semidefinite=True)
+
+
 @final
-class DiagonalSum:
-    """Σ_nk u_nkp², shape (P,).
+class SquareSum:
+    """Σ_nk u_nkp², shape (P,), and what it becomes: a diagonal, or the diagonal in some basis.
 
     Args:
-        indices: the flat positions of each part's weights, where the tape has parts: the sums are put in the flat order
-            once, in the end.
+        turned: the tape whose squares are summed, from the tape that is read.
+        made: the precision with these sums.
     """
 
-    def __init__(self, indices: Sequence[Tensor] | None = None) -> None:
-        self._indices = indices
-        self._sums = [Sum() for _ in indices or (None,)]
+    def __init__(
+        self,
+        turned: Callable[[Tape], Tape] = lambda tape: tape,
+        made: Callable[[Tensor], Precision] = _semidefinite,
+    ) -> None:
+        self._turned, self._made, self._sum = turned, made, Sum()
 
     def add(self, tape: Tape, fresh: bool) -> None:
-        parts = [tape] if self._indices is None else [tape.part(index) for index in self._indices]
-        for total, part in zip(self._sums, parts, strict=True):
-            total.add(part.squares())
+        self._sum.add(self._turned(tape).squares())
 
     def totals(self) -> list[Tensor]:
-        return [each.total() for each in self._sums]
+        return [self._sum.total()]
 
-    def finish(self) -> DiagonalPrecision:
-        values = torch.cat([each.taken() for each in self._sums])
-        if self._indices is not None:
-            values = torch.empty_like(values).index_copy_(0, torch.cat(list(self._indices)), values)
-        return DiagonalPrecision(values, semidefinite=True)
+    def finish(self) -> Precision:
+        return self._made(self._sum.taken())
 
 
 def _positive(values: Tensor, name: str) -> Tensor:
@@ -146,9 +149,11 @@ def _positive(values: Tensor, name: str) -> Tensor:
     return values
 
 
-def _read(reading: Reading) -> DiagonalPrecision:
-    reading.read(sums := DiagonalSum(reading.indices), True)
-    return sums.finish()
+def _read(reading: Reading) -> Precision:
+    sums = BlockSum([SquareSum() for _ in reading.indices], reading.indices)
+    reading.read(sums, True)
+    values = torch.cat([block.diagonal() for block in sums.blocks()])
+    return _semidefinite(torch.empty_like(values).index_copy_(0, torch.cat(list(reading.indices)), values))
 
 
 def _bytes(sizes: Sizes) -> Bytes:
@@ -161,7 +166,7 @@ DIAGONAL = Structure(
     "diagonal",
     _read,
     _bytes,
-    hessian=lambda reading: DiagonalPrecision(reading.hessian_diagonal(), semidefinite=True),
+    hessian=lambda reading: _semidefinite(reading.hessian_diagonal()),
     writes="squares",
     moments=True,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import cast, final
 
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.accumulator import Accumulator, Sum
-from bayescope.precision.block import BlockPrecision, BlockSum, Kept
-from bayescope.precision.corrected import CorrectedSum, EigenvalueCorrectedPrecision
+from bayescope.precision.block import BlockPrecision, BlockSum
+from bayescope.precision.corrected import EigenvalueCorrectedPrecision
 from bayescope.precision.dense import DenseSum
-from bayescope.precision.diagonal import DiagonalSum
+from bayescope.precision.diagonal import SquareSum
 from bayescope.precision.diagonals import refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
-from bayescope.precision.spectrum import Spectrum
+from bayescope.precision.spectrum import Spectral, Spectrum
 from bayescope.precision.structure import (
     COPIES,
     FLOAT64,
@@ -86,11 +86,6 @@ class KroneckerFactors:
         return torch.where(self.normaliser > 0, self.normaliser.reciprocal(), torch.zeros_like(self.normaliser))
 
     @cached_property
-    def product(self) -> KroneckerProduct:
-        """K as a product, shape (G, O, D)."""
-        return KroneckerProduct(self.output * self.scale, self.input, self.shape)
-
-    @cached_property
     def basis(self) -> KroneckerProduct:
         """The eigenvectors Q of K, orthonormal; the identity along a diagonal factor."""
         return KroneckerProduct(self._output_eigen[1], self._input_eigen[1], self.shape)
@@ -125,7 +120,7 @@ class KroneckerFactors:
     kept=("_spectrum",),
 )
 @final
-class KroneckerPrecision:
+class KroneckerPrecision(Spectral):
     """A = output ⊗ input / normaliser + diag(d), per group, in float64 (Martens and Grosse 2015, section 3).
 
     On weights in canonical order (G, O, D), row-major: A[(g,o,d), (g,o′,d′)] = output_goo′ input_gdd′ / normaliser + d.
@@ -156,17 +151,6 @@ class KroneckerPrecision:
         self._factors = KroneckerFactors(_symmetric(input), _symmetric(output), count, name)
         self._factor: Tensor | float = 1.0  # of the Kronecker product
         self._ridge = Ridge.zero(name, self._factors.shape, input.device, separable=True)
-
-    @property
-    def dim(self) -> int:
-        """P = G O D."""
-        groups, outputs, inputs = self.shape
-        return groups * outputs * inputs
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Groups, outputs and inputs of the layer, (G, O, D)."""
-        return self._factors.shape
 
     @property
     def factors(self) -> KroneckerFactors:
@@ -203,46 +187,6 @@ class KroneckerPrecision:
         """Factors, normalisers and diagonals added."""
         return added(self, other)
 
-    def logdet(self) -> Tensor:
-        """Σ log(λ_o λ_d / normaliser + δ), or the same of the rescaled factors + Σ log d. Differentiable in d."""
-        return self._spectrum.logdet()
-
-    def multiply(self, v: Tensor) -> Tensor:
-        """A v for v of shape (P,) or (P, K)."""
-        return self._factor * self._factors.product.apply(v) + self._ridge.multiply(v)
-
-    def solve(self, b: Tensor) -> Tensor:
-        """A⁻¹ b for b of shape (P,) or (P, K)."""
-        return self._spectrum.solve(b)
-
-    def sqrt_solve(self, z: Tensor) -> Tensor:
-        """D^{−½} Q s^{−½} z for z of shape (P,) or (P, K)."""
-        return self._spectrum.sqrt_solve(z)
-
-    def covariance_of(self, tape: Tape) -> Tensor:
-        """J A⁻¹ Jᵀ per row, shape (N, K, K), in the tape's dtype and then float64.
-
-        Raises:
-            UnsupportedError: if the tape's rows are not sums of outer products of this shape.
-        """
-        return self._spectrum.covariance_of(tape)
-
-    def variance_of(self, tape: Tape) -> Tensor:
-        """The diagonal of `covariance_of`, shape (N, K)."""
-        return self._spectrum.variance_of(tape)
-
-    def diagonal(self) -> Tensor:
-        """The diagonal of A, shape (P,)."""
-        return self._factor * self._factors.product.diagonal() + self._ridge.flat()
-
-    def marginal_variance(self) -> Tensor:
-        """The diagonal of A⁻¹, shape (P,), from the squares of the two bases."""
-        return self._spectrum.marginal_variance()
-
-    def to_dense(self) -> Tensor:
-        """The precision A as a matrix, shape (P, P)."""
-        return self._factor * self._factors.product.to_dense() + torch.diag(self._ridge.flat())
-
     def signature(self) -> str:
         """The structure and the shapes that two summands have in common."""
         return f"kfac: input {tuple(self._factors.input.shape)}, output {tuple(self._factors.output.shape)}"
@@ -275,9 +219,8 @@ class KroneckerPrecision:
     def _spectrum(self) -> Spectrum:
         factors, ridge = self._factors, self._ridge
         if ridge.output is None or ridge.input is None:
-            none = factors.normaliser.new_zeros(())
-            values = self._factor * factors.eigenvalues + ridge.values()
-            return Spectrum.checked(factors.name, factors.basis, values, none, ridge.residual)
+            values, none = self.eigenvalues + ridge.values(), factors.normaliser.new_zeros(())
+            return Spectrum(factors.basis, values, none, ridge.residual).checked(factors.name)
         smallest = torch.minimum(ridge.output.min(), ridge.input.min())
         if not smallest > 0:
             raise NotPositiveDefiniteError(
@@ -285,11 +228,9 @@ class KroneckerPrecision:
             )
         output, inputs = ridge.output.rsqrt(), ridge.input.rsqrt()
         whitened = factors.rescaled(output, inputs)
-        basis = whitened.basis.scaled(output, inputs)
+        basis, values = whitened.basis.scaled(output, inputs), self._factor * whitened.eigenvalues + 1.0
         log_scale = self.shape[2] * ridge.output.log().sum() + self.shape[1] * ridge.input.log().sum()
-        return Spectrum.checked(
-            factors.name, basis, self._factor * whitened.eigenvalues + 1.0, log_scale, ridge.residual
-        )
+        return Spectrum(basis, values, log_scale, ridge.residual).checked(factors.name)
 
 
 @final
@@ -422,15 +363,14 @@ def read_factors(reading: Reading) -> BlockPrecision:
     def summed(part: PartSizes, *, diagonal: bool) -> Accumulator:
         if part.shape is not None:
             return KroneckerSum(reading.sharing, diagonal=diagonal)
-        return DenseSum(part.dim, reading.device) if unfactored(part) == "full" else DiagonalSum()
+        return DenseSum(part.dim, reading.device) if unfactored(part) == "full" else SquareSum()
 
     pairs = zip(reading.parts, reading.diagonal_outputs, strict=True)
-    sums = BlockSum([summed(part, diagonal=diagonal) for part, diagonal in pairs], reading.indices, reading.dim)
+    sums = BlockSum([summed(part, diagonal=diagonal) for part, diagonal in pairs], reading.indices)
     reading.read(sums, True)
-    precision = sums.finish()
-    factored = [block for block in precision.blocks if isinstance(block, KroneckerPrecision)]
-    known = iter(share_eigenvectors(reading.processes, factored))
-    blocks = [next(known) if isinstance(block, KroneckerPrecision) else block for block in precision.blocks]
+    blocks = sums.blocks()
+    known = iter(share_eigenvectors(reading.processes, [b for b in blocks if isinstance(b, KroneckerPrecision)]))
+    blocks = [next(known) if isinstance(block, KroneckerPrecision) else block for block in blocks]
     return BlockPrecision(blocks, reading.indices, reading.dim)
 
 
@@ -475,12 +415,13 @@ KFAC = Structure("kfac", read_factors, _bytes, ("sharing", "output_factor"), mom
 
 def _read_corrected(reading: Reading) -> BlockPrecision:
     """The eigenvectors of the first pass's factors, and the moments of a second pass in them."""
-    blocks = read_factors(reading).blocks
-    sums: list[Accumulator] = [
-        CorrectedSum(block.basis) if isinstance(block, KroneckerPrecision) else Kept(block) for block in blocks
-    ]
-    reading.read(second := BlockSum(sums, reading.indices, reading.dim), False)
-    return second.finish()
+    blocks = list(read_factors(reading).blocks)
+    bases = {place: block.basis for place, block in enumerate(blocks) if isinstance(block, KroneckerPrecision)}
+    sums = [SquareSum(basis.rotate, partial(EigenvalueCorrectedPrecision, basis)) for basis in bases.values()]
+    reading.read(second := BlockSum(sums, [reading.indices[place] for place in bases]), False)
+    for place, block in zip(bases, second.blocks(), strict=True):
+        blocks[place] = block
+    return BlockPrecision(blocks, reading.indices, reading.dim)
 
 
 def _corrected_bytes(sizes: Sizes) -> Bytes:

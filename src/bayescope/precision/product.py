@@ -75,13 +75,6 @@ class KroneckerProduct:
             )
         return tape.rotated(*self._cast(tape.jacobian(slice(0, 0)).dtype))
 
-    def diagonal(self) -> Tensor:
-        """The diagonal of B, shape (P,)."""
-        left, right = _diagonal(self.left), _diagonal(self.right)
-        x = torch.ones(self.shape, dtype=torch.float64, device=self._device)
-        x = x if left is None else x * left[:, :, None]
-        return (x if right is None else x * right[:, None]).flatten()
-
     def to_dense(self) -> Tensor:
         """The product B as a matrix, shape (P, P)."""
         groups, outputs, inputs = self.shape
@@ -139,10 +132,6 @@ def _squared(factor: Tensor | None) -> Tensor | None:
 
 def _to(factor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if factor is None else factor.to(dtype)
-
-
-def _diagonal(factor: Tensor | None) -> Tensor | None:
-    return factor if factor is None or factor.ndim == 2 else factor.diagonal(dim1=1, dim2=2)
 
 
 def _filled(factor: Tensor | None, groups: int, width: int, device: torch.device | None) -> Tensor:
