@@ -135,10 +135,11 @@ def main() -> None:
     options = parser.parse_args()
     seeds = options.seeds or (1 if options.quick else 20)
     torch.set_num_threads(1)
-    answers, origin = run(seeds), record.made("bench.active_learning")
-    said = f"{(__doc__ or '').split(chr(10) * 2)[1]} {seeds} seeds."
-    text = record.page("Active learning", origin, said, written(answers, seeds))
-    record.save(record.folder(options), "active_learning", {"made": origin, "answers": answers}, text)
+    answers = run(seeds)
+    said = f"{record.said_in(__doc__)} {seeds} seeds."
+    record.publish(
+        options, "bench.active_learning", "Active learning", said, written(answers, seeds), {"answers": answers}
+    )
 
 
 if __name__ == "__main__":

@@ -169,13 +169,11 @@ def main() -> None:
     # What a program that reads tables has long done: the allocator keeps memory of this size instead of giving it back.
     torch.empty(7_000_000)
     found = [*steps(options.turns, Machine.measured()), *epochs(options.turns, Machine.measured(dtype=torch.float64))]
-    origin = record.made("bench.additive")
     said = (
         f"{FEATURES} features, nets of {HIDDEN} hidden units, beside a dense network of two hidden layers and as many "
         "weights, in the same turn of one process: the median, and the least and greatest. Times are of the CPU."
     )
-    text = record.page("Additive models: speed", origin, said, [shown(found)])
-    record.save(record.folder(options), "additive", {"made": origin, "ratios": found}, text)
+    record.publish(options, "bench.additive", "Additive models: speed", said, [shown(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

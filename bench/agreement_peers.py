@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
-from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +88,6 @@ class Question:
         module: in evaluation mode, without in-place layers.
         x: a tensor of rows.
         y: labels, one a row or a position.
-        weights: the names of those asked for; ``None`` for all that can be trained.
         size: the rows of a batch.
         loss: −log p(y∣f) summed over rows, of a Gaussian the squared error.
         noise: the noise variance of a Gaussian.
@@ -98,7 +96,6 @@ class Question:
     module: nn.Module
     x: Tensor
     y: Tensor
-    weights: tuple[str, ...] | None
     size: int
     loss: type[nn.Module]
     noise: float | None
@@ -115,9 +112,8 @@ class Question:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The weights asked for, in the module's order."""
-        named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
-        return [value for name, value in named if self.weights is None or name in self.weights]
+        """The weights that can be trained, in the module's order."""
+        return [value for value in self.module.parameters() if value.requires_grad]
 
     def loader(self) -> DataLoader[Any]:
         """The rows in batches."""
@@ -136,7 +132,7 @@ def loss_of(entry: Case) -> tuple[type[nn.Module], float | None] | None:
     return None
 
 
-def questions(entry: Case, size: int, weights: tuple[str, ...] | None = None) -> dict[str, Question]:
+def questions(entry: Case, size: int) -> dict[str, Question]:
     """The ways to ask about a network, by name: of several inputs packed, of dense outputs each way of turning them.
 
     Positions are rows of the data itself where the network treats each by itself: peers scale by the number of rows.
@@ -148,7 +144,6 @@ def questions(entry: Case, size: int, weights: tuple[str, ...] | None = None) ->
     for part in module.modules():
         if hasattr(part, "inplace"):
             part.inplace = False
-    kept = {id(value) for name, value in module.named_parameters() if weights is None or name in weights}
     x, y = entry.inputs, entry.targets
     if not isinstance(x, Tensor):
         module, x = Packed(module, x), Packed.pack(x)
@@ -159,11 +154,7 @@ def questions(entry: Case, size: int, weights: tuple[str, ...] | None = None) ->
         if by_position(module, x):
             ways["positions as rows"] = (module, x.flatten(0, 1), y.flatten(), size * y.shape[1])
 
-    def named(asked: nn.Module) -> tuple[str, ...] | None:
-        """The weights' names behind a wrapper."""
-        return weights and tuple(name for name, value in asked.named_parameters() if id(value) in kept)
-
-    return {name: Question(*way[:3], named(way[0]), way[3], *loss) for name, way in ways.items()}
+    return {name: Question(*way, *loss) for name, way in ways.items()}
 
 
 def by_position(module: nn.Module, x: Tensor) -> bool:
@@ -189,52 +180,36 @@ def fair() -> Iterator[None]:
 # --- the peers --------------------------------------------------------------------------------------------------------
 
 
-def laplace_backends(kind: str) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """laplace-torch's backends for a kind, with their options."""
+def laplace_backends(kind: str) -> dict[str, Any]:
+    """laplace-torch's backends for a kind."""
     from laplace.curvature import asdl, backpack, curvlinops
 
     if kind == "hessian":
-        return {"CurvlinopsHessian": (curvlinops.CurvlinopsHessian, {}), "AsdlHessian": (asdl.AsdlHessian, {})}
+        return {"CurvlinopsHessian": curvlinops.CurvlinopsHessian, "AsdlHessian": asdl.AsdlHessian}
     if kind == "empirical_fisher":
         return {
-            "CurvlinopsEF": (curvlinops.CurvlinopsEF, {}),
-            "BackPackEF": (backpack.BackPackEF, {}),
-            "AsdlEF": (asdl.AsdlEF, {}),
+            "CurvlinopsEF": curvlinops.CurvlinopsEF,
+            "BackPackEF": backpack.BackPackEF,
+            "AsdlEF": asdl.AsdlEF,
         }
-    drawn = {"stochastic": True} if kind == "fisher" else {}
     return {
-        "CurvlinopsGGN": (curvlinops.CurvlinopsGGN, drawn),
-        "BackPackGGN": (backpack.BackPackGGN, drawn),
-        "AsdlGGN": (asdl.AsdlGGN, drawn),
+        "CurvlinopsGGN": curvlinops.CurvlinopsGGN,
+        "BackPackGGN": backpack.BackPackGGN,
+        "AsdlGGN": asdl.AsdlGGN,
     }
 
 
-def laplace_fit(question: Question, structure: str, backend: Any, options: dict[str, Any]) -> Any:
+def laplace_fit(question: Question, structure: str, backend: Any) -> Any:
     """laplace-torch's posterior."""
     from laplace import Laplace
 
     posterior = Laplace(
         question.again().module, "classification" if question.noise is None else "regression",
-        subset_of_weights="all" if question.weights is None else "last_layer",
-        hessian_structure={"full": "full", "diagonal": "diag", "kfac": "kron"}[structure], backend=backend,
-        backend_kwargs=options, sigma_noise=1.0 if question.noise is None else question.noise**0.5,
+        subset_of_weights="all", hessian_structure={"full": "full", "diagonal": "diag", "kfac": "kron"}[structure],
+        backend=backend, sigma_noise=1.0 if question.noise is None else question.noise**0.5,
     )  # fmt: skip
-    with own_seed():
-        posterior.fit(question.loader())
+    posterior.fit(question.loader())
     return posterior
-
-
-@contextmanager
-def own_seed() -> Iterator[None]:
-    """The operators that laplace-torch makes draw from torch's seed; by themselves they draw alike in every fit."""
-    from laplace.curvature import curvlinops
-
-    names = ("FisherMCLinearOperator", "KFACLinearOperator")
-    with ExitStack() as stack:
-        for name in names:
-            seeded = partial(getattr(curvlinops, name), seed=torch.initial_seed() % 2**31)
-            stack.enter_context(mock.patch.object(curvlinops, name, seeded))
-        yield
 
 
 def laplace_torch(question: Question, structure: str, kind: str) -> dict[str, Answer]:
@@ -244,21 +219,21 @@ def laplace_torch(question: Question, structure: str, kind: str) -> dict[str, An
     if question.loss is nn.BCEWithLogitsLoss:
         return {}  # its classes have a logit each
 
-    def run(backend: Any, options: dict[str, Any]) -> Tensor:
-        posterior = laplace_fit(question, structure, backend, options)
+    def run(backend: Any) -> Tensor:
+        posterior = laplace_fit(question, structure, backend)
         if structure == "kfac":
             return posterior._H_factor * posterior.H_facs.to_matrix()
         curvature = posterior._H_factor * posterior.H
         return curvature if structure == "full" else torch.diag(curvature)
 
-    return {f"laplace-torch, {name}": partial(run, *way) for name, way in laplace_backends(kind).items()}
+    return {f"laplace-torch, {name}": partial(run, way) for name, way in laplace_backends(kind).items()}
 
 
 def curvlinops(question: Question, structure: str, kind: str) -> dict[str, Answer]:
     """Its linear operators, multiplied by the identity."""
     import curvlinops as peer
 
-    full = {"ggn": "GGN", "hessian": "Hessian", "empirical_fisher": "EF", "fisher": "FisherMC"}[kind]
+    full = {"ggn": "GGN", "hessian": "Hessian", "empirical_fisher": "EF"}[kind]
     names = {"full": full, "kfac": "KFAC", "ekfac": "EKFAC"}
     if structure not in names or (kind == "hessian" and structure != "full"):
         return {}
@@ -267,10 +242,8 @@ def curvlinops(question: Question, structure: str, kind: str) -> dict[str, Answe
         asked = question.again()
         options: dict[str, Any] = {"check_deterministic": False}  # two passes that other peers do not make
         if structure != "full":
-            fisher = {"ggn": peer.FisherType.TYPE2, "fisher": peer.FisherType.MC}.get(kind, peer.FisherType.EMPIRICAL)
+            fisher = peer.FisherType.TYPE2 if kind == "ggn" else peer.FisherType.EMPIRICAL
             options |= {"fisher_type": fisher, "separate_weight_and_bias": False}
-        if kind == "fisher":
-            options["seed"] = torch.initial_seed()
         make = getattr(peer, f"{names[structure]}LinearOperator")
         loss = asked.loss(reduction="sum")
         operator = make(asked.module, loss, asked.parameters, list(asked.loader()), **options)
@@ -287,8 +260,6 @@ def backpack(question: Question, structure: str, kind: str) -> dict[str, Answer]
     found = {
         ("ggn", "diagonal"): ("DiagGGNExact", "diag_ggn_exact"),
         ("ggn", "kfac"): ("KFLR", "kflr"),
-        ("fisher", "diagonal"): ("DiagGGNMC", "diag_ggn_mc"),
-        ("fisher", "kfac"): ("KFAC", "kfac"),
         ("hessian", "diagonal"): ("DiagHessian", "diag_h"),
         ("empirical_fisher", "diagonal"): ("SumGradSquared", "sum_grad_squared"),
     }.get((kind, structure))
@@ -316,12 +287,10 @@ def backpack(question: Question, structure: str, kind: str) -> dict[str, Answer]
 PEERS = (laplace_torch, curvlinops, backpack)
 
 
-def answers(
-    entry: Case, structure: str, kind: str, size: int, weights: tuple[str, ...] | None = None
-) -> dict[str, dict[str, Answer]]:
+def answers(entry: Case, structure: str, kind: str, size: int) -> dict[str, dict[str, Answer]]:
     """For each peer that has the kind in the structure, its answers by the way of asking."""
     found: dict[str, dict[str, Answer]] = {}
-    for turned, question in questions(entry, size, weights).items():
+    for turned, question in questions(entry, size).items():
         for peer in PEERS:
             for name, run in peer(question, structure, kind).items():
                 who, _, way = name.partition(", ")

@@ -148,7 +148,7 @@ def main() -> None:
         measured: list[Row] = []
         for models, size, ending in cases:
             measured += measure(folder, models, size, ending)
-            origin, said = record.made("bench.cli_predict"), (__doc__ or "").split("\n\n")[1]
+            origin, said = record.made("bench.cli_predict"), record.said_in(__doc__)
             if (models, size, ending) != cases[-1]:
                 origin = record.partly(origin)
             text = record.page("`bayescope predict` on long tables", origin, said, [markdown(measured)])

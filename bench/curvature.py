@@ -132,7 +132,6 @@ def main() -> None:
         in_turns(these, options.turns)
         found += ratios(these, machine)
     held = {} if options.quick or not peers else memory()
-    origin = record.made("bench.curvature")
     said = (
         "Ratios of times to a plain pass over as many rows, in the same turn of one process: the median, and the "
         "least and greatest. A peer's is that of its fastest backend; where it read fewer rows than we did, it is per "
@@ -140,8 +139,14 @@ def main() -> None:
         "laplace.md has both with them. The floor is what the formulas' operations take at the speed of a plain "
         "matrix product in the same run."
     )
-    text = record.page("Curvatures: speed and memory", origin, said, [shown(found), "## Memory", memory_table(held)])
-    record.save(record.folder(options), "curvature", {"made": origin, "ratios": found, "memory": held}, text)
+    record.publish(
+        options,
+        "bench.curvature",
+        "Curvatures: speed and memory",
+        said,
+        [shown(found), "## Memory", memory_table(held)],
+        {"ratios": found, "memory": held},
+    )
 
 
 if __name__ == "__main__":

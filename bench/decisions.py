@@ -110,7 +110,7 @@ def main() -> None:
         of_mixtures(2 if options.quick else 12),
     ]
     coverage = [held(name, repetitions) for name in TRIALS]
-    origin, said = record.made("bench.decisions"), " ".join((__doc__ or "").split("\n\n")[1].split())
+    origin, said = record.made("bench.decisions"), record.said_in(__doc__)
     rows = [
         [
             each["what"],

@@ -106,13 +106,11 @@ def main() -> None:
         works = works_of(size)
         in_turns(works, options.turns, clock=time.process_time)
         found += ratios(works, machine)
-    origin = record.made("bench.ensembles")
     said = (
         f"A training of {MEMBERS} members for some epochs, as a ratio of the processor's time to that of a plain loop "
         "in PyTorch over the members, in the same turn: the median, and the least and greatest. One thread."
     )
-    text = record.page("Ensembles: speed", origin, said, [shown(found)])
-    record.save(record.folder(options), "ensembles", {"made": origin, "ratios": found}, text)
+    record.publish(options, "bench.ensembles", "Ensembles: speed", said, [shown(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

@@ -354,7 +354,7 @@ def main() -> None:
         "linear": lambda: [each for table in tables()[:few] for each in linear(table, draws)],
         "networks": lambda: [each for task in tasks()[:few] for each in network(task, chains, **sampling)],
     }
-    said = " ".join((__doc__ or "").split("\n\n")[1].split())
+    said = record.said_in(__doc__)
     into = record.folder(options)
     parts: Record = record.load(into, "faithfulness").get("parts", {})
     for name, work in works.items():

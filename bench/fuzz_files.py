@@ -197,10 +197,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     result = run(options.count or (500 if options.quick else 10_000), options.seed)
-    origin, said = record.made("bench.fuzz_files"), (__doc__ or "").split("\n\n")[1]
+    said = record.said_in(__doc__)
     title = f"{result['count']:,} altered files (seed {result['seed']})"
-    text = record.page(title, origin, said, [written(result)])
-    record.save(record.folder(options), "fuzz_files", {"made": origin, **result}, text)
+    record.publish(options, "bench.fuzz_files", title, said, [written(result)], {**result})
     wrong = ("crashes", "forbidden", "whole_with_wrong_checksums", "errors_of_others")
     sys.exit(any(result[each] for each in wrong))
 

@@ -291,9 +291,10 @@ def main() -> None:
         "structures": structures,
         "weights": subsets,
     }
-    origin, said = record.made("bench.guides_laplace"), " ".join((__doc__ or "").split("\n\n")[1].split())
-    text = record.page("The guide to Laplace's approximation", origin, said, pages(found))
-    record.save(record.folder(options), "guides_laplace", {"made": origin, **found}, text)
+    said = record.said_in(__doc__)
+    record.publish(
+        options, "bench.guides_laplace", "The guide to Laplace's approximation", said, pages(found), {**found}
+    )
 
 
 if __name__ == "__main__":

@@ -161,9 +161,8 @@ def main() -> None:
         "joint": [joint(form, sd) for form in forms for sd in (0.1, 0.3, 1.0)[few]],
     }
     parts = [part for name, rows in results.items() for part in (f"## {TITLES[name]}", record.table_of(rows, ".2g"))]
-    origin, said = record.made("bench.integrals"), (__doc__ or "").split("\n\n")[1]
-    text = record.page("Integrals over a Gaussian f", origin, said, parts)
-    record.save(record.folder(options), "integrals", {"made": origin, **results}, text)
+    said = record.said_in(__doc__)
+    record.publish(options, "bench.integrals", "Integrals over a Gaussian f", said, parts, {**results})
 
 
 if __name__ == "__main__":

@@ -165,10 +165,9 @@ def main() -> None:
     report = {"found": [found(*case, seeds) for case in cases]}
     if not options.quick:
         report |= {"foretold": foretold(max(1, seeds // 5)), "cost": costs()}
-    origin, said = record.made("bench.interactions"), (__doc__ or "").split("\n\n")[1]
+    said = record.said_in(__doc__)
     parts = [part for name, rows in report.items() for part in (f"## {TITLES[name]}", record.table_of(rows, ".3g"))]
-    text = record.page("Rankings of pairs of features", origin, said, parts)
-    record.save(record.folder(options), "interactions", {"made": origin, **report}, text)
+    record.publish(options, "bench.interactions", "Rankings of pairs of features", said, parts, {**report})
 
 
 if __name__ == "__main__":

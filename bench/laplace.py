@@ -96,14 +96,19 @@ def main() -> None:
     in_turns(works, options.turns)
     found = ratios(works, Machine.measured())
     step = next(1e3 * each["seconds"] for each in found if each["work"] == STEP)
-    origin = record.made("bench.laplace")
     said = (
         f"784-256-128-10 with tanh, 235,146 weights, {len(x):,} rows, KFAC. Multiples of one forward and backward pass "
         f"over the rows, in the same turn of one process: the median, and the least and greatest. One tuning step "
         f"takes {step:.2g} ms (budget 3, goal 1)."
     )
-    text = record.page("Laplace: speed from fit to evidence", origin, said, [shown(found)])
-    record.save(record.folder(options), "laplace", {"made": origin, "ratios": found, "step_ms": step}, text)
+    record.publish(
+        options,
+        "bench.laplace",
+        "Laplace: speed from fit to evidence",
+        said,
+        [shown(found)],
+        {"ratios": found, "step_ms": step},
+    )
 
 
 if __name__ == "__main__":

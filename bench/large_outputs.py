@@ -200,7 +200,7 @@ def main() -> None:
     origin = record.made("bench.large_outputs")
     origin = record.partly(origin) if options.names else origin
     results = {"made": origin, "cases": {name: known[name] for name in CASES if name in known}, "refused": refused()}
-    said = (__doc__ or "").split("\n\n")[1]
+    said = record.said_in(__doc__)
     text = record.page("Very many outputs: memory and seconds", origin, said, markdown(results))
     record.save(into, "large_outputs", results, text)
 

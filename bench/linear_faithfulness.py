@@ -118,13 +118,11 @@ def main() -> None:
         for precision in (1.0, 0.01)
         for rows in (ROWS[:1] if options.quick else ROWS)
     ]
-    origin = record.made("bench.linear_faithfulness")
     said = (
         f"One input of sd 1.5 and an intercept (prior precision {INTERCEPT_PRECISION}); the worst of {TABLES} tables."
     )
     title = "Linear models: each approximation against numerical integration"
-    text = record.page(title, origin, said, markdown(results))
-    record.save(record.folder(options), "linear_faithfulness", {"made": origin, "cases": results}, text)
+    record.publish(options, "bench.linear_faithfulness", title, said, markdown(results), {"cases": results})
 
 
 if __name__ == "__main__":

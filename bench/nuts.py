@@ -155,15 +155,13 @@ def main() -> None:
         records[0]["effective_draws"] = median(drawn[OURS][1:])
         records[0]["run_seconds"] = median(whole)
         found += records
-    origin = record.made("bench.nuts")
     said = (
         f"Logistic regression under N(0, 1), {CHAINS} chains of {TUNE} + {DRAWS} draws, on {os.cpu_count()} cores. The "
         "time of an effective draw as a multiple of that of one gradient by PyTorch's autograd."
     )
     runs = [[each["work"], f"{each['run_seconds']:.1f} s", f"{each['effective_draws']:,.0f}"] for each in found]
     lines = record.table(["ours", "whole run", "effective draws"], runs)
-    text = record.page("NUTS: speed", origin, said, [shown(found), lines])
-    record.save(record.folder(options), "nuts", {"made": origin, "ratios": found}, text)
+    record.publish(options, "bench.nuts", "NUTS: speed", said, [shown(found), lines], {"ratios": found})
 
 
 if __name__ == "__main__":

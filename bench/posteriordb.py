@@ -176,11 +176,9 @@ def main() -> None:
             kind = REGRESSIONS if problem.coefficients else OTHERS
             rows.append({"of": kind, **row(name, problem, method)})
             print(rows[-1], file=sys.stderr, flush=True)
-    origin = record.made("bench.posteriordb")
     said = "Errors of means in published sds, the largest over all parameters and over the coefficients."
     parts = ["## Published posteriors", summary(rows), "## All of them", markdown(rows)]
-    text = record.page("Published posteriors, measured", origin, said, parts)
-    record.save(record.folder(options), "posteriordb", {"made": origin, "rows": rows}, text)
+    record.publish(options, "bench.posteriordb", "Published posteriors, measured", said, parts, {"rows": rows})
 
 
 if __name__ == "__main__":

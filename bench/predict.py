@@ -95,13 +95,11 @@ def main() -> None:
         works = make()
         in_turns(works, options.turns)
         found += ratios(works, machine)
-    origin = record.made("bench.predict")
     said = (
         "Ratios of times to a plain forward pass of as many rows, in the same turn of one process: the median, and the "
         "least and greatest. A peer's is that of its fastest backend, on the few rows that it predicts in seconds."
     )
-    text = record.page("Predictions: speed", origin, said, [shown(found)])
-    record.save(record.folder(options), "predict", {"made": origin, "ratios": found}, text)
+    record.publish(options, "bench.predict", "Predictions: speed", said, [shown(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

@@ -168,6 +168,39 @@ def save(into: Path, name: str, results: Mapping[str, Any], text: str) -> None:
     sys.stdout.write(text)
 
 
+def said_in(doc: str | None) -> str:
+    """The second paragraph of a benchmark's docstring, which stands on its page."""
+    return " ".join((doc or "").split("\n\n")[1].split())
+
+
+def publish(
+    options: argparse.Namespace,
+    module: str,
+    title: str,
+    said: str,
+    parts: Sequence[str],
+    results: Mapping[str, Any],
+    *,
+    whole: bool = True,
+    name: str | None = None,
+) -> None:
+    """Writes results and their page.
+
+    Args:
+        options: what was asked for; it says where results go.
+        module: the benchmark: ``"bench.curvature"``.
+        title: of the page.
+        said: how it was measured.
+        parts: of the page, in Markdown.
+        results: the numbers.
+        whole: whether all numbers are of this run; if not they are due again.
+        name: of the results; by default the last part of the module's.
+    """
+    origin = made(module) if whole else partly(made(module))
+    found = name or module.rpartition(".")[2]
+    save(folder(options), found, {"made": origin, **results}, page(title, origin, said, parts))
+
+
 def load(into: Path, name: str) -> dict[str, Any]:
     """The numbers of an earlier run, of none an empty dict."""
     path = into / f"{name}.json"

@@ -1,11 +1,9 @@
-"""How it fails: random networks and tables, faults put into fits, and the plan of memory beside what is taken.
+"""How it fails: random networks and tables, faults put into fits, and attacks from outside.
 
 Networks drawn from their seeds go through every structure, and each answer is compared with dense float64 definitions;
-an answer that is wrong, or an error that is not the library's own, is listed with its seed. Faults are put into data,
-networks, options, files and processes, and it is noted what came and whether what was there before is untouched. Random
-tables go through the estimators, and altered text through the reader of the command line; the readers of tables and of
-saved posteriors are searched by coverage. Attacks from outside are tried and counted. The plan of a run is compared
-with the growth of the process at its highest.
+an answer that is wrong, or an error that is not the library's own, is listed with its seed. Faults are put into data
+and networks, and it is noted what came and whether what was there before is untouched. Random tables go through the
+estimators, and altered text through the reader of tables. Attacks from outside are tried and counted.
 
     python -m bench.robustness [--only PART] [--networks 1000] [--tables 2000] [--first 0]
 """
@@ -19,20 +17,11 @@ from typing import Any
 
 import torch
 
-from bench import (
-    attacks,
-    record,
-    robustness_bytes,
-    robustness_faults,
-    robustness_memory,
-    robustness_networks,
-    robustness_processes,
-    robustness_tables,
-)
+from bench import attacks, record, robustness_faults, robustness_networks, robustness_tables
 
 Record = dict[str, Any]
-# Altered files for each random table; seconds that each reader is searched by coverage.
-TEXTS, SECONDS = 2, 120
+# Altered files for each random table.
+TEXTS = 2
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -109,38 +98,6 @@ def shown_tables(found: Record) -> str:
     return "\n\n".join(["## Tables and text", *lines])
 
 
-def shown_bytes(found: Sequence[Record] | None) -> str:
-    """What atheris found."""
-    lines = ["## Bytes that reach other code"]
-    if found is None:
-        lines.append("Not looked for: atheris is not installed here (it is in the extra `bench`, on Linux).")
-    else:
-        rows = [[each["reader"], each["seconds"], len(each["crashes"]), each["said"]] for each in found]
-        lines.append("atheris, which alters a whole file and keeps what runs other lines of the reader.")
-        lines.append(record.table(["reader", "seconds", "errors that are not the library's own", "atheris"], rows))
-        lines += [f"**Crash**: `{crash}`" for each in found for crash in each["crashes"]]
-    return "\n\n".join(lines)
-
-
-def shown_memory(found: Sequence[Record]) -> str:
-    """Planned and measured."""
-    rows = [
-        [each["case"], each["failure"], "", "", "", ""]
-        if "failure" in each
-        else [
-            each["case"], f"{each['weights']:,}", f"{each['planned_mb']:.0f}", f"{each['measured_mb']:.0f}",
-            f"{each['ratio']:.2f}", "yes" if each["within"] else "**no**",
-        ]
-        for each in found
-    ]  # fmt: skip
-    within = sum(each.get("within", False) for each in found)
-    return "\n\n".join([
-        "## Memory",
-        f"{within} of {len(found)} fits by `laplace` took what `bs.plan` had said to {robustness_memory.WITHIN:.0%}.",
-        record.table(["network", "weights", "planned, MB", "measured, MB", "measured / planned", "within"], rows),
-    ])  # fmt: skip
-
-
 def shown_attacks(found: Record) -> str:
     """Each attack with how often it was tried and what came."""
     every = [each for group in found.values() for each in group]
@@ -167,15 +124,9 @@ def networks(options: Any) -> Record:
 
 def faults(options: Any) -> list[Record]:
     """All of them; of a quick run those of two fits alone."""
-    inside, outside = robustness_faults, robustness_processes
-    kinds = (
-        inside.data_faults(("laplace", "fit_map") if options.quick else inside.FITS), inside.option_faults(),
-        inside.table_faults(), outside.file_faults(), outside.killed(1 if options.quick else 4), outside.interrupted(),
-    )  # fmt: skip
+    found = robustness_faults.data_faults(("laplace", "fit_map") if options.quick else robustness_faults.FITS)
     return [
-        {"fault": fault, "where": where, "came": came.said, "fine": bool(came.fine)}
-        for faults in kinds
-        for fault, where, came in faults
+        {"fault": fault, "where": where, "came": came.said, "fine": bool(came.fine)} for fault, where, came in found
     ]
 
 
@@ -190,36 +141,23 @@ def attacked(options: Any) -> Record:
     return attacks.run(options.quick)
 
 
-def altered(options: Any) -> list[Record] | None:
-    """Each reader for two minutes, five seconds of a quick run."""
-    return robustness_bytes.searched(5 if options.quick else SECONDS)
-
-
-def memory(options: Any) -> list[Record]:
-    """All of them, one of a quick run."""
-    return robustness_memory.run(quick=options.quick)
-
-
 PARTS = {
     "networks": (networks, shown_networks),
     "faults": (faults, shown_faults),
     "tables": (tables, shown_tables),
     "attacks": (attacked, shown_attacks),
-    "bytes": (altered, shown_bytes),
-    "memory": (memory, shown_memory),
 }
 
 
 def silent(parts: Record) -> int:
-    """How many things went wrong that must not, plans of memory among them."""
+    """How many things went wrong that must not."""
     results = {name: part["found"] for name, part in parts.items()}
     found = len(results["networks"]["bad"]) if "networks" in results else 0
     found += sum(not each["fine"] for each in results.get("faults", ()))
-    found += sum(not each.get("within", False) for each in results.get("memory", ()))
     found += sum(each["wrong"] for group in results.get("attacks", {}).values() for each in group)
     if "tables" in results:
         found += len(results["tables"]["bad"]) + len(results["tables"]["texts"]["bad"])
-    return found + sum(len(each["crashes"]) for each in results.get("bytes") or ())
+    return found
 
 
 def main() -> None:
@@ -233,7 +171,7 @@ def main() -> None:
     torch.set_num_threads(1)
     into = record.folder(options)
     parts: Record = record.load(into, "robustness").get("parts", {})
-    said = " ".join((__doc__ or "").split("\n\n")[1].split())
+    said = record.said_in(__doc__)
     for name in [options.only] if options.only else PARTS:
         start = time.perf_counter()
         with warnings.catch_warnings():

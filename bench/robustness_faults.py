@@ -10,12 +10,10 @@ from __future__ import annotations
 import copy
 import math
 import signal
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -42,19 +40,6 @@ def network(outputs: int = 3) -> nn.Module:
         return nn.Sequential(
             nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, outputs)
         ).train()  # fmt: skip
-
-
-class Slow(nn.Module):
-    """A network that takes its time over a batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = network()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The body's."""
-        time.sleep(0.004)
-        return self.body(x)
 
 
 class Broken(nn.Module):
@@ -234,64 +219,3 @@ def data_faults(names: Iterable[str] = FITS) -> Iterator[tuple[str, str, Came]]:
             name,
             on_network(fit, network(), DataLoader(Ending(True), batch_size=6), own=OSError),
         )
-
-
-def option_faults() -> Iterator[tuple[str, str, Came]]:
-    """Numbers that cannot be used, a Hessian away from a mode, a loss that explodes."""
-    for value in (0.0, -1.0, math.nan, math.inf, "weak", None, [1.0, -1.0]):
-        for name, fit in (("laplace", bs.laplace), ("fit_map", bs.fit_map), ("variational", bs.variational)):
-            options = {} if fit is bs.laplace else {"epochs": 1}
-            call = lambda m, d, fit=fit, value=value, options=options: fit(  # noqa: E731
-                m, d, likelihood="categorical", prior_precision=value, **options
-            )
-            yield f"prior precision {value}", name, on_network(call, network(), rows())
-    for structure in ("full", "block", "diagonal"):
-        hessian = lambda m, d, structure=structure: bs.laplace(  # noqa: E731
-            m, d, likelihood="categorical", curvature="hessian", structure=structure, prior_precision=1e-6
-        )
-        yield "a Hessian that is not positive definite", structure, on_network(hessian, network(), rows())
-    for optimizer in ("adam", "sgd", "lbfgs"):
-        explode = lambda m, d, optimizer=optimizer: bs.fit_map(  # noqa: E731
-            m, d, likelihood="gaussian", epochs=60, lr=1e6 if optimizer == "adam" else 1e20, optimizer=optimizer
-        )
-        module, data = nn.Sequential(nn.Linear(4, 3)), (rows()[0], rows()[0][:, :3] * 1e3)
-        came = attempt(lambda: bool(flat(explode(module, data)).isfinite().all()), answers=True)  # noqa: B023
-        yield "an exploding loss", f"fit_map, {optimizer}", came
-
-
-def flat(q: Any) -> Tensor:
-    """The weights of a posterior."""
-    return torch.as_tensor(q.mean)
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def table_faults() -> Iterator[tuple[str, str, Came]]:
-    """The estimators on tables that have nothing to tell, or break off."""
-    x, y = (part.numpy() for part in rows(40, 2))
-    constant, nan, endless = x.copy(), x.copy(), x.copy()
-    constant[:, 1], nan[3, 1], endless[4, 2] = 2.5, math.nan, math.inf
-    makers: dict[str, Callable[[], Any]] = {
-        "BayesianLogisticRegression": bs.BayesianLogisticRegression,
-        "BayesianLinearRegression": bs.BayesianLinearRegression,
-        "BayesianMLPClassifier": lambda: bs.BayesianMLPClassifier(hidden=(5,), epochs=3, random_state=0),
-        "NeuralAdditiveClassifier": lambda: bs.NeuralAdditiveClassifier(hidden=4, epochs=10, random_state=0),
-    }
-    tables = {
-        "a constant column, in a table": (constant, y, True),
-        "only constant columns": (np.ones_like(x), y, True),
-        "NaN in a table": (nan, y, True),
-        "an infinite cell": (endless, y, False),
-        "one class only, in a table": (x, np.ones_like(y), False),
-        "NaN in y": (x, np.where(np.arange(40) == 7, math.nan, y), False),
-        "one row": (x[:1], y[:1], False),
-        "no rows of a table": (x[:0], y[:0], False),
-    }
-    for fault, (X, labels, answers) in tables.items():
-        for name, make in makers.items():
-            fits = answers or (name == "BayesianLinearRegression" and fault.startswith("one"))
-            work = lambda make=make, X=X, labels=labels: bool(  # noqa: E731
-                np.isfinite(np.asarray(make().fit(X, labels).predict(X), dtype=float)).all()
-            )
-            yield fault, name, attempt(work, answers=fits)

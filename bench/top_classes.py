@@ -119,7 +119,7 @@ def main() -> None:
     cases = [common(*each) for each in itertools.product(sizes, SDS, SHARED, (1.0, 3.0), seeds)]
     found = [measured(case, count) for case in cases]
     bad = [measured(case, count) for seed in seeds for case in hard(seed)]
-    origin, said = record.made("bench.top_classes"), " ".join((__doc__ or "").split("\n\n")[1].split())
+    said = record.said_in(__doc__)
     largest = [
         [f"{sd:g}", *(f"{max(each[way] for each in found if each['sd'] == sd):.4f}" for way in WAYS)] for sd in SDS
     ]
@@ -137,8 +137,9 @@ def main() -> None:
         "## Hard cases",
         record.table(["case", *WAYS], worst),
     ]
-    text = record.page("`top=` of very many classes: errors", origin, said, parts)
-    record.save(record.folder(options), "top_classes", {"made": origin, "cases": found, "hard": bad}, text)
+    record.publish(
+        options, "bench.top_classes", "`top=` of very many classes: errors", said, parts, {"cases": found, "hard": bad}
+    )
 
 
 if __name__ == "__main__":

@@ -168,14 +168,12 @@ def main() -> None:
             in_turns(passes, options.turns, options.turns, inner=lambda work: 20 if work.is_unit else 1)
     machine = Machine.measured()
     found = ratios(steps, machine) + ratios(passes, machine)
-    origin = record.made("bench.vi")
     said = (
         "784-256-128-10 with ReLU, 235,146 weights, float32, batches of 256; ratios in the same turn of one process: "
         "the median, and the least and greatest. bayesian-torch and Pyro draw weights for a batch or by flipout; they "
         "have no local reparameterisation."
     )
-    text = record.page("Variational inference: speed", origin, said, [shown(found)])
-    record.save(record.folder(options), "vi", {"made": origin, "ratios": found}, text)
+    record.publish(options, "bench.vi", "Variational inference: speed", said, [shown(found)], {"ratios": found})
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ Each model is fitted with its default settings to the same training rows, one af
     python -m bench.papers.additive [--models ebm la_nam ...] [--sets yacht ...] [--seeds 0 1 ...] [--again] [--show]
 
 A seed is the number of a fold. Results that are there are not computed again, unless `--again` says so, as it should
-after a change to our own estimators; what the peers gave is there also where it is committed alone. A fold that takes
-longer than `--limit` seconds is given up, and tried again by a run with a higher limit.
+after a change to our own estimators; what the peers gave is there also where it is committed alone.
 """
 
 from __future__ import annotations
@@ -24,17 +23,18 @@ from bench.papers.additive_models import HELD_OUT, MODELS, OURS, THREADS, TITLES
 from bench.papers.additive_sets import AUTHORS, AUTHORS_PAIRS, SETS, SOURCES, AuthorsResult, folds, load
 from bench.papers.common import Estimate, Log, Record, chosen_of, options, run, save
 from bench.papers.compared import Comparison, section
-from bench.papers.tried import Trial, figure
 from bench.record import table
 
 REGRESSION = ("yacht", "autompg", "concrete", "energy", "bostonHousing")
 EXTRA = tuple(name for name in SOURCES if name not in SETS)
-# Seconds after which a fold is given up: both of EBM's fits to a fold of concrete have taken 25 minutes.
-LIMIT = 1_800.0
 # What runs unless `--models` says otherwise: EBM without pairs is hours more, and nothing here is compared with it.
 USUAL = tuple(model for model in MODELS if model != "ebm_no_pairs")
 # Results by model, then by set, then by fold.
 Results = Mapping[str, Mapping[str, Mapping[int, Record]]]
+CAUSES = {
+    (f"{score} of {TITLES['la_nam_pairs']}", "yacht"): "The ranking of the pairs: see `causes.md`."
+    for score in ("NLL", "RMSE")
+}
 
 
 def task(name: str, fold: int, *, model: str) -> Record:
@@ -66,8 +66,7 @@ def told(numbers: Mapping[int, float], *, signed: bool = False) -> str:
 def cell(results: Results, model: str, name: str, what: str) -> str:
     """The same, with the number of folds where some are not there."""
     numbers = values(results, model, name, what)
-    given_up = len(values(results, model, name, "over_seconds"))
-    return told(numbers) + of_folds(numbers, name) + (f", {given_up} over time" if given_up else "")
+    return told(numbers) + of_folds(numbers, name)
 
 
 def of_folds(numbers: Mapping[int, float], name: str) -> str:
@@ -120,32 +119,6 @@ def paired_with_ebm(results: Results, model: str, name: str) -> dict[int, float]
     return {fold: value - ebm[fold] for fold, value in values(results, model, name, "nll").items() if fold in ebm}
 
 
-def causes(results: Results, folder: Path) -> dict[tuple[str, str], str]:
-    """Why ours differs from the published figures, as far as the variants of `bench.papers.causes` establish it."""
-
-    def trial(variant: str, unchanged: str, model: str, name: str) -> Trial | None:
-        return Trial.of(folder, variant, unchanged, name, list(results.get(model, {}).get(name, {}).values()))
-
-    found = {}
-    smooth = trial("no_single_values", "page_additive", "la_nam", "concrete")
-    for what, theirs in beside("la_nam", "concrete", smooth):
-        changed = "nets alone, without effects of single values,"
-        found[theirs.score, "concrete"] = smooth.told("The effects of single values", changed, theirs, what)
-    pairs = trial("published_pairs", "page_pairs", "la_nam_pairs", "yacht")
-    ranked = Trial.of(folder, "published_pairs", "evidence_pairs", "yacht", [])
-    for what, theirs in beside("la_nam_pairs", "yacht", pairs) if ranked else ():
-        cause = f"The {'ranking' if ranked.change(theirs, what).told else 'choice'} of the pairs"
-        told = pairs.told(cause, "ten pairs by mutual information, as in the authors' run,", theirs, what)
-        found[theirs.score, "yacht"] = f"{told} Ten by the evidence give {figure(ranked.before, what)}."
-    return found
-
-
-def beside(model: str, name: str, trial: Trial | None) -> list[tuple[str, Comparison]]:
-    """NLL and RMSE of a variant beside the authors' code, with their names in a record."""
-    own = {record["seed"]: record for record in trial.after} if trial else {}
-    return list(zip(("nll", "rmse"), beside_authors({model: {name: own}}), strict=False))
-
-
 def beside_authors(results: Results) -> list[Comparison]:
     """Our neural additive models beside the authors' code, without pairs and with them."""
     compared = []
@@ -164,8 +137,8 @@ def beside_authors(results: Results) -> list[Comparison]:
     return compared
 
 
-def tables(results: Results, folder: Path) -> list[str]:
-    """All of them; what was tried to explain differences lies in the folder."""
+def tables(results: Results) -> list[str]:
+    """All of them."""
     header = ("model", *SETS)
     accuracy = {name: "rmse" if name in REGRESSION else "auroc" for name in SETS}
     plain, pairs = "LA-NAM, the authors' code", "the same with 10 pairs"
@@ -202,7 +175,7 @@ def tables(results: Results, folder: Path) -> list[str]:
         "the folds. So the standard error of a difference is the root of both squared, which is too large where a fold",
         "that is hard for one is hard for the other. With ten pairs theirs was run on two sets; adult it has not.",
     ]
-    compared = section(beside_authors(results), causes(results, folder), said)
+    compared = section(beside_authors(results), CAUSES, said)
     return [*lines, *less_boosting_machine(results), *extra(results), *compared]
 
 
@@ -231,23 +204,20 @@ def extra(results: Results) -> list[str]:
 def main() -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, (*SETS, *EXTRA), range(5))
-    parser.set_defaults(jobs=1, sets=[*SETS, "adult"], limit=LIMIT)
+    parser.set_defaults(jobs=1, sets=[*SETS, "adult"])
     parser.add_argument("--models", nargs="+", default=list(USUAL), choices=list(MODELS))
     chosen = chosen_of(parser, models=["linear", "la_nam"])
-    failed = 0
     keys = [(name, fold) for name in chosen.sets for fold in chosen.seeds if fold in folds(name)]
     logs = logs_of(chosen.out / "additive.jsonl", MODELS)
-    for model in () if chosen.show else chosen.models:
-        failed += run(partial(task, model=model), keys, logs[model], chosen)
+    failed = sum(run(partial(task, model=model), keys, logs[model], chosen) for model in chosen.models)
     # The tables hold all that is there, and not only what was asked for now.
-    records = {model: log.shown() for model, log in logs.items() if log.shown()}
+    records = {model: list(found.values()) for model, log in logs.items() if (found := log.shown())}
     results = {
         model: {name: {r["seed"]: r for r in own if r["set"] == name} for name in SOURCES}
         for model, own in records.items()
     }
     if records:
-        whole = {"threads": THREADS, "records": records}
-        save(chosen.out / "additive", tables(results, chosen.out), whole, show=chosen.show)
+        save(chosen.out / "additive", tables(results), {"threads": THREADS, "records": records}, show=chosen.show)
     if failed:
         raise SystemExit(1)
 

@@ -25,10 +25,10 @@ from scipy.special import expit
 from sklearn.model_selection import train_test_split
 from threadpoolctl import threadpool_limits
 
-from bench.papers.additive import LIMIT, USUAL, logs_of, told
+from bench.papers.additive import USUAL, logs_of, told
 from bench.papers.additive_models import MODELS, THREADS, TITLES, classification_scores
 from bench.papers.additive_sets import Split
-from bench.papers.common import Record, chosen_of, options, run, save, scored
+from bench.papers.common import Record, chosen_of, options, run, save
 from bench.papers.compared import HEADING
 from bench.record import table
 
@@ -222,17 +222,16 @@ def tables(records: dict[str, Sequence[Record]], stays_of_each: int) -> list[str
 def main() -> None:
     """Runs what is missing, prints and saves."""
     parser = options(__doc__, ("icu",), range(3))
-    parser.set_defaults(jobs=1, limit=LIMIT)
+    parser.set_defaults(jobs=1)
     parser.add_argument("--models", nargs="+", default=["risk", *USUAL], choices=["risk", *MODELS])
     parser.add_argument("--rows", type=int, default=ROWS)
     chosen = chosen_of(parser, models=["risk", "la_nam"], rows=1_000)
-    failed = 0
     keys = [(name, seed) for name in chosen.sets for seed in chosen.seeds]
     settings = {} if chosen.rows == ROWS else {"rows": chosen.rows}
     logs = logs_of(chosen.out / "additive_icu.jsonl", ("risk", *MODELS), **settings)
-    for model in () if chosen.show else chosen.models:
-        failed += run(partial(task, model=model, rows=chosen.rows), keys, logs[model], chosen)
-    records = {model: own for model, log in logs.items() if (own := scored(log.shown(), ("icu",)))}
+    tasks = {model: partial(task, model=model, rows=chosen.rows) for model in chosen.models}
+    failed = sum(run(one, keys, logs[model], chosen) for model, one in tasks.items())
+    records = {model: list(found.values()) for model, log in logs.items() if (found := log.shown())}
     if records:
         whole = {"threads": THREADS, "records": records}
         save(chosen.out / "additive_icu", tables(records, chosen.rows), whole, show=chosen.show)

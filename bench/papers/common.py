@@ -6,7 +6,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import signal
 import sys
 import time
 import traceback
@@ -19,8 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +30,7 @@ from bench.record import save as write
 # Of Immer et al. (2021a).
 SEEDS = (711, 1, 75, 359, 17, 420, 129, 666, 69, 36)
 
-# A result says which code made it and when. One that took longer than was allowed has "over_seconds", and no scores.
+# A result says which code made it and when.
 Record = dict[str, Any]
 Key = tuple[str, int]
 Task = Callable[[str, int], Record]
@@ -94,53 +92,28 @@ def timed(record: Record) -> Iterator[None]:
 class Log:
     """Results by (set, seed), one a line, appended as they come; those of other settings are left and not read.
 
-    The committed results beside it, the .json of the same name, are shown until a result of the log takes their place.
+    The committed results, the .json of the same name, are shown until a result of the log takes their place.
 
     Attributes:
         path: the file.
-        settings: what the results depend on beside the set and the seed.
-        lasting: whether committed results need no new computation, because the model is somebody else's and our code
-            has no part in them.
+        settings: what the results depend on besides the set and the seed.
+        lasting: whether results of other code need no new computation, because the model is a peer's.
     """
 
     path: Path
     settings: Mapping[str, Any]
     lasting: bool = False
 
-    @property
-    def _own(self) -> Any:
-        return json.loads(json.dumps(self.settings))
-
-    def records(self) -> list[Record]:
-        """The results so far, of these settings."""
-        if not self.path.exists():
-            return []
-        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
-        return [line for line in lines if line["settings"] == self._own]
-
-    def committed(self) -> list[Record]:
-        """Those of the .json, of these settings; what was written without settings has those of the whole file."""
+    def shown(self) -> dict[Key, Record]:
+        """All results there are of these settings; the later of a set and seed counts."""
+        settings = json.loads(json.dumps(self.settings))
         whole = load(self.path.parent, self.path.stem)
         common = {name: value for name, value in whole.items() if name not in ("made", "records")}
-        return [each for each in flat(whole.get("records", [])) if each.get("settings", common) == self._own]
-
-    def shown(self) -> list[Record]:
-        """All there are: those of the log, and the committed ones that it has none in place of."""
-        found = {key_of(record): record for record in [*self.committed(), *self.records()]}
-        return list(found.values())
-
-    def there(self) -> dict[Key, Record]:
-        """What need not be computed."""
-        records = [*(self.committed() if self.lasting else []), *self.records()]
-        return {key_of(record): record for record in records}
-
-    def forget(self, keys: Iterable[Key]) -> None:
-        """Takes the results of these sets and seeds, of these settings, out of the file."""
-        dropped = [record for record in self.records() if key_of(record) in set(keys)]
-        if dropped:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if json.loads(line) not in dropped]
-            self.path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+        found = [each for each in flat(whole.get("records", [])) if each.get("settings", common) == settings]
+        if self.path.exists():
+            lines = map(json.loads, self.path.read_text(encoding="utf-8").splitlines())
+            found += [line for line in lines if line["settings"] == settings]
+        return {(record["set"], record["seed"]): record for record in found}
 
     def append(self, record: Record) -> None:
         """One more."""
@@ -149,107 +122,89 @@ class Log:
             file.write(json.dumps({"settings": self.settings, **record}) + "\n")
 
 
-def key_of(record: Record) -> Key:
-    """The set and the seed of a result."""
-    return record["set"], record["seed"]
-
-
 def flat(records: Sequence[Record] | Mapping[str, Sequence[Record]]) -> list[Record]:
     """Results that lie in one list, or in a list for each model."""
     return list(records) if isinstance(records, Sequence) else [each for own in records.values() for each in own]
 
 
-class OverTimeError(BaseException):
-    """A result takes longer than is allowed; no Exception, so that no model takes it for one of its own."""
-
-
-@contextmanager
-def at_most(seconds: float | None) -> Iterator[None]:
-    """Ends a block after that time, by an alarm of the system; without one where there is no limit.
-
-    Raises:
-        OverTimeError: when it is over.
-    """
-
-    def over(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise OverTimeError
-
-    if seconds is None:
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _work(task: Task, key: Key, of: str, limit: float | None) -> Record:
+def _work(task: Task, key: Key, of: str) -> Record:
     """One result; a failure is one too, which the next run tries again."""
     torch.set_num_threads(1)
     record: Record = {"set": key[0], "seed": key[1], "code": of}
     with timed(record):
         try:
-            with at_most(limit):
-                record |= task(*key)
-        except OverTimeError:
-            record["over_seconds"] = limit
+            record |= task(*key)
         except Exception:  # noqa: BLE001 - the other tasks go on
             record["failure"] = traceback.format_exc()
-    return record | {"when": now()}
+    return record | {"when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
 
 
-def _computed(task: Task, keys: Sequence[Key], of: str, chosen: argparse.Namespace) -> Iterator[Record]:
-    """Results as they come, from as many processes as were asked for; with none, from this one."""
-    if not chosen.jobs:
-        yield from (_work(task, key, of, chosen.limit) for key in keys)
+def _computed(task: Task, keys: Sequence[Key], of: str, jobs: int) -> Iterator[Record]:
+    """Results as they come, from several processes; with no jobs from this one."""
+    if not jobs:
+        yield from (_work(task, key, of) for key in keys)
         return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(chosen.jobs, len(keys)), mp_context=spawn) as pool:
-        for future in as_completed([pool.submit(_work, task, key, of, chosen.limit) for key in keys]):
+    with ProcessPoolExecutor(min(jobs, len(keys)), mp_context=multiprocessing.get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(_work, task, key, of) for key in keys]):
             yield future.result()
 
 
 def run(task: Task, keys: Iterable[Key], log: Log, chosen: argparse.Namespace) -> int:
-    """Sees that all results of the keys are in the log: those that are not are computed in processes of one thread.
+    """Computes the results of the keys that the log lacks, in processes of one thread; returns how many failed.
 
-    Failures are printed and not kept. Those of other code are computed anew, unless our code has no part in them, and
-    those that were over a lower limit than today's. Returns how many failed.
+    Failures are printed and not kept. Results of other code are computed anew, but those of a peer.
 
     Args:
         task: a function at module level of the set and the seed.
         keys: the sets and seeds.
         log: where results are found and kept.
-        chosen: how many processes (`jobs`), after how many seconds a result is given up (`limit`), and whether what is
-            there is computed once more (`again`).
+        chosen: how many processes (`jobs`), and whether what is there is computed once more (`again`).
     """
-    wanted, of, limit = list(keys), code(module_run()), chosen.limit
-    if chosen.again:
-        log.forget(wanted)
-    there = {} if chosen.again else log.there()
-    ours = {key: record for key, record in there.items() if log.lasting or record.get("code") == of}
-    done = [key for key, record in ours.items() if not record.get("over_seconds", math.inf) < (limit or math.inf)]
+    if chosen.show:
+        return 0
+    wanted, of = list(keys), code(module_run())
+    done = [key for key, each in log.shown().items() if (log.lasting or each.get("code") == of) and not chosen.again]
     missing = [key for key in wanted if key not in done]
-    log.forget(missing)
     failed = 0
     print(f"{log.path.stem}: {len(wanted) - len(missing)} of {len(wanted)} results are there", file=sys.stderr)
-    for record in _computed(task, missing, of, chosen) if missing else ():
-        key = key_of(record)
+    for record in _computed(task, missing, of, chosen.jobs) if missing else ():
+        name = f"{record['set']}, {record['seed']}"
         if "failure" in record:
-            print(f"  {key} failed:\n{record['failure']}", file=sys.stderr, flush=True)
+            print(f"  {name} failed:\n{record['failure']}", file=sys.stderr, flush=True)
             failed += 1
             continue
         log.append(record)
-        told = "over time" if "over_seconds" in record else f"{record['seconds']:.1f} s"
-        print(f"  {key[0]}, {key[1]}: {told}", file=sys.stderr, flush=True)
+        print(f"  {name}: {record['seconds']:.1f} s", file=sys.stderr, flush=True)
     return failed
 
 
-def now() -> str:
-    """The time of a result."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+def experiment(
+    chosen: argparse.Namespace,
+    name: str,
+    settings: Mapping[str, Any],
+    task: Task,
+    keys: Iterable[Key],
+    tables: Callable[[Sequence[Record]], Sequence[str]],
+) -> None:
+    """Computes what is missing, and writes the page and the numbers of all there is; ends with 1 where one failed.
+
+    Args:
+        chosen: the arguments.
+        name: of the results.
+        settings: what results depend on besides the set and the seed.
+        task: computes one.
+        keys: the sets and seeds that are wanted.
+        tables: the lines of the page, from the results by set and seed.
+    """
+    log = Log(chosen.out / f"{name}.jsonl", settings)
+    failed = run(task, keys, log, chosen)
+    found = log.shown()
+    order = list(dict.fromkeys(each for each, _ in found))
+    records = [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
+    if records:
+        save(chosen.out / name, tables(records), {**settings, "records": records}, show=chosen.show)
+    if failed:
+        raise SystemExit(1)
 
 
 def options(doc: str | None, sets: Sequence[str], seeds: Sequence[int]) -> argparse.ArgumentParser:
@@ -257,15 +212,14 @@ def options(doc: str | None, sets: Sequence[str], seeds: Sequence[int]) -> argpa
     parser = arguments(doc)
     parser.add_argument("--sets", nargs="+", default=list(sets), choices=list(sets))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
-    parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each; 0: none beside this one")
+    parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each; 0: this one alone")
     parser.add_argument("--again", action="store_true", help="compute also what is there")
-    parser.add_argument("--limit", type=float, help="seconds after which a result is given up, and the others go on")
     parser.add_argument("--show", action="store_true", help="write the page anew from what is there, compute nothing")
     return parser
 
 
 def chosen_of(parser: argparse.ArgumentParser, **quick: Any) -> argparse.Namespace:
-    """What was asked for; of a quick run the first set and seed, and what else is said here."""
+    """The arguments; of a quick run the first set and seed, and the values that are given here."""
     chosen = parser.parse_args()
     if chosen.quick:
         # Another process would take longer to import what it needs than to do what a quick run has to do.
@@ -296,12 +250,6 @@ class Estimate:
         """As "0.123 ± 0.004"; the mean alone where there is no error."""
         mean = f"{self.mean:{'+' if signed else ''}.{digits}f}"
         return mean if math.isnan(self.error) else f"{mean} ± {self.error:.{digits}f}"
-
-
-def scored(records: Iterable[Record], sets: Sequence[str]) -> list[Record]:
-    """Those that were not given up, by set and then by seed."""
-    ended = [record for record in records if "over_seconds" not in record and record["set"] in sets]
-    return sorted(ended, key=lambda record: (sets.index(record["set"]), record["seed"]))
 
 
 def save(path: Path, lines: Sequence[str], results: Mapping[str, Any], *, show: bool = False) -> None:

@@ -19,7 +19,6 @@ CAPPED = (
     f"Theirs is bounded by its noise: the precision that their search chose is {NOISE_PRECISION:g} in all {SPLITS} "
     f"splits, with which no prediction has a log-likelihood above {HIGHEST:.2f}; here the noise is learnt."
 )
-EARLY = "The training, which ends early for time"
 
 
 def beside_dropout(records: Sequence[Record]) -> list[Comparison]:

@@ -19,19 +19,7 @@ from torch import Tensor, nn
 
 import bayescope as bs
 from bayescope.posterior import Posterior
-from bench.papers.common import (
-    Estimate,
-    Log,
-    Record,
-    chosen_of,
-    initialised,
-    options,
-    run,
-    save,
-    scored,
-    timed,
-    warned,
-)
+from bench.papers.common import Estimate, Record, chosen_of, experiment, initialised, options, timed, warned
 from bench.papers.compared import HEADING
 from bench.papers.sets import Rows, images
 from bench.record import table
@@ -194,19 +182,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--tested", type=int, default=TESTED, help="how many digits to test on")
     chosen = chosen_of(parser, rows=200, epochs=1, tested=50)
-    failed = 0
     settings = {"rows": chosen.rows, "epochs": chosen.epochs, "precision": PRECISION}
     if chosen.tested != TESTED:
         settings["tested"] = chosen.tested
-    log = Log(chosen.out / "mnist.jsonl", settings)
+    one = partial(task, rows=chosen.rows, epochs=chosen.epochs, tested=chosen.tested)
     keys = [("mnist", seed) for seed in chosen.seeds]
-    if not chosen.show:
-        failed += run(partial(task, rows=chosen.rows, epochs=chosen.epochs, tested=chosen.tested), keys, log, chosen)
-    records = scored(log.shown(), ("mnist",))
-    if records:
-        save(chosen.out / "mnist", tables(records, settings), {**settings, "records": records}, show=chosen.show)
-    if failed:
-        raise SystemExit(1)
+    experiment(chosen, "mnist", settings, one, keys, partial(tables, settings=settings))
 
 
 if __name__ == "__main__":

@@ -23,19 +23,7 @@ import torch
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import (
-    Estimate,
-    Log,
-    Record,
-    chosen_of,
-    mlp,
-    options,
-    run,
-    save,
-    scored,
-    timed,
-    warned,
-)
+from bench.papers.common import Estimate, Record, chosen_of, experiment, mlp, options, timed, warned
 from bench.papers.compared import section
 from bench.papers.dropout_published import CAPPED, SETS, beside_dropout, missing_splits
 from bench.papers.sets import regression_split
@@ -143,20 +131,13 @@ def main(modes: int = 1, sets: Sequence[str] = SETS) -> None:
     parser.add_argument("--structure", default="full")
     parser.add_argument("--modes", type=int, default=modes)
     chosen = chosen_of(parser)
-    failed = 0
     settings = {"structure": chosen.structure, "training": TRAINING, "paces": PACES}
     name = "uci_regression"
     if chosen.modes > 1:
         settings, name = settings | {"modes": chosen.modes}, f"uci_regression_{chosen.modes}_modes"
-    log = Log(chosen.out / f"{name}.jsonl", settings)
     keys = [(each, split) for each in chosen.sets for split in chosen.seeds if split < SPLITS.get(each, 20)]
-    if not chosen.show:
-        failed += run(partial(task, structure=chosen.structure, modes=chosen.modes), keys, log, chosen)
-    records = scored(log.shown(), SETS)
-    if records:
-        save(chosen.out / name, tables(records, settings), {**settings, "records": records}, show=chosen.show)
-    if failed:
-        raise SystemExit(1)
+    one = partial(task, structure=chosen.structure, modes=chosen.modes)
+    experiment(chosen, name, settings, one, keys, partial(tables, settings=settings))
 
 
 if __name__ == "__main__":

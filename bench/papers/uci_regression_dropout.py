@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +23,10 @@ import torch
 from torch import nn
 
 import bayescope as bs
-from bench.papers.common import Estimate, Log, Record, chosen_of, mlp, options, run, save, scored
+from bench.papers.common import Estimate, Record, chosen_of, experiment, mlp, options
 from bench.papers.compared import section
-from bench.papers.dropout_published import CAPPED, EARLY, SETS, beside_dropout, missing_splits
+from bench.papers.dropout_published import CAPPED, SETS, beside_dropout, missing_splits
 from bench.papers.sets import RegressionSplit, Rows, regression_split
-from bench.papers.tried import Trial
 from bench.record import table
 
 RATES = (0.005, 0.01, 0.05, 0.1)
@@ -44,6 +42,12 @@ PACES: dict[str, dict[str, Any]] = {
 }
 
 
+CAUSES = {
+    **{("log-likelihood", name): CAPPED for name in ("yacht", "energy")},
+    ("RMSE", "energy"): "The training, which ends early for time: `causes.md` has a longer one.",
+}
+
+
 class Candidate(NamedTuple):
     """A rate, with the noise that suits the held-out rows best, and their mean log-likelihood."""
 
@@ -52,8 +56,8 @@ class Candidate(NamedTuple):
     log_likelihood: float
 
 
-def trained(name: str, rows: Rows, likelihood: bs.Gaussian, rate: float, seed: int, **pace: Any) -> bs.Posterior:
-    """A new network, at the pace of its set but for what is named here."""
+def trained(name: str, rows: Rows, likelihood: bs.Gaussian, rate: float, seed: int) -> bs.Posterior:
+    """A new network."""
     return bs.mc_dropout(
         mlp((rows.x.shape[1], 50, 1), nn.ReLU, seed),
         tuple(rows),
@@ -61,13 +65,13 @@ def trained(name: str, rows: Rows, likelihood: bs.Gaussian, rate: float, seed: i
         rate=rate,
         generator=seed,
         **TRAINING,
-        **(PACES[name] | pace),
+        **PACES[name],
     )
 
 
-def candidate(name: str, kept: Rows, held: Rows, rate: float, seed: int, **pace: Any) -> Candidate:
+def candidate(name: str, kept: Rows, held: Rows, rate: float, seed: int) -> Candidate:
     """Trains on the rows that are kept, and learns the noise from those that are held out."""
-    network = trained(name, kept, bs.Gaussian("evidence"), rate, seed, **pace).model
+    network = trained(name, kept, bs.Gaussian("evidence"), rate, seed).model
     q = bs.mc_dropout(network, tuple(held), likelihood=bs.Gaussian("evidence"), epochs=0, generator=seed)
     log_prob = q.predict(held.x, samples=PASSES, generator=seed).log_prob(held.y)
     return Candidate(rate, float(q.likelihood.noise_variance), float(log_prob.mean()))
@@ -93,13 +97,13 @@ def scores(posterior: bs.Posterior, rows: RegressionSplit, seed: int) -> Record:
     }
 
 
-def task(name: str, split: int, **pace: Any) -> Record:
-    """One split, at the pace of its set but for what is named here: ``epochs=1600``."""
+def task(name: str, split: int) -> Record:
+    """One split."""
     rows = regression_split(name, split)
     kept, held = held_out(rows.train, split)
-    candidates = [candidate(name, kept, held, rate, split, **pace) for rate in RATES]
+    candidates = [candidate(name, kept, held, rate, split) for rate in RATES]
     best = max(candidates, key=lambda one: one.log_likelihood)
-    q = trained(name, rows.train, bs.Gaussian(best.noise_variance), best.rate, split, **pace)
+    q = trained(name, rows.train, bs.Gaussian(best.noise_variance), best.rate, split)
     return scores(q, rows, split) | {
         "rate": best.rate,
         "noise_sd": best.noise_variance**0.5 * rows.scale,
@@ -107,19 +111,8 @@ def task(name: str, split: int, **pace: Any) -> Record:
     }
 
 
-def causes(records: Sequence[Record], folder: Path) -> dict[tuple[str, str], str]:
-    """Why ours differs from the published figures, as far as the variants of `bench.papers.causes` establish it."""
-    found = {("log-likelihood", name): CAPPED for name in ("yacht", "energy")}
-    longer = Trial.of(folder, "longer_dropout", "page_dropout", "energy", records)
-    if longer:
-        theirs = {each.score: each for each in beside_dropout(longer.after)}["RMSE"]
-        changed = f"{longer.after[0]['epochs']:,} epochs instead of {PACES['energy']['epochs']}"
-        found["RMSE", "energy"] = longer.told(EARLY, changed, theirs, "rmse")
-    return found
-
-
-def tables(records: Sequence[Record], folder: Path) -> list[str]:
-    """What was found, and the comparison with the published figures; what was tried lies in the folder."""
+def tables(records: Sequence[Record]) -> list[str]:
+    """What was found, and the comparison with the published figures."""
     paces = "; ".join(f"{name} {' / '.join(map(str, pace.values()))}" for name, pace in PACES.items())
     lines = [
         "# MC dropout on the published splits",
@@ -157,24 +150,15 @@ def tables(records: Sequence[Record], folder: Path) -> list[str]:
         "are paired by split.",
         missing_splits(records),
     ]
-    return [*lines, table(header, rows), "", *section(beside_dropout(records), causes(records, folder), said)]
+    return [*lines, table(header, rows), "", *section(beside_dropout(records), CAUSES, said)]
 
 
 def main() -> None:
     """Runs what is missing, prints and saves."""
     chosen = chosen_of(options(__doc__, SETS, range(20)))
-    failed = 0
     settings = {"training": TRAINING, "paces": PACES, "rates": RATES, "passes": PASSES}
-    log = Log(chosen.out / "uci_regression_dropout.jsonl", settings)
     keys = [(name, split) for split in chosen.seeds for name in chosen.sets]
-    if not chosen.show:
-        failed += run(task, keys, log, chosen)
-    records = scored(log.shown(), SETS)
-    if records:
-        results = {**settings, "records": records}
-        save(chosen.out / "uci_regression_dropout", tables(records, chosen.out), results, show=chosen.show)
-    if failed:
-        raise SystemExit(1)
+    experiment(chosen, "uci_regression_dropout", settings, task, keys, tables)
 
 
 if __name__ == "__main__":
