@@ -203,9 +203,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     models = ["conv2d groups", "tied linear"] if options.quick else list(MODELS)
     found = [each for kind in KINDS for model in models for each in curvatures(model, kind, peers=options.peers)]
-    record.publish(
-        options, "bench.agreement", __doc__, "Agreement with exact answers", {"curvatures": found}, page(found)
-    )
+    title, said = "Agreement with exact answers", record.said_in(__doc__)
+    record.publish(options, "bench.agreement", title, said, page(found), {"curvatures": found})
     wrong = [each for each in found if each["ours"].get("error", float("inf")) > OURS]
     if wrong:
         raise SystemExit("Ours is wrong: " + ", ".join(f"{e['kind']} {e['structure']} of {e['model']}" for e in wrong))

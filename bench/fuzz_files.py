@@ -199,7 +199,7 @@ def main() -> None:
     result = run(options.count or (500 if options.quick else 10_000), options.seed)
     said = record.said_in(__doc__)
     title = f"{result['count']:,} altered files (seed {result['seed']})"
-    record.publish(options, "bench.fuzz_files", title, said, [written(result)], {**result})
+    record.publish(options, "bench.fuzz_files", title, said, [written(result)], result)
     wrong = ("crashes", "forbidden", "whole_with_wrong_checksums", "errors_of_others")
     sys.exit(any(result[each] for each in wrong))
 

@@ -292,9 +292,7 @@ def main() -> None:
         "weights": subsets,
     }
     said = record.said_in(__doc__)
-    record.publish(
-        options, "bench.guides_laplace", "The guide to Laplace's approximation", said, pages(found), {**found}
-    )
+    record.publish(options, "bench.guides_laplace", "The guide to Laplace's approximation", said, pages(found), found)
 
 
 if __name__ == "__main__":

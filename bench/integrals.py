@@ -162,7 +162,7 @@ def main() -> None:
     }
     parts = [part for name, rows in results.items() for part in (f"## {TITLES[name]}", record.table_of(rows, ".2g"))]
     said = record.said_in(__doc__)
-    record.publish(options, "bench.integrals", "Integrals over a Gaussian f", said, parts, {**results})
+    record.publish(options, "bench.integrals", "Integrals over a Gaussian f", said, parts, results)
 
 
 if __name__ == "__main__":
