@@ -294,7 +294,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: bs.fit_curvature(
             mlp(), examples(), likelihood="categorical", structure=["kfac", "kron"][present().rank]
         ),
-        "OptionError: structure: expected one of .* got 'kron'",
+        "ProcessError: fit_curvature: expected the same structure on all 2 processes, got .* and .kron. on rank 1",
     ),
     "another prior on one rank": (
         lambda: bs.laplace(mlp(), examples(), likelihood="categorical", prior_precision=1.0 + present().rank),

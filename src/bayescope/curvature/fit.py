@@ -119,11 +119,10 @@ class _Fit:
             inputs, targets = batches.example()
             require_same_function(model, inputs)
         with torch.inference_mode(False), torch.no_grad():
-            with self.processes.agreed():
-                network = Network.trace(model, inputs, weights=weights)
-                plan = plan_network(
-                    network, inputs, targets, self.likelihood, options, cotangents=self.cotangents
-                ).require()
+            network = Network.trace(model, inputs, weights=weights)
+            plan = plan_network(
+                network, inputs, targets, self.likelihood, options, cotangents=self.cotangents
+            ).require()
             passes = Passes(
                 network, batches, self.likelihood, curvature=options.curvature, seed=seed, rows=plan.rows,
                 cotangents=plan.cotangents, progress=self.progress, example=(inputs, targets),

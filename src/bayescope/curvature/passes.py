@@ -139,8 +139,7 @@ class Passes:
         return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
     def _pass(self, visit: Callable[[Any, Observe], Observations]) -> None:
-        with self._processes.agreed():
-            own, own_total = self._own_pass(visit)
+        own, own_total = self._own_pass(visit)
         rows, log_likelihood = self._processes.sum_numbers(own, float(own_total))
         if self.count == 0:
             self._batches.check_shards()

@@ -59,15 +59,13 @@ def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transf
         OptionError: if a transform or a column that it names is unknown.
     """
     processes = source.processes
-    with processes.agreed():
-        survey = _Survey.of(source)
+    survey = _Survey.of(source)
     seen = processes.gather((survey.numbers, survey.labels, survey.sample))
     survey = reduce(_Survey.joined, [replace(survey, numbers=n, labels=t, sample=some) for n, t, some in seen])
     coders = survey.coders(numeric_transform)
-    with processes.agreed():
-        files = _Files.of(source, values, outputs, coders)
-        if not files.codes.rows:
-            raise source.nobody()
+    files = _Files.of(source, values, outputs, coders)
+    if not files.codes.rows:
+        raise source.nobody()
     sums = [[torch.from_numpy(part) for part in coder.sums()] for coder in coders]
     added = iter(processes.sum([part for parts in sums for part in parts]))
     features = tuple(

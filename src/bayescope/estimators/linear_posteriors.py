@@ -288,7 +288,7 @@ def fit_posterior(name: PosteriorName, task: Task) -> Fitted:
     if processes.count == 1 or name in BY_SUMS:
         return CHOICES[name](task)
     fitted: Fitted | None = None
-    with processes.agreed(), alone():
+    with alone():
         if processes.first:
             fitted = CHOICES[name](task)
     shared = processes.gather(None if fitted is None else [getattr(fitted, each.name) for each in fields(fitted)])[0]

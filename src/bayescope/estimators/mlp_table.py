@@ -73,25 +73,23 @@ class NetworkFiles:
         processes = source.processes
         seen = TableSeen(source.kinds, scaling=scaling, encoding=encoding)
         total, rows, plain = 0.0, 0, True
-        with processes.agreed():
-            for place, block in enumerate(source.blocks()):
-                if place == 0:
-                    warn_of_numbers(block.columns)
-                if len(block):
-                    weights = block.weights
-                    seen.add(block.columns, weights, block.rows)
-                    total, rows = total + float(weights.sum()), rows + len(weights)
-                    plain = plain and bool((weights == 1.0).all())
-            if not rows:
-                raise source.nobody()
+        for place, block in enumerate(source.blocks()):
+            if place == 0:
+                warn_of_numbers(block.columns)
+            if len(block):
+                weights = block.weights
+                seen.add(block.columns, weights, block.rows)
+                total, rows = total + float(weights.sum()), rows + len(weights)
+                plain = plain and bool((weights == 1.0).all())
+        if not rows:
+            raise source.nobody()
         preprocessing = reduce(TableSeen.joined, processes.gather(seen)).preprocessing()
         each = processes.gather((rows, total, plain))
         everyone = sum(count for count, *_ in each)
         assert source.table is not None
         require_encoded(preprocessing, source.table, 2 * SPREAD_ROWS)
         mean = None if all(once for *_, once in each) else sum(mass for _, mass, _ in each) / everyone
-        with processes.agreed():
-            inputs, targets = _written(source, values, preprocessing, weighted=mean is not None)
+        inputs, targets = _written(source, values, preprocessing, weighted=mean is not None)
         some = np.concatenate(processes.gather(_evenly(inputs)))
         counts = None if mean is None else np.concatenate(processes.gather(_evenly(targets)[:, -1]))
         preprocessing = preprocessing.with_spread(some, counts, sum(mass for _, mass, _ in each))

@@ -78,15 +78,14 @@ class TableInputs:
         stride = _stride(source, everything=transformer is not None)
         before = source.counted_before()
         kept, rows, total = [], 0, 0.0
-        with source.processes.agreed():
-            for block in source.blocks():
-                weights = block.weights
-                if not rows:
-                    warn_of_numbers(block.columns)
-                seen.add(block.columns, weights, block.rows)
-                some = slice(-(before + rows) % stride, None, stride)
-                kept.append((_taken(block.columns, some), weights[some]))
-                rows, total = rows + len(weights), total + float(weights.sum())
+        for block in source.blocks():
+            weights = block.weights
+            if not rows:
+                warn_of_numbers(block.columns)
+            seen.add(block.columns, weights, block.rows)
+            some = slice(-(before + rows) % stride, None, stride)
+            kept.append((_taken(block.columns, some), weights[some]))
+            rows, total = rows + len(weights), total + float(weights.sum())
         preprocessing = reduce(TableSeen.joined, source.processes.gather(seen)).preprocessing()
         sample = [part for parts in source.processes.gather(kept) for part in parts if len(part[1])]
         if not sample:
@@ -110,8 +109,7 @@ class TableInputs:
         processes = self.source.processes
         # All hold their parts or none does: whoever reads blocks meets the others at other points.
         if 8 * max(processes.gather(self.rows)) * len(self.inputs.names) <= HELD_BYTES:
-            with processes.agreed():
-                table = table.every(1)
+            table = table.every(1)
         return table.shared(processes)
 
     def notes(self, total: int) -> dict[str, str]:

@@ -205,8 +205,7 @@ class TableRows:
             return self._first
         if self.processes.count == 1:
             return 0
-        with self.processes.agreed():
-            counted = sum(len(block) for block in self.blocks(features=False))
+        counted = sum(len(block) for block in self.blocks(features=False))
         return sum(self.processes.gather(counted)[: self.processes.rank])
 
     def nobody(self) -> InputError:

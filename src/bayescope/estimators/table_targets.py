@@ -111,9 +111,8 @@ class Labels:
 def _counted(rows: TableRows) -> tuple[np.ndarray, np.ndarray]:
     """The classes of a table on disk, sorted, and how often each is there, by weight."""
     seen = LabelsSeen(rows.roles[0])
-    with rows.processes.agreed():
-        for block in rows.blocks(features=False):
-            seen.add(Column(seen.name, "categorical", block.target), block.weights)
+    for block in rows.blocks(features=False):
+        seen.add(Column(seen.name, "categorical", block.target), block.weights)
     seen = reduce(LabelsSeen.joined, rows.processes.gather(seen))
     if not seen.tally:
         raise rows.nobody()

@@ -48,14 +48,13 @@ class Units:
         """
         seen: list[NumbersSeen] = []
         largest = np.zeros(1)
-        with rows.processes.agreed():
-            for block in rows.blocks(features=False):
-                y = block.target.reshape(len(block), -1)
-                around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
-                seen = seen or [NumbersSeen(rows.target_name) for _ in around.T]
-                largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
-                for numbers, column in zip(seen, around.T, strict=True):
-                    numbers.add(column, block.weights)
+        for block in rows.blocks(features=False):
+            y = block.target.reshape(len(block), -1)
+            around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
+            seen = seen or [NumbersSeen(rows.target_name) for _ in around.T]
+            largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
+            for numbers, column in zip(seen, around.T, strict=True):
+                numbers.add(column, block.weights)
         parts = [part for part in rows.processes.gather((seen, largest)) if part[0]]
         if not any(part[0][0].size for part in parts):
             raise rows.nobody()

@@ -39,11 +39,10 @@ def warn_if_constant(
     processes = present()
     with reading(module), torch.no_grad():  # the first of which records gradients
         total, count, lowest, highest = torch.zeros(()), 0, torch.inf, -torch.inf
-        with processes.agreed():
-            for inputs, targets in rows():
-                f = call(module, inputs).flatten(0, -2)
-                total, count = total + f.sum(0).double(), count + len(f)
-                lowest, highest = min(lowest, float(targets.min())), max(highest, float(targets.max()))
+        for inputs, targets in rows():
+            f = call(module, inputs).flatten(0, -2)
+            total, count = total + f.sum(0).double(), count + len(f)
+            lowest, highest = min(lowest, float(targets.min())), max(highest, float(targets.max()))
         spread = max(processes.gather(highest)) - min(processes.gather(lowest))
         (counted,) = processes.sum_numbers(float(count))
         # A process without rows does not know how many outputs there are.
@@ -51,11 +50,10 @@ def warn_if_constant(
             [each for each in processes.gather(total.tolist()) if each != 0.0], dtype=torch.float64
         ).sum(0)
         gain = 0.0
-        with processes.agreed():
-            for inputs, targets in rows():
-                f = call(module, inputs)
-                mean = (total / counted).to(f).expand_as(f)
-                gain += float(log_likelihood(likelihood, f, targets) - log_likelihood(likelihood, mean, targets))
+        for inputs, targets in rows():
+            f = call(module, inputs)
+            mean = (total / counted).to(f).expand_as(f)
+            gain += float(log_likelihood(likelihood, f, targets) - log_likelihood(likelihood, mean, targets))
     (gain,) = processes.sum_numbers(gain)
     if spread > 0.0 and gain < min(LITTLE, LITTLE_A_ROW * counted):
         warn_once(

@@ -93,10 +93,9 @@ def compared(q: Posterior, fit: LaplaceFit) -> LossComparison | None:
     sums, processes = [0.0, 0.0, 0.0], present()
     if fit.likelihood.mean_weight is not None:
         return None
-    with processes.agreed():
-        for block in _blocks(fit):
-            found = _losses(q, fit, *block)
-            sums = [total + more for total, more in zip(sums, found, strict=True)]
+    for block in _blocks(fit):
+        found = _losses(q, fit, *block)
+        sums = [total + more for total, more in zip(sums, found, strict=True)]
     count, posterior, network = processes.sum_numbers(*sums)
     return LossComparison(int(count), posterior / count, network / count) if count else None
 

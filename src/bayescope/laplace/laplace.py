@@ -222,8 +222,7 @@ def own_copy(model: Any) -> nn.Module:
         InputTypeError: if it is no module.
         InputError: if it cannot be copied, or processes that fit together have other weights.
     """
-    with present().agreed():
-        copied = _copied(unwrapped(model))
+    copied = _copied(unwrapped(model))
     require_same_weights(copied, own=True)
     return copied
 

@@ -437,10 +437,9 @@ def held_out_nll(fit: LaplaceFit, rows: Minibatches) -> float:
     # Of many classes all integrals but this one draw or cost more than the fit.
     integral = fit.likelihood.integral("mackay" if outputs > 2 and fit.likelihood.discrete else None, outputs)
     q = GaussianPosterior(fit.mode, fit.precision(), Record("laplace"), fit.function, fit.likelihood)
-    with processes.agreed():
-        for inputs, targets in rows.in_order():
-            latent = q.predict(inputs, integral=integral).latent
-            total -= float(latent.log_prob(fit.likelihood, targets.flatten(0, 1)).sum())
+    for inputs, targets in rows.in_order():
+        latent = q.predict(inputs, integral=integral).latent
+        total -= float(latent.log_prob(fit.likelihood, targets.flatten(0, 1)).sum())
     return processes.sum_numbers(total)[0]
 
 

@@ -86,8 +86,7 @@ def sample_posterior(
     _refuse_ignored(options)
     count = _pairs(samples)
     source = checks.generator(generator)
-    with present().agreed():
-        planned = _plan(options, module, data, count)
+    planned = _plan(options, module, data, count)
     fit, preconditioner, name, tuned = _preconditioned(options, planned, module, data, prior_precision, count, origin)
     system = _System(options, fit, data, planned)
     noise = system.noise(count, source)

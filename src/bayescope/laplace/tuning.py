@@ -144,8 +144,7 @@ def _by_evidence(
 ) -> tuple[list[LaplaceFit], Mapping[str, str], Mapping[str, list[float]]]:
     """The fits at the largest evidence, notes of the search, and the evidences on the way."""
     evidence = EvidenceOfModes(fits, kind, noise=fits[0].learns_noise)
-    with present().agreed():
-        optimum = maximise(evidence)
+    optimum = maximise(evidence)
     optimum = optimum.shared(present())
     _warn_of(optimum)
     tuned = []

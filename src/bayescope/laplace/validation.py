@@ -245,11 +245,10 @@ def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[
         canonical = likelihood.targets(flat, function.outputs)
         targets.append(canonical if counts else canonical[:0])
 
-    with processes.agreed():
-        for inputs, y in batches:
-            add(inputs, y)
-        if not targets and example is not None:
-            add(*example, counts=False)
+    for inputs, y in batches:
+        add(inputs, y)
+    if not targets and example is not None:
+        add(*example, counts=False)
     batches.check_shards()
     valid = processes.gather([ladder.valid().cpu() for ladder in ladders])[0]  # where rounding decides, alike on all
     tables = [

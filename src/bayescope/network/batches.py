@@ -80,8 +80,7 @@ class Batches:
         elif form == BATCHES:
             self._source = data[part_of(self._processes, data, rows)]
             if self._processes.count > 1:
-                with self._processes.agreed():
-                    rows = self.rows
+                rows = self.rows
                 self._number(rows)
         else:
             self._take_arrays(data)
@@ -148,8 +147,7 @@ class Batches:
         Raises:
             InputError: if there is not a single row.
         """
-        with self._processes.agreed():
-            own = next(iter(self), None)
+        own = next(iter(self), None)
         (lacking,) = self._processes.sum_numbers(own is None)
         if not lacking:
             assert own is not None
@@ -196,9 +194,8 @@ class Batches:
         return take_rows(inputs, slice(0, left)), targets[:left]
 
     def _take_arrays(self, data: Any) -> None:
-        with self._processes.agreed():
-            inputs, targets = pair_of(data)
-            inputs, targets = checked_pair(map_arrays(inputs), as_tensor(targets))
+        inputs, targets = pair_of(data)
+        inputs, targets = checked_pair(map_arrays(inputs), as_tensor(targets))
         if self._processes.count > 1:
             own = part_of(self._processes, (inputs, targets), len(targets))
             inputs, targets = take_rows(inputs, own), targets[own]

@@ -89,13 +89,10 @@ def shard_of(processes: Processes, loader: Any) -> Shard:
     """
     if processes.count == 1:
         return Shard()
-    with processes.agreed():
-        sampler = _sampler(loader)
-        shard = _dealt(processes, loader, sampler)
-        plain = isinstance(sampler, SequentialSampler | RandomSampler) and not isinstance(
-            loader.dataset, IterableDataset
-        )
-        own = _fingerprint(loader.dataset) if plain else None
+    sampler = _sampler(loader)
+    shard = _dealt(processes, loader, sampler)
+    plain = isinstance(sampler, SequentialSampler | RandomSampler) and not isinstance(loader.dataset, IterableDataset)
+    own = _fingerprint(loader.dataset) if plain else None
     everyone = processes.gather(own)
     if own is not None and everyone.count(own) == processes.count:
         raise InputError(
@@ -151,8 +148,7 @@ def same_on_all(processes: Processes, data: Any) -> bool:
     """
     if processes.count == 1 or isinstance(data, DataLoader | IterableDataset):
         return False
-    with processes.agreed():
-        own = _fingerprint(data)
+    own = _fingerprint(data)
     everyone = processes.gather(own)
     if everyone.count(own) == processes.count:
         return True

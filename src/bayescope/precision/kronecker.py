@@ -295,17 +295,16 @@ def share_eigenvectors(processes: Processes, precisions: Sequence[KroneckerPreci
         [factor.shape[0] * factor.shape[1] ** 3 if factor.ndim == 3 else 0 for factor in factors], processes.count
     )
     found: list[tuple[Tensor, Tensor | None]] = []
-    with processes.agreed():
-        for factor, owner in zip(factors, owners, strict=True):
-            if factor.ndim == 2:
-                found.append((factor, None))
-            elif owner == processes.rank:
-                values, vectors = _eigen(factor, precisions[0].factors.name)
-                assert vectors is not None
-                # In the order that the others have them in: products of another layout round otherwise.
-                found.append((values.contiguous(), vectors.contiguous()))
-            else:
-                found.append((factor.new_empty(factor.shape[:2]), factor.new_empty(factor.shape)))
+    for factor, owner in zip(factors, owners, strict=True):
+        if factor.ndim == 2:
+            found.append((factor, None))
+        elif owner == processes.rank:
+            values, vectors = _eigen(factor, precisions[0].factors.name)
+            assert vectors is not None
+            # In the order that the others have them in: products of another layout round otherwise.
+            found.append((values.contiguous(), vectors.contiguous()))
+        else:
+            found.append((factor.new_empty(factor.shape[:2]), factor.new_empty(factor.shape)))
     for rank in range(processes.count):
         theirs = [eigen for eigen, owner in zip(found, owners, strict=True) if owner == rank]
         processes.share(

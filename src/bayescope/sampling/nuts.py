@@ -160,11 +160,10 @@ def _sampled(
     own = processes.slice(len(starts))
     _pass_over(own.start, generator)
     found = None
-    with processes.agreed():
-        if own.start < own.stop:
-            found = nuts_draws(
-                density, start=starts[own], chains=own.stop - own.start, generator=generator, **options
-            )  # fmt: skip
+    if own.start < own.stop:
+        found = nuts_draws(
+            density, start=starts[own], chains=own.stop - own.start, generator=generator, **options
+        )  # fmt: skip
     _pass_over(len(starts) - own.stop, generator)
     parts = [part for part in processes.gather(found) if part is not None]
     reported = {name: torch.cat([statistics[name] for _, statistics in parts]) for name in parts[0][1]}

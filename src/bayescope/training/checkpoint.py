@@ -134,9 +134,8 @@ class Checkpoint:
         self._run = dict(run)
         self._saved, self._took = time.monotonic(), 0.0
         self._processes = present()
-        with self._processes.agreed():
-            if self._path is not None and self._processes.first:
-                usable_folder("checkpoint", self._path.parent, [self._path.name])
+        if self._path is not None and self._processes.first:
+            usable_folder("checkpoint", self._path.parent, [self._path.name])
 
     @property
     def wanted(self) -> bool:
@@ -151,9 +150,8 @@ class Checkpoint:
             InputError: if another one is writing it.
         """
         with ExitStack() as stack:
-            with self._processes.agreed():
-                if self._path is not None and self._processes.first:
-                    stack.enter_context(only_writer("checkpoint", self._path))
+            if self._path is not None and self._processes.first:
+                stack.enter_context(only_writer("checkpoint", self._path))
             yield
 
     def load(self) -> dict[str, Any] | None:
@@ -165,9 +163,8 @@ class Checkpoint:
         if self._path is None:
             return None
         state: dict[str, Any] | None = None
-        with self._processes.agreed():
-            if self._processes.first:
-                state = _content(self._path, self._run) if self._path.exists() else None
+        if self._processes.first:
+            state = _content(self._path, self._run) if self._path.exists() else None
         return state if self._processes.count == 1 else _from_first(self._processes, state)
 
     def due(self) -> bool:
@@ -183,11 +180,10 @@ class Checkpoint:
         if self._path is None:
             return
         begun = time.monotonic()
-        with self._processes.agreed():
-            if self._processes.first:
-                with staged(self._path.parent) as stage:
-                    content = {"call": dict(_call.get() or {}), "run": self._run, "state": dict(state)}
-                    _write(content, stage / self._path.name)
+        if self._processes.first:
+            with staged(self._path.parent) as stage:
+                content = {"call": dict(_call.get() or {}), "run": self._run, "state": dict(state)}
+                _write(content, stage / self._path.name)
         self._saved = time.monotonic()
         self._took = self._saved - begun
 

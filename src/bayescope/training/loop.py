@@ -295,8 +295,7 @@ class Loop:
             self._kept = epoch
 
     def _go_back_or_refuse(self, loss: float) -> None:
-        with self._processes.agreed():
-            self._rows.require_finite()
+        self._rows.require_finite()
         if self._pace.failed():
             self._go_back()
             return

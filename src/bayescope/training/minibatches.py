@@ -145,11 +145,10 @@ class Minibatches:
         with reading(module), torch.no_grad():
             inputs, targets = self._batches.example()
             require_same_function(module, inputs)
-            with self._processes.agreed():
-                self._look(inputs, targets)
-                if in_memory:
-                    own = slice(0, self._batches.rows)  # none of those that are lent
-                    self._whole = take_rows(inputs, own), self._canonical(targets)[own]
+            self._look(inputs, targets)
+            if in_memory:
+                own = slice(0, self._batches.rows)  # none of those that are lent
+                self._whole = take_rows(inputs, own), self._canonical(targets)[own]
         self.rows = self._count()
         self.outputs = self._shape[-1] if self._shape else 0
 
@@ -163,7 +162,7 @@ class Minibatches:
         size = sys.maxsize if in_memory else self._size or 1
         if not self._shared:
             return Batches(data, self._module, batch_size=size)
-        with alone(), self._processes.agreed():  # the rows are cut here
+        with alone():  # the rows are cut here
             return Batches(data, self._module, batch_size=size)
 
     def _look(self, inputs: Any, targets: Tensor) -> None:
@@ -307,8 +306,7 @@ class Minibatches:
             return len(self._source)  # type: ignore[arg-type]
         if self._shared:
             return self._batches.rows
-        with self._processes.agreed():
-            own = sum(len(targets) for _, targets in self._batches)
+        own = sum(len(targets) for _, targets in self._batches)
         self._batches.check_shards()
         return round(self._processes.sum_numbers(own)[0])
 

@@ -96,7 +96,6 @@ class ValidationOfEach:
         members = self._stack.members
         total, processes = torch.zeros(members, dtype=torch.float64), present()
         with (
-            processes.agreed(),
             reading(self._stack),
             torch.no_grad(),
         ):  # in this order: reading a module turns gradients on

@@ -95,6 +95,7 @@ class Steps:
             for inputs, targets in self._rows.epoch(epoch):
                 yield Turn(inputs, targets, None)
             return
+        self._processes.meet("epoch", {})  # the sums of the steps do not learn of errors outside of them
         self._own, self._read = self._state(), False
         iterator = self._rows.epoch(epoch)
         turn = self._next(iterator)

@@ -114,7 +114,7 @@ class Validation:
             ConvergenceError: if the outputs do for inputs that do not.
         """
         total, processes = 0.0, present()
-        with processes.agreed(), closing(self._losses()) as losses:
+        with closing(self._losses()) as losses:
             for inputs, nll in losses:
                 if not math.isfinite(nll):  # NaN is neither better nor worse than the best
                     refuse_non_finite(inputs, nll, epoch)
