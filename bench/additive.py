@@ -25,7 +25,7 @@ from bayescope.additive.evidence import BlockEvidence, first_precisions
 from bayescope.additive.families import HiddenNets
 from bayescope.additive.fit import FIRST_DAMPING, step
 from bayescope.additive.network import AdditiveNetwork
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, TermWeights
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.likelihoods import Gaussian
 from bench import record, turns
@@ -114,17 +114,17 @@ def gauss_newton(x: Tensor, y: Tensor) -> Callable[[], None]:
     family = HiddenNets.of([Term(f"x{j}", (FeatureInput(j),)) for j in range(FEATURES)], HIDDEN, 1)
     design = Design.of(family, rows, weights)
     first = family.start(design.points, design.mass, torch.Generator().manual_seed(0))
-    problem = AdditiveProblem((family,), (design,), y, weights, (first,), None)
-    state = TermWeights((first,), torch.zeros(1, dtype=torch.float64))
+    theta = torch.cat([first.flatten(), torch.zeros(1, dtype=torch.float64)])
+    problem = AdditiveProblem((family,), (design,), y, weights, theta, None)
     at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
-    damping, linear = FIRST_DAMPING, problem.linearized(state, at.likelihood)
+    damping, linear = FIRST_DAMPING, problem.linearized(theta, at.likelihood)
 
     def run() -> None:
-        nonlocal state, at, damping, linear
-        taken = step(problem, state, at, damping, linear)
-        state, damping = taken.state, taken.damping
-        linear = problem.linearized(state, at.likelihood, taken.f)
-        evidence = BlockEvidence.of(problem, state, at, linear)
+        nonlocal theta, at, damping, linear
+        taken = step(problem, theta, at, damping, linear)
+        theta, damping = taken.theta, taken.damping
+        linear = problem.linearized(theta, at.likelihood, taken.f)
+        evidence = BlockEvidence.of(problem, theta, at, linear)
         at = evidence.raised(problem, at, "layer", learn=True, fixed=False)
         linear = linear.under(at.likelihood)
 

@@ -19,7 +19,6 @@ from bayescope.additive import (
     LevelEffects,
     Term,
     TermFamily,
-    TermWeights,
     ValuedNets,
     first_precisions,
 )
@@ -74,22 +73,19 @@ def problem_of(
 ) -> AdditiveProblem:
     weights = torch.ones(len(rows), dtype=torch.float64) if weights is None else weights
     designs = tuple(Design.of(family, rows, weights) for family in families)
-    centres = tuple(
-        family.start(design.points, design.mass, seeded(seed)) for family, design in zip(families, designs, strict=True)
-    )
-    return AdditiveProblem(tuple(families), designs, targets, weights, centres, rows.offset)
+    pairs = zip(families, designs, strict=True)
+    first = [family.start(design.points, design.mass, seeded(seed)).flatten() for family, design in pairs]
+    centre = torch.cat([*first, torch.zeros(families[0].outputs, dtype=torch.float64)])
+    return AdditiveProblem(tuple(families), designs, targets, weights, centre, rows.offset)
 
 
-def state_of(problem: AdditiveProblem, outputs: int, *, seed: int = 2) -> TermWeights:
+def state_of(problem: AdditiveProblem, outputs: int, *, seed: int = 2) -> Tensor:
     """Weights away from the prior's centres."""
-    thetas = tuple(
-        centre + 0.7 * normal(*centre.shape, seed=seed + place) for place, centre in enumerate(problem.centres)
-    )
-    return TermWeights(thetas, normal(outputs, seed=seed + 50))
-
-
-def start_of(problem: AdditiveProblem, outputs: int) -> TermWeights:
-    return TermWeights(problem.centres, torch.zeros(outputs, dtype=torch.float64))
+    of_families = [
+        (centre + 0.7 * normal(*centre.shape, seed=seed + place)).flatten()
+        for place, centre in enumerate(problem.split(problem.centre)[0])
+    ]
+    return torch.cat([*of_families, normal(outputs, seed=seed + 50)])
 
 
 def hyperparameters(problem: AdditiveProblem, likelihood: Likelihood, *, seed: int = 3) -> AdditiveHyperparameters:
@@ -97,10 +93,6 @@ def hyperparameters(problem: AdditiveProblem, likelihood: Likelihood, *, seed: i
     first = first_precisions(problem, inner=0.5, other=2.0)
     scaled = tuple(part * torch.exp(0.3 * normal(*part.shape, seed=seed + k)) for k, part in enumerate(first))
     return AdditiveHyperparameters(scaled, 1e-2, likelihood)
-
-
-def flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
-    return torch.cat([*[theta.flatten() for theta in thetas], intercept])
 
 
 # --- the plain model -------------------------------------------------------------------------------------------------

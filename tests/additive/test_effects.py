@@ -233,9 +233,9 @@ def test_without_any_pairs_a_surface_says_how_to_fit_one():
 
 def test_nothing_is_written():
     additive = fitted()
-    before = additive.posterior.location.clone(), [theta.clone() for theta in additive.fit.state.thetas]
+    before = additive.posterior.location.clone(), additive.fit.theta.clone()
     effect(additive, "age")
     surface(additive, (0, 1))
     explain(additive, encoded(frame(5)))
     assert torch.equal(additive.posterior.location, before[0])
-    assert all(torch.equal(a, b) for a, b in zip(additive.fit.state.thetas, before[1], strict=True))
+    assert torch.equal(additive.fit.theta, before[1])

@@ -12,7 +12,6 @@ from bayescope.additive import (
     AdditiveHyperparameters,
     AdditiveProblem,
     BlockEvidence,
-    TermWeights,
     first_precisions,
     settled,
 )
@@ -25,14 +24,12 @@ from tests.additive.problems import (
     SECOND,
     Case,
     dense_evidence,
-    flat,
     hyperparameters,
     labels,
     nets,
     normal,
     problem_of,
     seeded,
-    start_of,
     state_of,
     table,
 )
@@ -43,19 +40,13 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
-def evidence_of(problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters) -> BlockEvidence:
+def evidence_of(problem: AdditiveProblem, state: torch.Tensor, at: AdditiveHyperparameters) -> BlockEvidence:
     return BlockEvidence.of(problem, state, at, problem.linearized(state, at.likelihood))
 
 
-def diagonal_of(problem: AdditiveProblem, at: AdditiveHyperparameters, outputs: int) -> torch.Tensor:
-    constant = torch.full((outputs,), at.intercept_precision, dtype=torch.float64)
-    return flat(at.diagonal(problem.families), constant)
-
-
-def dense(case: Case, state: TermWeights, at: AdditiveHyperparameters, blocks: list[torch.Tensor]) -> torch.Tensor:
-    theta, means = (flat(some.thetas, some.intercept) for some in (state, start_of(case.problem, case.outputs)))
-    diagonal = diagonal_of(case.problem, at, case.outputs)
-    return dense_evidence(case.plain, theta, means, diagonal, case.likelihood, blocks)
+def dense(case: Case, state: torch.Tensor, at: AdditiveHyperparameters, blocks: list[torch.Tensor]) -> torch.Tensor:
+    diagonal = at.diagonal(case.problem.families)
+    return dense_evidence(case.plain, state, case.problem.centre, diagonal, case.likelihood, blocks)
 
 
 def everything(case: Case) -> list[torch.Tensor]:
@@ -89,12 +80,12 @@ def test_one_gaussian_term_beside_its_intercept_loses_nothing() -> None:
 
 def test_determined_weights_are_counted_from_the_inverse(case: Case) -> None:
     state, at = state_of(case.problem, case.outputs), hyperparameters(case.problem, case.likelihood)
-    evidence, diagonal = evidence_of(case.problem, state, at), diagonal_of(case.problem, at, case.outputs)
-    a = case.plain.ggn(flat(state.thetas, state.intercept), case.likelihood) + torch.diag(diagonal)
+    evidence, diagonal = evidence_of(case.problem, state, at), at.diagonal(case.problem.families)
+    a = case.plain.ggn(state, case.likelihood) + torch.diag(diagonal)
     each = [1.0 - diagonal[place] * torch.linalg.inv(a[place][:, place]).diagonal() for place in case.plain.places]
     assert evidence.total == pytest.approx(float(torch.cat(each).sum()))
     places = iter(each)
-    departures = case.problem.departures(state)
+    departures, _ = case.problem.split(state - case.problem.centre)
     for family, gamma, squares, off in zip(
         case.problem.families, evidence.determined, evidence.squares, departures, strict=True
     ):
@@ -109,7 +100,7 @@ def test_determined_weights_are_counted_from_the_inverse(case: Case) -> None:
 # --- fixed points ----------------------------------------------------------------------------------------------------
 
 
-def rested(case: Case, state: TermWeights, groups: str, *, fixed: bool = False) -> AdditiveHyperparameters:
+def rested(case: Case, state: torch.Tensor, groups: str, *, fixed: bool = False) -> AdditiveHyperparameters:
     """The hyperparameters at which an update changes nothing, for weights that stay."""
     at = hyperparameters(case.problem, case.likelihood)
     for _ in range(300):
@@ -119,7 +110,7 @@ def rested(case: Case, state: TermWeights, groups: str, *, fixed: bool = False) 
 
 
 def slopes(
-    case: Case, state: TermWeights, at: AdditiveHyperparameters
+    case: Case, state: torch.Tensor, at: AdditiveHyperparameters
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """∂ log Z / ∂ log δ for each precision, and ∂ log Z / ∂ log σ², through dense determinants."""
     logs = [precision.log().requires_grad_() for precision in at.precisions]
@@ -142,7 +133,7 @@ def test_at_rest_the_evidence_has_no_slope(case: Case) -> None:
     at = hyperparameters(case.problem, case.likelihood)
     state = state_of(case.problem, case.outputs)
     if isinstance(case.likelihood, Gaussian):  # weights that fit, so that some are determined beside the noise
-        state = settled(case.problem, start_of(case.problem, case.outputs), at, {}, ended="rest").state
+        state = settled(case.problem, case.problem.centre, at, {}, ended="rest").theta
     here = rested(case, state, "layer")
     by_precision, by_noise = slopes(case, state, here)
     for slope, precision in zip(by_precision, here.precisions, strict=True):
@@ -192,15 +183,16 @@ def test_an_update_goes_only_so_far() -> None:
 
 def test_a_net_that_does_nothing_is_switched_off() -> None:
     case, state = CASES[0], state_of(CASES[0].problem, 1)
-    idle = torch.stack([state.thetas[0][0], case.problem.centres[0][1] + 1e-9])
-    (precisions,) = rested(case, TermWeights((idle,), state.intercept), "net", fixed=True).precisions
+    idle, _ = case.problem.split(state)
+    idle[0][1] = case.problem.split(case.problem.centre)[0][0][1] + 1e-9
+    (precisions,) = rested(case, state, "net", fixed=True).precisions
     assert float(precisions[1].min()) == MOST_PRECISION
     assert float(precisions[0].max()) < 1e3
 
 
 def test_weights_at_the_priors_mean_tell_nothing_of_its_width() -> None:
     case = CASES[0]
-    at, state = hyperparameters(case.problem, case.likelihood), start_of(case.problem, 1)
+    at, state = hyperparameters(case.problem, case.likelihood), case.problem.centre
     moved = evidence_of(case.problem, state, at).raised(case.problem, at, "layer", learn=True, fixed=True)
     assert torch.equal(moved.precisions[0], at.precisions[0])
 
@@ -226,5 +218,4 @@ def test_random_effects_have_their_exact_evidence() -> None:
     marginal = torch.distributions.MultivariateNormal(torch.zeros(25, dtype=torch.float64), covariance)
     design, prior = torch.cat([z, one], 1), torch.tensor([1.7] * LEVELS + [0.02], dtype=torch.float64)
     mode = torch.linalg.solve(design.T @ design / 0.3 + torch.diag(prior), design.T @ y[:, 0] / 0.3)
-    state = TermWeights((mode[None, :-1],), mode[-1:])
-    torch.testing.assert_close(evidence_of(problem, state, at).value, marginal.log_prob(y[:, 0]))
+    torch.testing.assert_close(evidence_of(problem, mode, at).value, marginal.log_prob(y[:, 0]))

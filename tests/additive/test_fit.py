@@ -28,13 +28,11 @@ from tests.additive.problems import (
     LEVELS,
     PAIR,
     SECOND,
-    flat,
     labels,
     nets,
     normal,
     problem_of,
     seeded,
-    start_of,
     table,
 )
 
@@ -55,7 +53,7 @@ def fitted(
 ) -> AdditiveFit:  # fmt: skip
     problem = problem_of(families, rows, y, weights)
     at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
-    return climb(problem, start_of(problem, y.shape[1]), at, schedule)
+    return climb(problem, problem.centre, at, schedule)
 
 
 def everything() -> list[TermFamily]:
@@ -68,24 +66,21 @@ def fit() -> AdditiveFit:
 
 
 def slope(fit: AdditiveFit) -> torch.Tensor:
-    thetas, intercept = fit.linear.gradient()
-    pulls = zip(thetas, fit.at.diagonal(fit.problem.families), fit.problem.departures(fit.state), strict=True)
-    return flat(
-        [part - pull * off for part, pull, off in pulls], intercept - fit.at.intercept_precision * fit.state.intercept
-    )
+    pull = fit.at.diagonal(fit.problem.families) * (fit.theta - fit.problem.centre)
+    return fit.linear.transposed(fit.linear.slope) - pull
 
 
 def test_it_ends_at_a_mode_of_its_hyperparameters(fit: AdditiveFit) -> None:
-    at_start = fit.problem.linearized(start_of(fit.problem, 1), fit.at.likelihood).gradient()
-    assert float(slope(fit).norm()) < 1e-3 * float(flat(*at_start).norm())
+    start = fit.problem.linearized(fit.problem.centre, fit.at.likelihood)
+    assert float(slope(fit).norm()) < 1e-3 * float(start.transposed(start.slope).norm())
 
 
 def test_its_evidence_and_curvature_are_those_of_the_end(fit: AdditiveFit) -> None:
-    again = fit.problem.linearized(fit.state, fit.at.likelihood)
+    again = fit.problem.linearized(fit.theta, fit.at.likelihood)
     assert torch.equal(again.f, fit.linear.f)
-    evidence = BlockEvidence.of(fit.problem, fit.state, fit.at, again)
+    evidence = BlockEvidence.of(fit.problem, fit.theta, fit.at, again)
     assert float(evidence.value) == fit.log_evidence
-    for here, there in zip(fit.linear.blocks[0], again.blocks[0], strict=True):
+    for here, there in zip(fit.linear.blocks, again.blocks, strict=True):
         assert torch.equal(here, there)
 
 
@@ -125,7 +120,7 @@ def test_a_net_without_use_is_switched_off() -> None:
 def test_the_same_start_is_the_same_fit(fit: AdditiveFit) -> None:
     again = fitted(*wave(), everything(), replace(SHORT, epochs=60))
     assert again.log_evidence == fit.log_evidence
-    assert all(torch.equal(a, b) for a, b in zip(again.state.thetas, fit.state.thetas, strict=True))
+    assert torch.equal(again.theta, fit.theta)
     assert again.trace == fit.trace
 
 
@@ -208,7 +203,7 @@ def test_levels_with_gaussian_noise_are_the_conjugate_model() -> None:
     rows, y = wave(60)
     fit = fitted(rows, y, [labels()], EvidenceSchedule(epochs=100))
     mean, _, log_evidence = exact(fit.problem, rows, fit.at)
-    torch.testing.assert_close(flat(fit.state.thetas, fit.state.intercept), mean, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fit.theta, mean, rtol=1e-4, atol=1e-5)
     assert fit.log_evidence == pytest.approx(log_evidence, abs=1e-6)
     # Learnt hyperparameters are those of the largest exact evidence.
     for factor in (0.7, 1.4):
@@ -223,8 +218,8 @@ def test_a_level_without_data_keeps_its_prior() -> None:
     fit = fitted(rows, y, [labels()])
     unseen = LEVELS - 1
     assert not (rows.levels[:, 2] == unseen).any()
-    assert abs(float(fit.state.thetas[0][0, unseen])) < 1e-12
-    precision = fit.linear.blocks[0][0][0] + torch.diag(fit.at.diagonal(fit.problem.families)[0][0])
+    assert abs(float(fit.theta[unseen])) < 1e-12
+    precision = fit.linear.blocks[0][0] + torch.diag(fit.at.diagonal(fit.problem.families)[:-1])
     variance = torch.linalg.inv(precision)[unseen, unseen]
     torch.testing.assert_close(variance, 1.0 / fit.at.precisions[0][0, 0])
 
@@ -245,7 +240,7 @@ def test_columns_that_tell_nothing(missing: bool) -> None:
     rows.levels[:, 1] = 0 if missing else -1
     fit = fitted(rows, y, everything())
     without = fitted(rows, y, [nets(FIRST, hidden=8), labels()])
-    effect = fit.problem.families[0].values(fit.state.thetas[0], fit.problem.designs[0].points)[1]
+    effect = fit.problem.families[0].values(fit.problem.split(fit.theta)[0][0], fit.problem.designs[0].points)[1]
     assert float(effect[fit.problem.designs[0].place[1]].std()) < 1e-9
     # Of a net that the data do not touch, nothing is told: neither how it looks nor how it is likely to.
     assert fit.at.precisions[0][1].tolist() == [0.3, 1.0]
@@ -258,7 +253,7 @@ def test_labels_that_are_all_one_class() -> None:
     rows, _ = wave(30)
     problem = problem_of(everything(), rows, torch.ones(30, 1, dtype=torch.int64))
     at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Bernoulli())
-    fit = climb(problem, start_of(problem, 1), at, SHORT)
+    fit = climb(problem, problem.centre, at, SHORT)
     assert fit.linear.f.isfinite().all()
     assert float(fit.linear.f.min()) > 2.0
 
@@ -270,9 +265,10 @@ def test_a_fit_is_carried_into_a_problem_with_more_families() -> None:
     rows, y = wave(50)
     before = fitted(rows, y, everything())
     wider = problem_of([*before.problem.families, nets(PAIR)], rows, y)
-    wider = replace(wider, centres=(*before.problem.centres, wider.centres[-1]))
+    start = torch.cat([before.problem.centre[:-1], wider.centre[len(before.theta) - 1 :]])
+    wider = replace(wider, centre=start)
     first = AdditiveHyperparameters(first_precisions(wider, inner=0.3, other=1.0), 1e-4, Gaussian(0.5))
-    state, at = carried(before, wider, start_of(wider, 1), first)
+    state, at = carried(before, wider, first)
     torch.testing.assert_close(wider.outputs(state), before.linear.f)
     assert at.likelihood is before.at.likelihood
     assert torch.equal(at.precisions[0], before.at.precisions[0])
@@ -285,8 +281,8 @@ def test_settling_climbs_to_the_mode_and_learns_nothing() -> None:
     rows, y = wave(50)
     problem = problem_of(everything(), rows, y)
     at = AdditiveHyperparameters(first_precisions(problem, inner=0.3, other=1.0), 1e-4, Gaussian(0.1))
-    fit = settled(problem, start_of(problem, 1), at, {}, ended="rest")
+    fit = settled(problem, problem.centre, at, {}, ended="rest")
     assert fit.at is at
-    assert float(fit.linear.problem.log_joint(fit.state, at)) > float(problem.log_joint(start_of(problem, 1), at)) + 20
+    assert float(fit.linear.problem.log_joint(fit.theta, at)) > float(problem.log_joint(problem.centre, at)) + 20
     assert fit.ended == "rest"
     assert all(float(part.max()) < MOST_PRECISION for part in fit.at.precisions)

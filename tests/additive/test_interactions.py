@@ -242,11 +242,12 @@ def information_plainly(fit: AdditiveFit, features: int) -> Tensor:
     ]
 
     def loss(scales: Tensor) -> Tensor:
-        thetas = [
-            torch.where(outer, theta * scales[[term.features[0] for term in family.terms], None], theta)
-            for family, outer, theta in zip(fit.problem.families, linear, fit.state.thetas, strict=True)
+        weights, intercept = fit.problem.split(fit.theta)
+        scaled = [
+            torch.where(outer, theta * scales[[term.features[0] for term in family.terms], None], theta).flatten()
+            for family, outer, theta in zip(fit.problem.families, linear, weights, strict=True)
         ]
-        return -fit.problem.log_joint(replace(fit.state, thetas=tuple(thetas)), fit.at)
+        return -fit.problem.log_joint(torch.cat([*scaled, intercept]), fit.at)
 
     hessian = torch.autograd.functional.hessian(loss, torch.ones(features, dtype=torch.float64))
     covariance = torch.linalg.inv(hessian)

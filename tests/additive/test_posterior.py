@@ -10,7 +10,7 @@ from bayescope.additive import AdditiveFit, laplace_at, point_at, settled
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, PointPosterior
 from bayescope.quadrature import normal_nodes
-from tests.additive.problems import CASES, Case, flat, hyperparameters, seeded, start_of
+from tests.additive.problems import CASES, Case, hyperparameters, seeded
 from tests.additive.test_model import model_of
 
 
@@ -23,17 +23,16 @@ def case(request: pytest.FixtureRequest) -> Case:
 def fit(case: Case) -> AdditiveFit:
     at = hyperparameters(case.problem, case.likelihood)
     trace = {"log_evidence": [0.0], "log_joint": [0.0]}
-    return settled(case.problem, start_of(case.problem, case.outputs), at, trace, ended="rest")
+    return settled(case.problem, case.problem.centre, at, trace, ended="rest")
 
 
 def precision_of(case: Case, fit: AdditiveFit) -> torch.Tensor:
-    theta = flat(fit.state.thetas, fit.state.intercept)
-    constant = torch.full((case.outputs,), fit.at.intercept_precision, dtype=torch.float64)
-    return case.plain.ggn(theta, case.likelihood) + torch.diag(flat(fit.at.diagonal(case.problem.families), constant))
+    theta = fit.theta
+    return case.plain.ggn(theta, case.likelihood) + torch.diag(fit.at.diagonal(case.problem.families))
 
 
 def made(case: Case, fit: AdditiveFit, structure: str, **options: float) -> GaussianPosterior:
-    model = model_of(case, fit.state)
+    model = model_of(case, fit.theta)
     return laplace_at(fit, model, structure, options.get("log_unit", 0.0))
 
 
@@ -49,7 +48,7 @@ def test_full_is_the_dense_ggn_and_block_its_blocks(case: Case, fit: AdditiveFit
 
 def test_the_curvature_is_its_average_over_the_posterior(case: Case, fit: AdditiveFit) -> None:
     """A = Σ_n w_n J_nᵀ E[Λ(f_n)] J_n + D, for f_n ~ N(f(θ*), J_n A⁻¹ J_nᵀ) by A's own blocks."""
-    theta = flat(fit.state.thetas, fit.state.intercept)
+    theta = fit.theta
     jacobian, f = case.plain.jacobian(theta), case.plain.f(theta).detach()
     block = made(case, fit, "block").precision.to_dense()
     spread = torch.linalg.cholesky(jacobian @ torch.linalg.inv(block) @ jacobian.mT)
@@ -85,7 +84,7 @@ def test_it_predicts_with_the_linearised_spread(case: Case, fit: AdditiveFit) ->
     for structure in ("block", "full"):
         posterior = made(case, fit, structure)
         latent = posterior.predict(case.rows)
-        theta = flat(fit.state.thetas, fit.state.intercept)
+        theta = fit.theta
         jacobian = case.plain.jacobian(theta)
         covariance = jacobian @ torch.linalg.inv(posterior.precision.to_dense()) @ jacobian.mT
         torch.testing.assert_close(torch.as_tensor(latent.latent_mean), case.plain.f(theta))
@@ -104,9 +103,9 @@ def test_the_summary_tells_what_was_fitted(case: Case, fit: AdditiveFit) -> None
 
 
 def test_a_point_has_no_spread(case: Case, fit: AdditiveFit) -> None:
-    point = point_at(fit, model_of(case, fit.state))
+    point = point_at(fit, model_of(case, fit.theta))
     assert isinstance(point, PointPosterior)
-    theta = flat(fit.state.thetas, fit.state.intercept)
+    theta = fit.theta
     assert torch.equal(point.mean, theta)
     draws = point.sample(3, generator=seeded())
     assert torch.equal(draws, theta.expand(3, -1))
@@ -116,12 +115,12 @@ def test_a_point_has_no_spread(case: Case, fit: AdditiveFit) -> None:
 def test_the_noise_is_in_ys_unit() -> None:
     case = CASES[0]
     at = hyperparameters(case.problem, case.likelihood)
-    fit = settled(case.problem, start_of(case.problem, 1), at, {}, ended="rest")
-    scaled = model_of(case, fit.state, unit=True)
+    fit = settled(case.problem, case.problem.centre, at, {}, ended="rest")
+    scaled = model_of(case, fit.theta, unit=True)
     posterior = laplace_at(fit, scaled, "block", 0.0)
     assert isinstance(posterior.likelihood, Gaussian)
     assert float(posterior.likelihood.noise_variance) == pytest.approx(0.3 * float(scaled.scale) ** 2)
-    plain = laplace_at(fit, model_of(case, fit.state), "block", 0.0)
+    plain = laplace_at(fit, model_of(case, fit.theta), "block", 0.0)
     here, there = posterior.predict(case.rows), plain.predict(case.rows)
     scale, shift = float(scaled.scale), float(scaled.shift)
     np.testing.assert_allclose(here.mean, shift + scale * there.mean)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayescope.additive import BlockFactors, TermWeights, noise_of
+from bayescope.additive import BlockFactors, noise_of
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (
@@ -15,13 +15,11 @@ from tests.additive.problems import (
     FIRST,
     SECOND,
     Case,
-    flat,
     hyperparameters,
     labels,
     nets,
     normal,
     problem_of,
-    start_of,
     state_of,
     table,
 )
@@ -35,69 +33,69 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def state(case: Case) -> TermWeights:
+def state(case: Case) -> torch.Tensor:
     return state_of(case.problem, case.outputs)
 
 
-def theta_of(state: TermWeights) -> torch.Tensor:
-    return flat(state.thetas, state.intercept)
+def test_outputs_are_the_sum_of_centred_terms(case: Case, state: torch.Tensor) -> None:
+    torch.testing.assert_close(case.problem.outputs(state), case.plain.f(state), **CLOSE)
 
 
-def test_outputs_are_the_sum_of_centred_terms(case: Case, state: TermWeights) -> None:
-    torch.testing.assert_close(case.problem.outputs(state), case.plain.f(theta_of(state)), **CLOSE)
-
-
-def test_the_intercept_is_the_mean_of_f_less_the_offset(case: Case, state: TermWeights) -> None:
+def test_the_intercept_is_the_mean_of_f_less_the_offset(case: Case, state: torch.Tensor) -> None:
     f = case.problem.outputs(state)
     f = f if case.problem.offset is None else f - case.problem.offset
     share = case.problem.weights / case.problem.rows()
-    torch.testing.assert_close(share @ f, state.intercept, **CLOSE)
+    torch.testing.assert_close(share @ f, state[-case.outputs :], **CLOSE)
 
 
-def test_log_joint_is_the_likelihood_and_the_prior(case: Case, state: TermWeights) -> None:
+def test_log_joint_is_the_likelihood_and_the_prior(case: Case, state: torch.Tensor) -> None:
     at = hyperparameters(case.problem, case.likelihood)
-    diagonal = flat(
-        at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
-    )
-    theta, means = theta_of(state), theta_of(start_of(case.problem, case.outputs))
+    diagonal = at.diagonal(case.problem.families)
+    theta, means = state, case.problem.centre
     expected = case.plain.log_likelihood(theta, case.likelihood) - 0.5 * (diagonal * (theta - means).square()).sum()
     torch.testing.assert_close(case.problem.log_joint(state, at), expected, **CLOSE)
 
 
-def test_jacobians_and_the_gradient_are_autograds(case: Case, state: TermWeights) -> None:
-    linear, theta = case.problem.linearized(state, case.likelihood), theta_of(state)
+def test_jacobians_and_the_gradient_are_autograds(case: Case, state: torch.Tensor) -> None:
+    linear, theta = case.problem.linearized(state, case.likelihood), state
     jacobian = case.plain.jacobian(theta)
     columns = iter(case.plain.places)
     for own, design in zip(linear.jacobians, case.problem.designs, strict=True):
         for term, place in zip(own, design.place, strict=True):
             torch.testing.assert_close(term[place], jacobian[..., next(columns)], **CLOSE)
     gradient = torch.func.grad(lambda at: case.plain.log_likelihood(at, case.likelihood))(theta)
-    torch.testing.assert_close(flat(*linear.gradient()), gradient, **CLOSE)
+    torch.testing.assert_close(linear.transposed(linear.slope), gradient, **CLOSE)
 
 
-def test_products_are_those_of_the_dense_jacobian(case: Case, state: TermWeights) -> None:
-    linear, jacobian = case.problem.linearized(state, case.likelihood), case.plain.jacobian(theta_of(state))
+def test_products_are_those_of_the_dense_jacobian(case: Case, state: torch.Tensor) -> None:
+    linear, jacobian = case.problem.linearized(state, case.likelihood), case.plain.jacobian(state)
     v = state_of(case.problem, case.outputs, seed=30)
-    torch.testing.assert_close(linear.forward(v.thetas, v.intercept), jacobian @ theta_of(v), **CLOSE)
+    torch.testing.assert_close(linear.forward(v), jacobian @ v, **CLOSE)
     u = normal(*jacobian.shape[:2], seed=31)
-    torch.testing.assert_close(flat(*linear.transposed(u)), torch.einsum("ncp,nc->p", jacobian, u), **CLOSE)
+    torch.testing.assert_close(linear.transposed(u), torch.einsum("ncp,nc->p", jacobian, u), **CLOSE)
 
 
-def test_blocks_are_those_of_the_dense_ggn(case: Case, state: TermWeights) -> None:
+def test_blocks_are_those_of_the_dense_ggn(case: Case, state: torch.Tensor) -> None:
     linear = case.problem.linearized(state, case.likelihood)
-    ggn = case.plain.ggn(theta_of(state), case.likelihood)
-    blocks, intercept = linear.blocks
-    for place, block in zip(case.plain.places, _each(blocks, intercept), strict=True):
+    ggn = case.plain.ggn(state, case.likelihood)
+    for place, block in zip(case.plain.places, _each(linear.blocks), strict=True):
         torch.testing.assert_close(block, ggn[place][:, place], **CLOSE)
 
 
-def _each(blocks: list[torch.Tensor], intercept: torch.Tensor) -> list[torch.Tensor]:
-    return [*[block for family in blocks for block in family], intercept]
+def _each(blocks: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [block for family in blocks for block in family]
 
 
-def test_what_is_added_back_gives_the_jacobians_before_they_were_centred(case: Case, state: TermWeights) -> None:
+def test_what_is_added_back_gives_the_jacobians_before_they_were_centred(case: Case, state: torch.Tensor) -> None:
     linear = case.problem.linearized(state, case.likelihood)
-    parts = zip(case.problem.families, case.problem.designs, state.thetas, linear.jacobians, linear.means, strict=True)
+    parts = zip(
+        case.problem.families,
+        case.problem.designs,
+        case.problem.split(state)[0],
+        linear.jacobians,
+        linear.means,
+        strict=True,
+    )
     for family, design, theta, jacobian, mean in parts:
         raw = family.jacobian(theta, design.points).dense()
         there = (design.centred > 0)[..., None, None]
@@ -117,44 +115,27 @@ def test_another_noise_is_read_at_the_same_weights(case: Case) -> None:
     torch.testing.assert_close(changed.blocks, expected.blocks)
 
 
-def test_solves_and_determinants_are_those_of_the_dense_blocks(case: Case, state: TermWeights) -> None:
+def test_solves_and_determinants_are_those_of_the_dense_blocks(case: Case, state: torch.Tensor) -> None:
     at = hyperparameters(case.problem, case.likelihood)
-    blocks = BlockFactors.of(case.problem.linearized(state, case.likelihood).blocks, case.problem.families, at, 0.0)
-    diagonal = flat(
-        at.diagonal(case.problem.families), torch.full((case.outputs,), at.intercept_precision, dtype=torch.float64)
-    )
+    diagonal = at.diagonal(case.problem.families)
+    blocks = BlockFactors.of(case.problem.linearized(state, case.likelihood).blocks, diagonal)
     dense = torch.zeros(len(diagonal), len(diagonal), dtype=torch.float64)
-    full = case.plain.ggn(theta_of(state), case.likelihood) + torch.diag(diagonal)
+    full = case.plain.ggn(state, case.likelihood) + torch.diag(diagonal)
     for place in case.plain.places:
         dense[place[:, None], place] = full[place][:, place]
     torch.testing.assert_close(blocks.logdet(), torch.linalg.slogdet(dense)[1], **CLOSE)
     v = state_of(case.problem, case.outputs, seed=33)
-    torch.testing.assert_close(
-        flat(*blocks.solve(v.thetas, v.intercept)), torch.linalg.solve(dense, theta_of(v)), **CLOSE
-    )
-    inverse = torch.linalg.inv(dense).diagonal()[: -case.outputs]
-    torch.testing.assert_close(torch.cat([part.flatten() for part in blocks.inverse_diagonals()]), inverse, **CLOSE)
-
-
-def test_damping_stands_on_the_diagonal() -> None:
-    case = CASES[0]
-    at = hyperparameters(case.problem, case.likelihood)
-    curvature = case.problem.linearized(start_of(case.problem, 1), case.likelihood).blocks
-    damped = BlockFactors.of(curvature, case.problem.families, at, 7.0)
-    (factor,), (block,) = damped.factors, curvature[0]
-    (diagonal,) = at.diagonal(case.problem.families)
-    torch.testing.assert_close(factor @ factor.mT, block + torch.diag_embed(diagonal + 7.0), **CLOSE)
-    intercept = curvature[1] + (at.intercept_precision + 7.0) * torch.eye(1, dtype=torch.float64)
-    torch.testing.assert_close(damped.intercept @ damped.intercept.mT, intercept, **CLOSE)
+    torch.testing.assert_close(blocks.solve(v), torch.linalg.solve(dense, v), **CLOSE)
+    torch.testing.assert_close(blocks.inverse_diagonal(), torch.linalg.inv(dense).diagonal(), **CLOSE)
 
 
 def test_a_block_that_is_not_positive_definite_is_refused() -> None:
     case = CASES[0]
     at = hyperparameters(case.problem, case.likelihood)
-    blocks, intercept = case.problem.linearized(start_of(case.problem, 1), case.likelihood).blocks
-    for bad in (blocks[0] - 1e6 * torch.eye(blocks[0].shape[-1], dtype=torch.float64), blocks[0] * torch.nan):
+    block, intercept = case.problem.linearized(case.problem.centre, case.likelihood).blocks
+    for bad in (block - 1e6 * torch.eye(block.shape[-1], dtype=torch.float64), block * torch.nan):
         with pytest.raises(NotPositiveDefiniteError, match="positive definite"):
-            BlockFactors.of(([bad], intercept), case.problem.families, at, 0.0)
+            BlockFactors.of([bad, intercept], at.diagonal(case.problem.families))
 
 
 def test_a_weight_is_so_many_rows() -> None:
@@ -167,11 +148,11 @@ def test_a_weight_is_so_many_rows() -> None:
     state, at = state_of(weighted, 1), hyperparameters(weighted, Gaussian(0.4))
     for here, there in zip(weighted.designs, repeated.designs, strict=True):
         torch.testing.assert_close(here.mass, there.mass)
-    repeated = replace(repeated, centres=weighted.centres)
+    repeated = replace(repeated, centre=weighted.centre)
     torch.testing.assert_close(weighted.log_joint(state, at), repeated.log_joint(state, at), **CLOSE)
     one, other = (problem.linearized(state, Gaussian(0.4)) for problem in (weighted, repeated))
-    torch.testing.assert_close(flat(*one.gradient()), flat(*other.gradient()), **CLOSE)
-    for mine, theirs in zip(_each(*one.blocks), _each(*other.blocks), strict=True):
+    torch.testing.assert_close(one.transposed(one.slope), other.transposed(other.slope), **CLOSE)
+    for mine, theirs in zip(_each(one.blocks), _each(other.blocks), strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE)
 
 

@@ -17,7 +17,7 @@ from bayescope.additive.effects import (
 from bayescope.additive.evidence import BlockEvidence, first_precisions
 from bayescope.additive.explanation import Explanation, explain
 from bayescope.additive.families import HiddenNets, LevelEffects, Points, TermFamily
-from bayescope.additive.fit import AdditiveFit, EvidenceSchedule, NewtonStep, carried, climb, settled, step
+from bayescope.additive.fit import AdditiveFit, EvidenceSchedule, NewtonStep, carried, climb, settled, solved, step
 from bayescope.additive.gaps import with_gaps
 from bayescope.additive.grids import Grid
 from bayescope.additive.importance import Importance
@@ -29,7 +29,7 @@ from bayescope.additive.network import AdditiveNetwork
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.passes import Computed, RowPasses
 from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, TermWeights, noise_of
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, noise_of
 from bayescope.additive.seen import TrainingValues, Values
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values, values_of
@@ -73,7 +73,6 @@ __all__ = [
     "Surface",
     "Term",
     "TermFamily",
-    "TermWeights",
     "TrainingValues",
     "ValuedNets",
     "Values",
@@ -101,6 +100,7 @@ __all__ = [
     "read_pair",
     "removal_gains",
     "settled",
+    "solved",
     "step",
     "surface",
     "tightest_log_evidence",

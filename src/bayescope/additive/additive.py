@@ -19,7 +19,7 @@ from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.observed import Observed
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, TermWeights
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues
 from bayescope.additive.terms import Term, feature_term, pair_term
 from bayescope.additive.valued import ValuedNets, has_values
@@ -136,7 +136,7 @@ def fit_additive(encoding: TableEncoding, data: Observed, likelihood: Likelihood
     fitted, pairs, ranking = fitter.with_pairs(fitter.of_features())
     if isinstance(options.prior_precision, str):
         fitted = pruned(fitted)
-    fitted = settled(fitted.problem, fitted.state, fitted.at, fitted.trace, fitted.ended)
+    fitted = settled(fitted.problem, fitted.theta, fitted.at, fitted.trace, fitted.ended)
     model = _model(fitted, data)
     made = (
         laplace_at(fitted, model, options.structure, data.log_unit)
@@ -225,19 +225,21 @@ class _Fitter:
             family.start(design.points, design.mass, self.generator)
             for family, design in zip(families[len(known) :], designs[len(known) :], strict=True)
         ]
-        centres = (*(() if before is None else before.problem.centres), *fresh)
+        outputs = len(data.scale)
+        known_centre = [] if before is None else [before.problem.centre[:-outputs]]
+        centre = torch.cat(
+            [*known_centre, *[part.flatten() for part in fresh], torch.zeros(outputs, dtype=torch.float64)]
+        )
         _require_room(families, designs)
-        problem = AdditiveProblem(families, designs, data.targets, data.weights, centres, data.offset, data.passes)
-        state = TermWeights(centres, torch.zeros(len(data.scale), dtype=torch.float64))
+        problem = AdditiveProblem(families, designs, data.targets, data.weights, centre, data.offset, data.passes)
         learn = isinstance(options.prior_precision, str)
         inner, other = (FIRST_INNER, FIRST_OTHER) if learn else (float(options.prior_precision),) * 2
         precisions = first_precisions(
             problem, inner=inner, other=other if before is None or not learn else FIRST_PAIRED
         )
         at = AdditiveHyperparameters(precisions, options.intercept_prior_precision, self.likelihood)
-        if before is not None:
-            state, at = carried(before, problem, state, at)
-        return climb(problem, state, at, replace(options.schedule, learn=learn))
+        theta, at = (centre, at) if before is None else carried(before, problem, at)
+        return climb(problem, theta, at, replace(options.schedule, learn=learn))
 
 
 def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[TermFamily, ...]:
@@ -286,7 +288,7 @@ def _model(fitted: AdditiveFit, data: Observed) -> AdditiveModel:
     centres = tuple(
         Centre(design.mean(family.values(theta, design.points)), mean, theta)
         for family, design, theta, mean in zip(
-            problem.families, problem.designs, fitted.state.thetas, fitted.linear.means, strict=True
+            problem.families, problem.designs, problem.split(fitted.theta)[0], fitted.linear.means, strict=True
         )
     )
     return AdditiveModel(problem.families, centres, data.scale, data.shift)
@@ -327,16 +329,12 @@ def removal_gains(fit: AdditiveFit) -> list[tuple[float, int, int]]:
     log q(o = 0) − log p(o = 0) of the Gaussian posterior to the prior (Dickey 1971).
     """
     problem = fit.problem
-    blocks = BlockFactors.of(fit.linear.blocks, problem.families, fit.at, 0.0)
+    diagonals = fit.at.diagonal(problem.families)
+    factors = BlockFactors.of(fit.linear.blocks, diagonals).factors[:-1]
+    departures = problem.split(fit.theta - problem.centre)[0]
     gains = []
     for place, (family, factor, departure, diagonal) in enumerate(
-        zip(
-            problem.families,
-            blocks.factors,
-            problem.departures(fit.state),
-            fit.at.diagonal(problem.families),
-            strict=True,
-        )
+        zip(problem.families, factors, departures, problem.split(diagonals)[0], strict=True)
     ):
         outer = linear_weights(family)
         covariance = torch.cholesky_inverse(factor)[:, outer][:, :, outer]
@@ -360,8 +358,7 @@ def _without(fit: AdditiveFit, family: int, term: int) -> AdditiveFit:
     layers = torch.tensor([shared or name != "inner" for name in fit.problem.families[family].layers])
     precisions = [precision.clone() for precision in fit.at.precisions]
     precisions[family][term, layers] = MOST_PRECISION
-    thetas = [theta.clone() for theta in fit.state.thetas]
-    thetas[family][term] = fit.problem.centres[family][term]
+    theta = fit.theta.clone()
+    fit.problem.split(theta)[0][family][term] = fit.problem.split(fit.problem.centre)[0][family][term]
     at: AdditiveHyperparameters = replace(fit.at, precisions=tuple(precisions))
-    state = TermWeights(tuple(thetas), fit.state.intercept)
-    return settled(fit.problem, state, at, fit.trace, fit.ended, ROUGHLY, fit.log_evidence)
+    return settled(fit.problem, theta, at, fit.trace, fit.ended, ROUGHLY, fit.log_evidence)

@@ -7,7 +7,6 @@ this is at most the full GGN's log Z (Immer et al. 2023; Bouchiat et al. 2024, s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.passes import RowValues
-from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, Linearized, TermWeights
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, Linearized
 from bayescope.likelihoods import Likelihood
 
 # δ between these; at the upper end a term is switched off: in standardised units its effects are below 1e-4.
@@ -52,30 +51,21 @@ class BlockEvidence:
 
     @classmethod
     def of(
-        cls, problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters, linear: Linearized
+        cls, problem: AdditiveProblem, theta: Tensor, at: AdditiveHyperparameters, linear: Linearized
     ) -> BlockEvidence:
         """Computes log Z and γ from the curvature's blocks at the weights, where the model is linearised."""
-        blocks = BlockFactors.of(linear.blocks, problem.families, at, 0.0)
-        diagonals = at.diagonal(problem.families)
-        constants = sum((diagonal.log().sum() for diagonal in diagonals), start=torch.zeros((), dtype=torch.float64))
-        constants = constants + len(state.intercept) * math.log(at.intercept_precision)
-        value = problem.log_joint(state, at, linear.f) + 0.5 * (constants - blocks.logdet())
-        determined, squares = [], []
-        for family, departure, diagonal, inverse, precision in zip(
-            problem.families,
-            problem.departures(state),
-            diagonals,
-            blocks.inverse_diagonals(),
-            at.precisions,
-            strict=True,
-        ):
-            places = family.layer.expand_as(departure)
-            empty = torch.zeros_like(precision)
-            determined.append(empty.scatter_add(1, places, 1.0 - diagonal * inverse))
-            squares.append(empty.scatter_add(1, places, departure.square()))
-        prior_share = at.intercept_precision * float(torch.cholesky_inverse(blocks.intercept).trace())
-        total = sum(float(part.sum()) for part in determined) + len(state.intercept) - prior_share
-        return cls(value, tuple(determined), tuple(squares), total, linear.f)
+        diagonal = at.diagonal(problem.families)
+        blocks = BlockFactors.of(linear.blocks, diagonal)
+        value = problem.log_joint(theta, at, linear.f) + 0.5 * (diagonal.log().sum() - blocks.logdet())
+        gamma = 1.0 - diagonal * blocks.inverse_diagonal()
+        determined, squares = (
+            tuple(
+                torch.zeros_like(precision).scatter_add(1, family.layer.expand_as(part), part)
+                for precision, family, part in zip(at.precisions, problem.families, problem.split(each)[0], strict=True)
+            )
+            for each in (gamma, (theta - problem.centre).square())
+        )
+        return cls(value, determined, squares, float(gamma.sum()), linear.f)
 
     def raised(
         self, problem: AdditiveProblem, at: AdditiveHyperparameters, groups: str, *, learn: bool, fixed: bool

@@ -13,14 +13,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.additive.evidence import GROUPS, BlockEvidence
 from bayescope.additive.passes import RowValues
-from bayescope.additive.problem import (
-    AdditiveHyperparameters,
-    AdditiveProblem,
-    BlockFactors,
-    Linearized,
-    TermWeights,
-    noise_of,
-)
+from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, Linearized, noise_of
 from bayescope.errors import InputError
 from bayescope.process_state import threads_for
 from bayescope.progress import progress_bar
@@ -46,14 +39,14 @@ class NewtonStep:
     """Where a step led.
 
     Attributes:
-        state: the weights.
+        theta: the weights.
         f: the outputs there.
         log_joint: there, but for the prior's constants.
         gain: by how much it rose; 0 where no step raises it.
         damping: for the next step.
     """
 
-    state: TermWeights
+    theta: Tensor
     f: RowValues
     log_joint: Tensor
     gain: float
@@ -62,90 +55,60 @@ class NewtonStep:
 
 def step(
     problem: AdditiveProblem,
-    state: TermWeights,
+    theta: Tensor,
     at: AdditiveHyperparameters,
     damping: float,
     linearized: Linearized | None = None,
 ) -> NewtonStep:
     """One step that raises the log joint, or none if none does."""
-    linear = linearized or problem.linearized(state, at.likelihood)
-    here = problem.log_joint(state, at, linear.f)
-    diagonals = at.diagonal(problem.families)
-    thetas, intercept = linear.gradient()
-    departures = problem.departures(state)
-    thetas = [part - diagonal * off for part, diagonal, off in zip(thetas, diagonals, departures, strict=True)]
-    gradient = (thetas, intercept - at.intercept_precision * state.intercept)
+    linear = linearized or problem.linearized(theta, at.likelihood)
+    here = problem.log_joint(theta, at, linear.f)
+    diagonal = at.diagonal(problem.families)
+    gradient = linear.transposed(linear.slope) - diagonal * (theta - problem.centre)
     rise = RISE
     while damping < MOST_DAMPING:
-        blocks = BlockFactors.of(linear.blocks, problem.families, at, damping)
-        solver = _Solver(linear, blocks, diagonals, at.intercept_precision, damping)
-        moves, shift = solver.solve(*gradient)
-        moved = TermWeights(
-            tuple(theta + move for theta, move in zip(state.thetas, moves, strict=True)), state.intercept + shift
-        )
-        f = problem.outputs(moved)
-        there = problem.log_joint(moved, at, f)
+        move = solved(linear, diagonal + damping, gradient)
+        f = problem.outputs(theta + move)
+        there = problem.log_joint(theta + move, at, f)
         gain = float(there - here)
         if gain >= 0.0:
-            foretold = _foretold(_flat(moves, shift), _flat(*gradient), damping)
+            # ½ sᵀ(g + μ s) is gᵀs − ½ sᵀA s for (A + μ I) s = g, and where conjugate gradients end early as well.
+            foretold = float(0.5 * move @ (gradient + damping * move))
             factor = max(FALL, 1.0 - (2.0 * gain / foretold - 1.0) ** 3) if foretold > 0.0 else 1.0
-            return NewtonStep(moved, f, there, gain, max(LEAST_DAMPING, damping * factor))
+            return NewtonStep(theta + move, f, there, gain, max(LEAST_DAMPING, damping * factor))
         damping *= rise
         rise *= RISE
-    return NewtonStep(state, linear.f, here, 0.0, FIRST_DAMPING)
+    return NewtonStep(theta, linear.f, here, 0.0, FIRST_DAMPING)
 
 
-@final
-class _Solver:
-    """Conjugate gradients on the damped full GGN."""
+def solved(
+    linear: Linearized, diagonal: Tensor, gradient: Tensor, *, residual: float = RESIDUAL, most: int = ITERATIONS
+) -> Tensor:
+    """(Jᵀ Λ J + diag)⁻¹ g by conjugate gradients on the full GGN; the result s always has gᵀ s > 0.
 
-    def __init__(
-        self, linear: Linearized, blocks: BlockFactors, diagonals: Sequence[Tensor], intercept: float, damping: float
-    ) -> None:
-        self._linear, self._blocks = linear, blocks
-        self._diagonals, self._intercept = [diagonal + damping for diagonal in diagonals], intercept + damping
-
-    def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
-        """s for the right-hand side g: s always has gᵀ s > 0."""
-        residual = _flat(thetas, intercept)
-        solution = torch.zeros_like(residual)
-        whitened = self._preconditioned(residual)
-        direction, norm = whitened, residual @ whitened
-        target = RESIDUAL**2 * norm
-        for _ in range(ITERATIONS):
-            if bool(norm <= target):
-                break
-            product = self._product(direction)
-            length = norm / (direction @ product)
-            solution = solution + length * direction
-            residual = residual - length * product
-            whitened = self._preconditioned(residual)
-            before, norm = norm, residual @ whitened
-            direction = whitened + (norm / before) * direction
-        return self._split(solution)
-
-    def _product(self, v: Tensor) -> Tensor:
-        thetas, intercept = self._split(v)
-        parts, shift = self._linear.product(thetas, intercept)
-        pulled = [part + diagonal * theta for part, diagonal, theta in zip(parts, self._diagonals, thetas, strict=True)]
-        return _flat(pulled, shift + self._intercept * intercept)
-
-    def _preconditioned(self, v: Tensor) -> Tensor:
-        return _flat(*self._blocks.solve(*self._split(v)))
-
-    def _split(self, v: Tensor) -> tuple[list[Tensor], Tensor]:
-        sizes = [diagonal.numel() for diagonal in self._diagonals]
-        *parts, intercept = v.split([*sizes, len(v) - sum(sizes)])
-        return [part.view_as(diagonal) for part, diagonal in zip(parts, self._diagonals, strict=True)], intercept
-
-
-def _foretold(move: Tensor, gradient: Tensor, damping: float) -> float:
-    """½ sᵀ(g + μ s), which is gᵀs − ½ sᵀA s for (A + μ I) s = g, and where conjugate gradients end early as well."""
-    return float(0.5 * move @ (gradient + damping * move))
-
-
-def _flat(thetas: Sequence[Tensor], intercept: Tensor) -> Tensor:
-    return torch.cat([*[theta.flatten() for theta in thetas], intercept])
+    Args:
+        linear: the model, linearised.
+        diagonal: what is added to the GGN, shape (P,).
+        gradient: g, shape (P,).
+        residual: the residual in the preconditioner's norm, as a share of the gradient's, at which it ends.
+        most: the most iterations.
+    """
+    blocks = BlockFactors.of(linear.blocks, diagonal)
+    left, solution = gradient, torch.zeros_like(gradient)
+    whitened = blocks.solve(left)
+    direction, norm = whitened, left @ whitened
+    target = residual**2 * norm
+    for _ in range(most):
+        if bool(norm <= target):
+            break
+        product = linear.product(direction) + diagonal * direction
+        length = norm / (direction @ product)
+        solution = solution + length * direction
+        left = left - length * product
+        whitened = blocks.solve(left)
+        before, norm = norm, left @ whitened
+        direction = whitened + (norm / before) * direction
+    return solution
 
 
 # The evidence has come to rest where so many updates have not raised it by more than this, in nats.
@@ -202,7 +165,7 @@ class AdditiveFit:
 
     Attributes:
         problem: the rows and terms.
-        state: the weights of the largest log joint.
+        theta: the weights of the largest log joint.
         at: the hyperparameters.
         linear: the model there, to first order, with the blocks of the GGN.
         evidence: log Z and γ.
@@ -211,7 +174,7 @@ class AdditiveFit:
     """
 
     problem: AdditiveProblem
-    state: TermWeights
+    theta: Tensor
     at: AdditiveHyperparameters
     linear: Linearized
     evidence: BlockEvidence
@@ -225,10 +188,10 @@ class AdditiveFit:
 
 
 def climb(
-    problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters, schedule: EvidenceSchedule
+    problem: AdditiveProblem, theta: Tensor, at: AdditiveHyperparameters, schedule: EvidenceSchedule
 ) -> AdditiveFit:
     """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode."""
-    climber = _Epochs(problem, state, at, schedule)
+    climber = _Epochs(problem, theta, at, schedule)
     with threads_for(problem.numbers), progress_bar("fitting", shown=schedule.progress) as report:
         for epoch in range(schedule.epochs):
             report(epoch, schedule.epochs, f"epoch {epoch + 1}")
@@ -242,43 +205,43 @@ class _Epochs:
     """The state of a climb: where it is, and the best that it has seen."""
 
     def __init__(
-        self, problem: AdditiveProblem, state: TermWeights, at: AdditiveHyperparameters, schedule: EvidenceSchedule
+        self, problem: AdditiveProblem, theta: Tensor, at: AdditiveHyperparameters, schedule: EvidenceSchedule
     ) -> None:
         self.trace: dict[str, list[float]] = {}
-        self.best, self.ended = (state, at), "all epochs"
-        self._problem, self._state, self._at, self._schedule = problem, state, at, schedule
-        self._damping, self._linear = FIRST_DAMPING, problem.linearized(state, at.likelihood)
+        self.best, self.ended = (theta, at), "all epochs"
+        self._problem, self._theta, self._at, self._schedule = problem, theta, at, schedule
+        self._damping, self._linear = FIRST_DAMPING, problem.linearized(theta, at.likelihood)
         self._highest, self._since = -math.inf, 0
 
     def rests(self, epoch: int) -> bool:
         """One epoch; whether the evidence has come to rest."""
         problem, schedule = self._problem, self._schedule
-        taken = step(problem, self._state, self._at, self._damping, self._linear)
-        self._state, self._damping = taken.state, taken.damping
-        self._linear = problem.linearized(self._state, self._at.likelihood, taken.f)
-        evidence = BlockEvidence.of(problem, self._state, self._at, self._linear)
+        taken = step(problem, self._theta, self._at, self._damping, self._linear)
+        self._theta, self._damping = taken.theta, taken.damping
+        self._linear = problem.linearized(self._theta, self._at.likelihood, taken.f)
+        evidence = BlockEvidence.of(problem, self._theta, self._at, self._linear)
         _append(self.trace, evidence, taken.log_joint, self._at)
         if epoch < schedule.burn_in:
-            self.best = (self._state, self._at)
+            self.best = (self._theta, self._at)
             return False
         self._judge(float(evidence.value))
         if self._since >= PATIENCE:
             self.ended = "rest"
             return True
         if (schedule.learn or schedule.learn_noise) and (epoch - schedule.burn_in) % schedule.every == 0:
-            self._at = _updated(problem, self._state, self._at, evidence, self._linear, schedule)
+            self._at = _updated(problem, self._theta, self._at, evidence, self._linear, schedule)
             self._linear = self._linear.under(self._at.likelihood)
         return False
 
     def _judge(self, value: float) -> None:
         self._since = 0 if value > self._highest + AT_REST else self._since + 1
         if value > self._highest:
-            self.best, self._highest = (self._state, self._at), value
+            self.best, self._highest = (self._theta, self._at), value
 
 
 def settled(
     problem: AdditiveProblem,
-    state: TermWeights,
+    theta: Tensor,
     at: AdditiveHyperparameters,
     trace: Mapping[str, Sequence[float]],
     ended: str,
@@ -289,26 +252,26 @@ def settled(
 
     They end before where the evidence is farther from what is ``wanted`` of it than HOPE such steps would lead.
     """
-    damping, linear = FIRST_DAMPING, problem.linearized(state, at.likelihood)
+    damping, linear = FIRST_DAMPING, problem.linearized(theta, at.likelihood)
     with threads_for(problem.numbers):
         for _ in range(SETTLING):
-            taken = step(problem, state, at, damping, linear)
-            state, damping = taken.state, taken.damping
-            linear = problem.linearized(state, at.likelihood, taken.f)
+            taken = step(problem, theta, at, damping, linear)
+            theta, damping = taken.theta, taken.damping
+            linear = problem.linearized(theta, at.likelihood, taken.f)
             if taken.gain < enough:
                 break
             if (
                 wanted is not None
-                and float(BlockEvidence.of(problem, state, at, linear).value) + HOPE * taken.gain < wanted
+                and float(BlockEvidence.of(problem, theta, at, linear).value) + HOPE * taken.gain < wanted
             ):
                 break
-        evidence = BlockEvidence.of(problem, state, at, linear)
-    return AdditiveFit(problem, state, at, linear, evidence, trace, ended)
+        evidence = BlockEvidence.of(problem, theta, at, linear)
+    return AdditiveFit(problem, theta, at, linear, evidence, trace, ended)
 
 
 def _updated(
     problem: AdditiveProblem,
-    state: TermWeights,
+    theta: Tensor,
     at: AdditiveHyperparameters,
     evidence: BlockEvidence,
     linear: Linearized,
@@ -316,7 +279,7 @@ def _updated(
 ) -> AdditiveHyperparameters:
     for count in range(schedule.steps):
         if count:
-            evidence = BlockEvidence.of(problem, state, at, linear.under(at.likelihood))
+            evidence = BlockEvidence.of(problem, theta, at, linear.under(at.likelihood))
         at = evidence.raised(problem, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise)
     return at
 
@@ -331,11 +294,10 @@ def _append(
 
 
 def carried(
-    fit: AdditiveFit, problem: AdditiveProblem, first: TermWeights, at: AdditiveHyperparameters
-) -> tuple[TermWeights, AdditiveHyperparameters]:
+    fit: AdditiveFit, problem: AdditiveProblem, at: AdditiveHyperparameters
+) -> tuple[Tensor, AdditiveHyperparameters]:
     """The weights and precisions of a fit in a problem that has more families after the same ones."""
-    count = len(fit.state.thetas)
-    state = TermWeights((*fit.state.thetas, *first.thetas[count:]), fit.state.intercept)
-    precisions = (*fit.at.precisions, *at.precisions[count:])
+    count, outputs = len(fit.problem.families), fit.linear.outputs
     assert problem.families[:count] == fit.problem.families
-    return state, replace(fit.at, precisions=precisions)
+    theta = torch.cat([fit.theta[:-outputs], problem.centre[len(fit.theta) - outputs : -outputs], fit.theta[-outputs:]])
+    return theta, replace(fit.at, precisions=(*fit.at.precisions, *at.precisions[count:]))

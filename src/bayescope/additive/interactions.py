@@ -183,10 +183,9 @@ def mutual_information(fit: AdditiveFit, features: int) -> Tensor:
     everywhere tells nothing of others: 0.
     """
     precision = torch.zeros(features, dtype=torch.float64)
-    for family, theta, diagonal in zip(
-        fit.problem.families, fit.state.thetas, fit.at.diagonal(fit.problem.families), strict=True
-    ):
-        pulls = (diagonal * theta.square())[:, linear_weights(family)].sum(1)
+    pulled, _ = fit.problem.split(fit.at.diagonal(fit.problem.families) * fit.theta.square())
+    for family, of_family in zip(fit.problem.families, pulled, strict=True):
+        pulls = of_family[:, linear_weights(family)].sum(1)
         for term, pull in zip(family.terms, pulls, strict=True):
             if len(term.features) == 1:
                 precision[term.features[0]] = pull
@@ -206,7 +205,8 @@ def mutual_information(fit: AdditiveFit, features: int) -> Tensor:
 def _scales_curvature(fit: AdditiveFit, features: int) -> Tensor:
     """F, shape (D, D), a block of rows at a time."""
     values = []
-    for family, design, theta in zip(fit.problem.families, fit.problem.designs, fit.state.thetas, strict=True):
+    weights, _ = fit.problem.split(fit.theta)
+    for family, design, theta in zip(fit.problem.families, fit.problem.designs, weights, strict=True):
         at = family.values(theta, design.points)
         values.append(design.less(at, design.mean(at)))
     outputs, curvature = fit.linear.outputs, fit.linear.curvature

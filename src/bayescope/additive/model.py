@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.families import HiddenNets, Points, TermFamily
+from bayescope.additive.problem import split_weights
 from bayescope.additive.terms import EncodedRows, Term
 from bayescope.errors import InputTypeError
 from bayescope.models import among, among_pairs, at_draws
@@ -267,12 +268,7 @@ class AdditiveModel:
         return total.expand(len(x), *total.shape[1:])
 
     def _by_family(self, theta: Tensor) -> Sequence[tuple[TermFamily, Centre, Tensor]]:
-        sizes = [len(family.terms) * family.weights for family in self.families]
-        flat = theta.split([*sizes, self.outputs], -1)[:-1]
-        weights = [
-            part.unflatten(-1, (len(family.terms), family.weights))
-            for part, family in zip(flat, self.families, strict=True)
-        ]
+        weights = split_weights(theta, self.families, self.outputs)[:-1]
         return list(zip(self.families, self.centres, weights, strict=True))
 
     def _blocks(self, rows: int) -> list[slice]:

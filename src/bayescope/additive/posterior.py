@@ -13,7 +13,7 @@ from bayescope.additive.evidence import MOST_PRECISION
 from bayescope.additive.fit import AdditiveFit
 from bayescope.additive.model import AdditiveModel
 from bayescope.additive.passes import ALL, RowValues
-from bayescope.additive.problem import AdditiveHyperparameters, BlockFactors, Linearized
+from bayescope.additive.problem import BlockFactors, Linearized
 from bayescope.likelihoods import Likelihood
 from bayescope.likelihoods.quasi_monte_carlo import principal_root
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
@@ -52,7 +52,7 @@ def laplace_at(fitted: AdditiveFit, model: AdditiveModel, structure: str, log_un
         "laplace", evidence=evidence - log_unit * fitted.problem.rows(), notes=_notes(fitted, structure),
         trace=dict(fitted.trace),
     )  # fmt: skip
-    return GaussianPosterior(_flat(fitted), precision, record, model, _likelihood(fitted, model))
+    return GaussianPosterior(fitted.theta, precision, record, model, _likelihood(fitted, model))
 
 
 def tightest_log_evidence(fitted: AdditiveFit) -> float:
@@ -66,23 +66,19 @@ def tightest_log_evidence(fitted: AdditiveFit) -> float:
         return fitted.log_evidence
     root = problem.root(linear.f, at.likelihood, ALL)
     jacobian = (root.mT @ _jacobian(fitted, ALL)).flatten(0, 1)
-    prior = _prior_diagonal(fitted, outputs)
+    prior = at.diagonal(problem.families)
     whitened = jacobian * prior.rsqrt()
     gram = whitened @ whitened.mT
     gram.diagonal().add_(1.0)
     full = torch.linalg.cholesky(gram).diagonal().log().sum() + 0.5 * prior.log().sum()
-    blocks = 0.5 * BlockFactors.of(linear.blocks, problem.families, at, 0.0).logdet()
+    blocks = 0.5 * BlockFactors.of(linear.blocks, prior).logdet()
     return fitted.log_evidence + float(blocks - full)
 
 
 def point_at(fitted: AdditiveFit, model: AdditiveModel) -> PointPosterior:
     """All mass at the mode: the plain additive model."""
     record = Record("map", notes=_notes(fitted, None), trace=dict(fitted.trace))
-    return PointPosterior(_flat(fitted), record, model, _likelihood(fitted, model))
-
-
-def _flat(fitted: AdditiveFit) -> Tensor:
-    return torch.cat([*[theta.flatten() for theta in fitted.state.thetas], fitted.state.intercept])
+    return PointPosterior(fitted.theta, record, model, _likelihood(fitted, model))
 
 
 def _likelihood(fitted: AdditiveFit, model: AdditiveModel) -> Likelihood:
@@ -106,13 +102,14 @@ def _averaged(fitted: AdditiveFit) -> Linearized:
     if fitted.at.likelihood.noise_variance is not None:
         return linear
     before: float | None = None
+    diagonal = fitted.at.diagonal(problem.families)
     with threads_for(problem.numbers):
         for _ in range(_STEPS):
-            variance = _variances(linear, fitted.at)
+            variance = _variances(linear, diagonal)
             average = _expected_curvature(linear, variance)
             halfway = problem.passes.kept(_between(linear.curvature, average))
             linear = replace(linear, curvature=halfway, known=None)
-            logdet = float(BlockFactors.of(linear.blocks, problem.families, fitted.at, 0.0).logdet())
+            logdet = float(BlockFactors.of(linear.blocks, diagonal).logdet())
             if before is not None and abs(logdet - before) < _SETTLED:
                 break
             before = logdet
@@ -123,16 +120,15 @@ def _between(one: RowValues, other: RowValues) -> Callable[[slice], Tensor]:
     return lambda rows: 0.5 * (one[rows] + other[rows])
 
 
-def _variances(linear: Linearized, at: AdditiveHyperparameters) -> RowValues:
+def _variances(linear: Linearized, diagonal: Tensor) -> RowValues:
     """Var[f] of each row by the blocks, shape (N, C²)."""
-    problem = linear.problem
-    blocks = BlockFactors.of(linear.blocks, problem.families, at, 0.0)
+    *factors, of_intercept = BlockFactors.of(linear.blocks, diagonal).factors
     tables = []
-    for jacobian, factor in zip(linear.jacobians, blocks.factors, strict=True):
+    for jacobian, factor in zip(linear.jacobians, factors, strict=True):
         rows = jacobian.flatten(1, 2)  # (G, U C, P)
         half = torch.linalg.solve_triangular(factor, rows.mT, upper=False).mT.reshape(jacobian.shape)
         tables.append((half @ half.mT).flatten(2))
-    return problem.gathered(torch.cholesky_inverse(blocks.intercept).flatten(), tables)
+    return linear.problem.gathered(torch.cholesky_inverse(of_intercept).flatten(), tables)
 
 
 def _expected_curvature(linear: Linearized, variance: RowValues) -> RowValues:
@@ -164,19 +160,16 @@ def _nodes(f: Tensor, cov: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _precision(fitted: AdditiveFit, model: AdditiveModel, structure: str, linear: Linearized) -> Precision:
-    diagonals = fitted.at.diagonal(fitted.problem.families)
-    blocks, intercept = linear.blocks
+    prior = fitted.at.diagonal(fitted.problem.families)
     if structure == "block":
+        blocks = [block for of_family in linear.blocks for block in of_family]
+        names = [*[term.name for term in model.terms], "the intercept"]
         parts = [
-            DensePrecision(block + torch.diag(diagonal), name=f"{NAME}, {name}")
-            for family, of_family, diagonal_of in zip(fitted.problem.families, blocks, diagonals, strict=True)
-            for block, diagonal, name in zip(of_family, diagonal_of, [term.name for term in family.terms], strict=True)
+            DensePrecision(block + torch.diag(prior[index]), name=f"{NAME}, {name}")
+            for block, index, name in zip(blocks, model.indices, names, strict=True)
         ]
-        identity = torch.eye(len(intercept), dtype=torch.float64)
-        last = DensePrecision(intercept + fitted.at.intercept_precision * identity)
-        return BlockPrecision([*parts, last], model.indices, model.dim, name=NAME)
+        return BlockPrecision(parts, model.indices, model.dim, name=NAME)
     (matrix,) = fitted.problem.passes.summed(lambda rows: [_full_curvature(fitted, model, linear, rows)])
-    prior = _prior_diagonal(fitted, model.outputs)
     return DensePrecision(matrix + torch.diag(prior), name=NAME)
 
 
@@ -189,11 +182,6 @@ def _full_curvature(fitted: AdditiveFit, model: AdditiveModel, linear: Linearize
         jacobian = _jacobian(fitted, slice(first + some.start, first + some.stop))
         matrix += (curvature[some] @ jacobian).flatten(0, 1).mT @ jacobian.flatten(0, 1)
     return matrix
-
-
-def _prior_diagonal(fitted: AdditiveFit, outputs: int) -> Tensor:
-    diagonals = [diagonal.flatten() for diagonal in fitted.at.diagonal(fitted.problem.families)]
-    return torch.cat([*diagonals, torch.full((outputs,), fitted.at.intercept_precision, dtype=torch.float64)])
 
 
 def _jacobian(fitted: AdditiveFit, rows: slice) -> Tensor:

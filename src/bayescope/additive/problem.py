@@ -20,18 +20,11 @@ from bayescope.likelihoods import Likelihood
 from bayescope.process_state import one_thread
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class TermWeights:
-    """Weights.
-
-    Attributes:
-        thetas: of each family, shape (G, P).
-        intercept: b, shape (C,): the mean of f − offset over the data, since terms are centred.
-    """
-
-    thetas: tuple[Tensor, ...]
-    intercept: Tensor
+def split_weights(theta: Tensor, families: Sequence[TermFamily], outputs: int) -> list[Tensor]:
+    """Views of flat weights (..., P): of each family, shape (..., G, P), and last of the intercepts, (..., 1, C)."""
+    shapes = [*[(len(family.terms), family.weights) for family in families], (1, outputs)]
+    sizes = [terms * weights for terms, weights in shapes]
+    return [part.unflatten(-1, shape) for part, shape in zip(theta.split(sizes, -1), shapes, strict=True)]
 
 
 @final
@@ -41,7 +34,7 @@ class AdditiveHyperparameters:
 
     Attributes:
         precisions: prior precisions δ of each family, one a term and layer, shape (G, L).
-        intercept_precision: that of b.
+        intercept_precision: that of b, the mean of f − offset over the data, as terms are centred.
         likelihood: p(y∣f), with the present noise.
     """
 
@@ -49,9 +42,11 @@ class AdditiveHyperparameters:
     intercept_precision: float
     likelihood: Likelihood
 
-    def diagonal(self, families: Sequence[TermFamily]) -> tuple[Tensor, ...]:
-        """δ of each weight, shape (G, P) for each family."""
-        return tuple(precision[:, family.layer] for precision, family in zip(self.precisions, families, strict=True))
+    def diagonal(self, families: Sequence[TermFamily]) -> Tensor:
+        """δ of each weight, shape (P,)."""
+        pairs = zip(self.precisions, families, strict=True)
+        of_terms = [precision[:, family.layer].flatten() for precision, family in pairs]
+        return torch.cat([*of_terms, torch.full((families[0].outputs,), self.intercept_precision, dtype=torch.float64)])
 
 
 @final
@@ -59,12 +54,14 @@ class AdditiveHyperparameters:
 class AdditiveProblem:
     """Weighted rows and the terms that read them, with centred terms: f = offset + b + Σ_g (f_g − f̄_g).
 
+    All weights are one vector θ of P numbers: the families' in their order, each (G, P) row-major, and last b.
+
     Attributes:
         families: of terms.
         designs: what each family reads.
         targets: canonical, shape (N, ...).
         weights: of the rows, shape (N,): row n counts as weight n times, in every sum over the data.
-        centres: prior means of each family's weights, shape (G, P).
+        centre: the prior mean m of the weights, shape (P,).
         offset: shape (N, C), or ``None``.
         passes: how the rows are read.
     """
@@ -73,17 +70,23 @@ class AdditiveProblem:
     designs: tuple[Design, ...]
     targets: RowValues
     weights: RowValues
-    centres: tuple[Tensor, ...]
+    centre: Tensor
     offset: RowValues | None
     passes: RowPasses = field(default_factory=RowPasses)
 
-    def outputs(self, state: TermWeights) -> RowValues:
+    def split(self, theta: Tensor) -> tuple[list[Tensor], Tensor]:
+        """Views of flat weights: of each family, shape (G, P), and of the intercepts, shape (C,)."""
+        *of_families, intercept = split_weights(theta, self.families, self.families[0].outputs)
+        return of_families, intercept[0]
+
+    def outputs(self, theta: Tensor) -> RowValues:
         """f of each row, shape (N, C)."""
+        weights, intercept = self.split(theta)
         tables = []
-        for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
-            values = family.values(theta, design.points)
+        for family, design, of_family in zip(self.families, self.designs, weights, strict=True):
+            values = family.values(of_family, design.points)
             tables.append(design.less(values, design.mean(values)))
-        return self.passes.kept(lambda rows: self._sums(state.intercept, tables, rows, self.offset))
+        return self.passes.kept(lambda rows: self._sums(intercept, tables, rows, self.offset))
 
     def _sums(self, constant: Tensor, tables: Sequence[Tensor], rows: slice, offset: RowValues | None) -> Tensor:
         """The constant, the offset and the terms' values at the points of some rows, shape (n, C)."""
@@ -117,33 +120,27 @@ class AdditiveProblem:
         (total,) = self.passes.summed(lambda rows: [self.weights[rows] @ (self.targets[rows] - f[rows]).square()])
         return total
 
-    def log_joint(self, state: TermWeights, at: AdditiveHyperparameters, f: RowValues | None = None) -> Tensor:
-        """log p(y∣f) − ½ Σ δ (θ−m)² − ½ δ_b b²: the log joint but for the prior's constants."""
-        pull = at.intercept_precision * state.intercept.square().sum()
-        for departure, diagonal in zip(self.departures(state), at.diagonal(self.families), strict=True):
-            pull = pull + (diagonal * departure.square()).sum()
-        return self.log_likelihood(self.outputs(state) if f is None else f, at.likelihood) - 0.5 * pull
+    def log_joint(self, theta: Tensor, at: AdditiveHyperparameters, f: RowValues | None = None) -> Tensor:
+        """log p(y∣f) − ½ Σ δ (θ − m)²: the log joint but for the prior's constants."""
+        pull = (at.diagonal(self.families) * (theta - self.centre).square()).sum()
+        return self.log_likelihood(self.outputs(theta) if f is None else f, at.likelihood) - 0.5 * pull
 
-    def departures(self, state: TermWeights) -> list[Tensor]:
-        """θ − m of each family, shape (G, P)."""
-        return [theta - centre for theta, centre in zip(state.thetas, self.centres, strict=True)]
-
-    def linearized(self, state: TermWeights, likelihood: Likelihood, f: RowValues | None = None) -> Linearized:
+    def linearized(self, theta: Tensor, likelihood: Likelihood, f: RowValues | None = None) -> Linearized:
         """The Jacobians of the centred terms, the slope of log p(y∣f) and the curvature −∂² log p(y∣f) of the GGN.
 
         Args:
-            state: where.
+            theta: where.
             likelihood: p(y∣f).
             f: the outputs there, if they are known.
         """
         jacobians, means = [], []
-        for family, design, theta in zip(self.families, self.designs, state.thetas, strict=True):
-            jacobian = family.jacobian(theta, design.points)
+        for family, design, of_family in zip(self.families, self.designs, self.split(theta)[0], strict=True):
+            jacobian = family.jacobian(of_family, design.points)
             mean = replace(jacobian, shared=design.mean(jacobian.shared), separate=design.mean(jacobian.separate))
             shared, separate = design.less(jacobian.shared, mean.shared), design.less(jacobian.separate, mean.separate)
             jacobians.append(replace(jacobian, shared=shared, separate=separate))
             means.append(mean.dense())
-        f = self.outputs(state) if f is None else f
+        f = self.outputs(theta) if f is None else f
         return Linearized(self, likelihood, f, tuple(jacobians), tuple(means), *self.expansion(f, likelihood))
 
     def expansion(self, f: RowValues, likelihood: Likelihood) -> tuple[RowValues, RowValues]:
@@ -201,7 +198,7 @@ class Linearized:
     means: tuple[Tensor, ...]
     slope: RowValues
     curvature: RowValues
-    known: tuple[list[Tensor], Tensor] | None = None
+    known: list[Tensor] | None = None
 
     def under(self, likelihood: Likelihood) -> Linearized:
         """The same at the same weights, under another likelihood."""
@@ -210,14 +207,13 @@ class Linearized:
         slope, curvature = self.problem.expansion(self.f, likelihood)
         return replace(self, likelihood=likelihood, slope=slope, curvature=curvature, known=self._scaled(likelihood))
 
-    def _scaled(self, likelihood: Likelihood) -> tuple[list[Tensor], Tensor] | None:
+    def _scaled(self, likelihood: Likelihood) -> list[Tensor] | None:
         """The blocks under another noise, where that is a number: Λ = 1/σ² is the same but for a factor."""
         if likelihood.noise_variance is None or self.likelihood.noise_variance is None or self.outputs > 1:
             return None
         one = torch.ones(1, dtype=torch.float64)
         factor = self.likelihood.noise(one) / likelihood.noise(one)
-        blocks, intercept = self.blocks
-        return [factor * block for block in blocks], factor * intercept
+        return [factor * block for block in self.blocks]
 
     @property
     def outputs(self) -> int:
@@ -228,34 +224,32 @@ class Linearized:
         """The Jacobians written out, shape (G, U, C, P) for each family."""
         return tuple(jacobian.dense() for jacobian in self.structured)
 
-    def gradient(self) -> tuple[list[Tensor], Tensor]:
-        """Jᵀ ∂ log p/∂f: shape (G, P) for each family, and (C,) for the intercept."""
-        return self.transposed(self.slope)
-
-    def forward(self, thetas: Sequence[Tensor], intercept: Tensor) -> RowValues:
-        """J v, shape (N, C)."""
-        tables = [jacobian.multiply(v) for jacobian, v in zip(self.structured, thetas, strict=True)]
+    def forward(self, v: Tensor) -> RowValues:
+        """J v, shape (N, C), for v of shape (P,)."""
+        of_families, intercept = self.problem.split(v)
+        tables = [jacobian.multiply(part) for jacobian, part in zip(self.structured, of_families, strict=True)]
         return self.problem.gathered(intercept, tables)
 
-    def transposed(self, rows: RowValues) -> tuple[list[Tensor], Tensor]:
-        """Jᵀ u for u of shape (N, C)."""
+    def transposed(self, rows: RowValues) -> Tensor:
+        """Jᵀ u, shape (P,), for u of shape (N, C)."""
         *sums, total = self.problem.scattered(rows)
         pairs = zip(self.structured, sums, strict=True)
-        return [jacobian.transpose_multiply(at_points) for jacobian, at_points in pairs], total
+        return torch.cat([*[jacobian.transpose_multiply(at_points).flatten() for jacobian, at_points in pairs], total])
 
-    def product(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
+    def product(self, v: Tensor) -> Tensor:
         """The curvature times a vector, Jᵀ Λ J v."""
-        moved, curvature = self.forward(thetas, intercept), self.curvature
+        moved, curvature = self.forward(v), self.curvature
         bent = self.problem.passes.computed(lambda rows: (curvature[rows] @ moved[rows][..., None])[..., 0])
         return self.transposed(bent)
 
     @cached_property
-    def blocks(self) -> tuple[list[Tensor], Tensor]:
-        """Σ_n J_gᵀ Λ_n J_g for each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (C, C)."""
+    def blocks(self) -> list[Tensor]:
+        """Σ_n J_gᵀ Λ_n J_g of each term, shape (G, P, P) for each family, and Σ_n Λ_n of the intercepts, (1, C, C)."""
         if self.known is not None:
             return self.known
         *sums, total = self.problem.scattered(self.curvature)
-        return [jacobian.curvature(at_points) for jacobian, at_points in zip(self.structured, sums, strict=True)], total
+        pairs = zip(self.structured, sums, strict=True)
+        return [*[jacobian.curvature(at_points) for jacobian, at_points in pairs], total[None]]
 
 
 @final
@@ -264,49 +258,38 @@ class BlockFactors:
     """The Cholesky factors of A_g = H_g + diag(δ_g) + damping, block by block.
 
     Attributes:
-        factors: lower triangular, shape (G, P, P) for each family.
-        intercept: of the intercepts, shape (C, C).
+        factors: lower triangular, shape (G, P, P) for each family, and last of the intercepts, shape (1, C, C).
     """
 
     factors: tuple[Tensor, ...]
-    intercept: Tensor
 
     @classmethod
-    def of(
-        cls,
-        curvature: tuple[list[Tensor], Tensor],
-        families: Sequence[TermFamily],
-        at: AdditiveHyperparameters,
-        damping: float,
-    ) -> BlockFactors:
-        """Factorises.
+    def of(cls, blocks: Sequence[Tensor], diagonal: Tensor) -> BlockFactors:
+        """Factorise the blocks H_g, shape (G, P, P) each, plus a diagonal of shape (P,).
 
         Raises:
             NotPositiveDefiniteError: if a block is not positive definite in float64.
         """
-        factors = []
+        parts = zip(blocks, diagonal.split([block[..., 0].numel() for block in blocks]), strict=True)
         with one_thread():  # batches of small matrices are many times slower in two
-            for block, diagonal in zip(curvature[0], at.diagonal(families), strict=True):
-                factors.append(_cholesky(block + torch.diag_embed(diagonal + damping)))
-        identity = torch.eye(curvature[1].shape[0], dtype=torch.float64)
-        return cls(tuple(factors), _cholesky(curvature[1] + (at.intercept_precision + damping) * identity))
+            return cls(tuple(_cholesky(block + torch.diag_embed(part.view(block.shape[:2]))) for block, part in parts))
 
-    def solve(self, thetas: Sequence[Tensor], intercept: Tensor) -> tuple[list[Tensor], Tensor]:
+    def solve(self, v: Tensor) -> Tensor:
         """The inverse of the block matrix times a vector, A⁻¹ v."""
-        solved = [
-            torch.cholesky_solve(v[..., None], factor)[..., 0] for v, factor in zip(thetas, self.factors, strict=True)
-        ]
-        return solved, torch.cholesky_solve(intercept[:, None], self.intercept)[:, 0]
+        parts = v.split([factor[..., 0].numel() for factor in self.factors])
+        pairs = [(part.view(*factor.shape[:2], 1), factor) for part, factor in zip(parts, self.factors, strict=True)]
+        return torch.cat([torch.cholesky_solve(part, factor).flatten() for part, factor in pairs])
 
     def logdet(self) -> Tensor:
         """The log determinant, Σ_g log∣A_g∣ over the blocks."""
-        each = [factor.diagonal(dim1=-2, dim2=-1).log().sum() for factor in (*self.factors, self.intercept)]
+        each = [factor.diagonal(dim1=-2, dim2=-1).log().sum() for factor in self.factors]
         return 2.0 * torch.stack(each).sum()
 
-    def inverse_diagonals(self) -> list[Tensor]:
-        """The diagonals of A_g⁻¹, shape (G, P) for each family."""
+    def inverse_diagonal(self) -> Tensor:
+        """The diagonal of A⁻¹, shape (P,)."""
         with one_thread():
-            return [torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in self.factors]
+            inverses = [torch.cholesky_inverse(factor) for factor in self.factors]
+        return torch.cat([inverse.diagonal(dim1=-2, dim2=-1).flatten() for inverse in inverses])
 
 
 def noise_of(likelihood: Likelihood) -> float | None:
