@@ -209,11 +209,13 @@ def test_a_model_of_columns_without_names_predicts_no_table(tmp_path, table):
     assert refused(result, "expected a model that was fitted to named columns")
 
 
-def test_a_model_whose_file_was_altered_ends_in_one_line(numbers, table, tmp_path):
-    manifest, tensors = parts(numbers.read_bytes())
-    (scaler,) = (node["StandardScaler"] for node in manifest["objects"] if "StandardScaler" in node)
-    scaler["scale_"] = ["x"]
-    path = written(tmp_path / "altered.bayes", framed(manifest, tensors))
+def test_a_model_whose_file_was_altered_ends_in_one_line(table, tmp_path):
+    path, options = tmp_path / "m.bayes", ["--model", "linear", "--test-size", "0", "--set", "features=polynomial"]
+    assert run("fit", table, "--target", "cost", "--drop", "id,state", *options, "--out", path).exit_code == 0
+    manifest, tensors = parts(path.read_bytes())
+    (features,) = (node["PolynomialFeatures"] for node in manifest["objects"] if "PolynomialFeatures" in node)
+    features["n_features_in_"] = 3
+    path.write_bytes(framed(manifest, tensors))
     result = run("predict", path, table, "--out", tmp_path / "p.csv")
-    assert refused(result, "altered.bayes: expected a model that answers for these inputs, got ")
+    assert refused(result, "m.bayes: expected a model that answers for these inputs, got ")
     assert not (tmp_path / "p.csv").exists()

@@ -20,8 +20,7 @@ import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.tables import Column, read_table
 from bayescope.tables.column_sums import LabelsSeen
-from bayescope.tables.preprocessing import Preprocessing
-from bayescope.tables.preprocessing_in_blocks import TableSeen
+from bayescope.tables.preprocessing import Preprocessing, TableSeen
 
 ROWS = 313
 

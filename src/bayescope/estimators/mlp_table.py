@@ -18,8 +18,7 @@ from bayescope.estimators.inputs import require_encoded
 from bayescope.estimators.table_rows import TableRows
 from bayescope.likelihoods import Likelihood, Weighted
 from bayescope.processes import present
-from bayescope.tables.preprocessing import SPREAD_ROWS, EncodingName, Preprocessing, ScalingName
-from bayescope.tables.preprocessing_in_blocks import TableSeen
+from bayescope.tables.preprocessing import SPREAD_ROWS, EncodingName, Preprocessing, ScalingName, TableSeen
 from bayescope.tables.row_files import RowFile
 from bayescope.tables.suspicion import warn_of_numbers
 from bayescope.training.minibatches import OrderedLoader

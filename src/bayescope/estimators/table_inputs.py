@@ -21,8 +21,7 @@ from bayescope.linear.table import Batch, RowTable
 from bayescope.processes import present
 from bayescope.tables import Column
 from bayescope.tables.dataset import TableDataset
-from bayescope.tables.preprocessing import EncodingName, ScalingName
-from bayescope.tables.preprocessing_in_blocks import TableSeen
+from bayescope.tables.preprocessing import EncodingName, ScalingName, TableSeen
 from bayescope.tables.suspicion import warn_of_numbers
 
 # What the rows that a transformer is fitted to take at most.

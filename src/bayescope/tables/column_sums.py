@@ -13,7 +13,7 @@ from bayescope.errors import InputError
 from bayescope.storage import stored
 from bayescope.tables.columns import Column
 from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding, Transform, binned, refuse_far
-from bayescope.tables.scaling import Quantiles, Standard
+from bayescope.tables.scaling import Quantiles, Standard, scale_of
 from bayescope.tables.suspicion import refuse_labels_of_rows
 
 # Different numbers of a column that are told one by one; a column that has more is told by a sample.
@@ -24,90 +24,176 @@ MOST_LABELS = 65_000
 SAMPLE_ROWS = 262_144
 
 
-@stored(
-    "numbers_seen",
-    parts={
-        **dict.fromkeys(("missing", "_mass", "_mean", "_squares", "_low", "_high"), float),
-        "name": str, "size": int, "values": np.ndarray | None, "counts": np.ndarray,
-    },
-)  # fmt: skip
+@stored("moments")
+@final
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Weighted sums over rows of D columns of numbers, NaN where missing.
+
+    Attributes:
+        size: how many numbers were there, shape (D,).
+        missing: how many were missing, by weight.
+        mass: the weight of those that were there.
+        mean: theirs; 0 where there is none.
+        squares: the weighted sum of squares about the mean.
+        low: the smallest; infinity where there is none.
+        high: the largest; −infinity where there is none.
+    """
+
+    size: np.ndarray
+    missing: np.ndarray
+    mass: np.ndarray
+    mean: np.ndarray
+    squares: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def none(cls, columns: int) -> Moments:
+        """Of no rows."""
+        return cls.of(np.empty((0, columns)), np.empty(0))
+
+    @classmethod
+    def of(cls, numbers: np.ndarray, weights: np.ndarray) -> Moments:
+        """Of rows, shape (n, D), with weights above 0, shape (n,)."""
+        absent = np.isnan(numbers)
+        gaps, columns, filled = absent.any(), numbers.shape[1], numbers
+        size, missing, mass = np.full(columns, len(numbers)), np.zeros(columns), np.full(columns, weights.sum())
+        if gaps:
+            size, missing, mass = (~absent).sum(0), weights @ absent, weights @ ~absent
+            filled = np.where(absent, 0.0, numbers)
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers too far out are refused in the end
+            mean = weights @ filled / np.where(mass > 0, mass, 1.0)
+            apart = filled - mean
+            if gaps:
+                apart[absent] = 0.0
+            squares = weights @ np.square(apart, out=apart)
+        low, high = np.fmin.reduce(numbers, 0, initial=np.inf), np.fmax.reduce(numbers, 0, initial=-np.inf)
+        return cls(size, missing, mass, mean, squares, low, high)
+
+    def joined(self, other: Moments) -> Moments:
+        """Those of both sets of rows (Chan, Golub & LeVeque 1983, eq. 2.1)."""
+        mass = self.mass + other.mass
+        share = other.mass / np.where(mass > 0, mass, 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = other.mean - self.mean
+            mean, squares = self.mean + apart * share, self.squares + other.squares + apart**2 * self.mass * share
+        low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        return Moments(self.size + other.size, self.missing + other.missing, mass, mean, squares, low, high)
+
+    @property
+    def scale(self) -> np.ndarray:
+        """The standard deviations, 1 for a constant column."""
+        return scale_of(self.mean, self.squares / np.where(self.mass > 0, self.mass, 1.0), self.size)
+
+    @property
+    def farthest(self) -> np.ndarray:
+        """The largest number in size; 0 where there was none."""
+        return np.maximum(np.maximum(-self.low, self.high), 0.0)
+
+
+@stored("tally", parts={"values": np.ndarray | None, "counts": np.ndarray})
+@final
+class Tally:
+    """The different numbers of a column, added a block at a time.
+
+    Attributes:
+        values: ascending, or ``None`` where there are more than 1,024.
+        counts: how often each was there, by weight.
+    """
+
+    def __init__(self) -> None:
+        self.values: np.ndarray | None = np.empty(0)
+        self.counts = np.empty(0)
+
+    def add(self, numbers: np.ndarray, weights: np.ndarray) -> None:
+        """Numbers, NaN where missing, and how often each counts, above 0; both of shape (n,)."""
+        if self.values is None:
+            return
+        there = ~np.isnan(numbers)
+        values, inverse = np.unique(np.concatenate([self.values, numbers[there]]), return_inverse=True)
+        if len(values) > MOST_VALUES:
+            self.values, self.counts = None, np.empty(0)
+            return
+        self.counts = np.bincount(inverse, np.concatenate([self.counts, weights[there]])).astype(np.float64)
+        self.values = values
+
+    def join(self, other: Tally) -> None:
+        """Adds what another pass has seen of other rows."""
+        if other.values is None:
+            self.values, self.counts = None, np.empty(0)
+        else:
+            self.add(other.values, other.counts)
+
+    def known(
+        self, sample: tuple[np.ndarray, np.ndarray], moments: Moments, place: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The different numbers and how often each was there; of more than 1,024 those of a sample, and their weights.
+
+        A column that is mostly missing may have none in the sample: its extremes stand for it then.
+
+        Args:
+            sample: of the column.
+            moments: of all columns.
+            place: of the column among them.
+        """
+        if self.values is not None:
+            return self.values, self.counts
+        ends = np.array([moments.low[place], moments.high[place]])
+        return sample if sample[0].size else (ends, np.full(2, 0.5 * moments.mass[place]))
+
+
+@stored("numbers_seen", parts={"name": str, "_moments": Moments, "_tally": Tally})
 @final
 class NumbersSeen:
     """A column of numbers, added a block at a time.
 
     Args:
         name: of the column.
-
-    Attributes:
-        size: how many were there.
-        missing: how many were missing, by weight.
-        values: its different numbers, ascending, or ``None`` where there are more than 1,024.
-        counts: how often each was there, by weight.
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.missing = 0.0
-        self.values: np.ndarray | None = np.empty(0)
-        self.counts = np.empty(0)
-        self.size, self._mass, self._mean, self._squares = 0, 0.0, 0.0, 0.0
-        self._low, self._high = np.inf, -np.inf
+        self.name, self._moments, self._tally = name, Moments.none(1), Tally()
 
     def add(self, numbers: np.ndarray, weights: np.ndarray) -> None:
         """Numbers, NaN where missing, and how often each counts, above 0; both of shape (n,)."""
-        absent = np.isnan(numbers)
-        if absent.any():
-            self.missing += float(weights[absent].sum())
-            numbers, weights = numbers[~absent], weights[~absent]
-        if not numbers.size:
-            return
-        self._low, self._high = min(self._low, float(numbers.min())), max(self._high, float(numbers.max()))
-        with np.errstate(over="ignore", invalid="ignore"):  # numbers too far out are refused in the end
-            mass = float(weights.sum())
-            mean = float(weights @ numbers) / mass
-            self._moments(numbers.size, mass, mean, float(weights @ (numbers - mean) ** 2))
-        self._tally(numbers, weights)
+        self._moments = self._moments.joined(Moments.of(numbers[:, None], weights))
+        self._tally.add(numbers, weights)
 
     def joined(self, other: NumbersSeen) -> NumbersSeen:
         """This, with what another pass has seen of other rows."""
-        self.missing += other.missing
-        if not other.size:
-            return self
-        self._low, self._high = min(self._low, other._low), max(self._high, other._high)
-        self._moments(other.size, other._mass, other._mean, other._squares)
-        if other.values is None:
-            self.values = None
-        else:
-            self._tally(other.values, other.counts)
+        self._moments = self._moments.joined(other._moments)
+        self._tally.join(other._tally)
         return self
 
     @property
+    def values(self) -> np.ndarray | None:
+        """The different numbers, ascending, or ``None`` where there are more than 1,024."""
+        return self._tally.values
+
+    @property
+    def size(self) -> int:
+        """How many numbers were there."""
+        return int(self._moments.size[0])
+
+    @property
     def standard(self) -> Standard:
-        """The mean and the scale of the numbers seen."""
-        return Standard.of(self._mean, self._squares / self._mass, self.size) if self.size else Standard(0.0, 1.0)
+        """The mean and the scale of the numbers."""
+        return Standard(float(self._moments.mean[0]), float(self._moments.scale[0]))
 
     @property
     def range(self) -> float:
         """The largest number less the smallest; 0 where there was none."""
-        return max(self._high - self._low, 0.0)
+        return max(float(self._moments.high[0] - self._moments.low[0]), 0.0)
 
     @property
     def farthest(self) -> float:
         """The largest number in size; 0 where there was none."""
-        return max(-self._low, self._high, 0.0)
-
-    def quantiles(self, sample: tuple[np.ndarray, np.ndarray]) -> Quantiles:
-        """Its normal scores: of all numbers where at most 1,024 are different, else of a sample and its weights."""
-        return Quantiles.fit(*self.known(sample))
+        return float(self._moments.farthest[0])
 
     def known(self, sample: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Its different numbers and how often each was there; of more than 1,024 those of a sample, and their weights.
-
-        A column that is mostly missing may have none in the sample: its extremes stand for it then.
-        """
-        if self.values is not None:
-            return self.values, self.counts
-        return sample if sample[0].size else (np.array([self._low, self._high]), np.full(2, 0.5 * self._mass))
+        """As `Tally.known`."""
+        return self._tally.known(sample, self._moments, 0)
 
     def encoding(self, transform: Transform, sample: tuple[np.ndarray, np.ndarray]) -> NumericEncoding:
         """How the column is encoded; its histogram is still empty.
@@ -119,29 +205,13 @@ class NumbersSeen:
         Raises:
             InputError: if the numbers are so large that their squares are no floats.
         """
-        low, high = (self._low, self._high) if self.size else (np.nan, np.nan)
-        refuse_far([self.name], np.array([max(-low, high)]))
-        scaling = self.quantiles(sample) if transform == "quantile" else self.standard
-        span = np.array([low, high]) if self.size else np.empty(0)
+        refuse_far([self.name], self._moments.farthest)
+        span = np.array([self._moments.low[0], self._moments.high[0]]) if self.size else np.empty(0)
+        low, high = span if self.size else (np.nan, np.nan)
+        scaling = Quantiles.fit(*self.known(sample)) if transform == "quantile" else self.standard
         edges, counts = binned(span, low, high, np.zeros(len(span)))
-        return NumericEncoding(self.name, transform, scaling, low, high, self.missing, edges, counts)
-
-    def _moments(self, size: int, mass: float, mean: float, squares: float) -> None:
-        """Joins weighted means and sums of squares about them (Chan, Golub & LeVeque 1983, eq. 2.1)."""
-        total, apart = self._mass + mass, mean - self._mean
-        self._squares += squares + apart * apart * self._mass * mass / total
-        self._mean += apart * mass / total
-        self.size, self._mass = self.size + size, total
-
-    def _tally(self, numbers: np.ndarray, weights: np.ndarray) -> None:
-        if self.values is None:
-            return
-        values, inverse = np.unique(np.concatenate([self.values, numbers]), return_inverse=True)
-        if len(values) > MOST_VALUES:
-            self.values, self.counts = None, np.empty(0)
-            return
-        self.counts = np.bincount(inverse, np.concatenate([self.counts, weights])).astype(np.float64)
-        self.values = values
+        missing = float(self._moments.missing[0])
+        return NumericEncoding(self.name, transform, scaling, float(low), float(high), missing, edges, counts)
 
 
 @stored("labels_seen", parts={"name": str, "tally": dict, "_declared": dict | None, "_rows": int, "_inferred": bool})

@@ -1,28 +1,27 @@
-"""Columns of numbers and labels as one table of numbers, by scikit-learn's parts."""
+"""Columns of numbers and labels as one table of numbers, learnt from rows in memory or from blocks on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, final
 
 import numpy as np
-from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.storage import stored
+from bayescope.tables.column_sums import LabelsSeen, Moments, Sample, Sampler, Tally
 from bayescope.tables.columns import Column, Kind, in_order_of, values_of_kind
 from bayescope.tables.encoding import LARGEST, CategoricalEncoding, refuse_far
-from bayescope.tables.scaling import Quantiles
+from bayescope.tables.scaling import Quantiles, Standard
 from bayescope.tables.target_means import TargetMeans, out_of_fold
 
 ScalingName = Literal["standard", "quantile"]
 EncodingName = Literal["one_hot", "ordinal", "target"]
 
-# What scikit-learn's encoder makes of a label that was not seen; the mean position takes its place.
-UNSEEN_CODE = -1
+# Rows whose sums are taken at a time: their numbers stay in a processor's cache.
+SUMMED_ROWS = 4096
 # So many outputs have all their covariances kept, in 8 MiB; more have variances alone.
 MOST_SPREAD = 1024
 # So many rows tell the spread to a few thousandths.
@@ -42,32 +41,8 @@ ENCODINGS = {
 }
 
 
-@stored("normal_scores")
-@final
-@dataclass(frozen=True, eq=False)
-class NormalScores:
-    """Each column of a table as its normal scores.
-
-    Attributes:
-        columns: the scores of each.
-    """
-
-    columns: tuple[Quantiles, ...]
-
-    @classmethod
-    def fit(cls, table: np.ndarray, weights: np.ndarray | None) -> NormalScores:
-        """From the numbers that are there, NaN left out, and how often each row counts."""
-        columns = zip(table.T, ~np.isnan(table.T), strict=True)
-        return cls(tuple(Quantiles.fit(x[there], None if weights is None else weights[there]) for x, there in columns))
-
-    def transform(self, table: np.ndarray) -> np.ndarray:
-        """The scores, shape (N, D)."""
-        return np.column_stack([scores.forward(x) for scores, x in zip(self.columns, table.T, strict=True)])
-
-
 # A table as it was read: columns, or numbers without gaps.
 Table: TypeAlias = Sequence[Column] | np.ndarray
-Encoder: TypeAlias = OneHotEncoder | OrdinalEncoder | TargetMeans
 
 
 @stored("preprocessing")
@@ -88,12 +63,15 @@ class Preprocessing:
     Attributes:
         columns: the names of the columns read, in order.
         kinds: "numeric" or "categorical", of each.
-        imputer: of the numeric columns; ``None`` where there are none.
-        scaler: of the numbers, and of the codes of labels other than 0 and 1; ``None`` where they stay as they are.
+        means: of the numeric columns, shape (K,).
+        gaps: which of these had missing numbers, shape (K,).
         labels: the labels of each categorical column.
-        encoder: of the levels of all label columns; ``None`` where there are none.
+        target_means: of the labels, for "target".
         scaling: "standard", "quantile" or ``None``.
         encoding: "one_hot", "ordinal" or "target".
+        centre: for "standard", of the numbers and then of the codes of labels other than 0 and 1; else empty.
+        scale: for "standard", the standard deviations of the same; else empty.
+        scores: for "quantile", the normal scores of the same; else empty.
         names: of the D outputs, in order of the columns: "age", "age missing", "colour=red", …
         order: the outputs' places among numbers, codes, indicators and labels, as they are computed, shape (D,).
         spread: the mean of (x − s)(x − s)ᵀ over the training rows that have a value, x being the outputs and s their
@@ -105,12 +83,15 @@ class Preprocessing:
 
     columns: tuple[str, ...]
     kinds: tuple[Kind, ...]
-    imputer: SimpleImputer | None
-    scaler: StandardScaler | NormalScores | None
+    means: np.ndarray
+    gaps: np.ndarray
     labels: tuple[CategoricalEncoding, ...]
-    encoder: Encoder | None
+    target_means: TargetMeans | None
     scaling: ScalingName | None
     encoding: EncodingName
+    centre: np.ndarray
+    scale: np.ndarray
+    scores: tuple[Quantiles, ...]
     names: tuple[str, ...]
     order: np.ndarray
     spread: np.ndarray | None = None
@@ -152,10 +133,10 @@ class Preprocessing:
             OptionError: if the scaling or the encoding is unknown.
             UnsupportedError: if "target" has no targets.
         """
-        if scaling is not None:
-            checks.choice("scaling", scaling, [name for name in UNITS if name is not None])
-        checks.choice("encoding", encoding, ENCODINGS)
+        _check_options(scaling, encoding)
         refuse_empty(table)
+        if encoding == "target" and targets is None:
+            raise UnsupportedError("encoding: expected y for 'target', got none. Use 'one_hot' or 'ordinal'.")
         if weights is not None and not weights.all():
             some = weights > 0
             learnt, _ = cls.fit(
@@ -167,42 +148,76 @@ class Preprocessing:
                 random_state=random_state,
             )
             return learnt, learnt(table)
-        names, kinds = _named(table)
         numbers, columns = _parted(table)
         labels = tuple(CategoricalEncoding.fit(column, weights) for column in columns)
         levels = _levels(labels, columns, len(numbers))
-        encoder, codes = _encoded(encoding, labels, levels, targets, weights, random_state)
-        imputer = _imputer(numbers, weights) if numbers.shape[1] else None
-        numeric = [name for name, kind in zip(names, kinds, strict=True) if kind == "numeric"]
-        scaler = _scaler(numeric, scaling, numbers if encoding == "one_hot" else np.hstack([numbers, codes]), weights)
+        target_means, codes = None, None
+        if encoding == "target" and labels and targets is not None:
+            sizes = [len(each.categories) + 2 for each in labels]
+            target_means, codes = out_of_fold(sizes, levels, targets, weights, random_state)
+        each = np.ones(len(numbers)) if weights is None else weights
+        moments = Moments.none(numbers.shape[1])
+        for start in range(0, len(numbers), SUMMED_ROWS):
+            some_rows = slice(start, start + SUMMED_ROWS)
+            moments = moments.joined(Moments.of(numbers[some_rows], each[some_rows]))
+
+        def quantiles(place: int) -> Quantiles:
+            there = ~np.isnan(numbers[:, place])
+            return Quantiles.fit(numbers[there, place], None if weights is None else weights[there])
+
         learnt = cls.of(
-            dict(zip(names, kinds, strict=True)), imputer, scaler, labels, encoder, scaling, encoding,
-            codes=codes.shape[1] // max(1, len(labels)),
+            _kinds(table), moments, quantiles, labels, scaling, encoding, target_means,
+            [] if codes is None else [(column, weights) for column in codes.T],
         )  # fmt: skip
-        outputs = learnt._joined(numbers, codes)
-        total = len(outputs) if weights is None else float(weights.sum())
-        return learnt.with_spread(outputs, weights, total), outputs
+        outputs = learnt._joined(numbers, learnt._codes(levels) if codes is None else codes)
+        return learnt.with_spread(outputs, weights, float(each.sum())), outputs
 
     @classmethod
     def of(
         cls,
         kinds: Mapping[str, Kind],
-        imputer: SimpleImputer | None,
-        scaler: StandardScaler | NormalScores | None,
+        moments: Moments,
+        quantiles: Callable[[int], Quantiles],
         labels: tuple[CategoricalEncoding, ...],
-        encoder: Encoder | None,
         scaling: ScalingName | None,
         encoding: EncodingName,
-        *,
-        codes: int = 1,
+        target_means: TargetMeans | None = None,
+        codes: Sequence[tuple[np.ndarray, np.ndarray | None]] = (),
     ) -> Preprocessing:
-        """The same from its learnt parts; ``codes`` says how many numbers a label becomes, but for "one_hot"."""
-        places, outputs = _outputs(tuple(kinds), tuple(kinds.values()), labels, encoding, imputer, codes)
+        """The preprocessing that these statistics of a table make.
+
+        Args:
+            kinds: of the columns, by name, in order.
+            moments: of the K columns of numbers.
+            quantiles: the normal scores of the k-th of these.
+            labels: of the categorical columns.
+            scaling: of numbers, and of codes other than 0 and 1.
+            encoding: of labels.
+            target_means: of the labels, for "target".
+            codes: those of the labels, and their weights, for "target".
+
+        Raises:
+            InputError: if numbers to be scaled are so large that their squares are no floats.
+        """
+        names, gaps = tuple(kinds), moments.missing > 0
+        places, outputs = _outputs(names, tuple(kinds.values()), labels, encoding, gaps, target_means)
         order = np.argsort(places, kind="stable")
+        centre, scale = np.empty(0), np.empty(0)
+        scores: tuple[Quantiles, ...] = ()
+        if scaling is not None:
+            refuse_far([name for name in names if kinds[name] == "numeric"], moments.farthest)
+            coded = [_positions(each) for each in labels] if encoding == "ordinal" else codes
+            if scaling == "standard":
+                of_codes = [Standard.fit(*each) for each in coded]
+                centre = np.concatenate([moments.mean, [each.mean for each in of_codes]])
+                scale = np.concatenate([moments.scale, [each.scale for each in of_codes]])
+            else:
+                scores = (*map(quantiles, range(len(gaps))), *(Quantiles.fit(*each) for each in coded))
         ordered = tuple(outputs[place] for place in order)
         return cls(
-            tuple(kinds), tuple(kinds.values()), imputer, scaler, labels, encoder, scaling, encoding, ordered, order
-        )
+            names, tuple(kinds.values()), moments.mean, gaps, labels, target_means, scaling, encoding, centre, scale,
+            scores, ordered, order,
+        )  # fmt: skip
 
     def __call__(self, table: Table) -> np.ndarray:
         """A table of the same columns, found by their names, as numbers: float64, finite, shape (N, D).
@@ -225,31 +240,26 @@ class Preprocessing:
         if not isinstance(table, np.ndarray) or self.labels:
             table = self._known(table)
         numbers, columns = _parted(table)
-        if not len(numbers):  # which scikit-learn's parts refuse
-            return np.empty((0, len(self.names))), None
         levels = _levels(self.labels, columns, len(numbers))
         unknown = _unknown(self.labels, levels)
         gaps = np.isnan(numbers) if _has_gaps(numbers) else np.zeros((1, numbers.shape[1]), dtype=bool)
         lacking = np.empty((len(numbers), len(self.columns)), dtype=bool)
         numeric = np.array([kind == "numeric" for kind in self.kinds], dtype=bool)
         lacking[:, numeric], lacking[:, ~numeric] = gaps, unknown
-        return self._encoded(numbers, levels, unknown), (lacking if lacking.any() else None)
+        return self._joined(numbers, self._codes(levels)), (lacking if lacking.any() else None)
 
     @property
     def owners(self) -> np.ndarray:
         """The place of the column that each output is made of, shape (D,)."""
-        codes = len(self.encoder.means[0].T) if isinstance(self.encoder, TargetMeans) else 1
-        places, _ = _outputs(self.columns, self.kinds, self.labels, self.encoding, self.imputer, codes)
+        places, _ = _outputs(self.columns, self.kinds, self.labels, self.encoding, self.gaps, self.target_means)
         return np.sort(places)
 
     @property
     def scales(self) -> np.ndarray:
         """What one unit of each output is in its column's own unit, shape (D,): NaN for normal scores."""
         scales = np.ones(len(self.names))
-        if isinstance(self.scaler, StandardScaler):
-            scales[: len(self.scaler.scale_)] = self.scaler.scale_
-        elif self.scaler is not None:
-            scales[: len(self.scaler.columns)] = np.nan
+        scales[: len(self.scale)] = self.scale
+        scales[: len(self.scores)] = np.nan
         return scales[self.order]
 
     def with_spread(self, outputs: np.ndarray, weights: np.ndarray | None, total: float) -> Preprocessing:
@@ -266,7 +276,7 @@ class Preprocessing:
         unseen = np.array([[len(labels.categories) + 1 for labels in self.labels]], dtype=np.int64)
         blank = np.full((1, sum(kind == "numeric" for kind in self.kinds)), np.nan)
         with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest float
-            apart = some - self._encoded(blank, unseen, unseen > 0)
+            apart = some - self._joined(blank, self._codes(unseen))
         owners = self.owners
         for column in np.flatnonzero(np.bincount(owners) > 1):
             if self.kinds[column] == "numeric":
@@ -283,12 +293,19 @@ class Preprocessing:
                 spread = np.einsum("n,nd,nd->d", each, apart, apart)
         return replace(self, spread=spread)
 
-    def _encoded(self, numbers: np.ndarray, levels: np.ndarray, unknown: np.ndarray) -> np.ndarray:
-        """The outputs of numbers with gaps and of the levels of labels, some of which have a stand-in."""
-        codes = np.empty(levels.shape) if self.encoder is None else self.encoder.transform(levels)
-        if self.encoding == "ordinal" and unknown.any():
-            codes = np.where(unknown, [_mean_position(each) for each in self.labels], codes)
-        return self._joined(numbers, codes)
+    def _codes(self, levels: np.ndarray) -> np.ndarray:
+        """The codes of levels, of which some have a stand-in, column by column."""
+        if not self.labels:
+            return np.empty(levels.shape)
+        if self.target_means is not None:
+            return self.target_means.transform(levels)
+        if self.encoding == "ordinal":
+            return np.where(_unknown(self.labels, levels), [_mean_position(each) for each in self.labels], levels)
+        codes = [
+            column[:, None] == np.arange(int(_is_truth(each)), len(each.categories) + (each.missing > 0))
+            for each, column in zip(self.labels, levels.T, strict=True)
+        ]
+        return np.hstack(codes).astype(np.float64)
 
     def _known(self, table: Table) -> list[Column]:
         """The columns that were fitted, of the kinds that they had then."""
@@ -299,9 +316,8 @@ class Preprocessing:
 
     def origin(self) -> np.ndarray:
         """The outputs of a row whose numbers and codes are all 0, shape (D,): scaling moves them from 0."""
-        levels = np.zeros((1, len(self.labels)), dtype=np.int64)
-        codes = np.zeros_like(levels if self.encoder is None else self.encoder.transform(levels), dtype=np.float64)
-        return self._joined(np.zeros((1, self.kinds.count("numeric"))), codes)[0]
+        codes = np.zeros_like(self._codes(np.zeros((1, len(self.labels)), dtype=np.int64)))
+        return self._joined(np.zeros((1, len(self.means))), codes)[0]
 
     def notes(self) -> dict[str, str]:
         """What the numbers are, for a summary: a prior has their units."""
@@ -319,22 +335,28 @@ class Preprocessing:
     def _joined(self, numbers: np.ndarray, codes: np.ndarray) -> np.ndarray:
         """The outputs in their order, from numbers with gaps and the codes of labels."""
         flags = np.empty((len(numbers), 0))
-        if self.imputer is not None and (self.imputer.indicator_.features_.size or _has_gaps(numbers)):
-            filled = self.imputer.transform(numbers)
-            numbers, flags = np.split(filled, [numbers.shape[1]], axis=1)
+        if self.gaps.any() or _has_gaps(numbers):
+            absent = np.isnan(numbers)
+            numbers, flags = np.where(absent, self.means, numbers), absent[:, self.gaps].astype(np.float64)
         if self.encoding == "one_hot":
             flags = np.hstack([flags, codes])
         else:
             numbers = np.hstack([numbers, codes])
-        if self.scaler is not None:
-            numbers = self._scaled(self.scaler, numbers)
+        if self.scaling is not None:
+            numbers = self._scaled(numbers)
         if not flags.shape[1] and (np.diff(self.order) == 1).all():
             return numbers
         return np.ascontiguousarray(np.hstack([numbers, flags])[:, self.order])
 
-    def _scaled(self, scaler: StandardScaler | NormalScores, numbers: np.ndarray) -> np.ndarray:
+    def _scaled(self, numbers: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore"):
-            scaled: np.ndarray = scaler.transform(numbers)
+            if self.scaling == "standard":
+                scaled = numbers - self.centre
+                scaled /= self.scale
+            else:
+                scaled = np.empty(numbers.shape)
+                for place, scores in enumerate(self.scores):
+                    scaled[:, place] = scores.forward(numbers[:, place])
         if scaled.size and not max(-scaled.min(), scaled.max()) <= LARGEST:
             row, at = map(int, np.argwhere(~(np.abs(scaled) <= LARGEST))[0])
             numeric = [name for name, kind in zip(self.columns, self.kinds, strict=True) if kind == "numeric"]
@@ -344,6 +366,104 @@ class Preprocessing:
                 "value."
             )
         return scaled
+
+
+@stored(
+    "table_seen",
+    parts={
+        **dict.fromkeys(("_kinds", "_labels"), dict), "_moments": Moments, "_tallies": list,
+        "_scaling": str | None, "_encoding": str, "_sampler": Sampler | None, "_elsewhere": list,
+    },
+)  # fmt: skip
+@final
+class TableSeen:
+    """The columns of a table, added a block at a time, and the preprocessing that they tell.
+
+    Means, scales, labels and their counts are those of all rows, to rounding. Normal scores ("quantile") are those of
+    all rows for a column of at most 1,024 different numbers, else of a uniform sample of 262,144 rows.
+
+    Args:
+        kinds: of the columns, by name, in order.
+        scaling: "standard", "quantile" or ``None``.
+        encoding: "one_hot" or "ordinal".
+
+    Raises:
+        OptionError: if the scaling or the encoding is unknown.
+        UnsupportedError: for "target", whose codes need all rows in memory.
+    """
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Kind],
+        *,
+        scaling: ScalingName | None,
+        encoding: EncodingName,
+    ) -> None:
+        _check_options(scaling, encoding)
+        if encoding == "target":
+            raise UnsupportedError(
+                "encoding: expected 'one_hot' or 'ordinal' for a table read in blocks, got 'target', which cuts "
+                "the rows at random and needs them in memory. Use one of the two, or fit a DataFrame."
+            )
+        self._kinds, self._scaling, self._encoding = dict(kinds), scaling, encoding
+        numeric = sum(kind == "numeric" for kind in kinds.values())
+        self._moments = Moments.none(numeric)
+        self._labels = {name: LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"}
+        self._tallies = [Tally() for _ in range(numeric if scaling == "quantile" else 0)]
+        self._sampler = Sampler(numeric) if self._tallies else None
+        self._elsewhere: list[Sample] = []
+
+    def add(self, columns: Sequence[Column], weights: np.ndarray, rows: np.ndarray) -> None:
+        """A block.
+
+        Args:
+            columns: in order.
+            weights: how often each row counts, above 0, shape (n,).
+            rows: their numbers in the table, shape (n,).
+        """
+        typed = zip(columns, self._kinds.items(), strict=True)
+        numbers, labels = _parted(
+            [replace(each, name=name, kind=kind, values=values_of_kind(each, kind)) for each, (name, kind) in typed]
+        )
+        self._moments = self._moments.joined(Moments.of(numbers, weights))
+        for column in labels:
+            self._labels[column.name].add(column, weights)
+        for tally, column in zip(self._tallies, numbers.T, strict=False):
+            tally.add(column, weights)
+        if self._sampler is not None:
+            self._sampler.add(np.column_stack([numbers, weights]), rows)
+
+    def joined(self, other: TableSeen) -> TableSeen:
+        """This, with what another pass has seen of other rows of the same table."""
+        self._moments = self._moments.joined(other._moments)
+        for name, labels in other._labels.items():
+            self._labels[name] = self._labels[name].joined(labels)
+        for tally, another in zip(self._tallies, other._tallies, strict=True):
+            tally.join(another)
+        if other._sampler is not None:
+            self._elsewhere.append(other._sampler.sample())
+        return self
+
+    def preprocessing(self) -> Preprocessing:
+        """What has been learnt.
+
+        Raises:
+            InputError: if numbers to be scaled are so large that their squares are no floats.
+        """
+        labels = tuple(seen.encoding() for seen in self._labels.values())
+        sample = None if self._sampler is None else self._sampler.sample().joined(self._elsewhere)
+
+        def quantiles(place: int) -> Quantiles:
+            assert sample is not None
+            return Quantiles.fit(*self._tallies[place].known(sample.column(place), self._moments, place))
+
+        return Preprocessing.of(self._kinds, self._moments, quantiles, labels, self._scaling, self._encoding)
+
+
+def _check_options(scaling: ScalingName | None, encoding: EncodingName) -> None:
+    if scaling is not None:
+        checks.choice("scaling", scaling, [name for name in UNITS if name is not None])
+    checks.choice("encoding", encoding, ENCODINGS)
 
 
 def refuse_empty(table: Table) -> None:
@@ -364,11 +484,11 @@ def taken(table: Table, rows: np.ndarray) -> Table:
     return [replace(column, values=column.values[rows]) for column in table]
 
 
-def _named(table: Table) -> tuple[tuple[str, ...], tuple[Kind, ...]]:
-    """Names and kinds of the columns."""
+def _kinds(table: Table) -> dict[str, Kind]:
+    """The kinds of the columns, by name."""
     if isinstance(table, np.ndarray):
-        return tuple(f"x{j}" for j in range(table.shape[1])), ("numeric",) * table.shape[1]
-    return tuple(column.name for column in table), tuple(column.kind for column in table)
+        return {f"x{j}": "numeric" for j in range(table.shape[1])}
+    return {column.name: column.kind for column in table}
 
 
 def _parted(table: Table) -> tuple[np.ndarray, list[Column]]:
@@ -399,8 +519,8 @@ def _unknown(labels: Sequence[CategoricalEncoding], levels: np.ndarray) -> np.nd
 
 def _mean_position(labels: CategoricalEncoding) -> float:
     """The mean of the codes "ordinal" over the rows that were fitted."""
-    counts = np.append(labels.counts, labels.missing).astype(np.float64)
-    return float(np.arange(len(counts)) @ counts / counts.sum())
+    codes, counts = _positions(labels)
+    return float(codes @ counts / counts.sum())
 
 
 def _has_gaps(numbers: np.ndarray) -> bool:
@@ -408,80 +528,11 @@ def _has_gaps(numbers: np.ndarray) -> bool:
         return bool(np.isnan(numbers.sum())) and bool(np.isnan(numbers).any())
 
 
-def _imputer(numbers: np.ndarray, weights: np.ndarray | None) -> SimpleImputer:
-    """Puts the weighted mean where a number is missing; an indicator for the columns where one is."""
-    with np.errstate(over="ignore", invalid="ignore"):  # of numbers near the largest float: they have no use for a mean
-        means = numbers.mean(0) if weights is None else weights @ numbers / weights.sum()
-    gaps = np.zeros(len(means), dtype=bool)
-    for j in np.flatnonzero(~np.isfinite(means)):
-        column = numbers[:, j]
-        there = ~np.isnan(column)
-        means[j] = _mean(column[there], None if weights is None else weights[there])
-        gaps[j] = not there.all()
-    return imputer_of(means, gaps)
-
-
-def imputer_of(means: np.ndarray, gaps: np.ndarray) -> SimpleImputer:
-    """From the means of the columns, shape (D,), and which of them have gaps.
-
-    scikit-learn's imputer knows no weights. It learns the same from two rows: the means, and again the means but for
-    the columns with gaps. A column without a number has the mean 0.
-    """
-    return SimpleImputer(add_indicator=True).fit(np.stack([means, np.where(gaps, np.nan, means)]))
-
-
-def _mean(x: np.ndarray, weights: np.ndarray | None) -> float:
-    """Of finite numbers, as large as they may be; 0 of none."""
-    size = np.abs(x).max(initial=0.0)
-    return float(np.average(x / size, weights=weights) * size) if size else 0.0
-
-
-def _scaler(
-    names: Sequence[str], scaling: ScalingName | None, numbers: np.ndarray, weights: np.ndarray | None
-) -> StandardScaler | NormalScores | None:
-    """From the numbers that are there; a column without any stays as it is."""
-    if scaling is None or numbers.shape[1] == 0:
-        return None
-    farthest = np.fmax(np.fmax.reduce(numbers, 0), -np.fmin.reduce(numbers, 0))
-    refuse_far(names, farthest)
-    if scaling == "quantile":
-        return NormalScores.fit(numbers, weights)
-    empty = np.isnan(farthest)
-    return StandardScaler().fit(np.where(empty, 0.0, numbers) if empty.any() else numbers, None, weights)
-
-
-def _encoded(
-    encoding: EncodingName,
-    labels: Sequence[CategoricalEncoding],
-    levels: np.ndarray,
-    targets: np.ndarray | None,
-    weights: np.ndarray | None,
-    random_state: int,
-) -> tuple[Encoder | None, np.ndarray]:
-    """The encoder of levels, and the codes of those that it was learnt from."""
-    if not labels:
-        return None, np.empty(levels.shape)
-    if encoding == "target":
-        if targets is None:
-            raise UnsupportedError("encoding: expected y for 'target', got none. Use 'one_hot' or 'ordinal'.")
-        sizes = [len(each.categories) + 2 for each in labels]
-        return out_of_fold(sizes, levels, targets, weights, random_state)
-    encoder = encoder_of(encoding, labels)
-    return encoder, encoder.transform(levels)
-
-
-def encoder_of(encoding: EncodingName, labels: Sequence[CategoricalEncoding]) -> OneHotEncoder | OrdinalEncoder:
-    """The encoder "one_hot" or "ordinal" of the levels of one column of labels or more."""
-    sizes = [len(each.categories) for each in labels]
-    if encoding == "ordinal":  # a missing label comes after all others
-        known = [np.arange(size + 1) for size in sizes]
-        encoder = OrdinalEncoder(categories=known, handle_unknown="use_encoded_value", unknown_value=UNSEEN_CODE)
-    else:
-        # Of False and True, which are all there is, one column tells both.
-        known = [np.arange(int(_is_truth(each)), len(each.categories) + (each.missing > 0)) for each in labels]
-        encoder = OneHotEncoder(categories=known, handle_unknown="ignore", sparse_output=False)
-    # What there is to learn is told already: a row of levels that are known fits it.
-    return encoder.fit(np.array([[each[0] if len(each) else 0 for each in known]]))
+def _positions(labels: CategoricalEncoding) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of a column's labels, and how often each is there."""
+    counts = np.append(labels.counts, labels.missing).astype(np.float64)
+    codes = np.flatnonzero(counts)
+    return codes.astype(np.float64), counts[codes]
 
 
 def _is_truth(labels: CategoricalEncoding) -> bool:
@@ -494,18 +545,18 @@ def _outputs(
     kinds: Sequence[Kind],
     labels: Sequence[CategoricalEncoding],
     encoding: EncodingName,
-    imputer: SimpleImputer | None,
-    codes: int,
+    gaps: np.ndarray,
+    target_means: TargetMeans | None,
 ) -> tuple[list[int], list[str]]:
     """The column that each output is of, and its name, as they are computed: numbers, codes, then 0 and 1."""
     numeric = [j for j, kind in enumerate(kinds) if kind == "numeric"]
     categorical = [j for j, kind in enumerate(kinds) if kind == "categorical"]
     outputs = [(j, names[j]) for j in numeric]
     if encoding != "one_hot":
+        codes = 1 if target_means is None else target_means.means[0].shape[1]
         several = [f", mean {k}" for k in range(codes)] if codes > 1 else [""]
         outputs += [(j, names[j] + which) for j in categorical for which in several]
-    if imputer is not None:
-        outputs += [(numeric[k], f"{names[numeric[k]]} missing") for k in imputer.indicator_.features_]
+    outputs += [(numeric[k], f"{names[numeric[k]]} missing") for k in np.flatnonzero(gaps)]
     if encoding == "one_hot":
         for j, each in zip(categorical, labels, strict=True):
             outputs += [(j, f"{each.name}={label}") for label in each.categories[int(_is_truth(each)) :]]

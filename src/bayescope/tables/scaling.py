@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import ndtr, ndtri
 
 from bayescope.storage import stored
@@ -14,6 +15,17 @@ from bayescope.storage import stored
 KNOTS = 1000
 # Beyond the seen range the score goes on as it did over the outer twentieth of the values.
 OUTER = 0.05
+
+
+def scale_of(mean: ArrayLike, variance: ArrayLike, size: ArrayLike) -> np.ndarray:
+    """The standard deviations of so many numbers, 1 where rounding alone leaves a variance of a constant column.
+
+    Chan, Golub & LeVeque (1983) bound what rounding leaves.
+    """
+    mean, variance, rounding = np.asarray(mean), np.asarray(variance), np.asarray(size) * np.finfo(np.float64).eps
+    with np.errstate(over="ignore", invalid="ignore"):
+        constant = variance <= rounding * variance + (rounding * mean) ** 2
+    return np.where(constant, 1.0, np.sqrt(variance))
 
 
 @stored("standard_scaling")
@@ -41,10 +53,7 @@ class Standard:
     @classmethod
     def of(cls, mean: float, variance: float, size: int) -> Standard:
         """From the mean and variance of so many numbers."""
-        # What rounding alone may leave of a constant column's variance (Chan, Golub & LeVeque 1983).
-        rounding = size * np.finfo(np.float64).eps
-        constant = variance <= rounding * variance + (rounding * mean) ** 2
-        return cls(mean, 1.0 if constant else variance**0.5)
+        return cls(mean, float(scale_of(mean, variance, size)))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Numbers in the units of the model, (x − mean)/scale."""

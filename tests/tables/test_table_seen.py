@@ -8,8 +8,7 @@ import pytest
 
 from bayescope.errors import InputError, OptionError, UnsupportedError
 from bayescope.tables import read_table
-from bayescope.tables.preprocessing import Preprocessing, taken
-from bayescope.tables.preprocessing_in_blocks import TableSeen
+from bayescope.tables.preprocessing import Preprocessing, TableSeen, taken
 
 ROWS = 700
 
