@@ -10,7 +10,7 @@ import torch
 from torch import distributed
 
 import bayescope as bs
-from bayescope.estimators import table_inputs
+from bayescope.estimators import mapped_rows
 from bayescope.linear import evidence, mode
 from bayescope.precision import DensePrecision
 from bayescope.processes import present
@@ -31,8 +31,8 @@ def every(folder: str) -> dict[str, Any]:
         model = bs.BayesianLogisticRegression(**options)
         found[name] = told(model.fit(features(table), table["two"], sample_weight=table["w"] + 0.5))
     found["regression"] = told(bs.BayesianLinearRegression().fit(features(table), table["y"]))
-    for held in (0, table_inputs.HELD_BYTES):
-        with mock.patch.object(table_inputs, "HELD_BYTES", held):
+    for held in (0, mapped_rows.HELD_BYTES):
+        with mock.patch.object(mapped_rows, "HELD_BYTES", held):
             found[f"classes on disk, {held}"] = told(
                 bs.BayesianLogisticRegression(prior_precision="evidence", standardize=True, features="polynomial").fit(
                     opened(folder, "two", weighted=True), "two", sample_weight="w"
@@ -59,7 +59,7 @@ def large(folder: str) -> dict[str, Any]:
     with (
         mock.patch.multiple(mode, SAMPLED_ROWS=100, SAMPLED_SHARE=5, LARGE_ROWS=300, STRIDE=3),
         mock.patch.object(evidence, "LARGE_ROWS", 300),
-        mock.patch.object(table_inputs, "HELD_BYTES", 0),
+        mock.patch.object(mapped_rows, "HELD_BYTES", 0),
     ):
         model = bs.BayesianLogisticRegression(prior_precision="evidence", standardize=True)
         table = frame(ROWS)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -7,15 +9,18 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from bayescope import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.errors import InputError
-from bayescope.estimators.inputs import InputMap
+from bayescope.estimators import MappedRows, TableRows
 
 
 def table() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((50, 3)) * [1.0, 10.0, 100.0] + 5.0
 
 
-def fit(X: np.ndarray, **options: object) -> tuple[InputMap, np.ndarray]:
-    return InputMap.fit(X, **{"standardize": False, "features": None, "random_state": 0, **options})
+def fit(X: np.ndarray, *, scaling: str | None = None, features: object = None) -> tuple[Any, np.ndarray]:
+    model = BayesianLinearRegression()
+    source = TableRows.of(model, X, np.zeros(len(X)), None, target=lambda y, _: np.asarray(y), numbers=True)
+    mapped = MappedRows.fit(source, scaling=scaling, encoding="one_hot", features=features, random_state=0)
+    return mapped.inputs, mapped.values
 
 
 def test_a_table_that_needs_nothing_is_not_copied():
@@ -28,7 +33,7 @@ def test_a_table_that_needs_nothing_is_not_copied():
 
 def test_standardised_inputs_come_first_and_features_second():
     X = table()
-    inputs, mapped = fit(X, standardize=True, features=FunctionTransformer(np.square))
+    inputs, mapped = fit(X, scaling="standard", features=FunctionTransformer(np.square))
     z = (X - X.mean(0)) / X.std(0)
     np.testing.assert_allclose(mapped, z**2, atol=1e-12)
     np.testing.assert_allclose(inputs(X[:3]), mapped[:3], atol=1e-12)
@@ -37,7 +42,7 @@ def test_standardised_inputs_come_first_and_features_second():
 
 def test_a_wide_span_of_scales_is_remarked():
     assert "span" in fit(table())[0].notes()["scales"]
-    assert "scales" not in fit(table(), standardize=True)[0].notes()
+    assert "scales" not in fit(table(), scaling="standard")[0].notes()
     constant = np.column_stack([table()[:, 0], np.ones(50)])
     assert "scales" not in fit(constant)[0].notes()
     assert fit(np.ones((4, 2)))[0].scales == (0.0, 0.0)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
-from bayescope.estimators import table_inputs
+from bayescope.estimators import MappedRows, TableRows
 from tests.estimators.streamed import features, frame, opened, stored
 
 
@@ -23,12 +24,6 @@ def table() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, table: pd.DataFrame) -> Path:
     return stored(tmp_path_factory.mktemp("rows"), table)
-
-
-@pytest.fixture(params=[0, table_inputs.HELD_BYTES], ids=["in blocks", "kept"], autouse=True)
-def kept(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small tables are kept in memory after a first pass, large ones are not: both ways are taken."""
-    monkeypatch.setattr(table_inputs, "HELD_BYTES", request.param)
 
 
 def both(kind: Any, options: dict[str, Any], table: pd.DataFrame, folder: Path, target: str, weighted: bool):
@@ -87,6 +82,23 @@ def test_regressions(table: pd.DataFrame, folder: Path, options: dict[str, Any],
     )
     if "features" not in options:
         assert_same(ours, theirs)
+
+
+def test_large_tables_are_read_in_blocks_and_small_ones_are_kept(folder: Path):
+    source = TableRows.of(
+        bs.BayesianLinearRegression(), opened(folder, "y", weighted=True), "y", "w", target=lambda y, _: np.asarray(y)
+    )
+    mapped = MappedRows.fit(source, scaling="standard", encoding="one_hot")
+    kept, in_blocks = (mapped.table(lambda y: torch.tensor(y)[:, None], held_bytes=size) for size in (2**20, 0))
+    assert kept.in_memory
+    assert not in_blocks.in_memory
+    assert (kept.count, kept.total) == (in_blocks.count, in_blocks.total)
+    for _ in range(2):
+        grams = [
+            table.sum(lambda rows: (rows.features.mT @ rows.weighed(rows.targets),), size=1)[0]
+            for table in (kept, in_blocks)
+        ]
+        torch.testing.assert_close(*grams, rtol=1e-12, atol=1e-9)
 
 
 def test_columns_of_numbers_may_be_labels(table: pd.DataFrame, tmp_path: Path):

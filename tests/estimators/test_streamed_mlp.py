@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import bayescope as bs
 from bayescope.errors import UnsupportedError
-from bayescope.estimators import mlp_table
-from bayescope.estimators.mlp_table import NetworkFiles
-from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.target_units import Units
+from bayescope.estimators import MappedRows, NetworkRows, TableRows
 from tests.estimators.streamed import features, frame, opened, stored
 
 Regressor, Classifier = bs.BayesianMLPRegressor, bs.BayesianMLPClassifier
 # No two rows are equal: in memory those are merged, and a weight is not two rows for a Kronecker factor.
-TABLE = frame().assign(dose=np.random.default_rng(5).uniform(size=600))
+TABLE = frame(240).assign(dose=np.random.default_rng(5).uniform(size=240))
 # Larger than the table: the order of the rows is only that of a sum.
 WHOLE = 5000
 
@@ -30,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(**more: object) -> dict[str, object]:
-    return {"hidden": (5,), "epochs": 4, "batch_size": WHOLE, "random_state": 0, **more}
+    return {"hidden": (4,), "epochs": 2, "batch_size": WHOLE, "random_state": 0, **more}
 
 
 @pytest.mark.parametrize(
@@ -79,15 +77,20 @@ def test_posteriors_that_need_all_rows_in_memory_are_refused(folder, posterior):
         Regressor(**options(posterior=posterior)).fit(opened(folder, "y"), "y")
 
 
-def test_each_pass_has_every_row_once_in_an_order_of_its_own(folder, monkeypatch):
-    monkeypatch.setattr(mlp_table, "PIECE_ROWS", 16)
-    monkeypatch.setattr(mlp_table, "WINDOW_PIECES", 3)
-    rows = TableRows.of(Regressor(), opened(folder, "y"), "y", None, target=lambda y, _: np.asarray(y))
-    _, files = NetworkFiles.of(rows, Units.of(rows).standardised, "standard", "one_hot")
-    inputs, targets = files.read(slice(0, files.rows), lambda z: z)
+def network_rows(folder: Path) -> NetworkRows:
+    """Rows that are read in windows of 48: of three pieces of 16 neighbours."""
+    source = TableRows.of(Regressor(), opened(folder, "y"), "y", None, target=lambda y, _: np.asarray(y))
+    mapped = MappedRows.fit(source, scaling="standard", encoding="one_hot")
+    rows = NetworkRows.of(mapped, lambda y: torch.tensor(y)[:, None])
+    return replace(rows, piece_rows=16, window_pieces=3)
+
+
+def test_each_pass_has_every_row_once_in_an_order_of_its_own(folder):
+    rows = network_rows(folder)
+    inputs, targets = rows.read(slice(0, rows.rows))
     known = {tuple(row): place for place, row in enumerate(torch.cat([inputs, targets], 1).tolist())}
-    assert files.rows == len(TABLE)
-    loader = files.loader(7, 0, lambda z: z).minibatches
+    assert rows.rows == len(TABLE)
+    loader = rows.data(7, 0).minibatches
     passes = []
     for _ in range(2):
         batches = [torch.cat(batch, 1).tolist() for batch in loader]
@@ -95,52 +98,45 @@ def test_each_pass_has_every_row_once_in_an_order_of_its_own(folder, monkeypatch
         passes.append([known[tuple(row)] for batch in batches for row in batch])
     assert sorted(passes[0]) == sorted(passes[1]) == sorted(known.values())
     assert passes[0] != passes[1]
-    # Rows of a window of 48 are of three pieces of 16 neighbours, in another order.
     assert len({place // 16 for place in passes[0][:48]}) == 3
     assert passes[0][:48] != sorted(passes[0][:48])
-    again = [
-        known[tuple(row)]
-        for batch in files.loader(7, 0, lambda z: z).minibatches
-        for row in torch.cat(batch, 1).tolist()
-    ]
+    again = [known[tuple(row)] for batch in rows.data(7, 0).minibatches for row in torch.cat(batch, 1).tolist()]
     assert again == passes[0]
-    in_order = torch.cat([torch.cat(batch, 1) for batch in files.loader(7, 0, lambda z: z)])
-    assert torch.equal(in_order, torch.cat([inputs, targets], 1))
+    in_order = list(rows.data(7, 0))
+    assert len(in_order) == 1  # what sums over the rows reads thousands at once
+    assert torch.equal(torch.cat(in_order[0], 1), torch.cat([inputs, targets], 1))
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """The rows that are read at a time, and the threads that operations on them take."""
-    found: list[tuple[int, int]] = []
-    read = NetworkFiles.read
-
-    def noted(files, rows, standardised):
-        found.append((rows.stop - rows.start, torch.get_num_threads()))
-        return read(files, rows, standardised)
-
-    monkeypatch.setattr(NetworkFiles, "read", noted)
-    return found
+def test_some_rows_are_the_same_ones_in_memory_and_on_disk(folder):
+    rows = network_rows(folder)
+    whole = replace(rows, inputs=rows.inputs[:], targets=rows.targets[:])
+    for most in (50, 240):
+        for ours, theirs in zip(rows.some(most, 3), whole.some(most, 3), strict=True):
+            assert len(ours) == most
+            assert torch.equal(ours, theirs)
 
 
-def test_what_sums_over_the_rows_reads_them_in_blocks(folder, monkeypatch, reads):
-    # Of minibatches a curvature costs more than of blocks, and the evidence asks for one after each epoch.
-    monkeypatch.setattr(mlp_table, "PIECE_ROWS", 16)
-    epochs, pieces = 3, math.ceil(len(TABLE) / 16)
-    Classifier(**options(epochs=epochs, batch_size=50)).fit(opened(folder, "two"), "two")
-    passes = sum(rows == 16 for rows, _ in reads) / pieces
-    # Beside those of training one that counts the rows, and one window for an example of them.
-    assert epochs <= passes <= epochs + 2
-    assert all(rows == mlp_table.ORDERED_ROWS for rows, _ in reads if rows != 16)
+class Threads(TorchFunctionMode):
+    """The threads that a network's products take."""
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        if function is torch.nn.functional.linear:
+            self.taken.add(torch.get_num_threads())
+        return function(*arguments, **(options or {}))
 
 
 @pytest.mark.parametrize(("hidden", "threads"), [((5,), 1), ((200,), 2)])
-def test_operations_on_small_blocks_take_one_thread(folder, reads, hidden, threads):
+def test_operations_on_small_blocks_take_one_thread(folder, hidden, threads):
     # Two wait for each other at the end of each: on cores that other work shares longer than it runs.
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        Classifier(**options(hidden=hidden, epochs=1, prior_precision=1.0)).fit(opened(folder, "two"), "two")
+        with Threads() as mode:
+            Classifier(**options(hidden=hidden, epochs=1, prior_precision=1.0)).fit(opened(folder, "two"), "two")
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
-    assert {taken for _, taken in reads} == {threads}
+    assert max(mode.taken) == threads  # other parts know their small operations

@@ -19,9 +19,7 @@ from torch import Tensor
 
 import bayescope as bs
 from bayescope.errors import InputError
-from bayescope.estimators import table_inputs
-from bayescope.estimators.table_inputs import TableInputs
-from bayescope.estimators.table_rows import TableRows
+from bayescope.estimators import MappedRows, TableRows
 from bayescope.linear import RowTable
 
 ROWS = 400
@@ -63,17 +61,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def learnt(folder: Path, processes: Any = None) -> TableInputs:
+def learnt(folder: Path, processes: Any = None, features: Any = "rbf", **options: int) -> MappedRows:
     table = bs.open_table(folder, block_rows=60)
     source = TableRows.of(bs.BayesianLinearRegression(), table, "y", "w", target=lambda y, _: np.asarray(y))
-    return TableInputs.fit(
-        source if processes is None else replace(source, processes=processes),
-        standardize=True,
-        features="rbf",
-        random_state=0,
-        encoding="one_hot",
-        origin="means",
-    )
+    source = source if processes is None else replace(source, processes=processes)
+    given = {"features": features, "random_state": 0, "origin": "means", **options}
+    return MappedRows.fit(source, scaling="standard", encoding="one_hot", **given)
 
 
 def grams(table: RowTable) -> Tensor:
@@ -83,8 +76,10 @@ def grams(table: RowTable) -> Tensor:
     return gram
 
 
-def test_the_sample_is_of_rows_that_count(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_inputs, "SCALE_ROWS", 40)
+def test_the_sample_is_of_rows_that_count(folder: Path) -> None:
+    # Of the rows that count, every 10th: by their numbers in the table these would be rows of weight 0.
+    inputs = learnt(folder, features=None, sample_rows=40).inputs
+    assert 0.5 < inputs.scales[0] <= inputs.scales[1] < 1.5
     table = pd.read_parquet(folder)
     ours = bs.BayesianLinearRegression().fit(bs.open_table(folder), "y", sample_weight="w")
     theirs = bs.BayesianLinearRegression().fit(table[["x", "z"]], table["y"], sample_weight=table["w"])
@@ -94,23 +89,22 @@ def test_the_sample_is_of_rows_that_count(folder: Path, monkeypatch: pytest.Monk
         bs.BayesianLinearRegression().fit(bs.open_table(folder), "y", sample_weight="w")
 
 
-def test_processes_of_unlike_parts_have_one_sample_and_one_sum(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_unlike_parts_have_one_sample_and_one_sum(folder: Path) -> None:
     """One part would be held in memory and the other would not: they go the same way."""
-    monkeypatch.setattr(table_inputs, "SAMPLE_BYTES", 8 * ROWS * 2 // 3 + 1)  # every third row
-    alone = learnt(folder)
+    third = {"sample_bytes": 8 * ROWS * 2 // 3 + 1}  # every third row
+    alone = learnt(folder, **third)
     width = len(alone.inputs.names)
     assert alone.sampled == -(-alone.rows // 3)
-    monkeypatch.setattr(table_inputs, "HELD_BYTES", 8 * 60 * width)
     meeting, told = threading.Barrier(2), [None, None]
 
-    def part(rank: int) -> tuple[TableInputs, Tensor]:
-        own = learnt(folder, Threads(rank, 2, meeting, told))
-        return own, grams(own.table(lambda y: torch.from_numpy(y)[:, None]))
+    def part(rank: int) -> tuple[MappedRows, Tensor]:
+        own = learnt(folder, Threads(rank, 2, meeting, told), **third)
+        return own, grams(own.table(lambda y: torch.tensor(y)[:, None], held_bytes=8 * 60 * width))
 
     with ThreadPoolExecutor(2) as pool:
         parts = list(pool.map(part, range(2)))
     assert 8 * parts[0][0].rows * width > 8 * 60 * width > 8 * parts[1][0].rows * width
-    expected = grams(alone.table(lambda y: torch.from_numpy(y)[:, None]))
+    expected = grams(alone.table(lambda y: torch.tensor(y)[:, None]))
     for own, gram in parts:
         assert own.sampled == alone.sampled
         torch.testing.assert_close(gram, expected, rtol=1e-9, atol=1e-9)

@@ -23,10 +23,10 @@ from bayescope.additive.importance import Importance, importance
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError, OptionError
-from bayescope.estimators.additive_table import Canonical, NumericTransform, Outputs, coded
-from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, generator_from, noted
+from bayescope.estimators.additive_table import NumericTransform, Outputs, coded
+from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, noted
+from bayescope.estimators.mapped_rows import Canonical
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
-from bayescope.estimators.together import same_for_all
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior
 from bayescope.predictive import Predictive
@@ -255,25 +255,24 @@ class AdditiveEstimator(TableEstimator):
         *, learn_noise: bool = False, notes: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         """Encodes the rows, fits the model and sets the learned attributes."""
-        source, held = generator_from(self.random_state), rows.held
+        source, held = rows.generator(self.random_state), rows.held
         if held is None:
             data = coded(rows, values, outputs, self.numeric_transform)
-            options = self._options(data.encoding.names, learn_noise, rows.processes.common_generator(source))
+            options = self._options(data.encoding.names, learn_noise, source)
             additive = fit_additive(data.encoding, data, likelihood, options)
             additive = replace(additive, fit=None)  # which holds the files
             self._finish(additive, {**data.notes(), **(notes or {})})
             return
-        generator = same_for_all(source, held.arrays)
         encoding = TableEncoding.fit(held.columns, numeric_transform=self.numeric_transform, weights=held.weights)
         in_memory = RowsInMemory(
             rows=EncodedRows.of(encoding.encode(held.columns), _padded(held.offset, len(outputs.scale))),
-            targets=torch.from_numpy(values(held.target)),
+            targets=values(held.target),
             weights=torch.from_numpy(held.weights),
             scale=torch.from_numpy(outputs.scale),
             shift=torch.from_numpy(outputs.shift),
             log_unit=outputs.log_unit,
         )
-        options = self._options(encoding.names, learn_noise, generator)
+        options = self._options(encoding.names, learn_noise, source)
         with threads_for(len(held) * len(encoding.names)):
             additive = fit_additive(encoding, in_memory, likelihood, options)
         self._finish(additive, notes or {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias, final
@@ -12,6 +12,7 @@ import torch
 
 from bayescope.additive.coded import CodedData, Codes
 from bayescope.additive.design import MOST_POINTS
+from bayescope.estimators.mapped_rows import Canonical
 from bayescope.estimators.table_rows import TableRows
 from bayescope.tables.codes import Coder, LabelCoder, NumberCoder
 from bayescope.tables.column_sums import LabelsSeen, NumbersSeen, Sample, Sampler
@@ -20,7 +21,6 @@ from bayescope.tables.encoding import Transform, transforms_of
 from bayescope.tables.row_files import Constant, RowFile
 from bayescope.tables.suspicion import warn_of_numbers
 
-Canonical: TypeAlias = Callable[[np.ndarray], np.ndarray]
 NumericTransform: TypeAlias = Transform | Mapping[str, Transform]
 
 
@@ -159,7 +159,7 @@ class _Files:
         offset = None if source.roles[2] is None else RowFile((len(outputs.scale),))
         plain = True
         for block in source.blocks():
-            counts, canonical = block.weights, values(block.target)
+            counts, canonical = block.weights, values(block.target).numpy()
             targets = targets or RowFile(canonical.shape[1:], canonical.dtype)
             targets.append(canonical)
             weights.append(counts)

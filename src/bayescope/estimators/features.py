@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -16,6 +16,8 @@ from bayescope.errors import InputTypeError, OptionError
 from bayescope.storage import stored
 
 CENTRES = 50
+# What ``features=`` may be.
+Features: TypeAlias = Literal["rbf", "polynomial"] | TransformerMixin | None
 
 
 @stored("RadialBasis")
@@ -80,7 +82,7 @@ FEATURES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def feature_map(features: Any, random_state: Any) -> Any | None:
+def feature_map(features: Features, random_state: Any) -> Any | None:
     """The unfitted transformer that ``features=`` stands for: ``None``, a named one, or a copy of the caller's own.
 
     Raises:

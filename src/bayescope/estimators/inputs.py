@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 from bayescope import checks
 from bayescope.errors import InputError
-from bayescope.estimators.features import feature_map, feature_names
+from bayescope.estimators.features import feature_names
 from bayescope.estimators.frames import FrameReader
 from bayescope.memory import require_memory
 from bayescope.posterior import InputRows, Missing, Spread
@@ -50,41 +50,6 @@ class InputMap:
     names: tuple[str, ...]
     scales: tuple[float, float]
     centre: np.ndarray | None = None
-
-    @classmethod
-    def fit(
-        cls,
-        table: Table,
-        targets: np.ndarray | None = None,
-        *,
-        standardize: bool,
-        features: Any,
-        random_state: Any,
-        encoding: Any = "one_hot",
-        weights: np.ndarray | None = None,
-        origin: Origin = "as_mapped",
-    ) -> tuple[InputMap, np.ndarray]:
-        """Fits the map to a table as it was read, and returns it with the mapped table.
-
-        Args:
-            table: columns, or finite numbers, which are not copied if nothing is to be done to them.
-            targets: class codes or numbers, for labels that are encoded by these.
-            standardize: whether columns of numbers are centred and scaled.
-            features: the transformer, as `feature_map` takes it.
-            random_state: of a named transformer.
-            encoding: of labels, as `Preprocessing` takes it.
-            weights: how often each row counts.
-            origin: what the model's inputs are measured from: "means", their means over a sample of the rows, which
-                under a flat intercept changes nothing but the rounding; "zero", the columns as given, which
-                standardising then scales and does not move: for a model without an intercept; or "as_mapped".
-        """
-        require_room(table, encoding)
-        preprocessing, mapped = Preprocessing.fit(
-            table, targets, scaling="standard" if standardize else None, encoding=encoding, weights=weights
-        )
-        transformer = feature_map(features, random_state)
-        inputs, mapped = cls.of(preprocessing, transformer, mapped, weights, origin)
-        return inputs, inputs._centred(mapped, into=mapped if transformer is None and mapped is not table else None)
 
     @classmethod
     def of(
@@ -148,17 +113,18 @@ class InputMap:
     def mapped(self, numbers: np.ndarray) -> np.ndarray:
         """The model's inputs of numbers that the preprocessing made, shape (N, D)."""
         if self.transformer is None:
-            return self._centred(numbers)
+            return self.centred(numbers)
         if not len(numbers):  # which scikit-learn's transformers refuse
             return np.empty((0, len(self.names)))
-        return self._centred(_dense(self.transformer.transform(numbers)))
+        return self.centred(_dense(self.transformer.transform(numbers)))
 
     def intercept_at_zero(self, weights: np.ndarray, intercepts: np.ndarray) -> np.ndarray:
         """f where inputs are 0 before the centre is taken, shape (C,), for weights (C, D) and intercepts (C,)."""
         return intercepts.copy() if self.centre is None else intercepts - weights @ self.centre
 
-    def _centred(self, mapped: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
-        return mapped if self.centre is None else np.subtract(mapped, self.centre, out=into)
+    def centred(self, mapped: np.ndarray, *, fresh: bool = False) -> np.ndarray:
+        """The mapped numbers less the centre; in their own memory if that is fresh and so may be written to."""
+        return mapped if self.centre is None else np.subtract(mapped, self.centre, out=mapped if fresh else None)
 
     def notes(self) -> dict[str, str]:
         """What the inputs' units are, for a summary: a prior has units."""

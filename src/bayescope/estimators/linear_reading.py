@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.base import TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
 from bayescope.estimators.base import BLOCK_NUMBERS, P, TableEstimator
+from bayescope.estimators.features import Features
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
-from bayescope.estimators.table_inputs import TableInputs, rows_in_memory
+from bayescope.estimators.mapped_rows import MappedRows
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.weights import weight_notes
 from bayescope.likelihoods import Likelihood
@@ -34,7 +34,6 @@ SHOWN = 10
 # Draws that stand for a posterior that is neither Gaussian nor draws.
 DRAWS = 4000
 
-Features: TypeAlias = Literal["rbf", "polynomial"] | TransformerMixin | None
 WeightPrecision: TypeAlias = float | Sequence[float] | np.ndarray | Tensor | Prior | Literal["evidence"]
 
 
@@ -109,25 +108,17 @@ class LinearEstimator(TableEstimator):
             outputs: C.
             spread: whether rows in memory are spread over the processes.
         """
-
-        def targets(y: np.ndarray) -> Tensor:
-            return likelihood.targets(y, outputs)
-
-        held, notes = rows.held, {}
-        options: dict[str, Any] = {
-            "standardize": checks.flag("standardize", self.standardize), "features": self.features,
-            "random_state": self.random_state, "encoding": self.encoding, "origin": self._origin(),
-        }  # fmt: skip
-        self._reader = rows.reader
-        if held is None:
-            learnt = TableInputs.fit(rows, **options)
-            self._inputs, data = learnt.inputs, learnt.table(targets)
-            notes = learnt.notes(data.count)
-        else:
-            weights = held.weights if rows.weighted else None
-            self._inputs, mapped = InputMap.fit(held.features, held.target, weights=weights, **options)
-            data = rows_in_memory(mapped, targets(held.target), weights, spread=spread)
-        return data, {**notes, **(weight_notes(data.total, data.count) if rows.weighted else {})}
+        mapped = MappedRows.fit(
+            rows,
+            scaling="standard" if checks.flag("standardize", self.standardize) else None,
+            encoding=self.encoding,
+            features=self.features,
+            random_state=self.random_state,
+            origin=self._origin(),
+        )
+        self._reader, self._inputs = rows.reader, mapped.inputs
+        data = mapped.table(lambda y: likelihood.targets(y, outputs), spread=spread)
+        return data, {**mapped.notes(data.count), **(weight_notes(data.total, data.count) if rows.weighted else {})}
 
     def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
         return self._inputs.read(table, linear=True)

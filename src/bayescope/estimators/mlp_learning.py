@@ -30,8 +30,8 @@ MANY, BATCH, LARGE_BATCH = 4000, 32, 128
 STEP_SIZE = 0.02
 # A network that was found by the search goes on by smaller steps: such a share of the first step size.
 WARM = 0.25
-# Of a table on disk: rows of a minibatch, and at least so many epochs.
-DISK_BATCH, FEWEST_DISK_EPOCHS = 512, 5
+# Of a table on disk: rows of a minibatch, and the bounds of the number of epochs.
+DISK_BATCH, FEWEST_DISK_EPOCHS, MOST_DISK_EPOCHS = 512, 5, 1000
 # Prior precisions are sought on at most so many rows, one in HELD_OUT of which judges and trains nothing.
 MOST_SOUGHT, HELD_OUT = 2500, 5
 # A precision under which networks learn checkerboards and spirals of 200 rows; under one of 1 and above they do not.
@@ -45,7 +45,7 @@ CLIMBS, STEPS_A_CLIMB = 14, 80
 
 @final
 @dataclass(frozen=True)
-class Schedule:
+class TrainingPace:
     """How networks are trained: Adam, whose step size falls to 0 by a cosine.
 
     Attributes:
@@ -66,32 +66,27 @@ class Schedule:
     searched: int
 
     @classmethod
-    def checked(cls, rows: int, epochs: Any, batch_size: Any, lr: Any) -> Schedule:
+    def checked(cls, rows: int, epochs: Any, batch_size: Any, lr: Any, *, on_disk: bool = False) -> TrainingPace:
         """From the options of an estimator; ``None`` for what follows from the number of rows.
 
         Raises:
             InputError: if a number cannot be used.
         """
-        usual = BATCH if rows <= MANY else LARGE_BATCH
+        usual = DISK_BATCH if on_disk else BATCH if rows <= MANY else LARGE_BATCH
         size = usual if batch_size is None else checks.count("batch_size", batch_size)
         steps = math.ceil(rows / size)
-        wanted = min(max(STEPS_A_ROW * rows, FEWEST_STEPS), MOST_STEPS)
-        count = max(FEWEST_EPOCHS, wanted // steps) if epochs is None else checks.count("epochs", epochs)
-        at_once = rows <= MANY and epochs is None and batch_size is None and lr is None
-        searched = SEARCH_EPOCHS if epochs is None else min(count, SEARCH_EPOCHS)
+        if on_disk:  # fewer and larger minibatches are enough
+            count = min(max(FEWEST_DISK_EPOCHS, MOST_STEPS // steps), MOST_DISK_EPOCHS)
+        else:
+            wanted = min(max(STEPS_A_ROW * rows, FEWEST_STEPS), MOST_STEPS)
+            count = max(FEWEST_EPOCHS, wanted // steps)
+        searched = SEARCH_EPOCHS
+        if epochs is not None or on_disk:
+            count = count if epochs is None else checks.count("epochs", epochs)
+            searched = min(count, SEARCH_EPOCHS)
+        at_once = not on_disk and rows <= MANY and epochs is None and batch_size is None and lr is None
         step_size = STEP_SIZE if lr is None else checks.positive_number("lr", lr)
         return cls(count, size, step_size, steps, at_once, searched)
-
-    @classmethod
-    def on_disk(cls, rows: int, epochs: Any, batch_size: Any, lr: Any) -> Schedule:
-        """The same for a table on disk, of which fewer and larger minibatches are enough.
-
-        Raises:
-            InputError: if a number cannot be used.
-        """
-        size = DISK_BATCH if batch_size is None else checks.count("batch_size", batch_size)
-        usual = max(FEWEST_DISK_EPOCHS, MOST_STEPS // math.ceil(rows / size))
-        return cls.checked(rows, min(usual, 1000) if epochs is None else epochs, size, lr)
 
     @property
     def every(self) -> int:
@@ -137,11 +132,11 @@ class Lesson:
 
     architecture: Architecture
     data: Any
-    some: Callable[[int, int], tuple[Tensor, Tensor]]
+    some: Callable[[int, int], list[Tensor]]
     likelihood: Likelihood
     precision: float | None
     learns_noise: bool
-    schedule: Schedule
+    schedule: TrainingPace
     checkpoint: Path | None
     progress: bool
 

@@ -16,7 +16,7 @@ from bayescope.curvature import CurvatureKeywords
 from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles.ensemble import ensemble
 from bayescope.errors import ConvergenceWarning, InputTypeError, OptionError, UnsupportedError
-from bayescope.estimators.mlp_learning import Schedule
+from bayescope.estimators.mlp_learning import TrainingPace
 from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
@@ -72,7 +72,7 @@ class Setting:
     data: Any
     likelihood: Likelihood
     precisions: Mapping[str, float]
-    schedule: Schedule
+    schedule: TrainingPace
     members: Any
     rate: Any
     draws: int | None

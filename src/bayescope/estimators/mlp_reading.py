@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import nn
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, as_tensor, generator_from
-from bayescope.estimators.inputs import EstimatorTable, InputMap, require_room
-from bayescope.estimators.mlp_learning import Learnt, Lesson, Schedule, learn
+from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator
+from bayescope.estimators.inputs import EstimatorTable, InputMap
+from bayescope.estimators.mapped_rows import Canonical, MappedRows
+from bayescope.estimators.mlp_learning import Learnt, Lesson, TrainingPace, learn
 from bayescope.estimators.mlp_network import Activation, Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, PosteriorName, Setting, chosen, infer
-from bayescope.estimators.mlp_table import ORDERED_ROWS, NetworkFiles
-from bayescope.estimators.table_rows import RowBlock, TableRows
+from bayescope.estimators.mlp_rows import NetworkRows
+from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.target_units import Units
-from bayescope.estimators.together import same_for_all
 from bayescope.laplace.constant import warn_if_constant
-from bayescope.likelihoods import Gaussian, Likelihood, Weighted
+from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.posterior import DrawsPosterior, InputRows, Posterior
 from bayescope.predictive import Predictive
-from bayescope.process_state import threads_for
-from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, Table
+from bayescope.tables.preprocessing import SPREAD_ROWS, EncodingName, Preprocessing, ScalingName, Table
 
 # What to do where the network predicts the same for all rows.
 TELL = "To tell which, fit once with prior_precision=0.1 and compare the scores on rows that were held out."
@@ -54,7 +52,7 @@ class Goal:
     likelihood: Likelihood
     outputs: int
     notes: Mapping[str, str]
-    values: Callable[[np.ndarray], np.ndarray]
+    values: Canonical
     units: Units | None = None
     learns_noise: bool = False
 
@@ -79,19 +77,21 @@ class MLPEstimator(TableEstimator):
     progress: bool = False
     checkpoint: str | Path | None = None
 
-    preprocessing_: Preprocessing = field(init=False)
     prior_precision_: float | dict[str, float] = field(init=False)
     n_iter_: int = field(init=False)
+    _inputs: InputMap = field(init=False)
     _samples: int | None = field(init=False)
     _seed: int = field(init=False)
 
     def transform_inputs(self, X: object) -> np.ndarray:
         """The inputs of the network, shape (N, D): X as numbers, scaled as they were when fitting."""
-        return self.preprocessing_(self._table(X))
+        return self._inputs(self._table(X))
 
     @property
-    def _inputs(self) -> InputMap:
-        return InputMap(self.preprocessing_, None, self.preprocessing_.names, (0.0, 0.0))
+    def preprocessing_(self) -> Preprocessing:
+        """From columns to the network's inputs."""
+        check_is_fitted(self)
+        return self._inputs.preprocessing
 
     def _inputs_of(self, table: Table, offset: object = None) -> InputRows:
         return self._inputs.read(table, linear=False)
@@ -111,55 +111,39 @@ class MLPEstimator(TableEstimator):
     def _learn(self, rows: TableRows, goal: Goal) -> None:
         """Learns the network and its hyperparameters, finds the posterior and sets the learned attributes."""
         kind, given = chosen(self.posterior, self.posterior_options, self.draws)
-        self._reader = rows.reader
-        if rows.held is None:
-            if not kind.streams:
-                streaming = ", ".join(repr(name) for name, each in POSTERIORS.items() if each.streams)
-                raise UnsupportedError(
-                    f"posterior: expected one of {streaming} for a table on disk, got {self.posterior!r}, which needs "
-                    "all rows in memory. Take one of those, or fit some of the rows as a data frame."
-                )
-            source = rows.processes.common_generator(generator_from(self.random_state))
-            order = checks.seed_from(source)
-            self.preprocessing_, files = NetworkFiles.of(rows, goal.values, self.scaling, self.encoding)
-            schedule = Schedule.on_disk(files.rows, self.epochs, self.batch_size, self.lr)
-            self._teach(_Streamed(files, schedule.batch_size, order, goal.units), goal, kind, given, schedule, source)
-            return
-        held = rows.held
-        schedule = Schedule.checked(len(held), self.epochs, self.batch_size, self.lr)
-        source = same_for_all(generator_from(self.random_state), held.arrays)
-        require_room(held.features, self.encoding)
-        self.preprocessing_, table = Preprocessing.fit(
-            held.features, held.target, scaling=self.scaling, encoding=self.encoding, weights=held.weights,
-            random_state=checks.seed_from(source),
-        )  # fmt: skip
-        self._teach(_Held(as_tensor(table), held, goal), goal, kind, given, schedule, source)
-
-    def _teach(
-        self, material: _Material, goal: Goal, kind: Kind, given: Mapping[str, Any], schedule: Schedule,
-        source: torch.Generator,
-    ) -> None:  # fmt: skip
-        architecture = Architecture.checked(material.features, self.hidden, self.activation, goal.outputs)
+        if rows.held is None and not kind.streams:
+            streaming = ", ".join(repr(name) for name, each in POSTERIORS.items() if each.streams)
+            raise UnsupportedError(
+                f"posterior: expected one of {streaming} for a table on disk, got {self.posterior!r}, which needs "
+                "all rows in memory. Take one of those, or fit some of the rows as a data frame."
+            )
+        source = rows.generator(self.random_state)
+        order = checks.seed_from(source)
+        mapped = MappedRows.fit(rows, scaling=self.scaling, encoding=self.encoding, seed=order, sample_rows=SPREAD_ROWS)
+        self._reader, self._inputs = rows.reader, mapped.inputs
+        known = NetworkRows.of(mapped, goal.values)
+        schedule = TrainingPace.checked(known.rows, self.epochs, self.batch_size, self.lr, on_disk=rows.held is None)
+        architecture = Architecture.checked(known.features, self.hidden, self.activation, goal.outputs)
         path, prior_path = self._paths(kind)
-        likelihood, data = material.standardised(goal.likelihood)
         seed = checks.seed_from(source)
         lesson = Lesson(
-            architecture, data, material.some, likelihood, self._precision(), goal.learns_noise, schedule,
-            prior_path, checks.flag("progress", self.progress),
+            architecture, known.data(schedule.batch_size, order), known.some, known.likelihood(goal.likelihood),
+            self._precision(), goal.learns_noise, schedule, prior_path, checks.flag("progress", self.progress),
         )  # fmt: skip
-        with material.threads(max(architecture.features, *architecture.hidden, architecture.outputs)):
+        widest = max(architecture.features, *architecture.hidden, architecture.outputs)
+        with known.threads(schedule.batch_size, widest):
             learnt = learn(lesson, seed, train=kind.from_trained)
-            setting = self._setting(material, goal, lesson, learnt, checks.seed_from(source), path)
+            setting = self._setting(known, order + 1, goal, lesson, learnt, checks.seed_from(source), path)
             posterior = infer(kind, setting, given)
             warn_if_constant(cast(Any, posterior).model, setting.likelihood, setting.rows, TELL)
         notes = {
-            "network": str(architecture), **learnt.notes, **self.preprocessing_.notes(), **goal.notes,
-            **material.notes(),
+            "network": str(architecture), **learnt.notes, **self._inputs.preprocessing.notes(), **goal.notes,
+            **known.notes(),
         }  # fmt: skip
         self._remember(posterior, kind, learnt, notes, checks.seed_from(source))
 
     def _setting(
-        self, material: _Material, goal: Goal, lesson: Lesson, learnt: Learnt, seed: int, path: Path | None,
+        self, known: NetworkRows, order: int, goal: Goal, lesson: Lesson, learnt: Learnt, seed: int, path: Path | None,
     ) -> Setting:  # fmt: skip
         """What was learnt, in the targets' own unit."""
         plain, units = goal.likelihood, goal.units
@@ -171,9 +155,9 @@ class MLPEstimator(TableEstimator):
             variances = learnt.noise_variances * scales.square()
             plain = Gaussian(variances if len(variances) > 1 else variances[0])
             network, make = units.restored(network), units.maker(make)
-        likelihood, data = material.own(plain)
+        data = known.data(lesson.schedule.batch_size, order, units and units.given)
         return Setting(
-            network, make, data, likelihood, learnt.precisions, lesson.schedule, self.members, self.rate,
+            network, make, data, known.likelihood(plain), learnt.precisions, lesson.schedule, self.members, self.rate,
             self.draws, seed, path, lesson.progress, noise,
         )  # fmt: skip
 
@@ -240,120 +224,3 @@ class MLPEstimator(TableEstimator):
             return TableEstimator._read_rows(self, rows, read)
         # A network has to be called on a row; what it says of any has the shapes.
         return read(self._predicted(InputRows(np.zeros((1, rows.values.shape[1])))))[:0]
-
-
-class _Material(Protocol):
-    """What networks are trained on."""
-
-    @property
-    def features(self) -> int:
-        """The number of columns of the inputs, D."""
-
-    def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        """Data with standardised targets, and the likelihood of rows that count several times or in part."""
-
-    def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        """The same with targets in their own unit."""
-
-    def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
-        """At most so many rows with standardised targets, drawn by a seed; the same on all processes."""
-
-    def threads(self, widest: int) -> AbstractContextManager[None]:
-        """The threads that an operation on rows may take, of a network whose widest layer has so many units."""
-
-    def notes(self) -> Mapping[str, str]:
-        """What the summary says of the rows, by title."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Held:
-    """Rows in memory.
-
-    Attributes:
-        inputs: of the network, shape (N, D).
-        rows: with their targets in their own unit.
-        goal: what is to be predicted.
-    """
-
-    inputs: Tensor
-    rows: RowBlock
-    goal: Goal
-
-    @property
-    def features(self) -> int:
-        return self.inputs.shape[1]
-
-    def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        return self._weighted(likelihood, torch.from_numpy(self.goal.values(self.rows.target)))
-
-    def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        if self.goal.units is None:
-            return self.standardised(likelihood)
-        return self._weighted(likelihood, torch.from_numpy(self.rows.target.reshape(len(self.rows), -1)))
-
-    def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
-        """At most so many rows, drawn from all of them."""
-        inputs, targets = self.standardised(self.goal.likelihood)[1]
-        drawn = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))[:most].sort().values
-        return inputs[drawn], targets[drawn]
-
-    def threads(self, widest: int) -> AbstractContextManager[None]:
-        """The caller's setting: what is found from rows in memory knows which of its operations are small."""
-        return nullcontext()
-
-    def notes(self) -> Mapping[str, str]:
-        return {}
-
-    def _weighted(self, likelihood: Likelihood, targets: Tensor) -> tuple[Likelihood, Any]:
-        """With weights, where a row does not count once."""
-        weights = self.rows.weights
-        if (weights == 1.0).all():
-            return likelihood, (self.inputs, targets)
-        joined = Weighted.join(targets, torch.from_numpy(weights))
-        return Weighted(likelihood, float(weights.mean())), (self.inputs, joined)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Streamed:
-    """Rows in files; targets there are standardised.
-
-    Attributes:
-        files: the rows.
-        batch_size: of minibatches.
-        seed: of the orders in which they are read.
-        units: of a regression.
-    """
-
-    files: NetworkFiles
-    batch_size: int
-    seed: int
-    units: Units | None
-
-    @property
-    def features(self) -> int:
-        return self.files.features
-
-    def standardised(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        return self.files.likelihood(likelihood), self.files.loader(self.batch_size, self.seed, _same)
-
-    def own(self, likelihood: Likelihood) -> tuple[Likelihood, Any]:
-        restored = _same if self.units is None else self.units.given
-        return self.files.likelihood(likelihood), self.files.loader(self.batch_size, self.seed + 1, restored)
-
-    def some(self, most: int, seed: int) -> tuple[Tensor, Tensor]:
-        """As many of each process's rows as of any other's."""
-        return self.files.some(most, seed, _same)
-
-    def threads(self, widest: int) -> AbstractContextManager[None]:
-        """One where blocks are small, of which a table on disk has very many."""
-        return threads_for(max(self.batch_size, ORDERED_ROWS) * widest)
-
-    def notes(self) -> Mapping[str, str]:
-        """How the table was read."""
-        return self.files.notes()
-
-
-def _same(targets: Tensor) -> Tensor:
-    return targets

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, final
 
 import numpy as np
 import pandas as pd
+import torch
 from sklearn.utils.validation import validate_data
 
 from bayescope import checks
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.estimators.base import TableEstimator
+from bayescope.estimators.base import RandomState, TableEstimator, generator_from
 from bayescope.estimators.frames import FrameReader, columns_by_name
 from bayescope.processes import Processes, present
 from bayescope.tables import Column
@@ -60,10 +62,13 @@ class RowBlock:
         """The rows of positive weight."""
         return self if self.weights.all() else self.taken(self.weights > 0)
 
-    def arrays(self) -> list[np.ndarray]:
-        """What tells these rows from others, as numbers."""
-        extra = [] if self.offset is None else [self.offset]
-        return [*map(_ranks, self.columns), self.target, *extra, self.weights]
+    def digest(self) -> str:
+        """A digest of the rows, to compare them with those of another process."""
+        features = [self.features] if isinstance(self.features, np.ndarray) else map(_ranks, self.features)
+        digest = hashlib.sha256()
+        for array in [*features, self.target, self.weights, *([] if self.offset is None else [self.offset])]:
+            digest.update(f"{array.shape}{array.dtype.kind}".encode() + np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
 
 @final
@@ -77,7 +82,7 @@ class TableRows:
         table: on disk; ``None`` for rows in memory.
         roles: the names of the target, the weights and the offset in the table on disk.
         labels: whether the target holds labels.
-        weighted: whether a row may count otherwise than once.
+        weighted: whether a row may count otherwise than once; in memory, whether one does.
         processes: that read a part each; a single one for rows in memory, which all processes have.
         change: what is done to each block that is read.
     """
@@ -125,8 +130,7 @@ class TableRows:
         if added is not None and added.shape[:1] != (count,):
             raise InputError(f"offset: expected shape ({count},), or a column an output, got {added.shape}.")
         held = RowBlock(features, values, weights, added, np.arange(count)).counted()
-        weighted = bool((held.weights != 1.0).any())
-        return cls(reader, held, None, ("y", None, None), labels, weighted, Processes(), _same)
+        return cls(reader, held, None, ("y", None, None), labels, _weighted(held), Processes(), _same)
 
     @classmethod
     def _on_disk(cls, estimator: TableEstimator, table: TableDataset, roles: dict[str, Any], labels: bool) -> TableRows:
@@ -154,9 +158,14 @@ class TableRows:
     @property
     def kinds(self) -> dict[str, Kind]:
         """What each feature on disk holds, by its name; a column of another type is refused when it is read."""
-        assert self.table is not None
-        stored = self.table.kinds
+        stored = self.stored.kinds
         return {name: "categorical" if name in self._categorical else stored[name] or "numeric" for name in self._names}
+
+    @property
+    def stored(self) -> TableDataset:
+        """The table on disk."""
+        assert self.table is not None
+        return self.table
 
     @property
     def target_name(self) -> str:
@@ -165,11 +174,37 @@ class TableRows:
 
     def changed(self, change: Callable[[RowBlock], RowBlock], *, weighted: bool = False) -> TableRows:
         """The rows with something done to each block: in memory at once, on disk whenever a block is read."""
-        weighted = self.weighted or weighted
         if self.held is not None:
-            return replace(self, held=change(self.held), weighted=weighted)
+            held = change(self.held)
+            return replace(self, held=held, weighted=_weighted(held))
         before = self.change
-        return replace(self, change=lambda block: change(before(block)), weighted=weighted)
+        return replace(self, change=lambda block: change(before(block)), weighted=self.weighted or weighted)
+
+    def refuse_others(self) -> None:
+        """Refuses processes that were given different rows in memory.
+
+        Raises:
+            InputError: if the rows of a process differ from those of the first one.
+        """
+        processes = present()
+        if self.held is None or processes.count == 1:
+            return
+        found = processes.gather(self.held.digest())
+        strange = [rank for rank, other in enumerate(found) if other != found[0]]
+        if strange:
+            raise InputError(
+                f"X, y: expected the same table on every rank, got another on rank {strange[0]} than on rank 0. Give "
+                "each rank the whole table; one that does not fit into memory is opened by bs.open_table."
+            )
+
+    def generator(self, random_state: RandomState) -> torch.Generator:
+        """The generator of a fit, which is the same on all processes.
+
+        Raises:
+            InputError: if the processes were given different rows in memory.
+        """
+        self.refuse_others()
+        return present().common_generator(generator_from(random_state))
 
     def distinct(self) -> TableRows:
         """Rows in memory with each combination of features, target and offset once, in an order of their own."""
@@ -298,6 +333,10 @@ def distinct(block: RowBlock) -> RowBlock:
 
 def _same(block: RowBlock) -> RowBlock:
     return block
+
+
+def _weighted(block: RowBlock) -> bool:
+    return bool((block.weights != 1.0).any())
 
 
 def _numbers(column: Column, rows: np.ndarray) -> np.ndarray:

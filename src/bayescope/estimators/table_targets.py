@@ -9,6 +9,7 @@ from typing import final
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.estimators.base import ClassWeight
@@ -103,9 +104,9 @@ class Labels:
             return "logit"
         return f"logit of {self.classes.tolist()[1]!r}" if self.outputs == 1 else "logit, classes centred"
 
-    def values(self, codes: np.ndarray) -> np.ndarray:
+    def values(self, codes: np.ndarray) -> Tensor:
         """Codes in the canonical form of the likelihood."""
-        return self.likelihood.targets(codes, self.outputs).numpy()
+        return self.likelihood.targets(codes, self.outputs)
 
 
 def _counted(rows: TableRows) -> tuple[np.ndarray, np.ndarray]:

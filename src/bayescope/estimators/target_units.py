@@ -72,9 +72,9 @@ class Units:
             all(column.range > ROUNDING * size for column, size in zip(columns, largest, strict=True)),
         )  # fmt: skip
 
-    def standardised(self, targets: np.ndarray) -> np.ndarray:
+    def standardised(self, targets: np.ndarray) -> Tensor:
         """z of y, shape (N, D)."""
-        return (targets.reshape(len(targets), -1) - self.shift) / self.scale
+        return torch.from_numpy((targets.reshape(len(targets), -1) - self.shift) / self.scale)
 
     def given(self, standardised: Tensor) -> Tensor:
         """y of z, shape (N, D)."""

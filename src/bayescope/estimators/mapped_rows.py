@@ -1,0 +1,195 @@
+"""The rows of a table as a model takes them: one block in memory, or blocks of a table on disk, mapped in each pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayescope.estimators.base import RandomState, as_tensor
+from bayescope.estimators.features import Features, feature_map
+from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, require_encoded, require_room
+from bayescope.estimators.table_rows import TableRows
+from bayescope.linear.table import Batch, RowTable
+from bayescope.processes import present
+from bayescope.tables import Column
+from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, TableSeen
+from bayescope.tables.suspicion import warn_of_numbers
+
+# The canonical form that a likelihood gives to the targets of some rows.
+Canonical: TypeAlias = Callable[[np.ndarray], Tensor]
+
+# What the rows that a transformer is fitted to take at most.
+SAMPLE_BYTES = 2**26
+# A table of no more bytes than this is kept after its first pass: a small one is passed over many times.
+HELD_BYTES = 2**26
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MappedRows:
+    """The rows of a table, and the map from its columns to the inputs of a model, which was learnt from them.
+
+    Attributes:
+        source: the rows.
+        inputs: the learnt map.
+        values: the inputs of the rows in memory, shape (N, D); ``None`` for a table on disk.
+        rows: how many of this process's rows count.
+        total: how often they do.
+        sampled: how many rows a transformer of features was fitted to; ``None`` without one.
+    """
+
+    source: TableRows
+    inputs: InputMap
+    values: np.ndarray | None
+    rows: int
+    total: float
+    sampled: int | None
+
+    @classmethod
+    def fit(
+        cls,
+        source: TableRows,
+        *,
+        scaling: ScalingName | None,
+        encoding: EncodingName,
+        features: Features = None,
+        random_state: RandomState = None,
+        origin: Origin = "as_mapped",
+        seed: int = 0,
+        sample_rows: int = SCALE_ROWS,
+        sample_bytes: int = SAMPLE_BYTES,
+    ) -> MappedRows:
+        """Learns the map, from a table on disk in one pass.
+
+        Args:
+            source: the rows. Finite numbers in memory are not copied if they stay as they are.
+            scaling: of columns of numbers, as `Preprocessing` takes it.
+            encoding: of labels, as `Preprocessing` takes it; on disk "one_hot" or "ordinal".
+            features: the transformer, as `feature_map` takes it. On disk it is fitted to as many evenly spaced rows as
+                take 64 MiB.
+            random_state: of a named transformer.
+            origin: what the model's inputs are measured from: "means", their means over a sample of the rows, which
+                under a flat intercept changes nothing but the rounding; "zero", the columns as given, which scaling
+                then does not move: for a model without an intercept; or "as_mapped".
+            seed: of the five parts of the encoding "target".
+            sample_rows: about how many rows of a table on disk are kept to find the inputs' scales and spread.
+            sample_bytes: the most bytes of the rows that a transformer is fitted to.
+
+        Raises:
+            InputError: if a column cannot be used, or no row counts.
+            MemoryBudgetError: if memory does not hold the inputs.
+            UnsupportedError: for the encoding "target" of a table on disk.
+        """
+        transformer = feature_map(features, random_state)
+        if source.held is None:
+            stride = max(1, source.stored.rows // sample_rows)
+            if transformer is not None:
+                stride = max(1, math.ceil(8 * source.stored.rows * len(source.reader.names) / sample_bytes))
+            preprocessing, numbers, weights, rows, total = _survey(source, scaling, encoding, stride)
+            inputs, _ = InputMap.of(preprocessing, transformer, numbers, weights, origin)
+            return cls(source, inputs, None, rows, total, None if transformer is None else len(numbers))
+        block, counts = source.held, source.held.weights if source.weighted else None
+        require_room(block.features, encoding)
+        preprocessing, numbers = Preprocessing.fit(
+            block.features, block.target, scaling=scaling, encoding=encoding, weights=counts, random_state=seed
+        )
+        inputs, mapped = InputMap.of(preprocessing, transformer, numbers, counts, origin)
+        values = inputs.centred(mapped, fresh=transformer is None and mapped is not block.features)
+        return cls(source, inputs, values, len(block), float(block.weights.sum()), None)
+
+    def batches(self, targets: Canonical) -> Iterator[Batch]:
+        """This process's rows, a block at a time; a process without rows has one block without rows.
+
+        Args:
+            targets: makes the likelihood's canonical form of targets.
+        """
+        rows = 0
+        for block in self.source.blocks():
+            if len(block):
+                values = self.inputs(block.columns) if self.values is None else self.values
+                weights = torch.from_numpy(block.weights) if self.source.weighted else None
+                yield Batch(as_tensor(values), targets(block.target), weights)
+                rows += len(block)
+        if not rows:  # sums over no rows have a shape
+            empty = torch.empty(0, dtype=torch.float64)
+            features = empty.new_empty(0, len(self.inputs.names))
+            yield Batch(features, targets(np.empty(0)), empty if self.source.weighted else None)
+
+    def table(self, targets: Canonical, *, spread: bool = True, held_bytes: int | None = None) -> RowTable:
+        """The rows of all processes as a linear model takes them.
+
+        Args:
+            targets: makes the likelihood's canonical form of targets.
+            spread: whether each process sums a part of rows in memory, which all processes have.
+            held_bytes: the most bytes of a part of a table on disk that is kept in memory; 64 MiB by default.
+
+        Raises:
+            InputError: if the processes were given different tables in memory.
+        """
+        if self.values is None:
+            table = RowTable.streamed(lambda: self.batches(targets), self.rows, self.total)
+            processes = self.source.processes
+            # All processes hold their parts or none does: one that reads blocks meets the others at other points.
+            most = HELD_BYTES if held_bytes is None else held_bytes
+            if 8 * max(processes.gather(self.rows)) * len(self.inputs.names) <= most:
+                table = table.every(1)
+            return table.shared(processes)
+        self.source.refuse_others()
+        (batch,) = self.batches(targets)
+        processes = present()
+        if not spread or processes.count == 1:
+            return RowTable.of(batch)
+        return RowTable.of(batch.part(processes.slice(self.rows))).shared(processes)
+
+    def notes(self, total: int) -> dict[str, str]:
+        """What a summary says of the sample that a transformer of features was fitted to."""
+        if self.sampled is None or self.sampled >= total:
+            return {}
+        return {"features": f"fitted to {self.sampled} evenly spaced rows of {total}"}
+
+
+def _survey(
+    source: TableRows, scaling: ScalingName | None, encoding: EncodingName, stride: int
+) -> tuple[Preprocessing, np.ndarray, np.ndarray, int, float]:
+    """Reads a table on disk once: what its columns hold, and every k-th row that counts.
+
+    Returns:
+        The preprocessing, these rows as numbers (n, D), their weights (n,), and how many rows of this process's part
+        count and how often.
+    """
+    processes, before = source.processes, source.counted_before()
+    seen = TableSeen(source.kinds, scaling=scaling, encoding=encoding)
+    kept, rows, total = [], 0, 0.0
+    for block in source.blocks():
+        weights = block.weights
+        if not rows:
+            warn_of_numbers(block.columns)
+        seen.add(block.columns, weights, block.rows)
+        some = slice(-(before + rows) % stride, None, stride)
+        kept.append((_taken(block.columns, some), weights[some]))
+        rows, total = rows + len(weights), total + float(weights.sum())
+    preprocessing = reduce(TableSeen.joined, processes.gather(seen)).preprocessing()
+    sample = [part for parts in processes.gather(kept) for part in parts if len(part[1])]
+    if not sample:
+        raise source.nobody()
+    require_encoded(preprocessing, source.stored, sum(len(part[1]) for part in sample))
+    columns, each = zip(*sample, strict=True)
+    numbers = preprocessing(columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True))))
+    counts = np.concatenate(each)
+    preprocessing = preprocessing.with_spread(numbers, counts, sum(processes.gather(total)))
+    return preprocessing, numbers, counts, rows, total
+
+
+def _taken(columns: list[Column], rows: slice) -> list[Column]:
+    return [replace(column, values=column.values[rows].copy()) for column in columns]
+
+
+def _joined(pieces: tuple[Column, ...]) -> Column:
+    return replace(pieces[0], values=np.concatenate([piece.values for piece in pieces]))
