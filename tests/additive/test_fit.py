@@ -160,7 +160,7 @@ def test_what_is_not_learnt_stays() -> None:
     noise = fitted(rows, y, everything(), replace(SHORT, learn=False))
     assert all(set(part.flatten().tolist()) <= {0.3, 1.0} for part in noise.at.precisions)
     assert float(noise.at.likelihood.noise_variance) < 0.4
-    shared = fitted(rows, y, everything(), replace(SHORT, groups="net"))
+    shared = fitted(rows, y, everything(), replace(SHORT, share_prior="net"))
     assert torch.equal(shared.at.precisions[0][:, 0], shared.at.precisions[0][:, 1])
 
 
@@ -176,8 +176,8 @@ def test_before_the_burn_in_is_over_nothing_is_learnt() -> None:
 def test_a_schedule_is_checked() -> None:
     with pytest.raises(InputError, match="epochs"):
         EvidenceSchedule(epochs=0)
-    with pytest.raises(OptionError, match="groups"):
-        EvidenceSchedule(groups="weight")
+    with pytest.raises(OptionError, match="share_prior"):
+        EvidenceSchedule(share_prior="weight")
 
 
 # --- a linear model, whose posterior is known -----------------------------------------------------------------------

@@ -295,9 +295,9 @@ def test_prior_precisions_are_told_by_term_and_layer():
     assert list(model.prior_precision_) == ["age", "dose", "ward", "age & ward"]
     assert model.prior_precision_["age"].keys() == {"inner", "outer"}
     assert model.prior_precision_["ward"].keys() == {"levels"}
-    of_nets = regressor(groups="net").prior_precision_
+    of_nets = regressor(share_prior="net").prior_precision_
     assert all(isinstance(value, float) for value in of_nets.values())
-    fit = (of_net := regressor(groups="net")).additive_.fit
+    fit = (of_net := regressor(share_prior="net")).additive_.fit
     fit.at.precisions[0][0] = torch.tensor([3.0, 1e8], dtype=torch.float64)  # as where a net is switched off
     told = of_net.prior_precision_[fit.problem.families[0].terms[0].name]
     assert told == {"inner": 3.0, "outer": 1e8}
@@ -396,7 +396,7 @@ DATES = pd.date_range("2020-01-01", periods=ROWS)
             InputError,
             r"a positive number for all weights or 'evidence', got \{'age'",
         ),
-        ({"groups": "scalar"}, OptionError, r"groups: expected one of 'net', 'layer'"),
+        ({"share_prior": "scalar"}, OptionError, r"share_prior: expected one of 'net', 'layer'"),
         ({"hidden": 0}, InputError, r"hidden: expected a whole number of at least 1"),
         ({"progress": "yes"}, InputTypeError, r"progress: expected True or False"),
     ],

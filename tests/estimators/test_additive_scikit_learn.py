@@ -14,7 +14,7 @@ from bayescope.estimators.additive import NeuralAdditiveClassifier, NeuralAdditi
 @parametrize_with_checks(
     [
         NeuralAdditiveClassifier(hidden=3, epochs=6),
-        NeuralAdditiveClassifier(hidden=3, epochs=6, posterior="map", groups="net", numeric_transform="quantile"),
+        NeuralAdditiveClassifier(hidden=3, epochs=6, posterior="map", share_prior="net", numeric_transform="quantile"),
         NeuralAdditiveRegressor(hidden=3, epochs=6),
     ]
 )

@@ -130,7 +130,7 @@ class EvidenceSchedule:
         burn_in: how many of them come before the first update of the hyperparameters.
         every: the number of epochs between updates.
         steps: fixed-point steps of an update.
-        groups: "net", one precision a term, or "layer", one for each of its layers.
+        share_prior: which weights share a prior precision: those of a "net", or of each "layer" of it.
         learn: whether precisions are learnt; else they stay where they are.
         learn_noise: whether the noise variance of a Gaussian likelihood is.
         progress: whether a bar is drawn once it takes over two seconds.
@@ -140,7 +140,7 @@ class EvidenceSchedule:
     burn_in: int = 5
     every: int = 1
     steps: int = 1
-    groups: str = "layer"
+    share_prior: str = "layer"
     learn: bool = True
     learn_noise: bool = True
     progress: bool = False
@@ -150,7 +150,7 @@ class EvidenceSchedule:
         checks.count("burn_in", self.burn_in, least=0)
         checks.count("evidence_every", self.every)
         checks.count("evidence_steps", self.steps)
-        checks.choice("groups", self.groups, GROUPS)
+        checks.choice("share_prior", self.share_prior, GROUPS)
         if self.learn and self.burn_in >= self.epochs:
             raise InputError(
                 f"burn_in: expected fewer epochs than all, {self.epochs}, got {self.burn_in}: no precision would be "
@@ -280,7 +280,7 @@ def _updated(
     for count in range(schedule.steps):
         if count:
             evidence = BlockEvidence.of(problem, theta, at, linear.under(at.likelihood))
-        at = evidence.raised(problem, at, schedule.groups, learn=schedule.learn, fixed=not schedule.learn_noise)
+        at = evidence.raised(problem, at, schedule.share_prior, learn=schedule.learn, fixed=not schedule.learn_noise)
     return at
 
 

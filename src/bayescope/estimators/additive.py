@@ -68,7 +68,7 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
         prior_precision: of the weights: "evidence" for one a net, or a layer of it, that maximises the evidence, or a
             positive number for all.
         intercept_prior_precision: of b.
-        groups: what has a prior precision of its own: "layer" or "net".
+        share_prior: which weights share a prior precision: those of a "layer", or of a whole "net".
         epochs: steps over all rows, at most: fitting ends where the evidence has come to rest.
         burn_in: epochs before the first update of the precisions.
         evidence_every: epochs from one update to the next.
@@ -180,7 +180,7 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
             positive number for all.
         noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y.
         intercept_prior_precision: of b, in standard deviations of y.
-        groups: what has a prior precision of its own: "layer" or "net".
+        share_prior: which weights share a prior precision: those of a "layer", or of a whole "net".
         epochs: steps over all rows, at most: fitting ends where the evidence has come to rest.
         burn_in: epochs before the first update of the precisions and the noise.
         evidence_every: epochs from one update to the next.

@@ -56,7 +56,7 @@ class AdditiveEstimator(TableEstimator):
     numeric_transform: NumericTransform = "standard"
     prior_precision: float | Literal["evidence"] = "evidence"
     intercept_prior_precision: float = AdditiveOptions.intercept_prior_precision
-    groups: Literal["layer", "net"] = "layer"
+    share_prior: Literal["layer", "net"] = "layer"
     epochs: int = EvidenceSchedule.epochs
     burn_in: int = EvidenceSchedule.burn_in
     evidence_every: int = EvidenceSchedule.every
@@ -66,7 +66,7 @@ class AdditiveEstimator(TableEstimator):
     additive_: Additive = field(init=False)
     posterior_: GaussianPosterior | PointPosterior = field(init=False)
     _offset_columns: int = field(init=False)
-    _groups: str = field(init=False)
+    _share_prior: str = field(init=False)
     _output_names: tuple[str, ...] = field(init=False)
     _unit: str = field(init=False)
 
@@ -184,12 +184,12 @@ class AdditiveEstimator(TableEstimator):
     def prior_precision_(self) -> dict[str, Precisions]:
         """The prior precision of each term by its name: a number, or one for each layer where these may differ.
 
-        They do by ``groups="layer"``, and by "net" where the evidence has switched off all layers but the first.
+        They do by ``share_prior="layer"``, and by "net" where the evidence has switched off all layers but the first.
         """
         check_is_fitted(self)
         fitted = self.additive_
         return {
-            term.name: _told(self._groups, family.layers, values.tolist())
+            term.name: _by_layer(self._share_prior, family.layers, values.tolist())
             for family, precisions in zip(fitted.model.families, fitted.precisions, strict=True)
             for term, values in zip(family.terms, precisions, strict=True)
         }
@@ -279,7 +279,7 @@ class AdditiveEstimator(TableEstimator):
 
     def _finish(self, additive: Additive, notes: Mapping[str, str]) -> None:
         """Sets the attributes that end in an underscore."""
-        self._groups = self.groups
+        self._share_prior = self.share_prior
         self.posterior_ = noted(additive.posterior, {**self._notes(additive.encoding), **notes})
         self.additive_ = replace(additive, posterior=self.posterior_)
 
@@ -298,7 +298,7 @@ class AdditiveEstimator(TableEstimator):
                 burn_in=self.burn_in,
                 every=self.evidence_every,
                 steps=self.evidence_steps,
-                groups=self.groups,
+                share_prior=self.share_prior,
                 learn_noise=learn_noise,
                 progress=checks.flag("progress", self.progress),
             ),
@@ -322,8 +322,8 @@ class AdditiveEstimator(TableEstimator):
         return [(names[first], names[second]) for first, second in pairs]
 
 
-def _told(groups: str, layers: Sequence[str], values: Sequence[float]) -> Precisions:
-    alike = groups == "net" and len(set(values)) == 1
+def _by_layer(share_prior: str, layers: Sequence[str], values: Sequence[float]) -> Precisions:
+    alike = share_prior == "net" and len(set(values)) == 1
     return values[0] if alike else dict(zip(layers, values, strict=True))
 
 
