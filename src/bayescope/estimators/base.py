@@ -33,7 +33,7 @@ from bayescope.posterior import (
 from bayescope.predictive import Predictive
 from bayescope.process_state import outside_inference_mode, threads_for
 from bayescope.processes import called
-from bayescope.storage import save
+from bayescope.storage import forget, save
 from bayescope.tables.dataset import opened
 from bayescope.tables.preprocessing import Table
 from bayescope.training.checkpoint import resumable
@@ -240,6 +240,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """A fit, which all processes make together and with the same parameters."""
         with called(type(self).__name__, self.get_params(deep=False)):
             self._fit(*given)
+        forget(self)
         return self
 
     def _generator(self) -> Generator:

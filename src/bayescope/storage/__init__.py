@@ -4,6 +4,7 @@
 """
 
 from bayescope.storage.answers import answering as answering
+from bayescope.storage.answers import forget as forget
 from bayescope.storage.codec import MalformedError as MalformedError
 from bayescope.storage.files import Manifest, read_manifest
 from bayescope.storage.files import from_message as from_message

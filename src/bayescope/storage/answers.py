@@ -28,6 +28,11 @@ def remember(objects: Iterable[Any], path: Path) -> None:
             _FILES[each] = path
 
 
+def forget(model: Any) -> None:
+    """Forgets the file of a model that was fitted anew."""
+    _FILES.pop(model, None)
+
+
 @contextmanager
 def answering(model: Any) -> Iterator[None]:
     """A stretch in which a model answers; of one that was loaded, errors of others are told as the file's.

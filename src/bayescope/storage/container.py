@@ -86,7 +86,7 @@ def header(text: str, table: Sequence[Entry]) -> bytes:
         text: of the manifest.
         table: of the tensors.
     """
-    digest = hashlib.sha256(json.dumps([text, table]).encode()).hexdigest()
+    digest = hashlib.sha256(text.encode(errors="surrogatepass") + json.dumps(table).encode()).hexdigest()
     entries: dict[str, Any] = {"__metadata__": {"bayescope": text, "sha256": digest}}
     start = 0
     for name, dtype, shape in table:

@@ -24,7 +24,7 @@ from bayescope.storage.codec import MalformedError, Node, Reader, Writer, name_o
 from bayescope.storage.container import Opened, opened, packed, refuse_altered, tensors_of
 from bayescope.storage.hints import fits
 from bayescope.storage.networks import ModelError, check_model, check_networks
-from bayescope.storage.scikit import warn_of_other_version
+from bayescope.storage.objects import warn_of_other_version
 
 R = TypeVar("R")
 PACKAGES = ("torch", "numpy", "scikit-learn")
