@@ -11,7 +11,7 @@ import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.estimators.labels import class_labels, column_names, numbers
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import Labels
+from bayescope.estimators.targets import Labels
 
 ONES = np.ones(4)
 

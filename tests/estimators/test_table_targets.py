@@ -12,7 +12,7 @@ import bayescope as bs
 from bayescope.errors import InputError
 from bayescope.estimators.labels import one_class
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import Labels
+from bayescope.estimators.targets import Labels
 
 SOURCE = np.random.default_rng(0)
 X = pd.DataFrame({"x": SOURCE.normal(size=40)})

@@ -8,7 +8,7 @@ import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_weights
-from bayescope.estimators.weights import class_factors
+from bayescope.estimators.targets import class_factors
 
 
 def test_weights_are_one_by_default_and_checked_otherwise():

@@ -25,8 +25,7 @@ from bayescope.estimators.base import (
 )
 from bayescope.estimators.labels import class_labels, column_names, numbers
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import Labels
-from bayescope.estimators.target_units import Units, given_noise
+from bayescope.estimators.targets import Labels, Units, given_noise
 from bayescope.likelihoods import Gaussian, HeteroscedasticGaussian, Likelihood
 from bayescope.storage import stored
 

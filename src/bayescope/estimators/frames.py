@@ -41,15 +41,22 @@ class FrameReader:
 
     @classmethod
     def fit(
-        cls, estimator: BaseEstimator, X: Any, y: Any, *, categorical: Sequence[str | int] | None = None
-    ) -> tuple[FrameReader, list[Column]]:
+        cls,
+        estimator: BaseEstimator,
+        X: Any,
+        y: Any,
+        *,
+        categorical: Sequence[str | int] | None = None,
+        numbers: bool = False,
+    ) -> tuple[FrameReader, Table]:
         """Reads the table to fit; sets ``n_features_in_`` and, where the columns have names, ``feature_names_in_``.
 
         Args:
             estimator: that is being fitted.
             X: a table of any kind that `read_table` knows, of N ≥ 1 rows.
-            y: is not looked at: its absence is told by scikit-learn.
+            y: is not looked at: scikit-learn reports its absence.
             categorical: columns, by name or position, whose numbers are labels.
+            numbers: whether an array or a tensor of finite numbers is taken as it is: no column of it is copied.
 
         Raises:
             InputError: if X cannot be used, or the labels of a column hardly ever recur; the message names the column.
@@ -58,6 +65,10 @@ class FrameReader:
         Warns:
             BayescopeWarning: if text is mostly numbers.
         """
+        plain = finite_numbers(X) if numbers and categorical is None else None
+        if plain is not None:
+            validate_data(estimator, plain, y, skip_check_array=True)
+            return cls(tuple(f"x{j}" for j in range(plain.shape[1])), ()), plain
         _require_room(X)
         columns = read_table(X, categorical=categorical)
         warn_of_numbers(columns)
@@ -68,17 +79,6 @@ class FrameReader:
         given = () if categorical is None else categorical
         places = tuple(names.index(at) if isinstance(at, str) else int(at) for at in given)
         return cls(tuple(names), places), columns
-
-    @classmethod
-    def fit_table(
-        cls, estimator: BaseEstimator, X: Any, y: Any, *, categorical: Sequence[str | int] | None = None
-    ) -> tuple[FrameReader, Table]:
-        """The same, but an array or a tensor of finite numbers is taken as it is: no column of it is copied."""
-        numbers = finite_numbers(X) if categorical is None else None
-        if numbers is None:
-            return cls.fit(estimator, X, y, categorical=categorical)
-        validate_data(estimator, numbers, y, skip_check_array=True)
-        return cls(tuple(f"x{j}" for j in range(numbers.shape[1])), ()), numbers
 
     def columns(self, estimator: BaseEstimator, X: Any) -> list[Column]:
         """The columns of a table like the one that was fitted, by the names that they had there.
@@ -91,7 +91,7 @@ class FrameReader:
         _require_room(X)
         columns = read_table(X, categorical=[at for at in self.categorical if at < _width(X)])
         validate_data(estimator, _sized(X, columns), reset=False, skip_check_array=True)
-        # Without names, or with names that were not there to be learnt, columns are told by their positions.
+        # Without names, or with names that were not there to be learnt, columns are known by their positions.
         return [replace(column, name=name) for column, name in zip(columns, self.names, strict=True)]
 
     def table(self, estimator: BaseEstimator, X: Any) -> Table:

@@ -14,7 +14,7 @@ from bayescope.estimators.labels import one_number
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import USELESS, intercept_precision, prior_notes, weight_precision
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.target_units import refuse_one_row
+from bayescope.estimators.targets import refuse_one_row
 from bayescope.likelihoods import Gaussian
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import effective_parameters, weight_prior

@@ -19,7 +19,7 @@ from bayescope.estimators.features import Features
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.mapped_rows import MappedRows
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.weights import weight_notes
+from bayescope.estimators.targets import weight_notes
 from bayescope.likelihoods import Likelihood
 from bayescope.linear.table import RowTable
 from bayescope.models import LinearModel

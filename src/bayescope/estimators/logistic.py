@@ -27,7 +27,7 @@ from bayescope.estimators.linear_posteriors import (
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import intercept_precision, per_feature, prior_notes, weight_precision
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import Labels
+from bayescope.estimators.targets import Labels
 from bayescope.likelihoods import Bernoulli, Likelihood
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.evidence import weight_prior

@@ -15,8 +15,7 @@ from bayescope.estimators.labels import class_labels, numbers
 from bayescope.estimators.mlp_learning import FIRST_NOISE
 from bayescope.estimators.mlp_reading import Goal, MLPEstimator
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.table_targets import Labels
-from bayescope.estimators.target_units import Units, given_noise
+from bayescope.estimators.targets import Labels, Units, given_noise
 from bayescope.likelihoods import Gaussian
 from bayescope.storage import stored
 

@@ -104,7 +104,7 @@ class Kind:
     """
 
     infer: Callable[..., Posterior]
-    options: Callable[[Setting], dict[str, Any]]
+    options: Callable[[Setting], dict[str, Any]] = lambda _: {}
     model: Callable[[Setting], Any] = lambda setting: setting.network
     trains: bool = True
     from_trained: bool = False
@@ -131,55 +131,46 @@ def _several(setting: Setting) -> list[nn.Sequential]:
     return [setting.network, *(setting.make(setting.seed + member) for member in others)]
 
 
-def _nothing(setting: Setting) -> dict[str, Any]:  # noqa: ARG001
-    return {}
-
-
 def _last_layer(setting: Setting) -> dict[str, Any]:
     name = list(setting.precisions)[-1]
     return {"weights": f"{name}.*", "prior_precision": setting.precisions[name]}
 
 
-def _schedule(setting: Setting) -> dict[str, Any]:
-    return setting.schedule.options
-
-
-def _last(setting: Setting) -> dict[str, Any]:
-    return setting.schedule.last
-
-
-def _variational(setting: Setting) -> dict[str, Any]:
-    return {**setting.schedule.options, "kl_weight": KL_WEIGHT}
-
-
-def _dropout(setting: Setting) -> dict[str, Any]:
-    return {**setting.schedule.options, "rate": setting.rate, "before": "hidden"}
-
-
-def _swag(setting: Setting) -> dict[str, Any]:
-    return {"epochs": 40, "burn_in": 0, "lr": 1e-2 * setting.noise, "batch_size": setting.schedule.batch_size}
-
-
-def _sgmcmc(setting: Setting) -> dict[str, Any]:
-    draws = DRAWS if setting.draws is None else setting.draws
-    return {"draws": draws, "lr": 1e-2 * setting.noise, "batch_size": setting.schedule.batch_size}
-
-
-def _nuts(setting: Setting) -> dict[str, Any]:
-    return {} if setting.draws is None else {"draws": setting.draws}
+def _gradient_steps(setting: Setting, **options: Any) -> dict[str, Any]:
+    """Steps along plain gradients, whose size is scaled by the noise."""
+    return {"lr": 1e-2 * setting.noise, "batch_size": setting.schedule.batch_size, **options}
 
 
 POSTERIORS: dict[str, Kind] = {
-    "map": Kind(fit_map, _last),
-    "laplace": Kind(laplace, _nothing, trains=False, from_trained=True),
+    "map": Kind(fit_map, lambda setting: setting.schedule.last),
+    "laplace": Kind(laplace, trains=False, from_trained=True),
     "last_layer": Kind(laplace, _last_layer, trains=False, from_trained=True),
-    "function_space": Kind(function_space, _nothing, trains=False, from_trained=True, streams=False),
-    "variational": Kind(variational, _variational, sampled=True),
-    "mc_dropout": Kind(mc_dropout, _dropout, sampled=True),
-    "ensemble": Kind(ensemble, _schedule, _several),
-    "swag": Kind(swag, _swag, from_trained=True, sampled=True),
-    "sgmcmc": Kind(sgmcmc, _sgmcmc, from_trained=True, drawn=True, streams=False),
-    "nuts": Kind(nuts, _nuts, trains=False, from_trained=True, drawn=True, streams=False),
+    "function_space": Kind(function_space, trains=False, from_trained=True, streams=False),
+    "variational": Kind(
+        variational, lambda setting: {**setting.schedule.options, "kl_weight": KL_WEIGHT}, sampled=True
+    ),
+    "mc_dropout": Kind(
+        mc_dropout,
+        lambda setting: {**setting.schedule.options, "rate": setting.rate, "before": "hidden"},
+        sampled=True,
+    ),
+    "ensemble": Kind(ensemble, lambda setting: setting.schedule.options, _several),
+    "swag": Kind(swag, lambda setting: _gradient_steps(setting, epochs=40, burn_in=0), from_trained=True, sampled=True),
+    "sgmcmc": Kind(
+        sgmcmc,
+        lambda setting: _gradient_steps(setting, draws=DRAWS if setting.draws is None else setting.draws),
+        from_trained=True,
+        drawn=True,
+        streams=False,
+    ),
+    "nuts": Kind(
+        nuts,
+        lambda setting: {} if setting.draws is None else {"draws": setting.draws},
+        trains=False,
+        from_trained=True,
+        drawn=True,
+        streams=False,
+    ),
 }
 
 

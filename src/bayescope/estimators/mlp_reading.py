@@ -22,7 +22,7 @@ from bayescope.estimators.mlp_network import Activation, Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, PosteriorName, Setting, chosen, infer
 from bayescope.estimators.mlp_rows import NetworkRows
 from bayescope.estimators.table_rows import TableRows
-from bayescope.estimators.target_units import Units
+from bayescope.estimators.targets import Units
 from bayescope.laplace.constant import warn_if_constant
 from bayescope.likelihoods import Gaussian, Likelihood
 from bayescope.posterior import DrawsPosterior, InputRows, Posterior

@@ -122,8 +122,7 @@ class TableRows:
         if table is not None:
             return cls._on_disk(estimator, table, {"y": y, "sample_weight": sample_weight, "offset": offset}, labels)
         X, y, sample_weight, offset = columns_by_name(X, y=y, sample_weight=sample_weight, offset=offset)
-        fit = FrameReader.fit_table if numbers else FrameReader.fit
-        reader, features = fit(estimator, X, y, categorical=estimator.categorical)
+        reader, features = FrameReader.fit(estimator, X, y, categorical=estimator.categorical, numbers=numbers)
         count = len(features) if isinstance(features, np.ndarray) else len(features[0].values)
         values, weights = target(y, count), row_weights(sample_weight, count)
         added = None if offset is None else checks.float64("offset", offset).numpy()

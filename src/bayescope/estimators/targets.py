@@ -1,0 +1,304 @@
+"""What is to be predicted, as a pass over the rows finds it: classes and their weights, or the unit of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any, final
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from bayescope import checks
+from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
+from bayescope.estimators.base import ClassWeight
+from bayescope.estimators.labels import factorized
+from bayescope.estimators.table_rows import RowBlock, TableRows
+from bayescope.layers.outputs import Rescaled
+from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from bayescope.tables import Column
+from bayescope.tables.column_sums import LabelsSeen, NumbersSeen
+
+# Numbers that differ by no more than this share of the largest are one number, but for rounding.
+ROUNDING = 4.0 * np.finfo(np.float64).eps
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of a table.
+
+    Attributes:
+        classes: sorted; of several labels a row, their names.
+        multilabel: whether a row has several labels.
+        likelihood: p(y∣f).
+        outputs: how many outputs f has.
+        notes: lines for a summary.
+    """
+
+    classes: np.ndarray
+    multilabel: bool
+    likelihood: Likelihood
+    outputs: int
+    notes: Mapping[str, str]
+
+    @classmethod
+    def of(cls, rows: TableRows, class_weight: ClassWeight, names: Sequence[object] = ()) -> tuple[Labels, TableRows]:
+        """The labels, and the rows with codes 0…K−1 for their targets and weights times their class's.
+
+        Args:
+            rows: with labels for targets.
+            class_weight: as the estimators take it.
+            names: of several labels a row.
+
+        Raises:
+            InputError: if there is one class alone: of several labels a row, in any of them.
+            UnsupportedError: if there are class weights for rows with several labels.
+        """
+        if rows.held is not None and rows.held.target.ndim == 2:
+            return cls._several(rows.held.target, class_weight, names), rows
+        if rows.held is None:
+            classes, counts = _counted(rows)
+        else:
+            classes, codes = factorized(rows.held.target)
+            counts = np.bincount(codes, rows.held.weights)
+        if len(classes) < 2:
+            raise InputError(f"y: expected at least two classes, got one class, {classes[0]}.")
+        known = classes.tolist()
+        factors = class_factors(class_weight, known, np.arange(len(known)), counts)
+        places = {label: code for code, label in enumerate(known)}
+
+        def coded(block: RowBlock) -> RowBlock:
+            if rows.held is not None:
+                found = codes
+            else:
+                order, labels = pd.factorize(block.target)
+                found = np.array([places[label] for label in labels.tolist()], dtype=np.int64)[order]
+            weights = block.weights if class_weight is None else block.weights * factors[found]
+            return replace(block, target=found, weights=weights)
+
+        two = len(known) == 2
+        notes = class_notes(class_weight, known, factors)
+        labels = cls(classes, False, Bernoulli() if two else Categorical(), 1 if two else len(known), notes)
+        return labels, rows.changed(coded, weighted=class_weight is not None)
+
+    @classmethod
+    def _several(cls, codes: np.ndarray, class_weight: ClassWeight, names: Sequence[object]) -> Labels:
+        if class_weight is not None:
+            raise UnsupportedError(
+                "class_weight: expected None for several labels a row, which have no one class, got "
+                f"{class_weight!r}. Use sample_weight."
+            )
+        count = codes.shape[1]
+        classes = np.asarray(names if len(names) else np.arange(count))
+        _refuse_constant(codes, classes)
+        return cls(classes, True, Bernoulli(), count, {})
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Of the outputs of f, where there are several: the classes."""
+        return () if self.outputs == 1 and not self.multilabel else tuple(map(str, self.classes.tolist()))
+
+    @property
+    def unit(self) -> str:
+        """What f is measured in, as effects are reported."""
+        if self.multilabel:
+            return "logit"
+        return f"logit of {self.classes.tolist()[1]!r}" if self.outputs == 1 else "logit, classes centred"
+
+    def values(self, codes: np.ndarray) -> Tensor:
+        """Codes in the canonical form of the likelihood."""
+        return self.likelihood.targets(codes, self.outputs)
+
+
+def _counted(rows: TableRows) -> tuple[np.ndarray, np.ndarray]:
+    """The classes of a table on disk, sorted, and how often each is there, by weight."""
+    seen = LabelsSeen(rows.roles[0])
+    for block in rows.blocks(features=False):
+        seen.add(Column(seen.name, "categorical", block.target), block.weights)
+    seen = reduce(LabelsSeen.joined, rows.processes.gather(seen))
+    if not seen.tally:
+        raise rows.nobody()
+    encoding = seen.encoding()
+    return _array(encoding.categories), encoding.counts
+
+
+def _refuse_constant(codes: np.ndarray, names: np.ndarray) -> None:
+    """Refuses a label that all rows have, or none: nothing tells it from the other."""
+    constant = (codes == codes[0]).all(axis=0)
+    if constant.any():
+        place = int(np.argmax(constant))
+        raise InputError(
+            f"y: expected both 0 and 1 in each column of labels, got {codes[0, place]:g} in all rows of column "
+            f"{names.tolist()[place]!r}. Leave the column out: no row tells 0 from 1."
+        )
+
+
+def _array(labels: Sequence[object]) -> np.ndarray:
+    """Numbers as such, where that keeps each as it is; others as objects."""
+    text = any(isinstance(label, str) for label in labels)
+    numbers = np.array(labels, dtype=object if text else None)
+    return numbers if numbers.tolist() == list(labels) else np.array(labels, dtype=object)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The unit of the targets of a regression: y = shift + scale · z, for each of D columns.
+
+    Attributes:
+        shift: the means, shape (D,).
+        scale: the standard deviations, 1 where there is none, shape (D,).
+        rows: how many rows these are of.
+        varies: whether no column is one number but for rounding.
+    """
+
+    shift: np.ndarray
+    scale: np.ndarray
+    rows: int
+    varies: bool
+
+    @classmethod
+    def of(cls, rows: TableRows) -> Units:
+        """Read the targets alone, once, less their offset.
+
+        Raises:
+            InputError: if no row counts, or the square of a target leaves floating point.
+        """
+        seen: list[NumbersSeen] = []
+        largest = np.zeros(1)
+        for block in rows.blocks(features=False):
+            y = block.target.reshape(len(block), -1)
+            around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
+            seen = seen or [NumbersSeen(rows.target_name) for _ in around.T]
+            largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
+            for numbers, column in zip(seen, around.T, strict=True):
+                numbers.add(column, block.weights)
+        parts = [part for part in rows.processes.gather((seen, largest)) if part[0]]
+        if not any(part[0][0].size for part in parts):
+            raise rows.nobody()
+        columns = [reduce(NumbersSeen.joined, column) for column in zip(*(part[0] for part in parts), strict=True)]
+        largest = np.maximum.reduce([part[1] for part in parts])
+        farthest = max(column.farthest for column in columns)
+        if farthest > checks.FARTHEST:
+            raise InputError(
+                f"{rows.target_name}: expected numbers whose squares are floats, got one of {farthest:.3g} in size. "
+                "Divide them by a constant."
+            )
+        scales = [column.standard for column in columns]
+        return cls(
+            np.array([each.mean for each in scales]), np.array([each.scale for each in scales]), columns[0].size,
+            all(column.range > ROUNDING * size for column, size in zip(columns, largest, strict=True)),
+        )  # fmt: skip
+
+    def standardised(self, targets: np.ndarray) -> Tensor:
+        """z of y, shape (N, D)."""
+        return torch.from_numpy((targets.reshape(len(targets), -1) - self.shift) / self.scale)
+
+    def given(self, standardised: Tensor) -> Tensor:
+        """y of z, shape (N, D)."""
+        return standardised * torch.from_numpy(self.scale) + torch.from_numpy(self.shift)
+
+    def notes(self) -> dict[str, str]:
+        """What a summary says of them."""
+        each = (
+            f"less {shift:.6g}, divided by {scale:.6g}" for shift, scale in zip(self.shift, self.scale, strict=True)
+        )
+        return {"y inside the network": "; ".join(each)}
+
+    def restored(self, network: nn.Sequential) -> nn.Sequential:
+        """A network for z as one for y, of the same layers."""
+        return nn.Sequential(*network, Rescaled.of(self.shift, self.scale))
+
+    def maker(self, make: Callable[[int], nn.Sequential]) -> Callable[[int], nn.Sequential]:
+        """The same for a function that makes networks from seeds."""
+        return lambda seed: self.restored(make(seed))
+
+
+def given_noise(noise_variance: object, scale: np.ndarray, rows: int) -> Gaussian | None:
+    """The likelihood of standardised targets whose noise variance is given; ``None`` stands for "evidence".
+
+    Args:
+        noise_variance: in y's unit squared: "evidence", a positive number, or one for each column of y.
+        scale: y's unit in standard deviations, shape (D,).
+        rows: how many there are.
+
+    Raises:
+        InputError: if the noise variance is no positive number, nor one for each target, or is to be learnt of one row.
+        OptionError: if it is another word than "evidence".
+    """
+    if isinstance(noise_variance, str):
+        checks.choice("noise_variance", noise_variance, ["evidence"])
+        refuse_one_row(rows)
+        return None
+    noise = checks.positive("noise_variance", noise_variance).numpy()
+    if noise.shape not in ((), scale.shape):
+        raise InputError(f"noise_variance: expected a number or {len(scale)} of them, got shape {noise.shape}.")
+    standardised = noise / scale**2
+    return Gaussian(standardised if len(standardised) > 1 else standardised[0])
+
+
+def refuse_one_row(rows: int) -> None:
+    """Refuses to learn a noise variance of a single row.
+
+    Raises:
+        InputError: in words that scikit-learn's check_estimator looks for.
+    """
+    if rows < 2:
+        raise InputError(
+            "X: Found array with 1 sample(s) while a minimum of 2 is required to learn how much y varies. Give a "
+            "noise_variance."
+        )
+
+
+def class_factors(
+    class_weight: Any, classes: Sequence[Any], codes: np.ndarray, weights: np.ndarray | None
+) -> np.ndarray:
+    """How much more a row counts by its class, shape (K,).
+
+    "balanced" is scikit-learn's N/(K N_k), with the sums of the rows' weights for N and N_k, so that all classes count
+    alike and all rows as much as before.
+
+    Args:
+        class_weight: "balanced", a number for each class that is not to have 1, or ``None``.
+        classes: the K labels.
+        codes: of the rows, 0…K−1, shape (N,).
+        weights: of the rows, shape (N,); 1 by default.
+
+    Raises:
+        OptionError: if it is another word, or names a class that does not occur.
+        InputTypeError: if it is neither a word nor a dict.
+        InputError: if a number is not positive.
+    """
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, str):
+        checks.choice("class_weight", class_weight, ["balanced"])
+        counts = np.bincount(codes, weights, minlength=len(classes))
+        return np.asarray(counts.sum() / (len(classes) * counts))
+    if not isinstance(class_weight, Mapping):
+        raise InputTypeError(
+            f"class_weight: expected None, 'balanced' or a dict from classes to numbers, got {class_weight!r}."
+        )
+    factors, known = np.ones(len(classes)), list(classes)
+    for label, factor in class_weight.items():
+        if label not in known:
+            raise OptionError.unknown("class_weight", label, known)
+        factors[known.index(label)] = checks.positive_number(f"class_weight of {label!r}", factor)
+    return factors
+
+
+def weight_notes(total: float, rows: int) -> dict[str, str]:
+    """What a summary says of the rows' weights."""
+    return {"rows": f"{rows}, which count as {total:.6g} by their weights"}
+
+
+def class_notes(class_weight: Any, classes: Sequence[Any], factors: np.ndarray) -> dict[str, str]:
+    """What a summary says of ``class_weight``."""
+    if class_weight is None:
+        return {}
+    each = ", ".join(f"{label} × {factor:.4g}" for label, factor in zip(classes, factors.tolist(), strict=True))
+    return {"class weights": f"{each}; probabilities are those of the data reweighted so"}
