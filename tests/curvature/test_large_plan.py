@@ -46,18 +46,18 @@ class Case:
 LAST = {"weights": "last_layer"}
 CASES = {
     "400 classes, dense": Case(lambda: classifier(400, 24), (64, 16), (64,), 400, LAST),
-    "4,000 classes, diagonal factor": Case(
-        lambda: classifier(4000, 24), (64, 16), (64,), 4000, {**LAST, "output_factor": "diagonal"}
+    "1,000 classes, diagonal factor": Case(
+        lambda: classifier(1000, 24), (64, 16), (64,), 1000, {**LAST, "output_factor": "diagonal"}
     ),
-    "4,000 classes, diagonal": Case(
-        lambda: classifier(4000, 24), (64, 16), (64,), 4000, {**LAST, "structure": "diagonal"}
+    "1,000 classes, diagonal": Case(
+        lambda: classifier(1000, 24), (64, 16), (64,), 1000, {**LAST, "structure": "diagonal"}
     ),
-    "4,000 classes, all layers": Case(
-        lambda: classifier(4000, 24), (64, 16), (64,), 4000,
+    "1,000 classes, all layers": Case(
+        lambda: classifier(1000, 24), (64, 16), (64,), 1000,
         {"curvature": "fisher", "output_factor": {"2": "diagonal"}, "generator": 0},
     ),
-    "4,000 classes, all layers, exactly": Case(
-        lambda: classifier(4000, 24), (64, 16), (64,), 4000, {"output_factor": {"2": "diagonal"}}
+    "1,000 classes, all layers, exactly": Case(
+        lambda: classifier(1000, 24), (64, 16), (64,), 1000, {"output_factor": {"2": "diagonal"}}
     ),
     "200 classes of wide layers, exactly": Case(lambda: classifier(200, 100), (64, 16), (64,), 200),
     "pixels, last layer": Case(lambda: Pixels(21, 8), (2, 2, 48, 48), (2, 48, 48), 21, LAST),

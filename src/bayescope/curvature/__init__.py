@@ -1,8 +1,7 @@
 """Curvature of a network's loss: kinds, structures, and the passes over the data that fit them."""
 
-from bayescope.curvature.curvature import Curvature
+from bayescope.curvature.curvature import Curvature, fit_curvature
 from bayescope.curvature.fallbacks import Fallback
-from bayescope.curvature.fit import fit_curvature
 from bayescope.curvature.hessian import add_blocks as add_blocks
 from bayescope.curvature.hessian import add_diagonal as add_diagonal
 from bayescope.curvature.hessian import check_symmetric as check_symmetric

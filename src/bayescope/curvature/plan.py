@@ -5,16 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Unpack, final
+from typing import Any, Unpack, final
 
 import torch
 from torch import Tensor, nn
 
 from bayescope import checks
 from bayescope.curvature.fallbacks import Fallback, fallbacks_of
-from bayescope.curvature.footprint import POSTERIOR, Footprint
 from bayescope.curvature.hessian import COLUMNS
-from bayescope.curvature.kinds import Observations
+from bayescope.curvature.kinds import BELOW_BYTES, DRAWN_TOGETHER, Observations, begins_below, below_columns
 from bayescope.curvature.options import (
     DENSE,
     DIAGONAL,
@@ -25,21 +24,25 @@ from bayescope.curvature.options import (
     block_indices,
     output_factors,
 )
-from bayescope.errors import MemoryBudgetError
+from bayescope.errors import InputError, MemoryBudgetError
 from bayescope.likelihoods import Likelihood, read_targets, resolve
 from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
+from bayescope.network import PartInfo
 from bayescope.network.batches import Batches
 from bayescope.network.forward import reading
 from bayescope.network.guard import check_readable
-from bayescope.network.inputs import take_rows
-from bayescope.network.network import Network
+from bayescope.network.inputs import count_rows, map_tensors, take_rows, tensors
+from bayescope.network.network import PIECE_BYTES, Network
+from bayescope.network.positions import COTANGENT_BYTES, COTANGENTS, HEAD_COPIES
+from bayescope.network.trace import PROBES
 from bayescope.network.weights import LargestVariance, largest_magnitude
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES
-from bayescope.precision.structure import FLOAT64, Bytes, Sizes, Structure
+from bayescope.precision.structure import COPIES, FLOAT64, Sizes, Structure
 from bayescope.processes import alone
-from bayescope.tape.tape import BLOCK_BYTES
+from bayescope.tape import LookupTape, OuterTape, StreamedTape
+from bayescope.tape.tape import BLOCK_BYTES, CACHE_BYTES, DEVICE_BYTES
 
 # The cotangents at the widest part of a network that are there at once: what a processor's cache holds, more or less.
 # Convolutions read in larger chunks took nearly twice as long. A GPU is filled by larger ones alone.
@@ -51,6 +54,19 @@ FEW_ROWS = 32
 ROOT_BYTES = 128 * 2**20
 # Up to so many outputs a root is built to see its shape; beyond them it is run through without values.
 FEW_OUTPUTS = 64
+# Numbers for each output of a row at a last layer: f, twice in float64, the softmax, Λ, and what is between.
+HEAD_NUMBERS = 8
+# The same before cotangents travel back: f in float64, and its log softmax.
+OBSERVED = 4
+# Vectors of the weights beside the curvature: the places of each part's weights, θ*, its gradient, and that of the log
+# joint density while the Newton decrement is computed.
+POSTERIOR = 4
+# Numbers in float64 for each output of a prediction: mean and variance, and the integral over them.
+INTEGRAL = 11
+# U of one row and parameter after another goes through so many tensors of its size in a vectorised backward pass.
+BACKWARD = 5
+# So many cotangents of a row are read at once where a posterior's predictions are compared with the network's.
+COMPARED = 64
 
 
 @final
@@ -248,163 +264,336 @@ def plan_network(
         InputError: if the labels of the batch do not fit the outputs.
     """
     read_targets(likelihood, targets, (len(targets), *network.treatment.outputs))
-    memory, kind = options.memory, options.curvature
+    memory, module = options.memory, network.module
     budget = free_memory(network.indices[0].device) // 2 if memory is None else int(min(memory, sys.maxsize))
-    footprint, factors = Footprint.of(network, inputs), output_factors(options.output_factor, network.parts)
+    footprint = Footprint.of(network, inputs, targets, likelihood, options.curvature)
+    factors = output_factors(options.output_factor, network.parts)
     blocks = [len(index) for index in block_indices(network, options.blocks)]
-    most = None if cotangents is None else checks.count("cotangents", cotangents)
-    work = _Work(network, footprint, kind, _total(network, inputs, targets, likelihood, kind), most, budget)
+    most = sys.maxsize if cotangents is None else checks.count("cotangents", cotangents)
+    copied = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
-    def costs(structure: str, factors: Sequence[str]) -> _Costs:
-        diagonal = [factor == DIAGONAL for factor in factors]
-        return work.costs(
-            structure, Sizes(network.parts, diagonal, network.dim, blocks, options.rank, footprint.itemsize)
-        )
-
-    structure, dense = STRUCTURES[options.structure], DENSE in factors
-    found = costs(options.structure, factors)
-    by_factor = {
-        each: costs("kfac", (each,) * len(network.parts)).bytes for each in FACTORS if "kfac" in SUPPORTED[kind]
-    }
-    return Plan(
-        structure=options.structure,
-        curvature=kind,
-        weights=network.dim,
-        parameters=sum(parameter.numel() for parameter in network.module.parameters()),
-        rows=found.chunk.rows,
-        cotangents=found.at_once,
-        tracing_bytes=found.tracing,
-        curvature_bytes=found.structure.curvature,
-        reading_bytes=found.reading,
-        prediction_bytes=footprint.prediction(structure, head=network.head),
-        budget=budget,
-        fallbacks=fallbacks_of(network, options.structure),
-        alternatives={name: costs(name, factors).bytes for name in SUPPORTED[kind]},
-        posterior_bytes=found.structure.posterior,
-        variance_bytes=footprint.variances(structure, dense=dense, head=network.head, head_rows=network.head_rows),
-        output_factors=by_factor,
-        output_factor_bytes=max((FLOAT64 * part.shape[1] ** 2 for part in network.parts if part.shape), default=0),
-        sums_bytes=found.structure.sums,
-        copy_bytes=found.copied,
-        finishing_bytes=found.structure.finishing,
-    )
-
-
-# So many cotangents of a row are read at once where a posterior's predictions are compared with the network's.
-COMPARED = 64
-
-
-class _Costs(NamedTuple):
-    """How a structure is read, and the bytes of its stages."""
-
-    chunk: Footprint
-    at_once: int
-    tracing: int
-    reading: int
-    copied: int
-    structure: Bytes
-
-    @property
-    def bytes(self) -> int:
-        """The most that is held at once."""
-        fitting = self.structure.sums + max(self.reading, self.structure.finishing)
-        return self.copied + max(self.tracing, fitting, self.structure.curvature + self.structure.posterior)
-
-
-@final
-@dataclass(frozen=True)
-class _Work:
-    """What is read, whatever the structure.
-
-    Attributes:
-        network: as it was traced.
-        footprint: its bytes for a batch.
-        kind: of the curvature.
-        total: the cotangents of a row.
-        most: of them that may travel at once, where the caller says so.
-        budget: bytes.
-    """
-
-    network: Network
-    footprint: Footprint
-    kind: str
-    total: int
-    most: int | None
-    budget: int
-
-    def costs(self, name: str, sizes: Sizes) -> _Costs:
-        """What a structure of a network of these sizes takes."""
-        network, footprint, structure = self.network, self.footprint, STRUCTURES[name]
-        copied = sum(tensor.nbytes for tensor in (*network.module.parameters(), *network.module.buffers()))
-        held = structure.bytes(sizes)
-        held = held._replace(sums=held.sums + FLOAT64 * sizes.dim)  # the positions of the weights of each part
-        chunk, at_once, taken = self._read(structure, sizes.diagonal_outputs, self.budget - copied - held.sums)
+    def planned(name: str, factors: Sequence[str]) -> Plan:
+        structure, diagonal = STRUCTURES[name], [factor == DIAGONAL for factor in factors]
+        held = structure.bytes(Sizes(network.parts, diagonal, network.dim, blocks, options.rank, footprint.itemsize))
+        sums = held.sums + FLOAT64 * network.dim  # with the positions of the weights of each part
+        chunk, at_once, reading = footprint.read(structure, diagonal, most, budget - copied - sums)
         # Laplace compares its predictions with the network's: it holds the tape of a row, and the same in the basis of
         # the factors.
-        compared = min(footprint.classes, COMPARED)
-        comparing = 0 if network.head else 2 * replace(footprint, rows=1).reading(compared, structure, 0)
-        posterior = max(chunk.slope(), FLOAT64 * POSTERIOR * sizes.dim + held.posterior, comparing)
-        tracing = footprint.tracing(head=network.head)
-        return _Costs(chunk, at_once, tracing, taken, copied, held._replace(posterior=posterior))
+        compared = replace(footprint, rows=1).reading(min(footprint.classes, COMPARED), structure, 0)
+        comparing = 0 if network.head else 2 * compared
+        return Plan(
+            structure=name,
+            curvature=options.curvature,
+            weights=network.dim,
+            parameters=sum(parameter.numel() for parameter in module.parameters()),
+            rows=chunk.rows,
+            cotangents=at_once,
+            tracing_bytes=footprint.tracing(),
+            curvature_bytes=held.curvature,
+            reading_bytes=reading,
+            prediction_bytes=footprint.prediction(structure),
+            budget=budget,
+            fallbacks=fallbacks_of(network, name),
+            alternatives={},
+            posterior_bytes=max(chunk.slope(), FLOAT64 * POSTERIOR * network.dim + held.posterior, comparing),
+            variance_bytes=footprint.variances(structure, dense=DENSE in factors),
+            output_factors={},
+            output_factor_bytes=max((FLOAT64 * part.shape[1] ** 2 for part in network.parts if part.shape), default=0),
+            sums_bytes=sums,
+            copy_bytes=copied,
+            finishing_bytes=held.finishing,
+        )
 
-    def _read(self, structure: Structure, diagonal: Sequence[bool], left: int) -> tuple[Footprint, int, int]:
-        """The rows that are read at once, their cotangents at once, and the bytes of that, in what memory is left."""
-        network, footprint, device = self.network, self.footprint, self.network.indices[0].device
-        exact = self.kind == "ggn" and structure.moments
-        total = self.total if self.most is None else min(self.total, self.most)
-        if exact and network.head:
-            chunk = replace(footprint, rows=min(footprint.rows, network.head_rows))
-            return chunk, total, chunk.head(dense=structure.rotates and not all(diagonal))
-        if exact and footprint.top is not None:
-            wanted = footprint.outputs // footprint.classes * footprint.below_columns
-            wanted = wanted if self.most is None else min(wanted, self.most)
-            chunk, at_once = _at_once(footprint.below, wanted, footprint.below_columns, left, device)
-            dense = structure.rotates and not diagonal[footprint.top[0]]
-            taken = footprint.reading_below(chunk, at_once, structure, dense=dense)
-            return replace(footprint, rows=chunk.rows), at_once, taken
-        columns = self.total * footprint.classes // footprint.outputs if self.kind == "ggn" else 0  # of a root
-        chunk, at_once = _at_once(footprint, total, columns, left, device)
-        drawing = chunk.drawing() if self.kind == "fisher" else 0
-        return chunk, at_once, chunk.reading(at_once, structure, chunk.root(columns)) + drawing
+    alternatives = {name: planned(name, factors).bytes for name in SUPPORTED[options.curvature]}
+    each = {factor: (factor,) * len(network.parts) for factor in FACTORS if "kfac" in alternatives}
+    by_factor = {factor: planned("kfac", factors).bytes for factor, factors in each.items()}
+    return replace(planned(options.structure, factors), alternatives=alternatives, output_factors=by_factor)
 
 
-def _total(network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> int:
+def _count_cotangents(likelihood: Likelihood, curvature: str, f: Tensor, targets: Tensor) -> int:
     """The cotangents of a row: the columns of the roots at all its positions."""
-    if curvature == "hessian":
-        return COLUMNS
-    if curvature == "fisher":
-        return 1
-    f = network.record(take_rows(inputs, slice(0, 1))).outputs
+    if curvature in ("hessian", "fisher"):
+        return COLUMNS if curvature == "hessian" else 1
     positions = f[0, ..., 0].numel()
     if curvature == "empirical_fisher":
         return positions
     first = Observations.read(likelihood, f, targets[:1], 0)
-    return positions * _columns(likelihood, first.f[:1], first.y[:1])
+    # Of many outputs the root is made without its C² numbers, where its operations can do without values.
+    device = f.device if f.shape[-1] <= FEW_OUTPUTS else "meta"
+    return positions * likelihood.ggn_sqrt(first.f[:1].to(device), first.y[:1].to(device)).shape[-1]
 
 
-def _columns(likelihood: Likelihood, f: Tensor, y: Tensor) -> int:
-    """How many columns a root of Λ has, without its C² numbers where its operations can do without values."""
-    if f.shape[-1] <= FEW_OUTPUTS:
-        return likelihood.ggn_sqrt(f, y).shape[-1]
-    return likelihood.ggn_sqrt(f.to("meta"), y.to("meta")).shape[-1]
+@final
+@dataclass(frozen=True)
+class Footprint:
+    """The sizes that every count of bytes is made of.
 
+    Attributes:
+        network: as it was traced.
+        curvature: the kind.
+        every: the cotangents of a row, where all travel at once.
+        rows: N, the rows of a batch.
+        outputs: the entries of one row's output, S C.
+        classes: C.
+        itemsize: the bytes of a number in the passes.
+        native: the bytes of a number in the network.
+        held: the bytes that a forward pass holds of each row for the backward one.
+        activations: per part, the entries of a of one row.
+        cotangents: per part, the entries of g of one row and one cotangent.
+        computed: per part, the entries of U of one row and one cotangent, where they are computed row by row.
+        top: the place and the inputs H of the part below which the cotangents of the exact GGN begin where parts are
+            summed apart.
 
-def _at_once(footprint: Footprint, total: int, columns: int, left: int, device: torch.device) -> tuple[Footprint, int]:
-    """The rows and the cotangents that are read at once: at least one of each, else what cache and memory allow.
-
-    Rows go first, since a smaller batch makes its graph smaller too; but fewer than `FEW_ROWS` use matrix products
-    badly, and then it is cotangents that are fewer.
+    A part that nothing depends on has no positions: there is nothing of it.
     """
-    chunk, block = (CHUNK_BYTES, BLOCK_BYTES) if device.type == "cpu" else (DEVICE_CHUNK_BYTES, DEVICE_CHUNK_BYTES)
-    seeds = footprint.outputs * footprint.itemsize
-    one = footprint.itemsize * max(footprint.outputs, *footprint.cotangents)  # of a row, at the widest part
-    rows = min(footprint.rows, max(FEW_ROWS, chunk // (one * total)))
-    rows = min(rows, max(1, ROOT_BYTES // max(1, 2 * footprint.root(columns) // footprint.rows)))
-    most = min(chunk // (rows * one), block // (rows * seeds))
-    room = (left - rows * footprint.held) // (rows * footprint.per_cotangent)
-    cotangents = max(1, min(total, most, room))
-    if cotangents == 1:
-        room = left // (footprint.held + footprint.per_cotangent)
-        rows = max(1, min(rows, max(FEW_ROWS, chunk // one), room))
-    chunks, blocks = -(-total // cotangents), -(-footprint.rows // rows)
-    return replace(footprint, rows=-(-footprint.rows // blocks)), -(-total // chunks)  # of like length
+
+    network: Network
+    curvature: str
+    every: int
+    rows: int
+    outputs: int
+    classes: int
+    itemsize: int
+    native: int
+    held: int
+    activations: tuple[int, ...]
+    cotangents: tuple[int, ...]
+    computed: tuple[int, ...]
+    top: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, network: Network, inputs: Any, targets: Tensor, likelihood: Likelihood, curvature: str) -> Footprint:
+        """Reads one row of a batch, with one cotangent."""
+        one = map_tensors(torch.clone, take_rows(inputs, slice(0, 1)))
+        stored = {parameter.untyped_storage().data_ptr() for parameter in network.module.parameters()}
+        kept: dict[int, int] = {}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in stored:
+                kept[storage.data_ptr()] = max(kept.get(storage.data_ptr(), 0), storage.nbytes())
+            return tensor.detach()
+
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                recording = network.record(one)
+        except InputError:  # torch.func.grad inside of the network allows no such hooks; then nothing is recorded
+            recording = network.record(one)
+        f, top = recording.outputs, recording.top if begins_below(recording) else None
+        tapes = recording.tape(torch.ones_like(f)[None]).parts
+        activations, cotangents, computed = [], [], []
+        for part, tape in zip(network.parts, tapes, strict=True):
+            positions = tape.positions if isinstance(tape, OuterTape | StreamedTape | LookupTape) else 1
+            groups, outputs, width = part.shape or (1, part.dim, 0)
+            by_row = part.kind in ("per-row", "derived")  # U of all of the parameters, also of weights a mask has fixed
+            activations.append(positions * groups * (1 if part.kind == "embedding" else width))
+            cotangents.append(0 if by_row else positions * groups * outputs)
+            computed.append(sum(network.module.get_parameter(name).numel() for name in part.parameters) * by_row)
+        given = sum(tensor.nbytes for tensor in tensors(one))
+        return cls(
+            network, curvature, _count_cotangents(likelihood, curvature, f, targets), count_rows(inputs),
+            f[0].numel(), f.shape[-1], f.element_size(), next(network.module.parameters()).element_size(),
+            sum(kept.values()) + given, tuple(activations), tuple(cotangents), tuple(computed),
+            None if top is None else (top.part, top.matrix.shape[1]),
+        )  # fmt: skip
+
+    def read(self, structure: Structure, diagonal: Sequence[bool], most: int, left: int) -> tuple[Footprint, int, int]:
+        """The rows that are read at once, their cotangents at once, at most ``most``, and the bytes of that."""
+        exact = self.curvature == "ggn" and structure.moments
+        if exact and self.network.head:
+            chunk = replace(self, rows=min(self.rows, self.network.head_rows))
+            return chunk, min(self.every, most), chunk.reading_head(dense=structure.rotates and not all(diagonal))
+        if exact and self.top is not None:
+            wanted = min(most, self.outputs // self.classes * self.below_columns)
+            chunk, at_once = self.below.at_once(wanted, self.below_columns, left)
+            dense = structure.rotates and not diagonal[self.top[0]]
+            taken = self.reading_below(chunk, at_once, structure, dense=dense)
+            return replace(self, rows=chunk.rows), at_once, taken
+        columns = self.every * self.classes // self.outputs if self.curvature == "ggn" else 0  # of a root
+        chunk, at_once = self.at_once(min(self.every, most), columns, left)
+        drawing = chunk.drawing() if self.curvature == "fisher" else 0
+        return chunk, at_once, chunk.reading(at_once, structure, chunk.root(columns)) + drawing
+
+    def at_once(self, total: int, columns: int, left: int) -> tuple[Footprint, int]:
+        """The rows and the cotangents that are read at once: at least one of each, else what cache and memory allow.
+
+        Rows go first, since a smaller batch makes its graph smaller too; but fewer than `FEW_ROWS` use matrix products
+        badly, and then it is cotangents that are fewer.
+        """
+        chunk, block = (CHUNK_BYTES, BLOCK_BYTES) if self.on_cpu else (DEVICE_CHUNK_BYTES, DEVICE_CHUNK_BYTES)
+        seeds = self.outputs * self.itemsize
+        one = self.itemsize * max(self.outputs, *self.cotangents)  # of a row, at the widest part
+        rows = min(self.rows, max(FEW_ROWS, chunk // (one * total)))
+        rows = min(rows, max(1, ROOT_BYTES // max(1, 2 * self.root(columns) // self.rows)))
+        most = min(chunk // (rows * one), block // (rows * seeds))
+        room = (left - rows * self.held) // (rows * self.per_cotangent)
+        cotangents = max(1, min(total, most, room))
+        if cotangents == 1:
+            room = left // (self.held + self.per_cotangent)
+            rows = max(1, min(rows, max(FEW_ROWS, chunk // one), room))
+        chunks, blocks = -(-total // cotangents), -(-self.rows // rows)
+        return replace(self, rows=-(-self.rows // blocks)), -(-total // chunks)  # of like length
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.network.indices[0].device.type == "cpu"
+
+    @property
+    def below(self) -> Footprint:
+        """What is left where cotangents begin at the inputs of the last layer, in the place of the outputs."""
+        assert self.top is not None
+        top, width = self.top
+        cotangents = tuple(0 if place == top else g for place, g in enumerate(self.cotangents))
+        return replace(
+            self, outputs=self.outputs // self.classes * width, classes=width, cotangents=cotangents, top=None
+        )
+
+    @property
+    def below_columns(self) -> int:
+        """The columns of a root at the inputs of the last layer, for each position."""
+        return below_columns(self.classes, self.below.classes)
+
+    def reading_below(self, below: Footprint, cotangents: int, structure: Structure, *, dense: bool) -> int:
+        """One batch whose cotangents begin below the last layer, which is read as by `reading_head`.
+
+        Args:
+            below: what is left there, of as many rows as are read at once.
+            cotangents: how many travel at once.
+            structure: of the curvature.
+            dense: whether Σ Λ is summed, and not its diagonal alone.
+        """
+        one = 2 * FLOAT64 * self.classes * below.classes
+        observations = below.rows * self.outputs // self.classes
+        reduced = self.below_columns < self.classes  # by WᵀΛW in float64
+        reducing = reduced * min(observations * one, max(BELOW_BYTES, one))
+        outputs = below.rows * HEAD_NUMBERS * self.outputs * self.itemsize
+        read = below.reading(cotangents, structure, below.root(self.below_columns), reducing)
+        return read + outputs + 2 * dense * self.classes**2 * self.itemsize
+
+    def tracing(self) -> int:
+        """A sum of the gradients of a few rows, by autograd and from the tape, while the two are compared.
+
+        Each row has cotangents that are zero in the others, at the outputs and at every part.
+        """
+        travelling = 0 if self.network.head else 2 * max(self.cotangents)
+        spread = PROBES * self.native * (2 * self.outputs + sum(self.cotangents) + travelling)
+        places = 2 * FLOAT64  # of each weight in the flat vector, twice
+        sums = self.network.dim * (2 * self.itemsize + places)
+        return sums + PROBES * (spread + self.held)
+
+    def reading(self, cotangents: int, structure: Structure, root: int, reducing: int = 0) -> int:
+        """One batch and so many of its cotangents: the graph, g of every part, and what is made of them.
+
+        Args:
+            cotangents: how many travel at once.
+            structure: of the curvature.
+            root: the bytes of the root of Λ that the cotangents are columns of.
+            reducing: what is there besides while that is found.
+        """
+        each = self.rows * cotangents
+        graph = self.rows * (self.held + OBSERVED * self.outputs * self.itemsize)
+        converted = self.native != self.itemsize
+        inputs = converted * self.rows * self.held * self.itemsize // self.native  # a in the dtype of the sums
+        # The cotangents of f are a view of the root but where they are spread over positions, or go to another dtype.
+        copied = self.outputs > self.classes or converted
+        carried = each * self.itemsize * (sum(self.cotangents) + copied * self.outputs)
+        travelling = each * self.native * max(self.cotangents)
+        worked = max(travelling, self._written(cotangents, structure) + self._by_rows(self.rows, cotangents))
+        return graph + max(2 * root + reducing, root + inputs + carried + worked)  # a root is joined from its blocks
+
+    def drawing(self) -> int:
+        """Labels being drawn, for so many observations at a time whatever the batch."""
+        observations = self.rows * self.outputs // self.classes
+        padded = -(-observations // DRAWN_TOGETHER) + 1
+        return DRAWN_TOGETHER * self.classes * (padded * self.itemsize + OBSERVED * FLOAT64)
+
+    def root(self, columns: int) -> int:
+        """The root of Λ of one batch, with so many columns, from which chunks of cotangents are taken."""
+        return self.rows * self.outputs * columns * self.itemsize
+
+    def reading_head(self, *, dense: bool) -> int:
+        """One batch at a last layer read through the moments of Λ: through Σ Λ, or its diagonal alone."""
+        numbers = self.activations[0] + HEAD_NUMBERS * self.outputs
+        return self.rows * (self.held + numbers * self.itemsize) + 2 * dense * self.classes**2 * self.itemsize
+
+    def slope(self) -> int:
+        """A batch and its gradient in the weights, with Σ over the batches."""
+        return self.rows * (self.held + HEAD_NUMBERS * self.outputs * self.itemsize) + self.network.dim * (
+            self.itemsize + FLOAT64
+        )
+
+    def variances(self, structure: Structure, *, dense: bool) -> int:
+        """The variances of the outputs of one batch, as `Network.latent_variance` computes them, and an integral."""
+        answers = INTEGRAL * FLOAT64 * self.rows * self.outputs
+        if not self.network.head:
+            return self.prediction(structure) - self.rows * FLOAT64 * self.outputs * self.classes + answers
+        rows = min(self.rows, self.network.head_rows)
+        piece = rows * (self.held + self.itemsize * (self.activations[0] + HEAD_COPIES * self.outputs))
+        turned = structure.rotates and dense
+        basis = COPIES * turned * self.classes**2 * self.itemsize
+        return answers + piece + basis + self.network.dim * (FLOAT64 + self.itemsize)
+
+    def prediction(self, structure: Structure) -> int:
+        """The covariance of the outputs of one batch, as `Network.latent_covariance` computes it.
+
+        Some rows at a time, with the cotangents of a chunk of positions at once (all of them, where outputs are not
+        dense), are turned into the structure's basis.
+        """
+        positions = self.outputs // self.classes
+        together = self.classes * max(1, min(positions, COTANGENTS // self.classes))
+        each = self.itemsize * (self.outputs + sum(self.cotangents) + sum(self.computed))
+        together = together if self.network.head or positions > 1 else min(together, max(1, COTANGENT_BYTES // each))
+        pulled = 0 if self.network.head else together  # at a last layer the cotangents are the same for all rows
+        turned = structure.rotates * self._widest(pulled)
+        seeded = pulled * (sum(self.cotangents) + sum(self.computed))
+        rows = max(1, min(self.rows, PIECE_BYTES // max(1, seeded * self.itemsize)))
+        reading = self.held + pulled * self.per_cotangent
+        worked = rows * (reading + self.itemsize * (turned + COPIES * together**2))
+        row = self.itemsize * self._widest(pulled)  # unfolded inputs, or U itself, a block of rows at a time
+        blocks = min(self.rows * row, max(row, BLOCK_BYTES)) + self._by_rows(rows, together)
+        return worked + blocks + self.rows * FLOAT64 * positions * self.classes**2
+
+    @property
+    def per_cotangent(self) -> int:
+        """Bytes for each row and cotangent: the seed, g of every part, and the one that a backward pass works on."""
+        return self.itemsize * (self.outputs + sum(self.cotangents) + max(self.cotangents))
+
+    def _written(self, cotangents: int, structure: Structure) -> int:
+        """What the rows of a tape are written out to while their sums are taken."""
+        each = zip(self.network.parts, self.activations, self.cotangents, strict=True)
+        if structure.writes == "jacobian":
+            u = self.itemsize * cotangents * _alike(self.rows, BLOCK_BYTES // (FLOAT64 * cotangents * self.network.dim))
+            # U, that of its widest part before it is placed, and U in float64 where it is not so already.
+            widest = max(part.dim for part in self.network.parts)
+            return u * (self.network.dim + max(widest, (self.itemsize != FLOAT64) * 2 * self.network.dim))
+        if structure.writes == "rotated":
+            return self.rows * self.itemsize * self._widest(cotangents)
+        squares = structure.writes == "squares"
+        row = self.itemsize * max(_of_a_row(part, a, g, cotangents, squares=squares) for part, a, g in each)
+        return min(self.rows * row, max(row, min(BLOCK_BYTES, CACHE_BYTES) if self.on_cpu else DEVICE_BYTES))
+
+    def _widest(self, cotangents: int) -> int:
+        """The numbers of a row at the widest part, with so many cotangents."""
+        return max(a + cotangents * g for a, g in zip(self.activations, self.cotangents, strict=True))
+
+    def _by_rows(self, rows: int, cotangents: int) -> int:
+        """What goes into U of a part that is read row by row: for a block of rows, or for one that takes more."""
+        row = cotangents * max(self.computed)
+        return BACKWARD * self.itemsize * row * _alike(rows, BLOCK_BYTES // max(1, FLOAT64 * row))
+
+
+def _alike(rows: int, most: int) -> int:
+    """The rows of a range where they are cut into ranges of like length, of at most so many, or of one."""
+    return -(-rows // -(-rows // max(1, most)))
+
+
+def _of_a_row(part: PartInfo, a: int, g: int, cotangents: int, *, squares: bool) -> int:
+    """The numbers that a row of a tape is written out to for its Gram matrices, or for its squares."""
+    positions = 1 if part.shape is None else g // (part.shape[0] * part.shape[1])
+    if not squares or part.kind == "embedding":
+        return a + cotangents * g if positions > 1 else 0  # of one position they are views
+    if positions > 2 * cotangents:  # U itself
+        return a + cotangents * (g + part.dim)
+    if positions > 1:  # both of each of T (T + 1)/2 pairs of positions
+        return (positions + 1) * (a + cotangents * g)
+    return a + g
