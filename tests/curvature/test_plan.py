@@ -19,11 +19,14 @@ from bayescope.memory import readable
 
 
 class Peak(TorchDispatchMode):
-    """The most bytes that tensors made inside hold at once, by asking every storage whether it still lives."""
+    """The most bytes that tensors made inside hold at once, by asking storages whether they still live.
+
+    They are asked only where what was made since they were last asked could be a new peak.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = 0
+        self.bytes = self._total = 0
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -32,11 +35,15 @@ class Peak(TorchDispatchMode):
         for tensor in tree_leaves(out):
             if not isinstance(tensor, Tensor) or tensor.device.type == "meta":
                 continue
-            if tensor.untyped_storage()._cdata not in given:
-                storage = tensor.untyped_storage()
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given:
+                _, before = self._live.get(storage._cdata, (None, 0))
                 self._live[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._live = {key: found for key, found in self._live.items() if not found[0].expired()}
-        self.bytes = max(self.bytes, sum(size for _, size in self._live.values()))
+                self._total += storage.nbytes() - before
+        if self._total > self.bytes:
+            self._live = {key: found for key, found in self._live.items() if not found[0].expired()}
+            self._total = sum(size for _, size in self._live.values())
+            self.bytes = max(self.bytes, self._total)
         return out
 
 
