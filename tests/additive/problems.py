@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from bayescope.additive import (
     LevelEffects,
     Term,
     TermFamily,
-    ValuedNets,
     first_precisions,
 )
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
@@ -59,9 +58,13 @@ def nets(*terms: Term, hidden: int = 3, outputs: int = 1) -> HiddenNets:
     return HiddenNets.of(terms, hidden, outputs)
 
 
-def valued(outputs: int = 1, *, hidden: int = 3) -> ValuedNets:
+def valued(outputs: int = 1, *, hidden: int = 3) -> HiddenNets:
     """The column of halves, with an effect of each that is among the first rows."""
-    return ValuedNets.of([SECOND], hidden, outputs, table(14, seed=4))
+    return HiddenNets.of([SECOND], hidden, outputs, table(14, seed=4))
+
+
+def without_values(family: HiddenNets) -> HiddenNets:
+    return replace(family, seen=None)
 
 
 def labels(outputs: int = 1) -> LevelEffects:
@@ -164,14 +167,15 @@ def plain_effect(family: TermFamily, term: Term, theta: Tensor, rows: EncodedRow
     if isinstance(family, LevelEffects):
         effects = theta.reshape(family.levels, family.outputs)
         return torch.stack([effects[int(level)] for level in rows.levels[:, term.features[0]]])
-    if isinstance(family, ValuedNets):
-        smooth = plain_effect(family.net, term, theta[: family.net.weights], rows)
-        effects = math.sqrt(family.net.hidden / 2) * theta[family.net.weights :].reshape(-1, family.outputs)
+    assert isinstance(family, HiddenNets)
+    if family.seen is not None:
+        net = without_values(family)
+        smooth = plain_effect(net, term, theta[: net.weights], rows)
+        effects = math.sqrt(net.hidden / 2) * theta[net.weights :].reshape(-1, family.outputs)
         seen = family.seen[family.terms.index(term)].tolist()
         inputs, absent = plain_inputs(term, rows)
         own = [effects[seen.index(float(x)) if float(x) in seen else -1] for x in inputs]
         return torch.stack([a if gone else a + b for a, b, gone in zip(smooth, own, absent, strict=True)])
-    assert isinstance(family, HiddenNets)
     inputs, absent = plain_inputs(term, rows)
     inputs = torch.cat([inputs, inputs.new_zeros(len(rows), family.inputs - inputs.shape[1])], 1)
     inner, rest = theta[: family.hidden * family.inputs], theta[family.hidden * family.inputs :]

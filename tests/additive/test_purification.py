@@ -18,7 +18,6 @@ from bayescope.additive import (
     fit_additive,
     position_of,
     read,
-    read_pair,
     surface,
 )
 from bayescope.likelihoods import Gaussian
@@ -76,14 +75,10 @@ def test_a_pair_that_took_over_an_effect_gives_it_back():
     assert np.abs(both.mean - 0.4 * np.outer(*grid)).mean() < 0.12
 
 
-def test_only_pairs_of_the_asked_features_are_read(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "bayescope.additive.contributions.shares_of", lambda _, pairs, *__: asked.append(list(pairs)) or []
-    )
-    for feature in ("dose", "kind"):
-        effect(fitted(), feature)
-    assert asked == [[PAIR], []]
+def test_an_effect_takes_nothing_from_pairs_of_other_features():
+    rows = encoded(frame(9))
+    of_dose, of_kind = (next(iter(read(fitted(), rows, [term]))).jacobians[0] for term in (1, 2))
+    assert [sorted(of_dose), sorted(of_kind)] == [[1, PAIR], [2]]
 
 
 def test_functions_are_centred_and_smooth_or_of_categories():
@@ -106,8 +101,11 @@ def test_blocks_come_in_the_order_of_the_rows():
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "categorical"])
-def test_a_pair_by_itself_is_what_it_is_among_all_terms(kind):
+@pytest.mark.parametrize("term", [0, 2, PAIR])
+def test_a_term_by_itself_is_what_it_is_among_all(kind, term):
     additive, rows = fitted(kind), encoded(frame(15, seed=4))
-    [among], [alone] = (list(blocks) for blocks in (read(additive, rows, [PAIR]), read_pair(additive, PAIR, rows)))
-    torch.testing.assert_close(alone.means, among.means, rtol=0, atol=1e-12)
-    torch.testing.assert_close(alone.jacobians[0][PAIR], among.jacobians[0][PAIR], rtol=0, atol=1e-12)
+    [among], [alone] = (list(read(additive, rows, terms)) for terms in (range(4), [term]))
+    torch.testing.assert_close(alone.means[:, 0], among.means[:, term], rtol=0, atol=1e-12)
+    assert list(alone.jacobians[0]) == list(among.jacobians[term])
+    for by, jacobian in alone.jacobians[0].items():
+        torch.testing.assert_close(jacobian, among.jacobians[term][by], rtol=0, atol=1e-12)

@@ -42,20 +42,9 @@ def test_each_feature_has_its_values_with_their_weights():
 def test_each_pair_has_the_values_that_occur_together():
     additive, rows = fitted(), encoded(frame())
     [values] = additive.seen.pairs
-    assert values is additive.seen.pair((1, 0))
+    assert values is additive.seen.values((1, 0))
     levels = rows.levels.to(DOUBLE)
     assert told(values) == tally([rows.values[:, 0], rows.values[:, 1], levels[:, 0], levels[:, 1]])
-
-
-def test_features_side_by_side_are_each_whole():
-    additive = fitted()
-    rows, mass = additive.seen.side_by_side(additive.encoding)
-    for feature, values in enumerate(additive.seen.features):
-        count = len(values.weights)
-        assert torch.equal(rows.values[:count, feature], values.numbers[:, 0])
-        assert torch.equal(rows.levels[:count, feature], values.levels[:, 0])
-        assert torch.equal(mass[feature, :count], values.weights)
-        assert not mass[feature, count:].any()
 
 
 def test_many_cells_are_told_by_some_rows(monkeypatch):

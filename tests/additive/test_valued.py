@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayescope.additive import EncodedRows, Points, ValuedNets, has_values, values_of
-from tests.additive.problems import FIRST, SECOND, normal, table, valued
+from bayescope.additive import EncodedRows, HiddenNets, Points, has_values, values_of
+from tests.additive.problems import FIRST, SECOND, normal, table, valued, without_values
 
 
 def at(*numbers: float) -> Points:
@@ -18,7 +18,7 @@ def test_a_value_moves_by_itself() -> None:
     family = valued(hidden=8)
     theta = torch.zeros(1, family.weights, dtype=torch.float64)
     seen = family.seen[0]
-    theta[0, family.net.weights + 1] = 0.5
+    theta[0, without_values(family).weights + 1] = 0.5
     effects = family.values(theta, at(*seen.tolist()))[0, :, 0]
     assert effects.nonzero().flatten().tolist() == [1]
     assert float(effects[1]) == pytest.approx(0.5 * 2.0)
@@ -29,8 +29,8 @@ def test_values_that_were_not_seen_share_one_effect() -> None:
     family = valued()
     theta = normal(1, family.weights)
     own = family.values(theta, at(-50.0, 0.2501, 77.0))
-    net = family.net.values(theta[:, : family.net.weights], at(-50.0, 0.2501, 77.0))
-    torch.testing.assert_close(own - net, family.net.scale * theta[0, -1].expand_as(own))
+    net = without_values(family).values(theta[:, : without_values(family).weights], at(-50.0, 0.2501, 77.0))
+    torch.testing.assert_close(own - net, family.scale * theta[0, -1].expand_as(own))
 
 
 def test_a_missing_value_has_no_effect_of_a_value() -> None:
@@ -38,9 +38,12 @@ def test_a_missing_value_has_no_effect_of_a_value() -> None:
     theta = normal(1, family.weights)
     gone = Points(torch.zeros(1, 1, 1, dtype=torch.float64), torch.zeros(1, 1, dtype=torch.int64))
     torch.testing.assert_close(
-        family.values(theta, gone), family.net.values(theta[:, : family.net.weights], gone), rtol=0.0, atol=0.0
+        family.values(theta, gone),
+        without_values(family).values(theta[:, : without_values(family).weights], gone),
+        rtol=0.0,
+        atol=0.0,
     )
-    assert not family.jacobian(theta, gone).dense()[..., family.net.weights :].any()
+    assert not family.jacobian(theta, gone).dense()[..., without_values(family).weights :].any()
 
 
 def test_values_are_the_different_numbers_of_a_column() -> None:
@@ -51,10 +54,10 @@ def test_values_are_the_different_numbers_of_a_column() -> None:
 
 def test_columns_with_fewer_values_are_filled_up() -> None:
     rows = EncodedRows(torch.tensor([[0.0, 5.0], [1.0, 5.0], [2.0, 6.0]], dtype=torch.float64), torch.full((3, 2), -1))
-    family = ValuedNets.of([FIRST, SECOND], 2, 1, rows)
+    family = HiddenNets.of([FIRST, SECOND], 2, 1, rows)
     assert family.seen.tolist() == [[0.0, 1.0, 2.0], [5.0, 6.0, torch.inf]]
     theta = torch.zeros(2, family.weights, dtype=torch.float64)
-    theta[:, family.net.weights :] = torch.arange(1.0, 5.0)
+    theta[:, without_values(family).weights :] = torch.arange(1.0, 5.0)
     values = family.values(theta, family.points(rows))[..., 0]
     assert values.tolist() == [[1.0, 2.0, 3.0], [1.0, 1.0, 2.0]]
 
@@ -63,7 +66,7 @@ def test_values_have_a_layer_of_their_own() -> None:
     family = valued(2)
     assert family.layers == ("inner", "outer", "values")
     assert family.layer.tolist() == [
-        *family.net.layer.tolist(),
+        *without_values(family).layer.tolist(),
         *[2] * (2 * (family.seen.shape[1] + 1)),
     ]
 

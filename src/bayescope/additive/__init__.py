@@ -2,7 +2,7 @@
 
 from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive, pruned, removal_gains
 from bayescope.additive.coded import CodedData, Codes
-from bayescope.additive.contributions import Functions, intercept_at, position_of, read, read_pair
+from bayescope.additive.contributions import Functions, intercept_at, position_of, read
 from bayescope.additive.design import MOST_POINTS, Design
 from bayescope.additive.effects import (
     Effect,
@@ -16,13 +16,12 @@ from bayescope.additive.effects import (
 )
 from bayescope.additive.evidence import BlockEvidence, first_precisions
 from bayescope.additive.explanation import Explanation, explain
-from bayescope.additive.families import HiddenNets, LevelEffects, Points, TermFamily
+from bayescope.additive.families import HiddenNets, Jacobian, LevelEffects, Points, TermFamily, has_values, values_of
 from bayescope.additive.fit import AdditiveFit, EvidenceSchedule, NewtonStep, carried, climb, settled, solved, step
 from bayescope.additive.gaps import with_gaps
 from bayescope.additive.grids import Grid
 from bayescope.additive.importance import Importance
 from bayescope.additive.interactions import Ranking, evidence_gains, mutual_information, rank
-from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.margins import Grids, Margin
 from bayescope.additive.model import AdditiveModel, Centre, Distinct
 from bayescope.additive.network import AdditiveNetwork
@@ -32,7 +31,6 @@ from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evid
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, noise_of
 from bayescope.additive.seen import TrainingValues, Values
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term, feature_term, pair_term
-from bayescope.additive.valued import ValuedNets, has_values, values_of
 
 __all__ = [
     "MOST_POINTS",
@@ -74,7 +72,6 @@ __all__ = [
     "Term",
     "TermFamily",
     "TrainingValues",
-    "ValuedNets",
     "Values",
     "carried",
     "climb",
@@ -97,7 +94,6 @@ __all__ = [
     "pruned",
     "rank",
     "read",
-    "read_pair",
     "removal_gains",
     "settled",
     "solved",

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.additive.design import Design
 from bayescope.additive.evidence import MOST_PRECISION, first_precisions
-from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily, linear_weights
+from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily, has_values, linear_weights
 from bayescope.additive.fit import ROUGHLY, AdditiveFit, EvidenceSchedule, carried, climb, settled
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
@@ -22,7 +22,6 @@ from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tight
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues
 from bayescope.additive.terms import Term, feature_term, pair_term
-from bayescope.additive.valued import ValuedNets, has_values
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import require_memory
@@ -257,7 +256,7 @@ def _families(encoding: TableEncoding, data: Observed, hidden: int) -> tuple[Ter
     outputs = len(data.scale)
     families: list[TermFamily] = [HiddenNets.of(nets, hidden, outputs)] if nets else []
     if valued:
-        families.append(ValuedNets.of(valued, hidden, outputs, data.values))
+        families.append(HiddenNets.of(valued, hidden, outputs, data.values))
     for _, alike in sorted(tables.items()):
         most = max(levels for _, levels in alike)
         families.append(LevelEffects(tuple(term for term, _ in alike), most, outputs))

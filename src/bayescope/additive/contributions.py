@@ -117,9 +117,9 @@ def shares_of(additive: Additive, pairs: Sequence[int]) -> list[Share]:
     for pair in pairs:
         term = model.terms[pair]
         functions = tuple(_functions(additive, column) for column in term.columns)
-        cells = seen.pair(term.features)
+        cells = seen.values(term.features)
         rows = cells.rows(encoding)
-        contribution, jacobian = alone(additive, pair, rows)
+        [contribution], [jacobian] = _of_terms(additive, [pair], rows)
         projection = _projection(torch.cat([each.at(rows) for each in functions], 1), cells.weights)
         sizes = [len(each.centre) for each in functions]
         found.append(
@@ -134,11 +134,11 @@ def shares_of(additive: Additive, pairs: Sequence[int]) -> list[Share]:
     return found
 
 
-def alone(additive: Additive, pair: int, rows: EncodedRows) -> tuple[Tensor, Tensor]:
-    """What the term of a pair gives, shape (N, C), and its Jacobian, shape (N, C, P), without all other terms."""
-    model, theta = additive.model.alone(pair), additive.posterior.location
-    weights = torch.cat([theta[additive.model.indices[pair]], theta[-model.outputs :]])
-    return model.contributions(rows, weights)[0], model.jacobians(rows, weights)[0]
+def _of_terms(additive: Additive, terms: Sequence[int], rows: EncodedRows) -> tuple[Tensor, list[Tensor]]:
+    """What each term gives, in the order of the model, shape (T', N, C), and its Jacobian, shape (N, C, P) each."""
+    model, places = additive.model.only(terms), additive.model.indices
+    theta = additive.posterior.location[torch.cat([*[places[term] for term in sorted(terms)], places[-1]])]
+    return model.contributions(rows, theta), model.jacobians(rows, theta)
 
 
 def _functions(additive: Additive, column: FeatureInput) -> Functions:
@@ -182,37 +182,29 @@ class Contributions:
 
 
 def read(additive: Additive, rows: EncodedRows, terms: Sequence[int]) -> Iterator[Contributions]:
-    """The contributions of terms, by their positions, a block of rows at a time."""
-    model, theta = additive.model, additive.posterior.location
-    touched = {feature for term in terms for feature in model.terms[term].features}
-    pairs = [place for place, term in enumerate(model.terms) if len(term.features) > 1 and touched & {*term.features}]
-    shares = shares_of(additive, pairs)
-    for block in row_blocks(len(rows), 8 * model.outputs * model.dim):
-        some = rows[block]
-        means = list(model.contributions(some, theta))
-        of_terms = model.jacobians(some, theta)
-        jacobians: list[dict[int, Tensor]] = [{place: jacobian} for place, jacobian in enumerate(of_terms)]
+    """The contributions of terms, by their positions, a block of rows at a time; no other term is computed there."""
+    model = additive.model
+    alone = {model.terms[term].features[0] for term in terms if len(model.terms[term].features) == 1}
+    pairs = [place for place, term in enumerate(model.terms) if len(term.features) > 1]
+    shares = shares_of(additive, [pair for pair in pairs if pair in terms or alone & {*model.terms[pair].features}])
+    for block in row_blocks(len(rows), 8 * model.outputs * model.only(terms).dim):
+        some, order = rows[block], sorted(terms)
+        means, of_terms = _of_terms(additive, order, some)
+        mean = dict(zip(order, means, strict=True))
+        jacobians: dict[int, dict[int, Tensor]] = {
+            place: {place: part} for place, part in zip(order, of_terms, strict=True)
+        }
         for share in shares:
-            for owner, moved, jacobian in share.moved(some):
-                means[owner], means[share.pair] = means[owner] + moved, means[share.pair] - moved
-                jacobians[owner][share.pair] = jacobian
-                jacobians[share.pair][share.pair] = jacobians[share.pair][share.pair] - jacobian
+            for owner, moved, slope in share.moved(some):
+                if owner in mean:
+                    mean[owner], jacobians[owner][share.pair] = mean[owner] + moved, slope
+                if share.pair in mean:
+                    mean[share.pair] = mean[share.pair] - moved
+                    jacobians[share.pair][share.pair] = jacobians[share.pair][share.pair] - slope
         contrasts = [{by: contrasted(additive, part, 1) for by, part in jacobians[term].items()} for term in terms]
         yield Contributions(
-            block, contrasted(additive, torch.stack([means[term] for term in terms], 1), -1), (*contrasts,)
+            block, contrasted(additive, torch.stack([mean[term] for term in terms], 1), -1), (*contrasts,)
         )
-
-
-def read_pair(additive: Additive, pair: int, rows: EncodedRows) -> Iterator[Contributions]:
-    """The contributions of the term of a pair alone, without what its features do alone, a block at a time."""
-    [share] = shares_of(additive, [pair])
-    for block in row_blocks(len(rows), 8 * additive.model.outputs * len(additive.model.indices[pair])):
-        some = rows[block]
-        mean, jacobian = alone(additive, pair, some)
-        for _, moved, slope in share.moved(some):
-            mean, jacobian = mean - moved, jacobian - slope
-        contrasts = {pair: contrasted(additive, jacobian, 1)}
-        yield Contributions(block, contrasted(additive, mean, -1)[:, None], (contrasts,))
 
 
 def position_of(additive: Additive, features: Sequence[int]) -> int:

@@ -174,7 +174,7 @@ def surface(
         raise InputError(f"pair: expected two different features, got {a.described.name!r} twice. Ask for its effect.")
     features = [(a.feature, b.feature), *([(a.feature,), (b.feature,)] if whole else [])]
     mean, sd = (moment.reshape(*shape, *moment.shape[1:]) for moment in _moments(additive, [a, b], features))
-    seen = additive.seen.pair((a.feature, b.feature))
+    seen = additive.seen.values((a.feature, b.feature))
     near_a, near_b = a.nearest(seen), b.nearest(seen)
     places = np.where((near_a < 0) | (near_b < 0), -1, near_a * shape[1] + near_b)
     density = shares(seen, places, shape[0] * shape[1]).reshape(shape)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, final
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, Self, final
 
 import torch
 from torch import Tensor
 
-from bayescope.additive.jacobian import Jacobian
 from bayescope.additive.terms import EncodedRows, Term
 from bayescope.storage import stored
 from bayescope.tables.encoding import NO_LEVEL
@@ -22,6 +22,96 @@ from bayescope.tables.encoding import NO_LEVEL
 # Inputs are in standard deviations. The kinks of a net's hidden units lie at points that the data have, and are between
 # a gentle bend and a step: the slope of each is drawn from between these, evenly in its logarithm.
 SLOPES = (0.3, 3.0)
+# A feature has an effect per value if it takes at most this many, and each in this many rows on average.
+MOST_VALUES, ROWS_A_VALUE = 256, 20
+# Numbers as close as this, in standard deviations, are one value: 3.0 and 3.0000000000000004.
+SAME = 1e-9
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Jacobian:
+    """∂f_c/∂θ of terms whose weights are shared by the outputs (S), or of which each output has its own (features φ).
+
+    f_c depends on its own weights v_c as φᵀ v_c does, with the same φ for all c: ∂f_c/∂v_c′ is φ for c = c′, else 0. Of
+    C outputs that saves almost all of a dense Jacobian. With one output there is no difference, and all is shared.
+
+    Attributes:
+        shared: S, shape (..., C, Q).
+        separate: φ, shape (..., R).
+        of_shared: the positions of the Q weights in a term's P = Q + C R, shape (Q,).
+        of_separate: the positions of each output's own weights, shape (C, R).
+    """
+
+    shared: Tensor
+    separate: Tensor
+    of_shared: Tensor
+    of_separate: Tensor
+
+    @classmethod
+    def of(cls, shared: list[Tensor], separate: list[Tensor], of_shared: Tensor, of_separate: Tensor) -> Jacobian:
+        """Of columns side by side: S of shape (..., C, Q) in parts, and φ of shape (..., R) in parts."""
+        if len(of_separate) > 1:
+            return cls(torch.cat(shared, -1), torch.cat(separate, -1), of_shared, of_separate)
+        joined = torch.cat([*shared, *[features[..., None, :] for features in separate]], -1)
+        return cls(
+            joined, joined.new_zeros(*joined.shape[:-2], 0), torch.cat([of_shared, of_separate[0]]), of_separate[:, :0]
+        )
+
+    def dense(self) -> Tensor:
+        """∂f/∂θ, shape (..., C, P)."""
+        outputs, features = self.of_separate.shape
+        if features == 0:
+            return self._ordered(self.shared)
+        identity = torch.eye(outputs, dtype=self.separate.dtype, device=self.separate.device)
+        alone = (identity[:, :, None] * self.separate[..., None, None, :]).flatten(-2)
+        return self._ordered(torch.cat([self.shared, alone], -1))
+
+    def multiply(self, v: Tensor) -> Tensor:
+        """J v at each point, shape (G, U, C), for v of shape (G, P)."""
+        groups, points, outputs, _ = self.shared.shape
+        # vᵀ Jᵀ, since MKL's batched J v takes several times as long.
+        moved = torch.bmm(v[:, None, self.of_shared], self.shared.flatten(1, 2).mT).view(groups, points, outputs)
+        return torch.baddbmm(moved, self.separate, v[:, self.of_separate].mT) if self.of_separate.shape[1] else moved
+
+    def transpose_multiply(self, u: Tensor) -> Tensor:
+        """Σ_u J_uᵀ u_u, shape (G, P), for u of shape (G, U, C)."""
+        parts = torch.bmm(u.flatten(1)[:, None, :], self.shared.flatten(1, 2))[:, 0]
+        if self.of_separate.shape[1]:
+            parts = torch.cat([parts, torch.bmm(u.mT, self.separate).flatten(1)], 1)
+        return self._ordered(parts)
+
+    def curvature(self, middle: Tensor) -> Tensor:
+        """Σ_u J_uᵀ Λ_u J_u, shape (G, P, P), for symmetric Λ of shape (G, U, C, C)."""
+        if middle.shape[-1] == 1:
+            scaled = self.shared[:, :, 0] * middle[:, :, 0]
+            return self._ordered(self._ordered(scaled.mT @ self.shared[:, :, 0]).mT)
+        shared, outputs = self.shared.shape[3], middle.shape[-1]
+        scaled = middle @ self.shared
+        cross = (scaled.flatten(2).mT @ self.separate).unflatten(1, (outputs, shared)).transpose(1, 2).flatten(2)
+        above = torch.cat([scaled.flatten(1, 2).mT @ self.shared.flatten(1, 2), cross], 2)
+        below = torch.cat([cross.mT, self._between(middle)], 2)
+        return self._ordered(self._ordered(torch.cat([above, below], 1)).mT)
+
+    def _between(self, middle: Tensor) -> Tensor:
+        """Σ_u Λ_ucd φ_u φ_uᵀ for all c and d, shape (G, C R, C R): C (C + 1)/2 products, one row of them at a time."""
+        groups, outputs, features = middle.shape[0], *self.of_separate.shape
+        blocks = middle.new_empty(groups, outputs, features, outputs, features)
+        for c in range(outputs):
+            weighted = self.separate[:, :, None, :] * middle[:, :, c, c:, None]
+            row = (weighted.flatten(2).mT @ self.separate).unflatten(1, (outputs - c, features))
+            blocks[:, c, :, c:] = row.transpose(1, 2)
+            blocks[:, c + 1 :, :, c] = row[:, 1:]
+        return blocks.flatten(3).flatten(1, 2)
+
+    def _ordered(self, values: Tensor) -> Tensor:
+        return values if self._order is None else values[..., self._order]
+
+    @cached_property
+    def _order(self) -> Tensor | None:
+        """Where each position stands among the shared and own weights, if not there already."""
+        order = torch.cat([self.of_shared, self.of_separate.flatten()]).argsort()
+        return None if bool((order == torch.arange(len(order))).all()) else order
 
 
 @final
@@ -76,48 +166,69 @@ class TermFamily(Protocol):
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         """First weights, shape (G, P), for points that have the given shares of the data, shape (G, U)."""
 
+    def only(self, places: Sequence[int]) -> Self:
+        """The family of some of the terms."""
+
 
 @stored("hidden_nets")
 @final
 @dataclass(frozen=True, eq=False)
 class HiddenNets:
-    """Nets with one hidden layer: f(x) = V tanh(W x + c), and √(H/2) m where a feature is missing.
+    """Nets with one hidden layer: f(x) = V tanh(W x + c) + √(H/2) E_x, and √(H/2) m where a feature is missing.
 
     A term has θ = (W (H, k), c (H,), V (C, H), m (C,)), each row-major. The missing value's effect m is scaled so that
     its prior is as wide as that of a value's effect; it is switched off with the rest. There is no output bias: effects
     are centred, and the intercept is the model's.
+
+    A feature that takes few values (a code, a rounded sum) also has an effect E for each: what no smooth function of 64
+    units resolves, a tax threshold or a default entry, is one of these. They are the last weights, (K + 1, C)
+    row-major, in a layer and so with a precision of their own, which switches them off where values have nothing to say
+    beyond the net. Values that were not seen share the last effect, which keeps its prior: there the band is as wide as
+    values differ.
 
     Attributes:
         terms: the G terms.
         inputs: k, the most inputs that a term has; those of narrower ones are filled up with zeros.
         hidden: H.
         outputs: C.
+        seen: the values of each feature, ascending and filled up with infinity, shape (G, K); ``None`` for nets without
+            effects of values.
     """
 
     terms: tuple[Term, ...]
     inputs: int
     hidden: int
     outputs: int
+    seen: Tensor | None = None
 
     @classmethod
-    def of(cls, terms: Sequence[Term], hidden: int, outputs: int) -> HiddenNets:
-        """As many inputs as the widest term has."""
-        return cls(tuple(terms), max(term.width for term in terms), hidden, outputs)
+    def of(cls, terms: Sequence[Term], hidden: int, outputs: int, rows: EncodedRows | None = None) -> HiddenNets:
+        """As many inputs as the widest term has, with effects of the values that the rows have, if there are rows."""
+        values = None if rows is None else [values_of(term, rows) for term in terms]
+        seen = None if values is None else torch.nn.utils.rnn.pad_sequence(values, True, torch.inf)
+        return cls(tuple(terms), max(term.width for term in terms), hidden, outputs, seen)
+
+    @property
+    def _sizes(self) -> list[int]:
+        """How many weights are in W, c, V, m and E."""
+        values = 0 if self.seen is None else self.seen.shape[1] + 1
+        units, outputs = self.hidden, self.outputs
+        return [units * self.inputs, units, outputs * units, outputs, values * outputs]
 
     @property
     def weights(self) -> int:
-        """P = H (k + 1) + C (H + 1)."""
-        return self.hidden * (self.inputs + 1) + self.outputs * (self.hidden + 1)
+        """P = H (k + 1) + C (H + 1), and C (K + 1) for values."""
+        return sum(self._sizes)
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Inner: W and c. Outer: V and m."""
-        return ("inner", "outer")
+        """Inner: W and c. Outer: V and m. Values: E."""
+        return ("inner", "outer") if self.seen is None else ("inner", "outer", "values")
 
     @property
     def layer(self) -> Tensor:
-        """0 for W and c, 1 for V and m."""
-        return (torch.arange(self.weights) >= self.hidden * (self.inputs + 1)).long()
+        """0 for W and c, 1 for V and m, 2 for E."""
+        return torch.tensor([0, 0, 1, 1, 2]).repeat_interleave(torch.tensor(self._sizes))
 
     def points(self, rows: EncodedRows) -> Points:
         """The numbers and indicators of each row."""
@@ -134,31 +245,40 @@ class HiddenNets:
 
     def units(self, theta: Tensor, points: Points) -> Tensor:
         """The hidden units tanh(W x + c), shape (..., G, U, H), also where a feature is missing."""
-        inner, bias, _, _ = self._split(theta)
+        inner, bias, *_ = theta.split(self._sizes, -1)
         # 2 σ(2 z) − 1 takes PyTorch a quarter of the time of tanh z, which was a sixth of a fit.
-        halves = torch.sigmoid(points.inputs @ (2.0 * inner).mT + 2.0 * bias[..., None, :])
+        weights = 2.0 * inner.unflatten(-1, (self.hidden, self.inputs))
+        halves = torch.sigmoid(points.inputs @ weights.mT + 2.0 * bias[..., None, :])
         return torch.add(theta.new_tensor(-1.0), halves, alpha=2.0)
 
     def values(self, theta: Tensor, points: Points) -> Tensor:
-        """V tanh(W x + c), shape (..., G, U, C)."""
-        _, _, outer, missing = self._split(theta)
+        """f_g at the points, shape (..., G, U, C)."""
+        _, _, outer, missing, effects = theta.split(self._sizes, -1)
+        smooth = self.units(theta, points) @ outer.unflatten(-1, (self.outputs, self.hidden)).mT
         absent = (points.levels != NO_LEVEL)[..., None]
-        return torch.where(absent, self.scale * missing[..., None, :], self.units(theta, points) @ outer.mT)
+        values = torch.where(absent, self.scale * missing[..., None, :], smooth)
+        if self.seen is None:
+            return values
+        table = effects.unflatten(-1, (-1, self.outputs))
+        place = self._place(points)[..., None].expand(*table.shape[:-2], -1, self.outputs)
+        return values + self.scale * self._present(points) * torch.gather(table, -2, place)
 
     def jacobian(self, theta: Tensor, points: Points) -> Jacobian:
-        """∂f_c/∂W = V_c tanh′ xᵀ, ∂f_c/∂c = V_c tanh′, ∂f_c/∂V_c = tanh, ∂f_c/∂m_c = √(H/2) where missing."""
-        _, _, outer, _ = self._split(theta)
-        present = (points.levels == NO_LEVEL).to(theta)[..., None]
-        hidden = self.units(theta, points)
+        """∂f_c/∂W = V_c tanh′ xᵀ, ∂f_c/∂c = V_c tanh′, ∂f_c/∂V_c = tanh; √(H/2) at m_c or at the E_c of the value."""
+        outer = theta.split(self._sizes, -1)[2].unflatten(-1, (self.outputs, self.hidden))
+        present, hidden = self._present(points), self.units(theta, points)
         slopes = (1.0 - hidden.square())[:, :, None, :] * outer[:, None] * present[..., None]  # (G, U, C, H)
         of_inner = (slopes[..., None] * points.inputs[:, :, None, None, :]).flatten(-2)
-        inner, outer_, missing = self._positions()
-        return Jacobian.of(
-            [of_inner, slopes], [hidden * present, self.scale * (1.0 - present)], inner, torch.cat([outer_, missing], 1)
-        )
+        inner, bias, outer_, missing, effects = torch.arange(self.weights).split(self._sizes)
+        alone = [hidden * present, self.scale * (1.0 - present)]
+        if self.seen is not None:
+            at_value = torch.nn.functional.one_hot(self._place(points), self.seen.shape[1] + 1)
+            alone.append(at_value * (self.scale * present))
+        places = [outer_.view(self.outputs, -1), missing[:, None], effects.view(-1, self.outputs).mT]
+        return Jacobian.of([of_inner, slopes], alone, torch.cat([inner, bias]), torch.cat(places, 1))
 
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
-        """Kinks at points drawn by their shares of the data, in directions drawn evenly; outer weights close to 0."""
+        """Kinks at points drawn by their shares of the data, in directions drawn evenly; all other weights are 0."""
         groups = points.levels.shape[0]
         shape = (groups, self.hidden)
         inner = torch.randn(*shape, self.inputs, generator=generator, dtype=torch.float64)
@@ -169,25 +289,28 @@ class HiddenNets:
         seen = torch.where(seen.sum(1, keepdim=True) > 0, seen, torch.ones_like(seen))  # all missing: anywhere
         chosen = torch.multinomial(seen, self.hidden, replacement=True, generator=generator)
         at = torch.gather(points.inputs, 1, chosen[..., None].expand(-1, -1, self.inputs))
-        outer = torch.zeros(groups, self.outputs * (self.hidden + 1), dtype=torch.float64)
-        return torch.cat([inner.flatten(1), -(inner * at).sum(-1), outer], 1)
+        others = torch.zeros(groups, sum(self._sizes[2:]), dtype=torch.float64)
+        return torch.cat([inner.flatten(1), -(inner * at).sum(-1), others], 1)
+
+    def only(self, places: Sequence[int]) -> HiddenNets:
+        seen = None if self.seen is None else self.seen[list(places)]
+        return replace(self, terms=tuple(self.terms[place] for place in places), seen=seen)
 
     @property
     def scale(self) -> float:
         """√(H/2): about the standard deviation of an effect whose outer weights have the standard deviation 1."""
         return math.sqrt(self.hidden / 2.0)
 
-    def _positions(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Those of W and c, of V, shape (C, H), and of m, shape (C, 1)."""
-        sizes = [self.hidden * (self.inputs + 1), self.outputs * self.hidden, self.outputs]
-        inner, outer, missing = torch.arange(self.weights).split(sizes)
-        return inner, outer.view(self.outputs, self.hidden), missing[:, None]
+    def _present(self, points: Points) -> Tensor:
+        """1 where there is a number, else 0, shape (G, U, 1)."""
+        return (points.levels == NO_LEVEL).to(points.inputs)[..., None]
 
-    def _split(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        sizes = [self.hidden * self.inputs, self.hidden, self.outputs * self.hidden, self.outputs]
-        inner, bias, outer, missing = theta.split(sizes, -1)
-        inner = inner.unflatten(-1, (self.hidden, self.inputs))
-        return inner, bias, outer.unflatten(-1, (self.outputs, self.hidden)), missing
+    def _place(self, points: Points) -> Tensor:
+        """The value at each point, K for one that was not seen, int64 of shape (G, U)."""
+        assert self.seen is not None
+        inputs = points.inputs[..., 0].contiguous()
+        place = torch.searchsorted(self.seen, inputs - SAME).clamp(max=self.seen.shape[1] - 1)
+        return torch.where((torch.gather(self.seen, 1, place) - inputs).abs() <= SAME, place, self.seen.shape[1])
 
 
 @stored("level_effects")
@@ -247,7 +370,27 @@ class LevelEffects:
     def start(self, points: Points, mass: Tensor, generator: torch.Generator) -> Tensor:
         return torch.zeros(len(self.terms), self.weights, dtype=torch.float64)
 
+    def only(self, places: Sequence[int]) -> LevelEffects:
+        return replace(self, terms=tuple(self.terms[place] for place in places))
+
 
 def linear_weights(family: TermFamily) -> Tensor:
     """Which of a term's weights its effect is linear in, and vanishes with: all but the hidden units', bool (P,)."""
     return torch.tensor([name != "inner" for name in family.layers])[family.layer]
+
+
+def values_of(term: Term, rows: EncodedRows) -> Tensor:
+    """The different numbers that a feature has, ascending."""
+    inputs, absent = term.read(rows)
+    return inputs[~absent, 0].unique()
+
+
+def has_values(term: Term, rows: EncodedRows, count: float) -> bool:
+    """Whether a feature takes few enough values, each often enough, for effects of their own.
+
+    Args:
+        term: of the feature.
+        rows: that have all its values.
+        count: how many rows of data there are, by weight.
+    """
+    return 2 < len(values_of(term, rows)) <= min(MOST_VALUES, count / ROWS_A_VALUE)

@@ -92,8 +92,7 @@ def _sources(additive: Additive, lacking: np.ndarray) -> list[_GapEffect]:
         # A pair's features without gaps in the data have a value at each node, and so has the pair.
         when = tuple(feature for feature in term.features if one or gapped[feature])
         if set(when) & set(lacking.tolist()):
-            values = additive.seen.features[when[0]] if one else additive.seen.pair(term.features)
-            found += _source(additive, place, when, values)
+            found += _source(additive, place, when, additive.seen.values(term.features))
     return found
 
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
+from bayescope.additive.families import has_values, values_of
 from bayescope.additive.seen import Values, anywhere
 from bayescope.additive.terms import EncodedRows, feature_term
-from bayescope.additive.valued import has_values, values_of
 from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.tables.cells import column_of_cells
 from bayescope.tables.encoding import NO_LEVEL, CategoricalEncoding, Feature, NumericEncoding

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.additive import Additive
-from bayescope.additive.contributions import Contributions, at_draws, read, read_pair
+from bayescope.additive.contributions import at_draws, read
 from bayescope.additive.effects import UNIT, as_array
 
 DRAWS = 1000
@@ -90,8 +88,11 @@ def importance(
     moves = additive.posterior.sample(checks.count("draws", draws), generator=generator) - location
     moves = torch.cat([torch.zeros_like(location)[None], moves]).mT
     total = torch.zeros(len(model.terms), model.outputs, moves.shape[1], dtype=torch.float64)
-    for term, weights, block in _contributions(additive):
-        total[term] += torch.tensordot(weights, at_draws(additive, block, 0, moves).abs(), 1)
+    for place, term in enumerate(model.terms):  # each at its own distinct points
+        values = additive.seen.values(term.features)
+        for block in read(additive, values.rows(additive.encoding), [place]):
+            size = at_draws(additive, block, 0, moves).abs()
+            total[place] += torch.tensordot(values.weights[block.rows], size, 1)
     point, over = (part := total.movedim(-1, 0) / additive.seen.features[0].weights.sum())[0], part[1:]
     ends = torch.quantile(over, torch.tensor([tail, 1.0 - tail], dtype=torch.float64), dim=0)
     sd = over.std(0, correction=0)
@@ -99,19 +100,3 @@ def importance(
     return Importance(
         names, as_array(over.mean(0)), as_array(sd), as_array(ends[0]), as_array(ends[1]), as_array(point), level
     )
-
-
-def _contributions(additive: Additive) -> Iterator[tuple[int, Tensor, Contributions]]:
-    """Each term at its own distinct points, a block at a time, with the weights that these have in the data."""
-    terms = additive.model.terms
-    of_features = {term.features[0]: place for place, term in enumerate(terms) if len(term.features) == 1}
-    rows, weights = additive.seen.side_by_side(additive.encoding)
-    for block in read(additive, rows, list(of_features.values())):
-        for at, feature in enumerate(of_features):
-            one = Contributions(block.rows, block.means[:, at, None], (block.jacobians[at],))
-            yield of_features[feature], weights[feature, block.rows], one
-    for place, term in enumerate(terms):
-        if len(term.features) > 1:
-            values = additive.seen.pair(term.features)
-            for block in read_pair(additive, place, values.rows(additive.encoding)):
-                yield place, values.weights[block.rows], block

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bayescope.additive.families import HiddenNets, Points, TermFamily
+from bayescope.additive.families import Points, TermFamily
 from bayescope.additive.problem import split_weights
 from bayescope.additive.terms import EncodedRows, Term
 from bayescope.errors import InputTypeError
@@ -216,14 +216,16 @@ class AdditiveModel:
         parts = [DenseTape(part) for part in [*self.jacobians(x, theta), constant]]
         return JoinedTape(tuple(parts), self.indices, self.dim)
 
-    def alone(self, term: int) -> AdditiveModel:
-        """The model whose one term is that of a pair, for a family of plain nets; its weights are theirs, then b."""
-        owners = [(at, place) for at, family in enumerate(self.families) for place in range(len(family.terms))]
-        at, place = owners[term]
-        family, centre, one = self.families[at], self.centres[at], slice(place, place + 1)
-        assert isinstance(family, HiddenNets)
-        of_term = Centre(centre.value[:, one], centre.slope[:, one], centre.at[one])
-        return AdditiveModel((replace(family, terms=family.terms[one]),), (of_term,), self.scale, self.shift)
+    def only(self, chosen: Collection[int]) -> AdditiveModel:
+        """The model of some terms, by their positions, in the order of all; its weights are theirs, then b."""
+        families, centres, first = [], [], 0
+        for family, centre in zip(self.families, self.centres, strict=True):
+            places = [place for place in range(len(family.terms)) if first + place in chosen]
+            first += len(family.terms)
+            if places:
+                families.append(family.only(places))
+                centres.append(Centre(centre.value[:, places], centre.slope[:, places], centre.at[places]))
+        return AdditiveModel(tuple(families), tuple(centres), self.scale, self.shift)
 
     def jacobians(self, x: EncodedRows, theta: Tensor) -> list[Tensor]:
         """∂ (the contribution of a term) / ∂ (its weights), shape (N, C, P_g) for each term."""

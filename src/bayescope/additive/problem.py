@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.design import Design
-from bayescope.additive.families import TermFamily
-from bayescope.additive.jacobian import Jacobian
+from bayescope.additive.families import Jacobian, TermFamily
 from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.errors import NotPositiveDefiniteError
 from bayescope.likelihoods import Likelihood

@@ -100,19 +100,9 @@ class TrainingValues:
             tuple(_together(pair, points, problem) for pair in pairs),
         )
 
-    def pair(self, features: Sequence[int]) -> Values:
-        """The values of a pair that has a term, in either order."""
-        return next(values for values in self.pairs if sorted(values.features) == sorted(features))
-
-    def side_by_side(self, encoding: TableEncoding) -> tuple[EncodedRows, Tensor]:
-        """Rows in which each feature has its values, whatever the others have, and their weights, shape (D, U)."""
-        most = max(len(values.weights) for values in self.features)
-        rows, weights = anywhere(encoding, most), torch.zeros(len(self.features), most, dtype=torch.float64)
-        for feature, values in enumerate(self.features):
-            count = len(values.weights)
-            rows.values[:count, feature], rows.levels[:count, feature] = values.of(feature)
-            weights[feature, :count] = values.weights
-        return rows, weights
+    def values(self, features: Sequence[int]) -> Values:
+        """The values of a feature, or of a pair that has a term, in either order."""
+        return next(each for each in (*self.features, *self.pairs) if sorted(each.features) == sorted(features))
 
 
 def anywhere(encoding: TableEncoding, count: int) -> EncodedRows:
