@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bayescope.network.guard import untouched
+from bayescope.network import call, reading
 
 
 class Counting(nn.Module):
@@ -39,7 +40,7 @@ def network() -> nn.Sequential:
 
 def test_modes_are_eval_inside_and_restored_one_by_one() -> None:
     module = network()
-    with untouched(module):
+    with reading(module):
         assert not any(submodule.training for submodule in module.modules())
     assert [submodule.training for submodule in module.modules()] == [True, False, True, True]
 
@@ -50,11 +51,11 @@ def test_buffers_gradients_and_random_states_are_as_they_were(fails: bool) -> No
     module[2].fails = fails
     state, buffers = torch.get_rng_state(), dict(module.named_buffers())
     gradients = [parameter.grad for parameter in module.parameters()]
-    with pytest.raises(RuntimeError, match="in the middle") if fails else nullcontext(), untouched(module):
+    with pytest.raises(RuntimeError, match="in the middle") if fails else nullcontext(), reading(module):
         module[2].weight.grad = None
         module[2].weight.requires_grad_(False)
         module[0].train()
-        module(torch.ones(4, 2) + torch.arange(4.0)[:, None])
+        call(module, torch.ones(4, 2) + torch.arange(4.0)[:, None])
     assert torch.equal(torch.get_rng_state(), state)
     assert dict(module.named_buffers()).keys() == buffers.keys()
     assert all(after is buffers[name] for name, after in module.named_buffers())
@@ -68,20 +69,20 @@ def test_buffers_gradients_and_random_states_are_as_they_were(fails: bool) -> No
 
 def test_a_guard_inside_a_guard_does_nothing() -> None:
     module = network()
-    with untouched(module):
-        with untouched(module):
+    with reading(module):
+        with reading(module):
             module[2].calls += 5
         assert module[2].calls.item() == 5
         assert not module.training
     assert module[2].calls.item() == 0
-    with untouched(module):
+    with reading(module):
         assert not module.training
     assert module.training
 
 
 def test_two_modules_are_guarded_apart() -> None:
     one, two = network(), network()
-    with untouched(one), untouched(two):
+    with reading(one), reading(two):
         two[2].calls += 1
         assert not two.training
     assert two[2].calls.item() == 0
@@ -92,16 +93,13 @@ def test_an_overridden_train_is_not_called() -> None:
         def train(self, mode: bool = True) -> Merging:
             raise AssertionError("merges weights")
 
-    with untouched(Merging()):
+    with reading(Merging()):
         pass
 
 
-def test_it_works_under_callers_without_gradients() -> None:
+@pytest.mark.parametrize("callers", [torch.no_grad, torch.inference_mode])
+def test_it_works_under_callers_without_gradients(callers: Callable[[], AbstractContextManager[None]]) -> None:
     module = network()
-    with torch.no_grad(), untouched(module):
-        module(torch.ones(4, 2))
-    with torch.inference_mode():
-        inside = Counting()
-        with untouched(inside):
-            pass
+    with callers(), reading(module):
+        call(module, torch.ones(4, 2))
     assert module[2].calls.item() == 0

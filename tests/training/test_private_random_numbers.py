@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import bayescope as bs
+from bayescope.private_draws import harmless_names
 
 SEED, ROWS, ENOUGH = 7, 40, 200
 
@@ -123,6 +124,97 @@ def test_another_thread_draws_what_it_would_draw_by_itself(name: str) -> None:
     np.random.seed(SEED)  # noqa: NPY002
     assert [int(torch.randint(2**62, ())) for _ in of_torch] == of_torch
     assert [int(np.random.randint(2**62)) for _ in of_numpy] == of_numpy  # noqa: NPY002
+
+
+def noise(x: Tensor) -> Tensor:
+    return x + 0.1 * torch.randn_like(x)
+
+
+class Helper:
+    """What draws under a name that tensors have too."""
+
+    def add(self, x: Tensor) -> Tensor:
+        return noise(x)
+
+
+HELPER, DROP = Helper(), torch.nn.functional.dropout
+
+
+class Hidden(nn.Module):
+    """A network that draws in a way that its forward pass does not show at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.helper, self.function = network(), Helper(), noise
+
+    def mean(self, x: Tensor) -> Tensor:
+        return noise(x)
+
+
+def hidden(way: str, forward: Callable[[Any, Tensor], Tensor]) -> nn.Module:
+    return type(way, (Hidden,), {"forward": forward})()
+
+
+def closed_over() -> Callable[[Any, Tensor], Tensor]:
+    mean = HELPER
+    return lambda self, x: self.layers(mean.add(x))
+
+
+HIDDEN: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "a function": lambda self, x: self.layers(noise(x)),
+    "a method": lambda self, x: self.layers(Hidden.mean(self, x)),
+    "a method of its own": lambda self, x: self.layers(self.mean(x)),
+    "a function that it keeps": lambda self, x: self.layers(self.function(x)),
+    "an object that it keeps": lambda self, x: self.layers(self.helper.add(x)),
+    "a global object": lambda self, x: self.layers(HELPER.add(x)),
+    "a closure": closed_over(),
+    "a default": lambda self, x, drop=DROP: self.layers(drop(x)),
+    "another name": lambda self, x: self.layers(DROP(x, 0.2, self.training)),
+    "an inner function": lambda self, x: self.layers(torch.stack([(lambda row: row * torch.rand(2))(r) for r in x])),
+    "a layer made anew": lambda self, x: self.layers(nn.Linear(2, 2)(x)),
+    "an import": lambda self, x: self.layers(__import__("torch").randn_like(x) + x),
+}
+
+
+@pytest.mark.filterwarnings("ignore::bayescope.errors.BayescopeWarning")
+@pytest.mark.parametrize("way", HIDDEN)
+def test_a_network_draws_privately_however_it_calls_what_draws(way: str) -> None:
+    found = []
+    for _ in range(2):
+        before = torch.get_rng_state()
+        model = hidden(way, HIDDEN[way])
+        found.append(bs.fit_map(model, rows(), epochs=2, batch_size=8, lr=0.1, **COMMON).mean)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(*found)
+
+
+class HiddenRows(Augmented):
+    """Rows whose noise a method draws."""
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return self.noisy(torch.ones(2)), torch.tensor(place % 2)
+
+    def noisy(self, row: Tensor) -> Tensor:
+        return noise(row)
+
+
+@pytest.mark.parametrize("data", [Augmented, HiddenRows])
+def test_a_data_set_draws_privately_in_every_batch(data: Callable[[], Dataset[Any]]) -> None:
+    before = torch.get_rng_state()
+    bs.fit_map(network(), DataLoader(data(), batch_size=8, shuffle=True), epochs=2, lr=0.1, **COMMON)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_every_operation_of_torch_that_draws_is_known() -> None:
+    """Operations that torch itself tags as random, by the names under which code calls them."""
+    public = {*dir(torch), *dir(Tensor), *dir(torch.nn.functional)}
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        if space == "aten" and base in public and not base.startswith("_") and base != "miopen_rnn":
+            operation = getattr(getattr(torch.ops.aten, base), overload or "default")
+            if torch.Tag.nondeterministic_seeded in operation.tags:
+                assert base not in harmless_names()
 
 
 class Recomputed(nn.Module):

@@ -18,7 +18,7 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
-from bayescope.private_draws import PrivateDraws
+from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present
 from bayescope.training.checkpoint import resumable
@@ -157,7 +157,7 @@ def _made(make_model: Any, seeds: Sequence[int]) -> list[nn.Module]:
     elif callable(make_model) and not isinstance(make_model, nn.Module):
         modules = []
         for seed in seeds:
-            with PrivateDraws(seed):
+            with private_draws(seed):
                 modules.append(make_model())
     else:
         raise InputTypeError(

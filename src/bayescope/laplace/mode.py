@@ -19,7 +19,7 @@ from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, explained, take_rows
 from bayescope.network.weights import Weights
-from bayescope.private_draws import PrivateDraws
+from bayescope.private_draws import private_draws
 from bayescope.processes import Processes, present
 from bayescope.progress import progress_bar
 from bayescope.tape.tape import row_blocks
@@ -143,7 +143,7 @@ class _Sums:
         cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
         with (
             reading(module),
-            PrivateDraws(OTHER_SEED),
+            private_draws(OTHER_SEED),
             progress_bar("reading", shown=progress) as report,
             torch.backends.cudnn.flags(enabled=cudnn),
         ):

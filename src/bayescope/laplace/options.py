@@ -16,7 +16,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.batches import Batches
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
-from bayescope.private_draws import PrivateDraws
+from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
 
 
@@ -71,7 +71,7 @@ class LaplaceOptions:
             progress=self.progress, **self.curved.keywords,
         )  # fmt: skip
         batches = Batches(data, module, batch_size=self.curved.batch_size)
-        with PrivateDraws():  # of a loader that shuffles
+        with private_draws():  # of a loader that shuffles
             row = batches.example()[0]
         function = NetworkModel.of(curvature.network, row)
         fit = LaplaceFit(

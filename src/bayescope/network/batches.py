@@ -23,6 +23,7 @@ from bayescope.network.inputs import (
     take_rows,
 )
 from bayescope.network.shards import SAMPLER, Shard, following, part_of, require_whole, shard_of
+from bayescope.private_draws import drawn_privately
 from bayescope.processes import present
 
 # Rows of a batch that another process lends to one that has none.
@@ -222,7 +223,7 @@ class Batches:
 
     def _pairs(self) -> Iterator[tuple[Inputs, Tensor]]:
         if self._arrays is None:
-            for batch in self._source:
+            for batch in drawn_privately(self._source):
                 inputs, targets = pair_of(batch)
                 yield checked_pair(map_arrays(inputs), as_tensor(targets))
             return

@@ -31,10 +31,10 @@ def reading(module: nn.Module) -> Iterator[None]:
     Raises:
         BayescopeError: as `check_readable`.
     """
-    draws = lent(module)
-    if draws is None:
+    written = lent(module)
+    if written is None:
         check_readable(module)
-    with nullcontext() if draws is nullcontext else eager(), torch.inference_mode(False), untouched(module):
+    with nullcontext() if written is False else eager(), torch.inference_mode(False), untouched(module):
         yield
 
 

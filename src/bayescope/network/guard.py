@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, final
@@ -15,7 +15,7 @@ from torch import nn
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.layers.variational import is_variational
 from bayescope.module_copies import initialised, twin
-from bayescope.private_draws import PrivateDraws, PrivateOperations, RandomSource, in_calls
+from bayescope.private_draws import RandomSource
 
 # The modules being read at this moment: what a reading inside a reading finds is the outer one's to restore.
 _guarded: ContextVar[frozenset[int]] = ContextVar("guarded modules", default=frozenset())
@@ -46,8 +46,7 @@ def untouched(module: nn.Module) -> Iterator[None]:
         for submodule, found in zip(submodules, registered, strict=True):
             submodule.training = False
             submodule._buffers.update({name: copies.get(id(buffer)) for name, buffer in found.items()})
-        draws = lent(module)
-        with PrivateDraws() if draws is None else in_calls(draws()):
+        with RandomSource(0).inside():
             yield
     finally:
         _guarded.reset(token)
@@ -85,35 +84,13 @@ def check_readable(module: Any) -> None:
     initialised(module)
 
 
-# Of the copies that queries read, what their calls draw from.
-_LENT: WeakKeyDictionary[nn.Module, Callable[[], AbstractContextManager[Any]]] = WeakKeyDictionary()
+# The copies that queries read, and whether what has been compiled may be in them: torch's own layers are not.
+_LENT: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
-def lent(module: nn.Module) -> Callable[[], AbstractContextManager[Any]] | None:
-    """What the calls of a copy that a query reads draw from, ``nullcontext`` where all its code is torch's own.
-
-    ``None`` for any other module.
-    """
+def lent(module: nn.Module) -> bool | None:
+    """Whether code that is not torch's is in a copy that a query reads; ``None`` for any other module."""
     return _LENT.get(module)
-
-
-def _draws_of(module: nn.Module) -> Callable[[], AbstractContextManager[Any]]:
-    parts = list(module.modules())
-    if all(type(part).__module__.startswith("torch.nn.") and not _drawing(part) for part in parts):
-        return nullcontext
-    attention = any(isinstance(part, nn.MultiheadAttention) for part in parts)
-    return _private_operations if attention else PrivateDraws
-
-
-def _private_operations() -> PrivateOperations:
-    return PrivateOperations(RandomSource(0))
-
-
-def _drawing(part: nn.Module) -> bool:
-    """Whether a layer of torch's may draw in eval mode: it pools at random places, or has hooks of the user's."""
-    hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
-    known = all(getattr(hook, "__module__", "").startswith(("torch.", "bayescope.")) for hook in hooks)
-    return not known or isinstance(part, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d)
 
 
 @final
@@ -128,7 +105,7 @@ class _Twin:
     def of(cls, module: nn.Module) -> _Twin:
         check_readable(module)
         made = twin(module)
-        _LENT[made] = _draws_of(made)
+        _LENT[made] = not all(type(part).__module__.startswith("torch.nn.") for part in made.modules())
         parts = zip(made.modules(), module.modules(), strict=True)
         return cls(made, [(part, original._parameters, original._buffers) for part, original in parts])
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from bayescope.errors import BayescopeError, InputError, InputTypeError
-from bayescope.private_draws import of_calls
+from bayescope.private_draws import draws_of
 
 # A tensor, a tuple of positional arguments, or a dict of named ones. What is no tensor in there is passed on unchanged.
 Inputs = Tensor | Sequence[Any] | Mapping[str, Any]
@@ -157,7 +157,7 @@ def call(module: nn.Module, inputs: Inputs) -> Tensor:
     Raises:
         InputTypeError: if the module returns neither.
     """
-    with of_calls(module):
+    with draws_of(module):
         if isinstance(inputs, Mapping):
             output = module(**inputs)
         elif isinstance(inputs, tuple | list):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bayescope.network.dropout import Call, dropout_call
-from bayescope.private_draws import RANDOM, RandomSource
+from bayescope.private_draws import DRAWING, RandomSource
 from bayescope.row_noise import Cut, drawing_for, unsettled
 
 
@@ -26,8 +26,8 @@ class DrawnByRow(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        random = func in RANDOM
-        found = None if random else dropout_call(func, args, kwargs)
+        found = dropout_call(func, args, kwargs)
+        random = found is None and func in DRAWING
         drawing = unsettled() if random or found is not None else None
         if drawing is None:
             return func(*args, **kwargs)

@@ -29,7 +29,7 @@ from torch.utils.data.distributed import DistributedSampler
 from bayescope.errors import InputError
 from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.inputs import as_tensor, count_rows, map_arrays, map_tensors, pair_of
-from bayescope.private_draws import PrivateDraws
+from bayescope.private_draws import private_draws
 from bayescope.processes import Processes
 
 _Answer = TypeVar("_Answer")
@@ -248,14 +248,14 @@ def with_same_draws(ask: Callable[[], _Answer]) -> _Answer:
         return random.getstate(), str(found), found["state"]["key"].tobytes()
 
     before, of_python, of_numpy = states(), random.getstate(), np.random.get_state()  # noqa: NPY002
-    with PrivateDraws():
+    with private_draws():
         answer = ask()
     if states() == before:
         return answer
     try:
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
-        with PrivateDraws():
+        with private_draws():
             return ask()
     finally:
         random.setstate(of_python)

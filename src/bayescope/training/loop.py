@@ -162,7 +162,7 @@ class Loop:
         self._progress = progress and self._processes.first
         self._optimizer, self._values = optimizer, values
         known = type(optimizer).__module__.startswith(("torch.optim.", "bayescope."))
-        self._draws_of_optimizer = nullcontext() if known else PrivateDraws(None)
+        self._draws_of_optimizer = nullcontext() if known else PrivateDraws()
         self._pace, self._epochs = pace, pace.epochs
         self._epoch = self._kept = 0
         self._trace: dict[str, list[Any]] = {}
@@ -367,7 +367,7 @@ def random_states(module: nn.Module, generator: torch.Generator) -> Iterator[tor
     Yields:
         A generator for the order of the rows. The caller's is read twice, however long the training is.
     """
-    draws = RandomSource(checks.seed_from(generator), gpus_of(module), globally=compiled(module))
+    draws = RandomSource(checks.seed_from(generator), gpus_of(module), globally=compiled(module), fit=True)
     with draws.inside():
         yield torch.Generator().manual_seed(checks.seed_from(generator))
 

@@ -19,7 +19,6 @@ from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, first_not_finite, map_arrays, map_tensors, take_rows, tensors
 from bayescope.network.same_network import require_same_function
 from bayescope.network.shards import same_on_all, set_epoch
-from bayescope.private_draws import drawn_privately
 from bayescope.processes import alone, present
 from bayescope.row_noise import Cut
 from bayescope.training.facts import digest
@@ -283,7 +282,7 @@ class Minibatches:
             set_epoch(self._source, number)
         sliced = self._shared and isinstance(self._source, list)
         before = 0
-        for inputs, targets in drawn_privately(self._batches):
+        for inputs, targets in self._batches:
             own = self._part(len(targets)) if sliced else None
             if own is None:
                 yield inputs, self._canonical(targets, before)
@@ -340,7 +339,7 @@ class Minibatches:
             InputError: if there is one; the message has the first row, in the order in which the data came.
         """
         before = 0
-        for inputs, targets in [self._whole] if self._whole is not None else drawn_privately(self._batches):
+        for inputs, targets in [self._whole] if self._whole is not None else self._batches:
             row = first_not_finite(inputs)
             if row is not None:
                 raise _not_finite(before + row)

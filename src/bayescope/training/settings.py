@@ -24,7 +24,6 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.trace import trace
 from bayescope.network.weights import LargestVariance, Weights
 from bayescope.network.wrappers import unwrapped
-from bayescope.private_draws import PrivateDraws
 from bayescope.processes import present
 from bayescope.training import facts as describing
 from bayescope.training.checkpoint import Checkpoint, path_of_all
@@ -90,8 +89,7 @@ class Settings:
         module = model if inplace else module_copy(model, sparse=self.choice.custom)
         share_weights(module)
         with random_states(module, present().common_generator(self.generator)) as order:
-            with PrivateDraws(None):  # of a loader that shuffles
-                rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
+            rows = Minibatches(data, module, self.likelihood, self.choice.batch_size, order)
             if self.epochs is None and self.schedule is None and self.choice.automatic and suits_lbfgs(module, rows):
                 self.choice = OptimizerChoice("lbfgs", None, None)
                 rows = Minibatches(data, module, self.likelihood, None, order)

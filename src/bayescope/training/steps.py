@@ -190,7 +190,7 @@ class Steps:
         return self._own_draws(int(torch.randint(2**62, (1,), generator=self.seeds)) + self._processes.rank)
 
     def _own_draws(self, seed: int) -> RandomSource:
-        return RandomSource(seed, self._gpus, globally=self._draws.globally)
+        return RandomSource(seed, self._gpus, globally=self._draws.globally, fit=True)
 
 
 _NOTHING = Turn(None, torch.empty(0), None)
