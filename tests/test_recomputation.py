@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import bayescope as bs
 from bayescope.network import substituted
-from bayescope.recomputation import RecomputedWeightsError
+from bayescope.network.substitution import RecomputedWeightsError
 from bayescope.training.stack import obstacle
 
 

@@ -10,9 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from bayescope.private_draws import RandomSource, RecomputedError, standard_normal
+from bayescope.private_draws import (
+    Cut,
+    RandomSource,
+    RecomputedError,
+    by_process,
+    by_row,
+    drawing_for,
+    for_all,
+    standard_normal,
+)
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
-from bayescope.row_noise import Cut, by_process, by_row, drawing_for, for_all
 
 ROWS = 7
 PARTS = [slice(0, 3), slice(3, 7)]

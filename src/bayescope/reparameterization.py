@@ -26,8 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayescope.private_draws import generator_on, standard_normal
-from bayescope.row_noise import by_process, by_row, for_all
+from bayescope.private_draws import by_process, by_row, for_all, generator_on, standard_normal
 
 ESTIMATORS = ("local_reparameterization", "reparameterization", "flipout", "sticking_the_landing")
 

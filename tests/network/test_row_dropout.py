@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from bayescope.network import compiled, drawing
 from bayescope.network.inputs import call
-from bayescope.private_draws import RandomSource
-from bayescope.row_noise import Cut
+from bayescope.private_draws import Cut, RandomSource
 
 ROWS = 7
 PARTS = [slice(0, 3), slice(3, 7)]

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.private_draws import generator_on
-from bayescope.row_noise import by_row
+from bayescope.private_draws import by_row, generator_on
 
 # The temperature t of the relaxation (section 4 of the paper has 0.1 throughout), and the rate that learning starts at.
 TEMPERATURE = 0.1

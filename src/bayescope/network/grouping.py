@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from bayescope.errors import InputError
-from bayescope.network.parts import ComputedPart, DensePart, MatrixPart, SumPart, UnusedPart, WeightPart
+from bayescope.network.parts import WeightPart, computed_part, dense_part, matrix_part, sum_part, unused_part
 from bayescope.network.sites import MatrixSite, Site, WeightView
 
 
@@ -96,11 +96,11 @@ def make_parts(
         if not found:
             refused[name] = "its chunks overlap where they are used"
         parts += found
-    parts += [DensePart({name: (sizes[name], _keys(roles, name)) for name in group}) for group in groups]
+    parts += [dense_part({name: (sizes[name], _keys(roles, name)) for name in group}) for group in groups]
     by_row = _by_owner([name for name in sizes if name in rowwise])
-    parts += [ComputedPart({name: sizes[name] for name in group}) for group in by_row]
+    parts += [computed_part({name: sizes[name] for name in group}) for group in by_row]
     unused = _uncovered({n: s for n, s in sizes.items() if n not in refused}, parts)
-    parts += [UnusedPart({name: unused[name] for name in group}) for group in _by_owner(list(unused))]
+    parts += [unused_part({name: unused[name] for name in group}, sizes) for group in _by_owner(list(unused))]
     order = {name: place for place, name in enumerate(sizes)}
     return tuple(sorted(parts, key=lambda part: min(order[name] for name in part.names))), refused
 
@@ -113,20 +113,18 @@ def _matrix_parts(name: str, size: int, roles: SitesByRole, joined: Collection[s
         shape = site.form.order(site.weight.value).shape
         groups.setdefault((site.form.kind, shape, site.weight.key), []).append(site)
     alone = name not in roles.spread and name not in roles.bias
-    matrices = [_matrix_part(sites, joined) for sites in groups.values()]
-    if alone and _disjoint([part.weight for part in matrices]):
-        return list(matrices)
-    if any(part.weight.value.numel() != size for part in matrices):
+    matrices = []
+    for (first, *_), sites in ((each, each) for each in groups.values()):
+        assert first.weight is not None
+        bias = first.bias if first.bias is not None and first.bias.name in joined else None
+        matrices.append(matrix_part(first.form, first.weight, bias, tuple(dict.fromkeys(s.key for s in sites))))
+    views = [sites[0].weight for sites in groups.values() if sites[0].weight is not None]
+    if alone and _disjoint(views):
+        return matrices
+    if any(view.value.numel() != size for view in views):
         return []
-    others = [] if alone else [DensePart({name: (size, _keys(roles, name))})]
-    return [SumPart((*matrices, *others))]
-
-
-def _matrix_part(sites: Sequence[MatrixSite], joined: Collection[str]) -> MatrixPart:
-    first = sites[0]
-    assert first.weight is not None
-    bias = first.bias if first.bias is not None and first.bias.name in joined else None
-    return MatrixPart(first.form, first.weight, bias, tuple(dict.fromkeys(site.key for site in sites)))
+    others = [] if alone else [dense_part({name: (size, _keys(roles, name))})]
+    return [sum_part((*matrices, *others))]
 
 
 def _keys(roles: SitesByRole, name: str) -> tuple[Hashable, ...]:

@@ -44,115 +44,7 @@ from bayescope.storage import stored
 from bayescope.tape.tape import row_blocks
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class DifferentiableNetwork:
-    """f(x, θ) of a module whose values, J A⁻¹ Jᵀ and J v keep the graph of x, and of nothing else.
-
-    The Jacobian of all rows is written out, N C P numbers and as many again for each use of it, and its graph is kept
-    until the answers are let go: for the few points of an acquisition, not for a data set.
-
-    Attributes:
-        module: the network. It is read in eval mode and left as found.
-        weights: which of its parameters θ are.
-        outputs: C.
-    """
-
-    module: nn.Module
-    weights: Weights
-    outputs: int
-
-    @property
-    def dim(self) -> int:
-        """P, the number of random weights."""
-        return self.weights.dim
-
-    @property
-    def source(self) -> nn.Module:
-        """A copy of the module that is the user's to change."""
-        return module_copy(self.module)
-
-    @property
-    def space(self) -> Hashable:
-        """The names, shapes and masks of the random parameters."""
-        return self.weights.space
-
-    @property
-    def differentiable(self) -> DifferentiableNetwork:
-        return self
-
-    def inputs(self, x: Inputs) -> Inputs:
-        """Tensors on the device of the module and with its floating-point type, in their graph.
-
-        Raises:
-            InputError: if there are no rows, or tensors differ in their number.
-        """
-        return require_rows(placed(x, self.module))
-
-    def forward(self, x: Inputs, theta: Tensor) -> Tensor:
-        """f(x, θ), shape (..., N, *positions, C), float64, for θ of shape (..., P)."""
-        draws = theta.detach().reshape(-1, self.dim)
-        with private(self.module) as module, reading(module), torch.enable_grad(), explained(module, x):
-            parameters, constants = parameters_and_constants(module, self.weights)
-            values = values_at(module, self.weights, draws)
-            answers = []
-            for of_draw in zip(*values, strict=True):
-                with substituted(module, parameters, [*of_draw, *constants]):
-                    answers.append(call(module, x).to(torch.float64))
-        f = torch.stack(answers)
-        return f.reshape(*theta.shape[:-1], *f.shape[1:])
-
-    def sampled(self, x: Inputs, theta: Tensor, precision: Precision, n: int, generator: torch.Generator) -> Tensor:
-        """f at n draws of the weights from N(θ, A⁻¹), shape (n, N, *positions, C), float64."""
-        return torch.cat([self.forward(x, some) for some in weight_draws(theta, precision, n, generator)])
-
-    def covariance(self, x: Inputs, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
-        """J A⁻¹ Jᵀ per row and position, shape (N, *positions, C, C), float64, with J at θ of shape (P,)."""
-        jacobian, solved = self._solved(x, theta, precision)
-        return among_pairs(torch.einsum("...cp,...dp->...cd", jacobian, solved), classes)
-
-    def variance(self, x: Inputs, theta: Tensor, precision: Precision, classes: Tensor | None = None) -> Tensor:
-        """The diagonal of `covariance`, shape (N, *positions, C)."""
-        jacobian, solved = self._solved(x, theta, precision)
-        return among((jacobian * solved).sum(-1), classes)
-
-    def jacobian_product(self, x: Inputs, theta: Tensor, v: Tensor) -> Tensor:
-        """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
-        return torch.einsum("...p,rp->r...", self._jacobian(x, theta), v)
-
-    def is_last_layer(self, x: Inputs, theta: Tensor) -> bool:
-        """No: J is written out whatever the layer."""
-        return False
-
-    def opened(self, x: Inputs, theta: Tensor) -> DifferentiableNetwork:
-        """Itself: each answer has its own graph."""
-        return self
-
-    def _solved(self, x: Inputs, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
-        """J and J A⁻¹, shape (N, *positions, C, P)."""
-        jacobian = self._jacobian(x, theta)
-        return jacobian, precision.solve(jacobian.flatten(0, -2).mT).mT.reshape(jacobian.shape)
-
-    def _jacobian(self, x: Inputs, theta: Tensor) -> Tensor:
-        with private(self.module) as module, reading(module), torch.enable_grad():
-            parameters, constants = parameters_and_constants(module, self.weights)
-            values = values_at(module, self.weights, theta.detach())
-
-            def f(random: Sequence[Tensor], one: Inputs) -> Tensor:
-                with substituted(module, parameters, [*random, *constants], NESTED):
-                    return call(module, as_batch(one))[0]
-
-            try:
-                with vectorising():
-                    found = torch.func.vmap(torch.func.jacrev(f), in_dims=(None, 0))(tuple(values), x)
-            except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
-                each = [_one_row(f, values, map_tensors(itemgetter(n), x)) for n in range(count_rows(x))]
-                found = tuple(torch.stack(of_one) for of_one in zip(*each, strict=True))
-            named = dict(zip(self.weights.names, found, strict=True))
-            return self.weights.flatten(named).to(torch.float64)
-
-
-def _one_row(f: Any, values: Sequence[Tensor], row: Inputs) -> list[Tensor]:
+def _one_row(f: Callable[..., Tensor], values: Sequence[Tensor], row: Inputs) -> list[Tensor]:
     """The Jacobians (*positions, C, *shape) of one row, by one backward pass for each output."""
     leaves = [value.detach().requires_grad_() for value in values]
     outputs = f(leaves, row)
@@ -183,7 +75,7 @@ def _privately(
     return answer
 
 
-@stored("network_model", without=("network", "recordings", "private"))
+@stored("network_model", without=("network", "recordings", "private", "graph"))
 @final
 @dataclass(frozen=True, eq=False)
 class NetworkModel:
@@ -200,6 +92,9 @@ class NetworkModel:
             J is first asked for, on those inputs, and again for rows of another shape.
         recordings: of an opened model, the network run on its inputs; else ``None``.
         private: whether the module is a thread's own, which may be written to while a question is answered.
+        graph: whether values, J A⁻¹ Jᵀ and J v keep the graph of x, and of nothing else. The Jacobian of all rows is
+            then written out, N C P numbers and as many again for each use of it, and its graph is kept until the
+            answers are let go: for the few points of an acquisition, not for a data set.
     """
 
     module: nn.Module
@@ -208,6 +103,7 @@ class NetworkModel:
     network: Network | None = None
     recordings: Sequence[Recording] | None = None
     private: bool = False
+    graph: bool = False
 
     @classmethod
     def of(cls, network: Network, inputs: Inputs) -> NetworkModel:
@@ -238,9 +134,9 @@ class NetworkModel:
         return module_copy(self.module)
 
     @property
-    def differentiable(self) -> DifferentiableNetwork:
+    def differentiable(self) -> NetworkModel:
         """The same function, whose answers can be differentiated in x."""
-        return DifferentiableNetwork(self.module, self.weights, self.outputs)
+        return replace(self, graph=True, recordings=None)
 
     @cached_property
     def flat(self) -> Tensor:
@@ -277,7 +173,7 @@ class NetworkModel:
         Raises:
             InputError: if there are no rows, or tensors differ in their number.
         """
-        return require_rows(placed(map_arrays(x), self.module))
+        return require_rows(placed(x if self.graph else map_arrays(x), self.module))
 
     @_privately
     def forward(self, x: Inputs, theta: Tensor) -> Tensor:
@@ -286,6 +182,8 @@ class NetworkModel:
         Raises:
             InputError: if the network cannot be run on the inputs, or gives no f of that shape.
         """
+        if self.graph:
+            return self._forward_with_graph(x, theta)
         recordings = self._recordings(theta)
         if recordings is not None:
             return self._checked(torch.cat([some.outputs.to(torch.float64) for some in recordings]), x, 0)
@@ -305,7 +203,7 @@ class NetworkModel:
         Raises:
             InputError: if the network cannot be run on the inputs, or gives no f of that shape.
         """
-        if isinstance(precision, DiagonalPrecision):
+        if isinstance(precision, DiagonalPrecision) and not self.graph:
             sd = precision.marginal_variance().sqrt()
             with reading(self.module), explained(self.module, x):
                 f = outputs_under(self.module, self.weights, x, theta, sd, n, generator, copy=self._copied)
@@ -325,6 +223,9 @@ class NetworkModel:
 
         At the T positions whose flat indices are in ``places``, the shape is (N, T, C, C).
         """
+        if self.graph:
+            jacobian, solved = self._solved(x, theta, precision)
+            return among_pairs(torch.einsum("...cp,...dp->...cd", jacobian, solved), classes)
         with torch.no_grad():
             return self._traced(x, theta).latent_covariance(x, precision, classes, self._recordings(theta), places)
 
@@ -338,29 +239,68 @@ class NetworkModel:
         places: Tensor | None = None,
     ) -> Tensor:
         """The diagonal of `covariance`, shape (N, *positions, C), without the rest of it."""
+        if self.graph:
+            jacobian, solved = self._solved(x, theta, precision)
+            return among((jacobian * solved).sum(-1), classes)
         with torch.no_grad():
             return self._traced(x, theta).latent_variance(x, precision, classes, self._recordings(theta), places)
 
     @_privately
     def jacobian_product(self, x: Inputs, theta: Tensor, v: Tensor) -> Tensor:
         """J v, shape (R, N, *positions, C), float64, for v of shape (R, P), with J at θ of shape (P,)."""
+        if self.graph:
+            return torch.einsum("...p,rp->r...", self._jacobian(x, theta), v)
         with torch.no_grad():
             return self._traced(x, theta).jacobian_product(x, v)
 
     @_privately
     def is_last_layer(self, x: Inputs, theta: Tensor) -> bool:
         """Whether the random weights are those of one linear layer or convolution whose output is f."""
-        return self._traced(x, theta).head
+        return not self.graph and self._traced(x, theta).head
 
     def opened(self, x: Inputs, theta: Tensor) -> NetworkModel:
         """Where a last layer is asked about at its own weights, a model that has run the body on the inputs.
 
         Of other layers nothing is kept between questions but f: their recordings hold the activations of all rows.
         """
-        if self.network is None or not self.network.head or not self._is_own(theta):
+        if self.graph or self.network is None or not self.network.head or not self._is_own(theta):
             return self
         with torch.no_grad(), private(self.module) as module:
             return replace(self, recordings=replace(self.network, module=module).recordings(x))
+
+    def _forward_with_graph(self, x: Inputs, theta: Tensor) -> Tensor:
+        with reading(self.module), torch.enable_grad(), explained(self.module, x):
+            parameters, constants = parameters_and_constants(self.module, self.weights)
+            values = values_at(self.module, self.weights, theta.detach().reshape(-1, self.dim))
+            answers = []
+            for of_draw in zip(*values, strict=True):
+                with substituted(self.module, parameters, [*of_draw, *constants]):
+                    answers.append(call(self.module, x).to(torch.float64))
+        f = torch.stack(answers)
+        return f.reshape(*theta.shape[:-1], *f.shape[1:])
+
+    def _solved(self, x: Inputs, theta: Tensor, precision: Precision) -> tuple[Tensor, Tensor]:
+        """J and J A⁻¹, shape (N, *positions, C, P), with the graph of x."""
+        jacobian = self._jacobian(x, theta)
+        return jacobian, precision.solve(jacobian.flatten(0, -2).mT).mT.reshape(jacobian.shape)
+
+    def _jacobian(self, x: Inputs, theta: Tensor) -> Tensor:
+        with reading(self.module), torch.enable_grad():
+            parameters, constants = parameters_and_constants(self.module, self.weights)
+            values = values_at(self.module, self.weights, theta.detach())
+
+            def f(random: Sequence[Tensor], one: Inputs) -> Tensor:
+                with substituted(self.module, parameters, [*random, *constants], NESTED):
+                    return call(self.module, as_batch(one))[0]
+
+            try:
+                with vectorising():
+                    found = torch.func.vmap(torch.func.jacrev(f), in_dims=(None, 0))(tuple(values), x)
+            except (RuntimeError, ValueError):  # a loop over values, an operation that vmap does not know
+                each = [_one_row(f, values, map_tensors(itemgetter(n), x)) for n in range(count_rows(x))]
+                found = tuple(torch.stack(of_one) for of_one in zip(*each, strict=True))
+            named = dict(zip(self.weights.names, found, strict=True))
+            return self.weights.flatten(named).to(torch.float64)
 
     def _recordings(self, theta: Tensor) -> Sequence[Recording] | None:
         """Those of an opened model, where it is asked about the weights that it was opened at."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import accumulate
 from operator import add
-from typing import Any, Protocol, cast, final
+from types import MappingProxyType
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
@@ -70,202 +72,132 @@ class BatchReading:
         return OuterTape(self.like.new_zeros(self.rows, 0, groups, inputs), cotangents)
 
 
-class WeightPart(Protocol):
-    """A set of random weights whose tape is of one kind."""
+@final
+@dataclass(frozen=True, eq=False)
+class WeightPart:
+    """A set of random weights that is read in one way.
 
-    @property
-    def kind(self) -> str:
-        """How the weights are read."""
+    Attributes:
+        kind: how they are read.
+        sizes: the number of weights of each parameter, or derived weight, that they belong to.
+        read: from what a batch left behind to the tape of the weights.
+        order: returns where they are among the weights of these parameters, which are row-major and one after the
+            other; ``None`` where they are all of them as they stand.
+        shape: (G, O, D), the joined bias counted in D, where the tape is a factored one.
+        form: of a matrix, the kind of call.
+        keys: of a matrix, those of its sites.
+    """
+
+    kind: str
+    sizes: Mapping[str, int]
+    read: Callable[[BatchReading], Tape]
+    order: Callable[[], Tensor] | None = None
+    shape: tuple[int, int, int] | None = None
+    form: Form | None = None
+    keys: tuple[Hashable, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The parameters that they belong to."""
-
-    @property
-    def shape(self) -> tuple[int, int, int] | None:
-        """(G, O, D), the joined bias counted in D, where the tape is a factored one."""
+        return tuple(self.sizes)
 
     def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """Where the weights are in a flat vector, in canonical order, given where each parameter begins in it."""
+        """Where the weights are in a flat vector, given where each parameter begins in it."""
+        flat = torch.cat([torch.arange(offsets[name], offsets[name] + size) for name, size in self.sizes.items()])
+        return flat if self.order is None else flat[self.order().to(flat.device)]
 
-    def tape(self, reading: BatchReading) -> Tape:
-        """The tape of the weights, in canonical order."""
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class MatrixPart:
-    """A matrix of weights, or a chunk of one, with its bias where they always occur together.
-
-    Attributes:
-        form: the kind of call.
-        weight: the matrix.
-        bias: the bias that is joined, if one is.
-        keys: those of its sites.
-    """
-
-    form: Form
-    weight: WeightView
-    bias: WeightView | None
-    keys: tuple[Hashable, ...]
-
-    @property
-    def kind(self) -> str:
-        return self.form.kind
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The weight and perhaps its bias."""
-        return (self.weight.name,) if self.bias is None else (self.weight.name, self.bias.name)
-
-    @cached_property
-    def shape(self) -> tuple[int, int, int]:
-        groups, outputs, inputs = self.form.order(self.weight.value).shape
-        return groups, outputs, inputs + (self.bias is not None)
-
-    def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """Those of (G, O, D), the bias the last column."""
-        order = self.form.order(self.weight.positions) + offsets[self.weight.name]
-        if self.bias is not None:
-            column = (self.bias.positions + offsets[self.bias.name]).reshape(*order.shape[:2], 1)
-            order = torch.cat([order, column], -1)
-        return order.flatten()
-
-    def tape(self, reading: BatchReading) -> Tape:
-        """All uses side by side along their positions."""
-        uses, bias = reading.of(self.keys), self.bias is not None
-        if not uses:
-            return reading.zeros(self.shape, one_hot=self.kind == "embedding")
-        sites = [cast(MatrixSite, use.site) for use in uses]
-        tapes = [
-            site.tape(use.cotangents, use.layout, reading.rows, bias=bias)
-            for site, use in zip(sites, uses, strict=True)
-        ]
-        return self.form.join(tapes)
+    def selected(self, kept: Tensor) -> WeightPart:
+        """The part of some of the weights, those in these places: a mask has fixed the others."""
+        order = partial(_selected_order, self, kept)
+        return WeightPart(self.kind, self.sizes, partial(_read_selected, self, kept), order)
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class DensePart:
+def _selected_order(part: WeightPart, kept: Tensor) -> Tensor:
+    return kept if part.order is None else part.order()[kept]
+
+
+def _read_selected(part: WeightPart, kept: Tensor, reading: BatchReading) -> SelectedTape:
+    return SelectedTape(part.read(reading), kept)
+
+
+def matrix_part(form: Form, weight: WeightView, bias: WeightView | None, keys: tuple[Hashable, ...]) -> WeightPart:
+    """A matrix of weights, or a chunk of one, with its bias as the last column where they always occur together."""
+    groups, outputs, inputs = form.order(weight.value).shape
+    shape = groups, outputs, inputs + (bias is not None)
+    sizes = {view.name: view.weight.numel() for view in (weight, bias) if view is not None}
+    read = partial(_read_matrix, form, keys, shape, bias is not None)
+    return WeightPart(form.kind, sizes, read, partial(_matrix_order, form, weight, bias), shape, form, keys)
+
+
+def _matrix_order(form: Form, weight: WeightView, bias: WeightView | None) -> Tensor:
+    order = form.order(weight.positions)
+    if bias is not None:
+        column = (bias.positions + weight.weight.numel()).reshape(*order.shape[:2], 1)
+        order = torch.cat([order, column], -1)
+    return order.flatten()
+
+
+def _read_matrix(
+    form: Form, keys: tuple[Hashable, ...], shape: tuple[int, int, int], bias: bool, reading: BatchReading
+) -> Tape:
+    """All uses side by side along their positions."""
+    uses = reading.of(keys)
+    if not uses:
+        return reading.zeros(shape, one_hot=form.kind == "embedding")
+    sites = [cast(MatrixSite, use.site) for use in uses]
+    pairs = zip(sites, uses, strict=True)
+    return form.join([site.tape(use.cotangents, use.layout, reading.rows, bias=bias) for site, use in pairs])
+
+
+def dense_part(uses: Mapping[str, tuple[int, tuple[Hashable, ...]]]) -> WeightPart:
     """Parameters that act entry by entry, whose U is held: scales, shifts, tokens, biases without their weight.
 
-    Attributes:
+    Args:
         uses: for each parameter its size and the keys of its sites.
     """
-
-    uses: Mapping[str, tuple[int, tuple[Hashable, ...]]]
-    kind: str = "elementwise"
-    shape: None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.uses)
-
-    def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """Each parameter row-major, one after the other."""
-        return ranges(offsets, {name: size for name, (size, _) in self.uses.items()})
-
-    def tape(self, reading: BatchReading) -> Tape:
-        """The values of each parameter, summed over its uses."""
-        if not any(reading.of(keys) for _, keys in self.uses.values()):
-            return reading.zeros((1, sum(size for size, _ in self.uses.values()), 1))
-        columns = []
-        for size, keys in self.uses.values():
-            values = [use.site.values(use.cotangents, use.layout, reading.rows) for use in reading.of(keys)]
-            columns.append(reduce(add, values) if values else reading.zeros((1, size, 1)).jacobian(slice(None)))
-        return DenseTape(torch.cat(columns, -1) if len(columns) > 1 else columns[0])
+    return WeightPart("elementwise", {name: size for name, (size, _) in uses.items()}, partial(_read_dense, uses))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SumPart:
-    """A parameter that is used in unlike ways: U is the sum over them, in the parameter's row-major order.
-
-    Attributes:
-        parts: one for each way, each of the whole parameter.
-    """
-
-    parts: tuple[WeightPart, ...]
-    kind: str = "mixed"
-    shape: None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.parts[0].names
-
-    def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        return self.parts[0].positions(offsets).sort().values
-
-    @cached_property
-    def _orders(self) -> tuple[Tensor, ...]:
-        """For each way the canonical place of each entry of the parameter."""
-        positions = [part.positions({self.names[0]: 0}) for part in self.parts]
-        return tuple(each.to(positions[0].device).argsort() for each in positions)
-
-    def tape(self, reading: BatchReading) -> SumTape:
-        """The tapes of all ways, brought into one order."""
-        tapes = (part.tape(reading) for part in self.parts)
-        return SumTape(tuple(SelectedTape(tape, order) for tape, order in zip(tapes, self._orders, strict=True)))
+def _read_dense(uses: Mapping[str, tuple[int, tuple[Hashable, ...]]], reading: BatchReading) -> Tape:
+    """The values of each parameter, summed over its uses."""
+    if not any(reading.of(keys) for _, keys in uses.values()):
+        return reading.zeros((1, sum(size for size, _ in uses.values()), 1))
+    columns = []
+    for size, keys in uses.values():
+        values = [use.site.values(use.cotangents, use.layout, reading.rows) for use in reading.of(keys)]
+        columns.append(reduce(add, values) if values else reading.zeros((1, size, 1)).jacobian(slice(None)))
+    return DenseTape(torch.cat(columns, -1) if len(columns) > 1 else columns[0])
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class UnusedPart:
+def sum_part(parts: Sequence[WeightPart]) -> WeightPart:
+    """A parameter that is used in unlike ways: U is the sum over them, each of the whole parameter."""
+    inverse = [None if part.order is None else part.order().argsort() for part in parts]
+    return WeightPart("mixed", parts[0].sizes, partial(_read_sum, parts, inverse))
+
+
+def _read_sum(parts: Sequence[WeightPart], inverse: Sequence[Tensor | None], reading: BatchReading) -> SumTape:
+    tapes = ((part.read(reading), order) for part, order in zip(parts, inverse, strict=True))
+    return SumTape(tuple(tape if order is None else SelectedTape(tape, order) for tape, order in tapes))
+
+
+def unused_part(entries: Mapping[str, Tensor], sizes: Mapping[str, int]) -> WeightPart:
     """Weights that the network's output does not depend on.
 
-    Attributes:
-        entries: row-major positions in each parameter.
+    Args:
+        entries: their row-major positions in each parameter.
+        sizes: the number of weights of each parameter.
     """
-
-    entries: Mapping[str, Tensor]
-    kind: str = "unused"
-    shape: None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.entries)
-
-    def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        return torch.cat([positions + offsets[name] for name, positions in self.entries.items()])
-
-    def tape(self, reading: BatchReading) -> Tape:
-        return reading.zeros((1, sum(len(positions) for positions in self.entries.values()), 1))
+    read = partial(_read_nothing, sum(map(len, entries.values())))
+    return WeightPart("unused", {name: sizes[name] for name in entries}, read, partial(_entries, entries, sizes))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class SelectedPart:
-    """Some weights of a part: a mask has fixed the others.
-
-    Attributes:
-        part: the part.
-        kept: which of its weights are random, in its canonical order.
-    """
-
-    part: WeightPart
-    kept: Tensor
-    shape: None = None
-
-    @property
-    def kind(self) -> str:
-        return self.part.kind
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.part.names
-
-    def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """Those of the kept weights."""
-        return self.part.positions(offsets)[self.kept]
-
-    def tape(self, reading: BatchReading) -> SelectedTape:
-        """The kept columns of U."""
-        return SelectedTape(self.part.tape(reading), self.kept)
+def _entries(entries: Mapping[str, Tensor], sizes: Mapping[str, int]) -> Tensor:
+    before = [0, *accumulate(sizes[name] for name in entries)]
+    return torch.cat([places + start for places, start in zip(entries.values(), before, strict=False)])
 
 
-def ranges(offsets: Mapping[str, int], sizes: Mapping[str, int]) -> Tensor:
-    """The flat positions of some parameters, one after the other, given where each begins."""
-    return torch.cat([torch.arange(offsets[name], offsets[name] + size) for name, size in sizes.items()])
+def _read_nothing(count: int, reading: BatchReading) -> Tape:
+    return reading.zeros((1, count, 1))
 
 
 @final
@@ -315,95 +247,56 @@ class Derived:
         return {name: g.reshape(len(g), -1) for name, g in zip(self.leaves, found, strict=True) if g is not None}
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class ComputedPart:
+def computed_part(
+    sizes: Mapping[str, int], shapes: Mapping[str, torch.Size] = MappingProxyType({}), parts: Sequence[WeightPart] = ()
+) -> WeightPart:
     """Parameters that meet the data in derived weights, and perhaps as they are as well; or that are read row by row.
 
-    Attributes:
+    Args:
         sizes: the number of weights of each parameter.
         shapes: of the derived weights, by name; none of parameters that are read row by row, one backward pass a row,
             which is exact whatever the network does with them.
         parts: how these, and the parameters as they are, are read.
     """
-
-    sizes: Mapping[str, int]
-    shapes: Mapping[str, torch.Size] = field(default_factory=dict)
-    parts: tuple[WeightPart, ...] = ()
-    shape: None = None
-
-    @property
-    def kind(self) -> str:
-        """Whether the weights are derived."""
-        return "derived" if self.shapes else "per-row"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.sizes)
-
-    def positions(self, offsets: Mapping[str, int]) -> Tensor:
-        """Each parameter row-major, one after the other."""
-        return ranges(offsets, self.sizes)
-
-    def tape(self, reading: BatchReading) -> ComputedTape:
-        """U for as many rows at a time as are asked for: that of the derived weights pulled back, or row by row."""
-        found = {name: each for name, each in reading.derived.items() if name in self.shapes}
-
-        def by_row(rows: slice) -> Tensor:
-            return reading.rowwise(self.names, rows).to(reading.like)
-
-        alike = {name: each.shape for name, each in found.items()} == self.shapes  # not in sequences of another length
-        compute = self._pulled_back(reading, found) if self.shapes and alike else by_row
-        return ComputedTape(reading.rows, reading.outputs, sum(self.sizes.values()), compute)
-
-    def _pulled_back(self, reading: BatchReading, found: Mapping[str, Derived]) -> Callable[[slice], Tensor]:
-        sizes = {**self.sizes, **{name: shape.numel() for name, shape in self.shapes.items()}}
-        read = [_Columns.of(part, sizes, reading) for part in self.parts]
-
-        def compute(rows: slice) -> Tensor:
-            u: dict[str, Tensor] = {}
-            with torch.autocast(reading.like.device.type, enabled=False):  # it is for the network's own products
-                for columns in read:
-                    _add(u, columns.of_rows(rows))
-            with reading.passes():
-                for name, each in found.items():
-                    _add(u, each.pulled_back(u.pop(name)))
-            count = len(range(*rows.indices(reading.rows))) * reading.outputs
-            values = (u[n] if n in u else reading.like.new_zeros(count, size) for n, size in self.sizes.items())
-            return torch.cat([value.to(reading.like) for value in values], 1).unflatten(0, (-1, reading.outputs))
-
-        return compute
+    return WeightPart("derived" if shapes else "per-row", sizes, partial(_read_computed, sizes, dict(shapes), parts))
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Columns:
-    """A part's rows of U, weight by weight.
+def _read_computed(
+    sizes: Mapping[str, int], shapes: Mapping[str, torch.Size], parts: Sequence[WeightPart], reading: BatchReading
+) -> ComputedTape:
+    """U for as many rows at a time as are asked for: that of the derived weights pulled back, or row by row."""
+    found = {name: each for name, each in reading.derived.items() if name in shapes}
 
-    Attributes:
-        tape: the part's.
-        sizes: the number of weights of each of its parameters, or derived weights.
-        order: where the tape's columns are in these, one after the other; ``None`` where they are as they stand.
-    """
+    def by_row(rows: slice) -> Tensor:
+        return reading.rowwise(tuple(sizes), rows).to(reading.like)
 
-    tape: Tape
-    sizes: Mapping[str, int]
-    order: Tensor | None
+    alike = {name: each.shape for name, each in found.items()} == shapes  # not in sequences of another length
+    compute = _pulled_back(reading, sizes, parts, found) if shapes and alike else by_row
+    return ComputedTape(reading.rows, reading.outputs, sum(sizes.values()), compute)
 
-    @classmethod
-    def of(cls, part: WeightPart, sizes: Mapping[str, int], reading: BatchReading) -> _Columns:
-        present = {name: sizes[name] for name in part.names}
-        ends = torch.tensor([0, *present.values()]).cumsum(0).tolist()
-        order = part.positions(dict(zip(present, ends, strict=False)))
-        plain = torch.equal(order.cpu(), torch.arange(ends[-1]))
-        return cls(part.tape(reading), present, None if plain else order.to(reading.like.device))
 
-    def of_rows(self, rows: slice) -> dict[str, Tensor]:
-        """By name (n K, size), zero where the part does not read a weight."""
-        u = self.tape.jacobian(rows).flatten(0, 1)
-        if self.order is not None:
-            u = u.new_zeros(len(u), sum(self.sizes.values())).index_copy_(1, self.order, u)
-        return dict(zip(self.sizes, u.split(list(self.sizes.values()), 1), strict=True))
+def _pulled_back(
+    reading: BatchReading, sizes: Mapping[str, int], parts: Sequence[WeightPart], found: Mapping[str, Derived]
+) -> Callable[[slice], Tensor]:
+    orders = [None if part.order is None else part.order().to(reading.like.device) for part in parts]
+    read = [(part, part.read(reading), order) for part, order in zip(parts, orders, strict=True)]
+
+    def compute(rows: slice) -> Tensor:
+        total: dict[str, Tensor] = {}
+        with torch.autocast(reading.like.device.type, enabled=False):  # it is for the network's own products
+            for part, tape, order in read:
+                u = tape.jacobian(rows).flatten(0, 1)
+                if order is not None:
+                    u = u.new_zeros(len(u), sum(part.sizes.values())).index_copy_(1, order, u)
+                _add(total, dict(zip(part.sizes, u.split(list(part.sizes.values()), 1), strict=True)))
+        with reading.passes():
+            for name, each in found.items():
+                _add(total, each.pulled_back(total.pop(name)))
+        count = len(range(*rows.indices(reading.rows))) * reading.outputs
+        values = (total[n] if n in total else reading.like.new_zeros(count, size) for n, size in sizes.items())
+        return torch.cat([value.to(reading.like) for value in values], 1).unflatten(0, (-1, reading.outputs))
+
+    return compute
 
 
 def _add(total: dict[str, Tensor], more: Mapping[str, Tensor]) -> None:
@@ -438,5 +331,5 @@ def _joined(
     shapes = {name: derived[name].shape for part in parts for name in part.names if name in derived}
     if not shapes:
         return parts
-    read = tuple(part for part in parts if not isinstance(part, UnusedPart))
-    return [ComputedPart({name: size for name, size in sizes.items() if name in names}, shapes, read)]
+    read = tuple(part for part in parts if part.kind != "unused")
+    return [computed_part({name: size for name, size in sizes.items() if name in names}, shapes, read)]

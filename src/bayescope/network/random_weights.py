@@ -23,10 +23,9 @@ from bayescope.errors import UnsupportedError
 from bayescope.network.forward import eager, owned, reading
 from bayescope.network.inputs import Inputs, call, count_rows, explained, map_tensors
 from bayescope.network.interception import KERNELS, TRANSPOSED_KERNELS, Args, Function, Kwargs, bound, observed
-from bayescope.network.substitution import substituted
+from bayescope.network.substitution import OwnWeights, substituted
 from bayescope.network.vectorising import vectorising
 from bayescope.private_draws import present_source
-from bayescope.recomputation import OwnWeights
 from bayescope.reparameterization import ESTIMATORS, GaussianTensor, convolution, embedding, linear
 
 

@@ -16,7 +16,7 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
 from bayescope.network.inputs import Inputs, count_rows, explained, take_rows
 from bayescope.network.notes import Computing
-from bayescope.network.parts import BatchReading, MatrixPart, Use, WeightPart
+from bayescope.network.parts import BatchReading, Use, WeightPart
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, MatrixSite, Site, Target
 from bayescope.network.weights import Weights
@@ -160,9 +160,9 @@ def top_layer(f: Tensor, sites: Sequence[Site], parts: Sequence[WeightPart]) -> 
     (site,) = found
     if site.form.kind != "linear" or site.weight is None or site.source is None or site.shape != f.shape:
         return None
-    joined = [place for place, part in enumerate(parts) if isinstance(part, MatrixPart) and part.keys == (site.key,)]
+    joined = [place for place, part in enumerate(parts) if part.keys == (site.key,)]
     alone = sum(other.key == site.key for other in sites) == 1
-    if len(joined) != 1 or not alone or (cast(MatrixPart, parts[joined[0]]).bias is None) != (site.bias is None):
+    if len(joined) != 1 or not alone or len(parts[joined[0]].names) != len(site.views):
         return None
     return TopLayer(joined[0], site)
 
@@ -218,7 +218,7 @@ class Recording:
         with torch.inference_mode(False):
             self._check_places()
             read = self._read(owned(seeds, copy=False))
-            tapes = tuple(part.tape(read) for part in self._treatment.parts)
+            tapes = tuple(part.read(read) for part in self._treatment.parts)
         return JoinedTape(tapes, self._treatment.indices, self._treatment.weights.dim)
 
     def head_tape(
@@ -272,7 +272,7 @@ class Recording:
             below = iter(cotangents(self.top.source, targets, seeds.to(self._f)))
             gradients = [None if site is self.top.site else next(below) for site in self._sites]
             read = self._reading(len(seeds), gradients, seeds)
-            tapes: list[Tape] = [part.tape(read) for part in self._treatment.parts]
+            tapes: list[Tape] = [part.read(read) for part in self._treatment.parts]
         if hessian_diagonal is not None:
             points = self._points(self.top.part, self.top.site)
             tapes[self.top.part] = HeadTape(
@@ -304,7 +304,7 @@ class Recording:
         none = self.outputs.new_zeros(0, 1, *self.outputs.shape[1:])
         placed = cast(MatrixSite, site).form.placed(none)
         read = self._reading(0, [placed if other is site else None for other in self._sites], none)
-        tape = cast(OuterTape | StreamedTape, self._treatment.parts[part].tape(read)).take(slice(None))
+        tape = cast(OuterTape | StreamedTape, self._treatment.parts[part].read(read)).take(slice(None))
         return OuterTape(tape.activations.flatten(0, 1)[:, None], tape.cotangents[:, :1, :1], tape.bias)
 
     def _need_head(self, name: str) -> None:

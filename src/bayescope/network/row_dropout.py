@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bayescope.network.dropout import Call, dropout_call
-from bayescope.private_draws import DRAWING, RandomSource
-from bayescope.row_noise import Cut, drawing_for, unsettled
+from bayescope.private_draws import DRAWING, Cut, RandomSource, drawing_for, unsettled
 
 
 @final
 class DrawnByRow(TorchFunctionMode):
-    """Answers a network's random calls on a part of a minibatch, as `row_noise` has it.
+    """Answers a network's random calls on a part of a minibatch, as `by_row` and `by_process` draw.
 
     Dropout is called on the whole minibatch, the other processes' rows being zeros: the masks are those that a single
     process would draw. Other random calls, such as dropout inside attention, draw from a state of the process's own.

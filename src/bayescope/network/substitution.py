@@ -7,11 +7,40 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from bayescope.errors import UnsupportedError
 from bayescope.network.interception import Args, Function, Interception, Kwargs, Rewrites, plainly
-from bayescope.recomputation import OwnWeights
+from bayescope.private_draws import in_checkpoint
+
+
+class RecomputedWeightsError(UnsupportedError):
+    """A network that computes activations again was given other weights than its own."""
+
+
+class OwnWeights:
+    """Refuses recomputation where weights are replaced: made where the replacing begins, asked at each weight met.
+
+    A reentrant checkpoint runs its forward pass without a graph, so that whether a backward pass may follow is known
+    at the beginning alone.
+    """
+
+    def __init__(self) -> None:
+        self._graph = torch.is_grad_enabled()
+
+    def check(self) -> None:
+        """Passes outside of a checkpoint, and where no backward pass can follow.
+
+        Raises:
+            RecomputedWeightsError: inside of one.
+        """
+        if self._graph and in_checkpoint():
+            raise RecomputedWeightsError(
+                "network: expected activations to be kept for the backward pass, got some that torch.utils.checkpoint "
+                "computes again, with the module's own weights in place of those drawn here. Take the checkpoint out."
+            )
 
 
 @contextmanager

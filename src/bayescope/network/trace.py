@@ -29,7 +29,7 @@ from bayescope.network.inputs import (
 )
 from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.notes import ChangedInPlaceError, Computing
-from bayescope.network.parts import BatchReading, Derived, MatrixPart, SelectedPart, WeightPart, composed
+from bayescope.network.parts import BatchReading, Derived, WeightPart, composed
 from bayescope.network.recording import PartInfo, Treatment, autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, Site, WeightView, layouts
@@ -348,7 +348,7 @@ class Probe:
             with torch.autocast(like.device.type, enabled=False):  # it is for the network's own products
                 for part in treatment.parts:
                     places = part.positions(offsets).to(like.device)  # first: what they are made of takes as much again
-                    found[places] = part.tape(read).transpose_multiply(mixture)[:, 0].to(like)
+                    found[places] = part.read(read).transpose_multiply(mixture)[:, 0].to(like)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -411,7 +411,7 @@ class _Recorded:
 
     def is_head(self, parts: Sequence[WeightPart]) -> bool:
         """Whether all weights are in one linear site whose cotangents are the seeds themselves."""
-        if len(self.sites) != 1 or len(parts) != 1 or not isinstance(parts[0], MatrixPart):
+        if len(self.sites) != 1 or len(parts) != 1 or parts[0].form is None:
             return False
         g, placed = self.gradients[0], parts[0].form.placed(self.seeds)
         return g is not None and placed is not None and g.shape == placed.shape and torch.equal(g, placed)
@@ -429,7 +429,7 @@ def _settled(treatment: Treatment, reasons: Mapping[str, str], device: torch.dev
         place = random.cumsum(0) - 1
         kept = [random[index].nonzero().squeeze(-1) for index in indices]
         cut = [
-            (part if len(some) == len(index) else SelectedPart(part, some), place[index[some]])
+            (part if len(some) == len(index) else part.selected(some), place[index[some]])
             for part, index, some in zip(parts, indices, kept, strict=True)
             if len(some)
         ]

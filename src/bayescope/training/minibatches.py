@@ -19,8 +19,8 @@ from bayescope.network.forward import reading
 from bayescope.network.inputs import call, explained, first_not_finite, map_arrays, map_tensors, take_rows, tensors
 from bayescope.network.same_network import require_same_function
 from bayescope.network.shards import same_on_all, set_epoch
+from bayescope.private_draws import Cut
 from bayescope.processes import alone, present
-from bayescope.row_noise import Cut
 from bayescope.training.facts import digest
 from bayescope.training.objective import canonical_targets
 

@@ -13,8 +13,8 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
+from bayescope.private_draws import Cut
 from bayescope.processes import present
-from bayescope.row_noise import Cut
 from bayescope.training.minibatches import Minibatches, permuted
 from bayescope.training.objective import require_graph
 from bayescope.training.stack import Stack, for_each

@@ -14,9 +14,8 @@ from torch.overrides import TorchFunctionMode
 from bayescope.errors import BayescopeError
 from bayescope.module_copies import module_copy
 from bayescope.network.inputs import call, map_tensors
-from bayescope.network.substitution import substituted
+from bayescope.network.substitution import RecomputedWeightsError, substituted
 from bayescope.network.weights import Weights
-from bayescope.recomputation import RecomputedWeightsError
 
 # One pass for all saves calls to torch. Where the rows of a minibatch times the weights of a member are more than this,
 # products take most of the time, and on a CPU those of one member at a time are the faster ones.

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.network.row_dropout import compiled, drawing
-from bayescope.private_draws import RandomSource, RecomputedError, present_source
+from bayescope.private_draws import Cut, RandomSource, RecomputedError, present_source
 from bayescope.processes import Processes
-from bayescope.row_noise import Cut
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
 from bayescope.training.sharing import gpus_of, share_random_states

@@ -16,8 +16,7 @@ from bayescope.errors import ConvergenceError, NotPositiveDefiniteError
 from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision, DiagonalPrecision, LowRankCovariance, Precision
 from bayescope.priors import Prior
-from bayescope.private_draws import standard_normal
-from bayescope.row_noise import for_all
+from bayescope.private_draws import for_all, standard_normal
 
 # Adam moves a parameter by about lr a step. With 1, sds are the last to arrive; with 10, Adam at a step size of 0.03 is
 # thrown out of a full covariance's optimum again.

@@ -15,8 +15,7 @@ from typing import NamedTuple, final
 
 from torch import Tensor
 
-from bayescope.private_draws import RandomSource, RecomputedError
-from bayescope.recomputation import in_checkpoint
+from bayescope.private_draws.sources import RandomSource, RecomputedError, in_checkpoint
 
 Draw = Callable[[Sequence[int]], Tensor]
 

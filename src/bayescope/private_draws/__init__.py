@@ -1,0 +1,34 @@
+"""Random numbers of fits and queries, and of code that names no generator: never from torch's global generators."""
+
+from bayescope.private_draws.code import DRAWING, harmless_names
+from bayescope.private_draws.modes import PrivateDraws, drawn_privately, draws_of, private_draws
+from bayescope.private_draws.rows import Cut, by_process, by_row, drawing_for, for_all, unsettled
+from bayescope.private_draws.sources import (
+    RandomSource,
+    RecomputedError,
+    generator_on,
+    in_checkpoint,
+    present_source,
+    standard_normal,
+)
+
+__all__ = [
+    "DRAWING",
+    "Cut",
+    "PrivateDraws",
+    "RandomSource",
+    "RecomputedError",
+    "by_process",
+    "by_row",
+    "drawing_for",
+    "drawn_privately",
+    "draws_of",
+    "for_all",
+    "generator_on",
+    "harmless_names",
+    "in_checkpoint",
+    "present_source",
+    "private_draws",
+    "standard_normal",
+    "unsettled",
+]
