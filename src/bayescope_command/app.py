@@ -1,14 +1,14 @@
-"""The commands. What they do is imported when they run, so that `--help` answers at once."""
+"""The commands with their options. What they do is imported when they run, so that `--help` answers at once."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-from bayescope_command import options
 from bayescope_command.exits import exits, process_exits
 
 HELP = """One model, any posterior, one honest answer: approximate Bayesian inference that is checked against NUTS.
@@ -17,6 +17,167 @@ Tables are .csv, .tsv (also .gz) or .parquet files with a header, a directory or
 the standard input, named -.
 
 Exit codes: 0 done, 1 failed, 2 input that cannot be used, 130 interrupted."""
+
+SEEDS = 2**32
+
+
+def _seed(value: int) -> int:
+    if not 0 <= value < SEEDS:
+        raise typer.BadParameter(f"expected a whole number from 0 to {SEEDS - 1}, got {value}")
+    return value
+
+
+# --- what several commands take ---------------------------------------------------------------------------------------
+
+Table = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE",
+        help="A .csv, .tsv (also .gz) or .parquet file with a header, a directory or a quoted glob of files, or - for "
+        "text.",
+        show_default=False,
+    ),
+]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A file that `bayescope fit` wrote.", show_default=False)]
+Target = Annotated[str, typer.Option(help="The column to predict.", show_default=False)]
+Drop = Annotated[list[str] | None, typer.Option(help="Columns to leave out, as a,b or one by one.")]
+Categorical = Annotated[
+    list[str] | None, typer.Option(help="Columns of numbers that are labels, such as codes, as a,b or one by one.")
+]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What stands for a missing value beside an empty cell, NA, NaN, null and their like; repeatable."
+    ),
+]
+Seed = Annotated[int, typer.Option(callback=_seed, help="Of everything random.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the standard output, and nothing else.")]
+
+Formulas = Annotated[
+    bool,
+    typer.Option(
+        "--formulas",
+        help="Leave names and labels that begin with =, +, - or @ as they are. Spreadsheets take them for formulas, so "
+        "that text files have an apostrophe before them.",
+    ),
+]
+
+# --- fit --------------------------------------------------------------------------------------------------------------
+
+ModelFile = Annotated[
+    Path, typer.Option(help="The model's file, by convention .bayes; it is there when all is done.", show_default=False)
+]
+ModelName = Annotated[
+    str,
+    typer.Option(
+        help="additive: a curve with a band for each feature, which says why; linear: the fastest; mlp: a network, for "
+        "what features do together."
+    ),
+]
+Task = Annotated[str, typer.Option(help="auto, classification or regression.")]
+Posterior = Annotated[str | None, typer.Option(help="The approximation, by its name in Python. Default: the model's.")]
+PriorPrecision = Annotated[
+    str | None, typer.Option(help='A number, or "evidence": learn it from the rows, the default.')
+]
+Interactions = Annotated[
+    str | None, typer.Option(help="Additive models: how many pairs of features have a term, or auto. Default: none.")
+]
+Weight = Annotated[str | None, typer.Option(help="The column that says how often each row counts.")]
+Given = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Any other parameter of the estimator as name=value, such as --set hidden=16; repeatable. An unknown name "
+        "lists all.",
+    ),
+]
+HeldOutShare = Annotated[
+    float, typer.Option(help="Share of the rows that are held out, to judge a fit to the others; 0 for none.")
+]
+Refit = Annotated[
+    bool,
+    typer.Option(help="Then fit all rows, and save that; or save the judged model, which has not seen those held out."),
+]
+Stream = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--no-stream",
+        help="Read the table a block of rows at a time, which bounds the memory. Default: for directories, globs and "
+        "Parquet files of 500 MB and more.",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Carry on an interrupted fit of a network from the checkpoint beside --out; other fits are short.",
+    ),
+]
+
+# --- predict ----------------------------------------------------------------------------------------------------------
+
+Predictions = Annotated[
+    Path,
+    typer.Option(
+        help="A .csv, .tsv (also .gz) or .parquet file, or - for text on the standard output.", show_default=False
+    ),
+]
+Level = Annotated[float, typer.Option(help="Probability of the intervals; 0 for none, which is faster.")]
+Abstain = Annotated[
+    float | None, typer.Option(help="Give no class where the most probable one is less probable than this.")
+]
+Keep = Annotated[list[str] | None, typer.Option(help="Columns to copy, as a,b or one by one.")]
+ChunkRows = Annotated[
+    int, typer.Option(help="Rows that are read at a time. It bounds the memory and changes no prediction.")
+]
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+ComparisonFolder = Annotated[
+    Path | None, typer.Option(help="Folder for the table (csv, markdown), the pictures (png) and report.html.")
+]
+Posteriors = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated: map, map_temperature, laplace, mean_field, variational, ep, nuts, metropolis. NUTS, the "
+        "reference, is always fitted. Default: all but metropolis, and ep for two classes only."
+    ),
+]
+TestSize = Annotated[float, typer.Option(help="Share of the rows to test on.")]
+Link = Annotated[str, typer.Option(help="logit, or probit (two classes).")]
+OnePrior = Annotated[
+    str, typer.Option(help='A number, for standardised features, or "evidence": learn it from the training rows.')
+]
+Features = Annotated[str | None, typer.Option(help="Basis functions of the columns: rbf or polynomial. Default: none.")]
+
+# --- report, effects, gallery -----------------------------------------------------------------------------------------
+
+Judged = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TABLE", help="Rows with the target, which the model has not seen; as for fit.", show_default=False
+    ),
+]
+Page = Annotated[Path, typer.Option(help="The page, .html; it needs no network.", show_default=False)]
+Title = Annotated[str | None, typer.Option(help="Of the page.")]
+Reference = Annotated[
+    str,
+    typer.Option(help="Compare the posterior with NUTS: auto (where it takes about a minute at most), nuts or none."),
+]
+HeldOut = Annotated[bool, typer.Option("--held-out", help="Say on the page that none of the rows were fitted.")]
+EffectsFolder = Annotated[
+    Path, typer.Option(help="Folder for the pictures (png) and the tables (csv).", show_default=False)
+]
+Feature = Annotated[
+    list[str] | None,
+    typer.Option(help="Features, as a,b or one by one. Default: all, those that matter most first."),
+]
+BandLevel = Annotated[float, typer.Option(help="Probability of the bands.")]
+GalleryFolder = Annotated[Path, typer.Option(help="Folder for the pictures (png).", show_default=False)]
+Only = Annotated[list[str] | None, typer.Option(help="Draw this picture only; repeatable. An unknown name lists all.")]
+
+# --- the commands ----------------------------------------------------------------------------------------------------
 
 app = typer.Typer(
     name="bayescope", help=HELP, no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False
@@ -47,25 +208,25 @@ def every_command(
 
 @app.command()
 def fit(
-    table: options.Table,
-    target: options.Target,
-    out: options.ModelFile,
-    model: options.ModelName = "additive",
-    task: options.Task = "auto",
-    posterior: options.Posterior = None,
-    prior_precision: options.PriorPrecision = None,
-    interactions: options.Interactions = None,
-    categorical: options.Categorical = None,
-    drop: options.Drop = None,
-    weight: options.Weight = None,
-    missing: options.Missing = None,
-    given: options.Given = None,
-    seed: options.Seed = 0,
-    test_size: options.HeldOutShare = 0.2,
-    refit: options.Refit = True,
-    resume: options.Resume = False,
-    stream: options.Stream = None,
-    as_json: options.AsJson = False,
+    table: Table,
+    target: Target,
+    out: ModelFile,
+    model: ModelName = "additive",
+    task: Task = "auto",
+    posterior: Posterior = None,
+    prior_precision: PriorPrecision = None,
+    interactions: Interactions = None,
+    categorical: Categorical = None,
+    drop: Drop = None,
+    weight: Weight = None,
+    missing: Missing = None,
+    given: Given = None,
+    seed: Seed = 0,
+    test_size: HeldOutShare = 0.2,
+    refit: Refit = True,
+    resume: Resume = False,
+    stream: Stream = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a model to TABLE, say how well it predicts held-out rows, and save it in one file.
 
@@ -87,15 +248,15 @@ def fit(
 
 @app.command()
 def predict(
-    model: options.Model,
-    table: options.Table,
-    out: options.Predictions,
-    level: options.Level = 0.95,
-    abstain: options.Abstain = None,
-    keep: options.Keep = None,
-    chunk_rows: options.ChunkRows = 65_536,
-    formulas: options.Formulas = False,
-    as_json: options.AsJson = False,
+    model: Model,
+    table: Table,
+    out: Predictions,
+    level: Level = 0.95,
+    abstain: Abstain = None,
+    keep: Keep = None,
+    chunk_rows: ChunkRows = 65_536,
+    formulas: Formulas = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict every row of TABLE, with how sure the model is.
 
@@ -120,19 +281,19 @@ def predict(
 
 @app.command()
 def compare(
-    table: options.Table,
-    target: options.Target,
-    out: options.ComparisonFolder = None,
-    posteriors: options.Posteriors = None,
-    test_size: options.TestSize = 0.25,
-    seed: options.Seed = 0,
-    link: options.Link = "logit",
-    prior_precision: options.OnePrior = "1.0",
-    features: options.Features = None,
-    categorical: options.Categorical = None,
-    drop: options.Drop = None,
-    missing: options.Missing = None,
-    as_json: options.AsJson = False,
+    table: Table,
+    target: Target,
+    out: ComparisonFolder = None,
+    posteriors: Posteriors = None,
+    test_size: TestSize = 0.25,
+    seed: Seed = 0,
+    link: Link = "logit",
+    prior_precision: OnePrior = "1.0",
+    features: Features = None,
+    categorical: Categorical = None,
+    drop: Drop = None,
+    missing: Missing = None,
+    as_json: AsJson = False,
 ) -> None:
     """Fit every posterior of a Bayesian classifier to TABLE and judge each one against NUTS.
 
@@ -160,14 +321,14 @@ def compare(
 
 @app.command()
 def report(
-    model: options.Model,
-    table: options.Judged,
-    out: options.Page,
-    title: options.Title = None,
-    reference: options.Reference = "auto",
-    held_out: options.HeldOut = False,
-    seed: options.Seed = 0,
-    as_json: options.AsJson = False,
+    model: Model,
+    table: Judged,
+    out: Page,
+    title: Title = None,
+    reference: Reference = "auto",
+    held_out: HeldOut = False,
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Judge a model on TABLE and write a page on how far its answers can be trusted.
 
@@ -181,12 +342,12 @@ def report(
 
 @app.command()
 def effects(
-    model: options.Model,
-    out: options.EffectsFolder,
-    feature: options.Feature = None,
-    level: options.BandLevel = 0.95,
-    formulas: options.Formulas = False,
-    as_json: options.AsJson = False,
+    model: Model,
+    out: EffectsFolder,
+    feature: Feature = None,
+    level: BandLevel = 0.95,
+    formulas: Formulas = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draw what an additive model learnt of each feature, each effect with its band."""
     from bayescope.cli.drawing_effects import draw_effects
@@ -196,7 +357,7 @@ def effects(
 
 
 @app.command()
-def info(model: options.Model, as_json: options.AsJson = False) -> None:
+def info(model: Model, as_json: AsJson = False) -> None:
     """Tell what a model's file says of itself: what was fitted, to what, by which version."""
     from bayescope.cli.model_files import describe
 
@@ -205,7 +366,7 @@ def info(model: options.Model, as_json: options.AsJson = False) -> None:
 
 
 @app.command()
-def gallery(out: options.GalleryFolder, only: options.Only = None) -> None:
+def gallery(out: GalleryFolder, only: Only = None) -> None:
     """Draw the textbook pictures of approximate inference, each from bayescope's own fits."""
     from bayescope.files import usable_folder
     from bayescope.gallery import draw_all

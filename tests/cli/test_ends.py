@@ -50,7 +50,7 @@ def hooked(tmp_path, module, number, *command):
     ("command", "module", "number"),
     [
         ("bayescope_command", "typer", signal.SIGINT),
-        ("bayescope_command", "bayescope_command.options", signal.SIGTERM),
+        ("bayescope_command", "bayescope_command.app", signal.SIGTERM),
         ("bayescope_command", "torch", signal.SIGHUP),
         ("bayescope_command", "numpy", signal.SIGINT),
         ("bayescope", "torch._C", signal.SIGINT),

@@ -141,7 +141,7 @@ def test_many_columns_are_read_in_a_time_linear_in_their_number(tmp_path, monkey
 
 
 @pytest.mark.parametrize("columns", [100, 400])
-def test_a_table_of_one_block_is_parsed_once_and_no_column_by_itself(tmp_path, monkeypatch, columns):
+def test_a_table_is_parsed_for_its_kinds_and_its_cells_and_no_column_by_itself(tmp_path, monkeypatch, columns):
     asked = []
     reader, get = pd.read_csv, pd.DataFrame.__getitem__
     monkeypatch.setattr(pd, "read_csv", lambda *a, **k: asked.append("parse") or reader(*a, **k))
@@ -150,7 +150,7 @@ def test_a_table_of_one_block_is_parsed_once_and_no_column_by_itself(tmp_path, m
     rows = [",".join(map(str, np.arange(columns) + row / 2)) for row in range(3)]
     source = open_source(written(tmp_path / "t.csv", "\n".join([",".join(names), *rows])))
     table = read_training_table(source, Roles("x0"), task="regression")
-    assert asked.count("parse") == 1
+    assert asked.count("parse") == 2
     assert asked.count("column") == 0
     np.testing.assert_array_equal(table.features.to_numpy(), np.arange(1.0, columns) + np.arange(3)[:, None] / 2)
 

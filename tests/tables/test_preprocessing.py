@@ -10,7 +10,6 @@ from sklearn.preprocessing import OrdinalEncoder, QuantileTransformer, StandardS
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.tables import read_table
 from bayescope.tables.preprocessing import Preprocessing
-from bayescope.tables.target_means import PRIOR_ROWS
 
 
 def frame() -> pd.DataFrame:
@@ -102,7 +101,7 @@ def test_ordinal_codes_are_those_of_scikit_learn():
 def test_target_means_are_shrunk_towards_that_of_all():
     preprocessing, _ = fit(frame(), np.arange(6.0), encoding="target")
     green = encoded(preprocessing, frame().iloc[[1]])[0, 2]
-    assert green == pytest.approx((1.0 + 4.0 + PRIOR_ROWS * 2.5) / (2.0 + PRIOR_ROWS))
+    assert green == pytest.approx((1.0 + 4.0 + 10.0 * 2.5) / (2.0 + 10.0))
 
 
 def test_targets_of_three_classes_have_a_mean_each():

@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Any, final
 
 import numpy as np
+import pandas as pd
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,11 +17,12 @@ from bayescope.cli.answer import answer, shown_as_is
 from bayescope.cli.checkpoints import Checkpoints
 from bayescope.cli.fitted_table import FittedTable
 from bayescope.cli.header import listed
-from bayescope.cli.held_out import HeldOut
 from bayescope.cli.model_files import table_of
 from bayescope.cli.models import FitSettings
 from bayescope.cli.streamed_table import StreamedTable
 from bayescope.cli.training_table import TrainingTable
+from bayescope.report.judged import Judged, predictions
+from bayescope.report.statistics import Score, class_scores, number_scores
 
 Facts = dict[str, Any]
 
@@ -31,6 +33,39 @@ SCORES = {
 TERMS = 5
 # Terms that move a prediction by less than this share of what the first one does are switched off.
 NEGLIGIBLE = 0.01
+
+
+@final
+@dataclass(frozen=True)
+class HeldOut:
+    """What held-out rows say of a model.
+
+    Attributes:
+        rows: how many they are.
+        scores: with their intervals.
+    """
+
+    rows: int
+    scores: tuple[Score, ...]
+
+    def finite(self) -> list[list[Any]]:
+        """Name, value, low and high of each score that is finite, for the model's file."""
+        scores = [each for each in self.scores if np.isfinite([each.value, each.low, each.high]).all()]
+        return [[each.name, each.value, each.low, each.high] for each in scores]
+
+
+def score(model: Any, features: pd.DataFrame, target: pd.Series, seed: int) -> HeldOut:
+    """Scores of a model on rows with their target.
+
+    Args:
+        model: fitted to others.
+        features: of the rows.
+        target: theirs, under its name.
+        seed: of the scores' intervals.
+    """
+    judged = Judged.of(model, features, target, seed)
+    scored = class_scores if judged.classes else number_scores
+    return HeldOut(len(features), scored(judged, predictions(model, judged), seed))
 
 
 @final

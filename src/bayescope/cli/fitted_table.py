@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from bayescope.cli.header import SHOWN, find, hint, listed
-from bayescope.cli.source import Block, Kind, Source, all_blocks, place_of
+from bayescope.cli.source import Kind, Source, place_of
 from bayescope.cli.target import Target, Task
-from bayescope.cli.training_table import Roles, TrainingTable
+from bayescope.cli.training_table import Roles, TrainingTable, read_columns
 from bayescope.errors import InputError
 from bayescope.storage import fits
 
@@ -107,12 +107,9 @@ class FittedTable:
                 f"{listed(lacking)}; {hint(lacking[0], source.header)}"
             )
 
-    def frame(self, block: Block) -> pd.DataFrame:
-        """The features of a block's rows, as the estimator takes them."""
-        return self.typed(frame_of(block, self.kinds))
-
-    def typed(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The same with labels of the types that were fitted."""
+    def frame(self, columns: Mapping[str, np.ndarray]) -> pd.DataFrame:
+        """Columns as the estimator takes them, with labels of the types that were fitted."""
+        frame = pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in columns.items()})
         for name, known in self.values.items():
             frame[name] = pd.Series([known.get(cell, cell) for cell in frame[name]], dtype=object)
         return frame
@@ -142,10 +139,7 @@ def read_known_table(source: Source, fitted: FittedTable) -> TrainingTable:
     find("TABLE", source.name, fitted.target, source.header)
     text = any(isinstance(label, str) for label in fitted.classes)
     kinds: dict[str, Kind] = {**fitted.kinds, fitted.target: "labels" if text else "numeric"}
-    parts = [fitted.typed(frame_of(block, kinds)) for block in all_blocks(source, list(kinds))]
-    if not parts:
-        raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
-    frame = pd.concat(parts, ignore_index=True)
+    frame = fitted.frame(read_columns(source, kinds))
     known = frame[fitted.target].notna().to_numpy()
     if not known.any():
         raise InputError(f"{source.name}: expected rows with a target {fitted.target!r}, got none of {len(frame)}.")
@@ -178,8 +172,3 @@ def told_unseen(unseen: Mapping[str, Mapping[str, int]]) -> list[str]:
         f"{sum(counts.values())} of the rows: their effect is not known, and the intervals are wider for it"
         for name, counts in unseen.items()
     ]
-
-
-def frame_of(block: Block, kinds: Mapping[str, Kind]) -> pd.DataFrame:
-    """A block's columns, numbers as float64 and labels as objects."""
-    return pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in block.read(kinds).items()})

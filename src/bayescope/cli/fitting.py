@@ -15,8 +15,7 @@ from torch import distributed
 
 from bayescope.cli.arrow_source import large, several
 from bayescope.cli.checkpoints import Checkpoints, fitted_copy, named_fit
-from bayescope.cli.fit_answer import FitResult, finish
-from bayescope.cli.held_out import score
+from bayescope.cli.fit_answer import FitResult, finish, score
 from bayescope.cli.models import FitSettings, build
 from bayescope.cli.opening import STANDARD, open_source
 from bayescope.cli.streamed_table import StreamedTable, read_streamed_table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 import pandas as pd
@@ -83,12 +83,16 @@ def split_names(given: Sequence[str] | None, header: Sequence[str]) -> list[str]
 
 
 def hint(wanted: str, header: Iterable[str]) -> str:
-    """The columns there are, and the one that was probably meant."""
+    """The columns that there are, and the one that was probably meant."""
     names = [str(name) for name in header]
-    folded: Callable[[str], str] = str.casefold
-    close = get_close_matches(folded(wanted), [folded(name) for name in names], n=1, cutoff=ALIKE)
-    meant = f" Did you mean {next(name for name in names if folded(name) == close[0])!r}?" if close else ""
-    return f"its columns are {listed(names)}.{meant}"
+    return f"its columns are {listed(names)}.{meant(wanted, names)}"
+
+
+def meant(wanted: str, names: Iterable[str]) -> str:
+    """The question whether one of some names was meant, in whatever case; empty where none is close."""
+    cases = {name.casefold(): name for name in reversed(list(names))}
+    close = get_close_matches(wanted.casefold(), cases, n=1, cutoff=ALIKE)
+    return f" Did you mean {cases[close[0]]!r}?" if close else ""
 
 
 def listed(names: Iterable[object]) -> str:

@@ -6,13 +6,12 @@ import gzip
 import io
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from bayescope.cli.arrow_source import ArrowSource, several
-from bayescope.cli.header import ALIKE
+from bayescope.cli.header import meant
 from bayescope.cli.source import Source
 from bayescope.cli.text import TextSource
 from bayescope.errors import InputError
@@ -67,10 +66,8 @@ def _separator_of_file(path: Path) -> str | None:
 
 
 def closest(path: Path) -> str:
-    """The question whether a file beside one that is not there was meant."""
-    beside = sorted(file.name for file in path.parent.glob("*")) if path.parent.is_dir() else []
-    close = get_close_matches(path.name, beside, n=1, cutoff=ALIKE)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    """The question whether another file of the folder was meant."""
+    return meant(path.name, sorted(file.name for file in path.parent.glob("*"))) if path.parent.is_dir() else ""
 
 
 def separator_of(path: Path) -> str | None:

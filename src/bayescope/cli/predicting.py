@@ -100,7 +100,7 @@ def predict_table(
     begun, count = time.perf_counter(), Count()
     with sink(out, formulas=formulas) as write, progress_bar("predicting") as report:
         for block in source.blocks(chunk, list(dict.fromkeys([*table.kinds, *kept]))):
-            frame, copied = table.frame(block), block.copied(kept) if kept else None
+            frame, copied = table.frame(block.read(table.kinds)), block.copied(kept) if kept else None
             count.add_unseen(table.unseen(frame))
             for start in range(0, len(frame), TOGETHER):
                 rows = _predicted(estimator, frame.iloc[start : start + TOGETHER], level, abstain, count)

@@ -67,7 +67,6 @@ class TextSource:
     ) -> None:
         self.name, self.share, self._size = name, None if size is None else 0.0, size
         self._separator, self._begin, self._missing = separator, begin, tuple(missing)
-        self._only: TextBlock | None = None  # all rows, where they are one block, with what was made of it already
         first = self._records()
         try:
             self.header = tuple(first.header)
@@ -81,18 +80,14 @@ class TextSource:
 
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
         """Columns whose cells are all numbers or missing are numeric, all others hold labels."""
-        numeric, self._only = list(names), None
-        for place, block in enumerate(all_blocks(self, names)):
-            self._only = cast(TextBlock, block) if place == 0 else None
+        numeric = list(names)
+        for block in all_blocks(self, names):
             numeric = cast(TextBlock, block).numeric(numeric)
         found = set(numeric)
         return {name: "numeric" if name in found else "labels" for name in names}
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[TextBlock]:
         """The rows in order; all but the last block have as many as asked for."""
-        if self._only is not None and self._only.rows <= rows:
-            yield self._only
-            return
         with closing(self._left.pop() if self._left else self._records()) as records:
             while (block := records.take(rows)) is not None:
                 if self._size is not None:
@@ -329,10 +324,6 @@ class TextBlock:
     def _parsed(self, names: Sequence[str], **options: Any) -> pd.DataFrame:
         if not names:
             return pd.DataFrame(index=range(self.rows))
-        plain = not any(options.values())
-        known: tuple[Sequence[str], pd.DataFrame] | None = self.__dict__.get("_plain")
-        if plain and known is not None and known[0] == names:
-            return known[1]
         given = {"na_values": list(self.missing), **options}
         # The blank line keeps pandas from taking a byte order mark in the first cell for that of a file.
         text = io.StringIO("".join(["\n", *self.lines]))
@@ -353,8 +344,6 @@ class TextBlock:
             raise InputError(
                 f"{self.source}: from line {self.first}: expected a table that can be read, got: {reason}. Mend it."
             ) from None
-        if plain:
-            self.__dict__["_plain"] = list(names), frame
         return frame
 
     def _numbers(self, column: pd.Series) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -145,10 +145,8 @@ def read_training_table(source: Source, roles: Roles, *, task: str = "auto") -> 
     roles = roles.within(source)
     names = roles.features(source)
     columns, kinds = _read(source, roles, names)
-    rows = len(columns[roles.target])
-    if rows == 0:
-        raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
     known = ~pd.isna(columns[roles.target])
+    rows = len(known)
     if not known.any():
         raise InputError(
             f"{source.name}: column {roles.target!r}: expected a target in some rows, got none in {rows} rows. Name "
@@ -228,9 +226,19 @@ def _read(source: Source, roles: Roles, names: Sequence[str]) -> tuple[dict[str,
     kinds: dict[str, Kind] = {name: inferred.get(name, "labels") for name in wanted}
     if roles.weight is not None:
         kinds[roles.weight] = "numeric"
-    parts = [block.read(kinds) for block in all_blocks(source, wanted)]
-    empty = {name: np.empty(0, dtype=np.float64 if kind == "numeric" else object) for name, kind in kinds.items()}
-    return {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in wanted}, kinds
+    return read_columns(source, kinds), kinds
+
+
+def read_columns(source: Source, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
+    """All rows of some columns: numbers as float64, labels as objects.
+
+    Raises:
+        InputError: if there are no rows, or the table cannot be read.
+    """
+    parts = [block.read(kinds) for block in all_blocks(source, list(kinds))]
+    if not parts:
+        raise InputError(f"{source.name}: expected rows below the header, got none. Give a table with data.")
+    return {name: np.concatenate([part[name] for part in parts]) for name in kinds}
 
 
 def _refuse_overlap(target: str, weight: str | None, drop: Sequence[str], categorical: Sequence[str]) -> None:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-import pandas as pd
 
 from bayescope.errors import InputError
 from bayescope.storage import stored
 from bayescope.tables.columns import Column
-from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding, Transform, binned, refuse_far
+from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding, Transform, binned, refuse_far, tally_of
 from bayescope.tables.scaling import Quantiles, Standard, scale_of
 from bayescope.tables.suspicion import refuse_labels_of_rows
 
@@ -240,10 +239,9 @@ class LabelsSeen:
         """
         self._declare(column.categories)
         if column.values.size:
-            labels, places = _coded(column.values)
-            self._rows += len(places) - (int((places == len(labels) - 1).sum()) if labels[-1] is None else 0)
+            self._rows += int((column.values != None).sum())  # noqa: E711
             self._inferred |= column.inferred
-            self._merge(dict(zip(labels, np.bincount(places, weights).tolist(), strict=True)))
+            self._merge(tally_of(column.values, weights))
 
     def joined(self, other: LabelsSeen) -> LabelsSeen:
         """This, with what another pass has seen of other rows."""
@@ -359,10 +357,3 @@ def _hashes(rows: np.ndarray) -> np.ndarray:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-def _coded(labels: np.ndarray) -> tuple[list[object], np.ndarray]:
-    """Different labels in order of appearance, last a missing one where there is one, and the place of each row's."""
-    codes, found = pd.factorize(labels)
-    absent = codes < 0
-    return [*found.tolist(), *[None] * bool(absent.any())], np.where(absent, len(found), codes)

@@ -13,9 +13,8 @@ from bayescope.errors import InputError, UnsupportedError
 from bayescope.storage import stored
 from bayescope.tables.column_sums import LabelsSeen, Moments, Sample, Sampler, Tally
 from bayescope.tables.columns import Column, Kind, in_order_of, values_of_kind
-from bayescope.tables.encoding import LARGEST, CategoricalEncoding, refuse_far
+from bayescope.tables.encoding import LARGEST, CategoricalEncoding, TargetMeans, out_of_fold, refuse_far
 from bayescope.tables.scaling import Quantiles, Standard
-from bayescope.tables.target_means import TargetMeans, out_of_fold
 
 ScalingName = Literal["standard", "quantile"]
 EncodingName = Literal["one_hot", "ordinal", "target"]
