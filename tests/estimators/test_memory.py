@@ -54,7 +54,7 @@ def test_columns_of_labels_are_refused_before_they_are_encoded(
         frame["y"] = np.where(frame["y"] > 0, "a", "b")
     frame.to_parquet(tmp_path / "t.parquet")
     limited(inputs.COPIES * 8 * ROWS * LABELS)
-    monkeypatch.setattr("bayescope.tables.preprocessing.OneHotEncoder.transform", None)
+    monkeypatch.setattr("bayescope.tables.preprocessing.Preprocessing._codes", None)
     with pytest.raises(MemoryBudgetError, match=r"with one for each label.* Column 'id' alone has 300 labels"):
         model.fit(bs.open_table(tmp_path / "t.parquet") if on_disk else frame, "y")
 
