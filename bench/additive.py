@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.additive.design import Design
-from bayescope.additive.evidence import BlockEvidence, first_precisions
 from bayescope.additive.families import HiddenNets
-from bayescope.additive.fit import FIRST_DAMPING, step
+from bayescope.additive.fit import FIRST_DAMPING, BlockEvidence, first_precisions, step
 from bayescope.additive.network import AdditiveNetwork
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term

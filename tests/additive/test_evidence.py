@@ -15,7 +15,7 @@ from bayescope.additive import (
     first_precisions,
     settled,
 )
-from bayescope.additive.evidence import FARTHEST, MOST_PRECISION
+from bayescope.additive.fit import FARTHEST, MOST_PRECISION
 from bayescope.likelihoods import Gaussian, Likelihood
 from tests.additive.problems import (
     CASES,

@@ -20,7 +20,7 @@ from bayescope.additive import (
     first_precisions,
     settled,
 )
-from bayescope.additive.evidence import MOST_PRECISION
+from bayescope.additive.fit import MOST_PRECISION
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (

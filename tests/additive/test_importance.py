@@ -10,9 +10,7 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from bayescope.additive import explain
-from bayescope.additive import importance as module
-from bayescope.additive.importance import importance
+from bayescope.additive import explain, importance
 from bayescope.errors import InputError
 from tests.additive.fitted import encoded, fitted, frame, weights
 
@@ -27,11 +25,11 @@ def folded(mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("structure", ["block", "full"])
 def test_means_are_those_of_folded_gaussians(kind, structure):
     additive = fitted(kind, structure)
-    shown = importance(additive)
+    shown = importance(additive, draws=1000)
     rows = explain(additive, encoded(frame()))
     mass = weights().numpy() / float(weights().sum())
     exact = np.tensordot(mass, folded(rows.contributions, rows.sds), 1)
-    error = shown.sd / math.sqrt(module.DRAWS)
+    error = shown.sd / math.sqrt(1000)
     assert (np.abs(shown.mean - exact) < 5 * error + 1e-12).all()
     np.testing.assert_allclose(shown.at_mean, np.tensordot(mass, np.abs(rows.contributions), 1), atol=1e-12)
     assert ((shown.low < shown.mean) & (shown.mean < shown.high)).all()

@@ -30,7 +30,7 @@ from bayescope.additive import (
     rank,
 )
 from bayescope.additive.interactions import OWN_PRECISION, PRECISIONS, UNITS
-from bayescope.additive.margins import GROUPS
+from bayescope.additive.observed import GROUPS
 from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding

@@ -14,7 +14,7 @@ from bayescope.additive import (
     settled,
     tightest_log_evidence,
 )
-from bayescope.additive.evidence import MOST_PRECISION
+from bayescope.additive.fit import MOST_PRECISION
 from bayescope.likelihoods import Gaussian
 from tests.additive.problems import FIRST, SECOND, Case, labels, nets, normal, problem_of, seeded, table
 from tests.additive.test_model import model_of

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from bayescope.additive import TrainingValues, Values
+from bayescope.additive import TrainingValues, Values, importance
 from bayescope.additive import seen as module
-from bayescope.additive.importance import importance
 from bayescope.errors import InputError
 from tests.additive.fitted import encoded, fitted, frame, weights
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection, QuadMesh
 
-from bayescope.additive import Effect, MissingEffect, Surface, effect, explain, surface
-from bayescope.additive.importance import importance
+from bayescope.additive import Effect, MissingEffect, Surface, effect, explain, importance, surface
 from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import additive as additive_pictures
 from bayescope.plots import effect as effect_curve

@@ -6,6 +6,7 @@ from bayescope.additive.contributions import Functions, intercept_at, position_o
 from bayescope.additive.design import MOST_POINTS, Design
 from bayescope.additive.effects import (
     Effect,
+    Grid,
     MissingEffect,
     Surface,
     effect,
@@ -14,18 +15,25 @@ from bayescope.additive.effects import (
     surface,
     width_of,
 )
-from bayescope.additive.evidence import BlockEvidence, first_precisions
-from bayescope.additive.explanation import Explanation, explain
+from bayescope.additive.explanation import Explanation, Importance, explain, importance
 from bayescope.additive.families import HiddenNets, Jacobian, LevelEffects, Points, TermFamily, has_values, values_of
-from bayescope.additive.fit import AdditiveFit, EvidenceSchedule, NewtonStep, carried, climb, settled, solved, step
+from bayescope.additive.fit import (
+    AdditiveFit,
+    BlockEvidence,
+    EvidenceSchedule,
+    NewtonStep,
+    carried,
+    climb,
+    first_precisions,
+    settled,
+    solved,
+    step,
+)
 from bayescope.additive.gaps import with_gaps
-from bayescope.additive.grids import Grid
-from bayescope.additive.importance import Importance
-from bayescope.additive.interactions import Ranking, evidence_gains, mutual_information, rank
-from bayescope.additive.margins import Grids, Margin
+from bayescope.additive.interactions import Grids, Ranking, evidence_gains, mutual_information, rank
 from bayescope.additive.model import AdditiveModel, Centre, Distinct
 from bayescope.additive.network import AdditiveNetwork
-from bayescope.additive.observed import RowsInMemory
+from bayescope.additive.observed import Margin, RowsInMemory
 from bayescope.additive.passes import Computed, RowPasses
 from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, noise_of
@@ -84,6 +92,7 @@ __all__ = [
     "first_precisions",
     "fit_additive",
     "has_values",
+    "importance",
     "intercept_at",
     "laplace_at",
     "mutual_information",

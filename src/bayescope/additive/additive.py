@@ -12,9 +12,17 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.additive.design import Design
-from bayescope.additive.evidence import MOST_PRECISION, first_precisions
 from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily, has_values, linear_weights
-from bayescope.additive.fit import ROUGHLY, AdditiveFit, EvidenceSchedule, carried, climb, settled
+from bayescope.additive.fit import (
+    MOST_PRECISION,
+    ROUGHLY,
+    AdditiveFit,
+    EvidenceSchedule,
+    carried,
+    climb,
+    first_precisions,
+    settled,
+)
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
 from bayescope.additive.observed import Observed

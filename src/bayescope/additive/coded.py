@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayescope.additive.design import MOST_CELLS, Design
 from bayescope.additive.families import Points, TermFamily
-from bayescope.additive.margins import Margin
+from bayescope.additive.observed import Margin
 from bayescope.additive.passes import ALL, CODED_ROWS, Computed, RowPasses, RowValues
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.processes import Processes

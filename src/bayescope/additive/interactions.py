@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.additive.evidence import LEAST_PRECISION
-from bayescope.additive.families import HiddenNets, linear_weights
-from bayescope.additive.fit import AdditiveFit
-from bayescope.additive.margins import Grids, Margin
-from bayescope.additive.observed import Observed
+from bayescope.additive.families import HiddenNets, Points, linear_weights
+from bayescope.additive.fit import LEAST_PRECISION, AdditiveFit
+from bayescope.additive.observed import Margin, Observed
+from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.additive.terms import Term, pair_term
 from bayescope.process_state import one_thread
 from bayescope.storage import stored
@@ -227,3 +226,60 @@ def _scales_curvature(fit: AdditiveFit, features: int) -> Tensor:
         return [total]
 
     return fit.problem.passes.summed(part)[0]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Grids:
+    """Several pairs of features, each on the U = K² cells that their groups make; unused cells have no data.
+
+    Attributes:
+        points: what a net of the pair reads in each cell, U points for each of G pairs.
+        share: of the data in each cell, shape (G, U).
+        basis: the constant and both features' own functions in each cell, shape (G, U, M).
+        sums: over the rows of each cell, shape (G, U, S).
+    """
+
+    points: Points
+    share: Tensor
+    basis: Tensor
+    sums: Tensor
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[Margin, Margin]], summed: RowValues, passes: RowPasses) -> Grids:
+        """Adds up the rows.
+
+        Args:
+            pairs: of margins, whose nets all have as many inputs.
+            summed: what is added up, shape (N, S); its first column holds the rows' weights.
+            passes: how the rows are read.
+        """
+        side = max(len(margin.share) for pair in pairs for margin in pair)
+        wide = 1 + max(first.basis.shape[1] + second.basis.shape[1] for first, second in pairs)
+        width = pairs[0][0].inputs.shape[1] + pairs[0][1].inputs.shape[1]
+        count = len(pairs)
+        inputs = torch.zeros(count, side, side, width, dtype=torch.float64)
+        basis = torch.zeros(count, side, side, wide, dtype=torch.float64)
+        gone = torch.ones(count, side, side, dtype=torch.bool)
+        basis[..., 0] = 1.0
+        for place, (first, second) in enumerate(pairs):
+            rows, columns = len(first.share), len(second.share)
+            edge, middle = first.inputs.shape[1], 1 + first.basis.shape[1]
+            inputs[place, :rows, :, :edge] = first.inputs[:, None]
+            inputs[place, :, :columns, edge:] = second.inputs
+            basis[place, :rows, :, 1:middle] = first.basis[:, None]
+            basis[place, :, :columns, middle : middle + second.basis.shape[1]] = second.basis
+            gone[place, : rows - 1, : columns - 1] = False
+        (sums,) = passes.summed(lambda rows: [_sums(pairs, side, summed[rows], rows)])
+        share = sums[..., 0] / sums[..., 0].sum(1, keepdim=True)
+        points = Points(inputs.flatten(1, 2), torch.where(gone.flatten(1), 0, NO_LEVEL))
+        return cls(points, share, basis.flatten(1, 2), sums)
+
+
+def _sums(pairs: Sequence[tuple[Margin, Margin]], side: int, numbers: Tensor, rows: slice) -> Tensor:
+    """Of some rows' numbers (n, S) over the cells of each pair, shape (G, U, S)."""
+    groups = {id(margin): margin.group[rows] for pair in pairs for margin in pair}
+    sums = torch.zeros(len(pairs), side * side, numbers.shape[1], dtype=torch.float64)
+    for place, (first, second) in enumerate(pairs):
+        sums[place].index_add_(0, groups[id(first)] * side + groups[id(second)], numbers)
+    return sums

@@ -9,8 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayescope.additive.evidence import MOST_PRECISION
-from bayescope.additive.fit import AdditiveFit
+from bayescope.additive.fit import MOST_PRECISION, AdditiveFit
 from bayescope.additive.model import AdditiveModel
 from bayescope.additive.passes import ALL, RowValues
 from bayescope.additive.problem import BlockFactors, Linearized

@@ -14,12 +14,10 @@ from sklearn.utils.validation import check_is_fitted
 from bayescope import checks
 from bayescope.additive.additive import Additive, AdditiveOptions, fit_additive
 from bayescope.additive.contributions import intercept_at
-from bayescope.additive.effects import Effect, Surface, effect, effect_draws, surface
-from bayescope.additive.explanation import Explanation, explain
+from bayescope.additive.effects import Effect, Grid, Surface, effect, effect_draws, surface
+from bayescope.additive.explanation import Explanation, Importance, explain, importance
 from bayescope.additive.fit import EvidenceSchedule
 from bayescope.additive.gaps import with_gaps
-from bayescope.additive.grids import Grid
-from bayescope.additive.importance import Importance, importance
 from bayescope.additive.observed import RowsInMemory
 from bayescope.additive.terms import EncodedRows
 from bayescope.errors import InputError, OptionError

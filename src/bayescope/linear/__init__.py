@@ -1,8 +1,14 @@
 """Inference for linear models: the mode, the evidence, Laplace, variational inference, EP, the conjugate case."""
 
 from bayescope.linear.density import Again, LikelihoodExpansion, LinearDensity, OutputCovariance, compile_density
-from bayescope.linear.evidence import effective_parameters, first_precision, maximise_evidence, weight_prior
-from bayescope.linear.expansion import Expansion, PrecisionSearch
+from bayescope.linear.evidence import (
+    Expansion,
+    PrecisionSearch,
+    effective_parameters,
+    first_precision,
+    maximise_evidence,
+    weight_prior,
+)
 from bayescope.linear.expectations import Expectation, expected_log_likelihood, log_expected_likelihood
 from bayescope.linear.mode import LinearMode, find_mode, laplace, laplace_at, map_at
 from bayescope.linear.regression import conjugate, tune_scales

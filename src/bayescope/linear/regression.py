@@ -13,8 +13,7 @@ from torch import Tensor
 
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError
 from bayescope.linear.density import LinearDensity
-from bayescope.linear.evidence import precision_range
-from bayescope.linear.expansion import GRID
+from bayescope.linear.evidence import GRID, precision_range
 from bayescope.linear.mode import find_mode, laplace_at
 from bayescope.linear.table import Batch
 from bayescope.posterior import GaussianPosterior

@@ -15,8 +15,7 @@ from matplotlib.patches import Patch
 
 from bayescope import checks
 from bayescope.additive.effects import Effect, Surface, width_of
-from bayescope.additive.explanation import Explanation
-from bayescope.additive.importance import Importance
+from bayescope.additive.explanation import Explanation, Importance
 from bayescope.errors import InputError, InputTypeError
 from bayescope.plots import style
 from bayescope.plots.numbers import MISSING, cell

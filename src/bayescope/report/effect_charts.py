@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bayescope.additive.effects import Effect, Surface
-from bayescope.additive.importance import Importance
+from bayescope.additive.explanation import Importance
 from bayescope.plots.additive import columns, density_bars, missing_place, places
 from bayescope.plots.numbers import MISSING, alike, around, cell, fixed, plain, signed, tidy
 from bayescope.plots.style import shorten

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayescope.additive.effects import Effect, Surface
-from bayescope.additive.importance import Importance
+from bayescope.additive.explanation import Importance
 from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegression
 from bayescope.estimators.additive_reading import AdditiveEstimator
 from bayescope.estimators.base import TableEstimator
