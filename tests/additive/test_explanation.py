@@ -13,6 +13,7 @@ from scipy import stats
 from bayescope.additive import explain
 from bayescope.errors import InputError
 from bayescope.tables import read_table
+from bayescope.tape import block_limit
 from tests.additive.fitted import DOUBLE, encoded, fitted, frame, weights
 from tests.additive.slow import told
 
@@ -123,11 +124,11 @@ def test_levels_outside_of_the_open_interval_are_refused(level):
         explain(fitted(), encoded(frame(3)), level=level)
 
 
-def test_rows_do_not_depend_on_each_other(monkeypatch):
+def test_rows_do_not_depend_on_each_other():
     """Blocks of rows are read one after another."""
     rows = encoded(frame(30, seed=4))
     whole = explain(fitted(), rows)
-    monkeypatch.setattr("bayescope.tape.tape.BLOCK_BYTES", 4000)
-    cut = explain(fitted(), rows)
+    with block_limit(4000):
+        cut = explain(fitted(), rows)
     np.testing.assert_allclose(cut.contributions, whole.contributions, atol=1e-13)
     np.testing.assert_allclose(cut.total_sd, whole.total_sd, rtol=1e-12)

@@ -9,14 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import laplace, largest_variance
-from bayescope.gaussian_process import data as module_of_data
 from bayescope.gaussian_process import function_space
-from bayescope.gaussian_process import precision as module_of_precision
-from bayescope.gaussian_process import rows as module_of_rows
 from bayescope.laplace import LaplaceFit, tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.priors import Prior
+from bayescope.tape import block_limit
 from tests.gaussian_process.problems import CLOSE, NEW, ROWS, TASKS, X, assert_equal, dense_prior, gaussian
 from tests.laplace.problems import closed_form, mlp, normal, penalty, seeded, set_flat, train, with_ones
 
@@ -71,25 +69,25 @@ class _Last(nn.Module):
 
 @pytest.mark.parametrize("task", ["gaussian", "categorical"])
 @pytest.mark.parametrize("prior", priors(1))
-def test_rows_are_read_again_in_pieces_where_they_are_not_held(
-    monkeypatch: pytest.MonkeyPatch, task: str, prior: str
-) -> None:
+def test_rows_are_read_again_in_pieces_where_they_are_not_held(task: str, prior: str) -> None:
     likelihood, outputs, y = TASKS[task]
     module = mlp(outputs)
     dim = sum(p.numel() for p in module.parameters())
     options: dict[str, Any] = {"likelihood": likelihood, "prior_precision": priors(dim)[prior]}
     held = function_space(module, (X, y), **options)
-    monkeypatch.setattr(module_of_data, "HELD_BYTES", 0)
-    monkeypatch.setattr(module_of_rows, "PIECE_BYTES", 8 * 2 * 3 * dim)  # a few rows
-    for module_of in (module_of_rows, module_of_precision):
-        monkeypatch.setattr(module_of, "OUTER_BYTES", 8 * 7 * dim)
-    read = function_space(module, (X, y), batch_size=7, **options)
+    with block_limit(8 * dim):  # one row of U; eight of them would be held
+        read = function_space(module, (X, y), batch_size=7, **options)
+        _assert_alike(read, held, options["prior_precision"], dim)
+    _assert_alike(read, held, options["prior_precision"], dim)
+
+
+def _assert_alike(read: Posterior, held: Posterior, prior: Any, dim: int) -> None:
     assert_equal(read, held, NEW)
     draws = [q.sample_functions(NEW, 3, generator=1) for q in (read, held)]
     torch.testing.assert_close(*draws, **CLOSE)
     diagonals = [gaussian(q).precision.diagonal() for q in (read, held)]
     torch.testing.assert_close(*diagonals, **CLOSE)
-    if not isinstance(options["prior_precision"], Prior):
+    if not isinstance(prior, Prior):
         slopes = [_slope(q, dim) for q in (read, held)]
         torch.testing.assert_close(*slopes, **CLOSE)
 

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope import laplace
 from bayescope.errors import InputError, MemoryBudgetError, OptionError, UndefinedQuantityError, UnsupportedError
-from bayescope.gaussian_process import data as module_of_data
 from bayescope.gaussian_process import function_space
 from bayescope.laplace import select, tune_prior
 from bayescope.likelihoods import Gaussian
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
+from bayescope.tape import block_bytes, block_limit
 from tests.gaussian_process.problems import FORMS, LABELS, NEW, ROWS, X, assert_equal, dense_prior, gaussian
 from tests.laplace.problems import mlp, normal, nothing_written, unlike
 
@@ -28,9 +28,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*expected weights:bayescope.err
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("held", [True, False])
-def test_nothing_of_the_callers_is_written_or_kept(monkeypatch: pytest.MonkeyPatch, form: str, held: bool) -> None:
-    if not held:
-        monkeypatch.setattr(module_of_data, "HELD_BYTES", 0)
+def test_nothing_of_the_callers_is_written_or_kept(form: str, held: bool) -> None:
+    with block_limit(block_bytes() if held else 1):
+        _check_that_nothing_is_written_or_kept(form)
+
+
+def _check_that_nothing_is_written_or_kept(form: str) -> None:
     module, x = mlp(3).train(), X.clone()
     with nothing_written(module):
         q = function_space(module, (x, LABELS), likelihood="categorical", generator=0, **FORMS[form])

@@ -15,7 +15,7 @@ from bayescope.errors import InputError, InputTypeError, OptionError
 from bayescope.network import Network
 from bayescope.network import network as network_module
 from bayescope.precision import DiagonalPrecision
-from bayescope.tape import tape as tape_module
+from bayescope.tape import block_limit
 from tests.network.networks import Function, assert_exact, built, jacobian, numbers
 
 
@@ -358,14 +358,13 @@ def test_weights_that_nothing_depends_on_take_no_memory() -> None:
     assert written.numel <= network.dim  # and not 40 rows of 3 outputs of that
 
 
-def test_derived_weights_are_never_there_for_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape_module, "BLOCK_BYTES", 2 * 8 * 3 * 120)  # two rows of U
+def test_derived_weights_are_never_there_for_all_rows() -> None:
     module = built(lambda: Standardised(40, 3))
     x = numbers(30, 40)
     network = Network.trace(module, x)
     assert [part.kind for part in network.parts] == ["derived"]
     recording, seeds = network.record(x), numbers(3, 30, 3)
-    with Largest() as written:
+    with Largest() as written, block_limit(2 * 8 * 3 * 120):  # two rows of U
         tape = recording.tape(seeds)
         squares, product = tape.squares(), tape.multiply(torch.ones(network.dim, 1))
     assert written.numel <= 4 * 3 * 120  # and not 30 rows; backward passes have a few entries more

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from bayescope.tape import ComputedTape
-from bayescope.tape import tape as tape_module
+from bayescope.tape import ComputedTape, block_limit
 from tests.tape.autograd import draw
 
 VERBS = {
@@ -18,15 +17,15 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_computes_each_row_once_and_a_block_at_a_time(verb, monkeypatch):
-    monkeypatch.setattr(tape_module, "BLOCK_BYTES", 3 * 8 * 3 * 6)
+def test_a_verb_computes_each_row_once_and_a_block_at_a_time(verb):
     u, asked = draw(10, 3, 6), []
 
     def compute(rows):
         asked.append(range(10)[rows])
         return u[rows]
 
-    VERBS[verb](ComputedTape(10, 3, 6, compute))
+    with block_limit(3 * 8 * 3 * 6):
+        VERBS[verb](ComputedTape(10, 3, 6, compute))
     assert [n for rows in asked for n in rows] == list(range(10))
     assert max(map(len, asked)) <= 3
 

@@ -17,8 +17,8 @@ from bayescope.tape import (
     StreamedTape,
     SumTape,
     Tape,
+    block_limit,
 )
-from bayescope.tape import tape as tape_module
 
 
 class Source:
@@ -129,8 +129,9 @@ TAPES = FACTORED | {
 
 
 @pytest.fixture(params=[1, 700, 2**25], ids=["rows one by one", "blocks", "one block"])
-def block_bytes(request, monkeypatch):
-    monkeypatch.setattr(tape_module, "BLOCK_BYTES", request.param)
+def block_bytes(request):
+    with block_limit(request.param):
+        yield
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

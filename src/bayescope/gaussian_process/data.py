@@ -13,7 +13,7 @@ from torch import Tensor
 from bayescope.curvature.kinds import Observations
 from bayescope.curvature.passes import DIFFERS, Passes
 from bayescope.errors import InputError
-from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, KernelRows, RereadRows
+from bayescope.gaussian_process.rows import BLOCKS, FLOAT64, KernelRows, RereadRows
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import require_memory
 from bayescope.network.batches import Batches
@@ -21,11 +21,8 @@ from bayescope.network.fingerprint import Fingerprint
 from bayescope.network.forward import reading
 from bayescope.network.inputs import map_tensors, take_rows
 from bayescope.network.network import Network
-from bayescope.tape import Tape
-from bayescope.tape.tape import BLOCK_BYTES
+from bayescope.tape import Tape, block_bytes
 
-# Rows of U that take no more than this are held; others are read from the network each time.
-HELD_BYTES = 256 * 2**20
 # Of an m×m matrix there are at once: the kernel, I + K, its factor or eigenvectors, and what a library works in.
 COPIES = 4
 
@@ -62,10 +59,10 @@ class TrainingData:
             MemoryBudgetError: if it does not; the message names what would.
         """
         side = rows * self.cotangents
-        needed = COPIES * FLOAT64 * (side**2 + vectors * self.network.dim) + min(
-            HELD_BYTES + BLOCK_BYTES, FLOAT64 * side * self.network.dim
-        )
-        needed += 2 * min(OUTER_BYTES, FLOAT64 * side * self.network.dim)
+        # Rows that are held, with a block more while they are read, and a stretch of them with its products.
+        rows_bytes = FLOAT64 * side * self.network.dim
+        needed = COPIES * FLOAT64 * (side**2 + vectors * self.network.dim)
+        needed += min((BLOCKS + 1) * block_bytes(), rows_bytes) + 2 * min(BLOCKS * block_bytes(), rows_bytes)
         require_memory(
             needed,
             f"the kernel between {rows:,} rows of data with {self.cotangents:,} cotangents each",
@@ -85,12 +82,12 @@ class TrainingData:
         network = self.network
         with reading(network.module):
             source = RereadRows.of(network, self.likelihood, self._batches(chosen), self.cotangents)
-            held = FLOAT64 * source.shape[0] * source.shape[1] <= HELD_BYTES
+            held = FLOAT64 * source.shape[0] * source.shape[1] <= BLOCKS * block_bytes()
             return KernelRows(torch.cat(list(source.blocks())) if held else source)
 
     def run(self, add: Callable[[Tape], None]) -> None:
         """Gives every tape of one pass over all the data to ``add``."""
-        at_once = max(1, BLOCK_BYTES // (FLOAT64 * max(1, self.network.treatment.row_numbers)))
+        at_once = max(1, block_bytes() // (FLOAT64 * max(1, self.network.treatment.row_numbers)))
         passes = Passes(
             self.network, self.batches, self.likelihood, curvature="ggn", seed=0, rows=at_once,
             cotangents=self.cotangents, progress=self.progress,

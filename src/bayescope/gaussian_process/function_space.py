@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from bayescope import checks
 from bayescope.curvature import Curvature, fit_curvature
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.gaussian_process.data import HELD_BYTES, TrainingData, count_cotangents
+from bayescope.gaussian_process.data import TrainingData, count_cotangents
 from bayescope.gaussian_process.precision import KernelPrecision
 from bayescope.gaussian_process.projection import EvidenceBound, Projection, greedy_points
-from bayescope.gaussian_process.rows import FLOAT64
+from bayescope.gaussian_process.rows import BLOCKS, FLOAT64
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.judgement import AUTO, automatic, warn_if_worse
@@ -42,6 +42,7 @@ from bayescope.precision import Precision
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import refuse_several
+from bayescope.tape import block_bytes
 
 # What a posterior in function space says where it is asked for what it does not have.
 INSTEAD = "Take laplace, whose structure 'full' is the same posterior over weights."
@@ -261,7 +262,7 @@ def _nystrom(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
 def _inducing(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
     diagonal, places = _diagonal(prior, data), settings.drawn(data.rows)
     data.require_kernel(len(places), vectors=len(places) * data.cotangents)
-    held = HELD_BYTES // (FLOAT64 * data.cotangents * data.network.dim)
+    held = BLOCKS * block_bytes() // (FLOAT64 * data.cotangents * data.network.dim)
     pool = torch.randperm(data.rows, generator=settings.generator)[: max(len(places), held)].sort().values
     chosen = pool[greedy_points(data.of(pool), data.cotangents, diagonal, len(places))]
     projection = Projection.onto(data.of(chosen), data, diagonal)

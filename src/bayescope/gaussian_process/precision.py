@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError
-from bayescope.gaussian_process.rows import FLOAT64, OUTER_BYTES, KernelRows
+from bayescope.gaussian_process.rows import BLOCKS, FLOAT64, KernelRows
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.storage import stored
-from bayescope.tape import Tape
-from bayescope.tape.tape import row_blocks
+from bayescope.tape import Tape, block_bytes, row_blocks
 
 
 @stored(
@@ -166,7 +165,7 @@ class KernelPrecision:
 
         A block costs two passes over U, so that it is larger than what is read at once elsewhere.
         """
-        for rows in row_blocks(tape.rows, FLOAT64 * tape.outputs * self.dim, OUTER_BYTES):
+        for rows in row_blocks(tape.rows, FLOAT64 * tape.outputs * self.dim, BLOCKS * block_bytes()):
             jacobian = tape.jacobian(rows).to(torch.float64)
             turned = self._transposed(jacobian.flatten(0, 1).mT)
             yield turned.mT.reshape(jacobian.shape), self._prior.solve(turned).mT.reshape(jacobian.shape)

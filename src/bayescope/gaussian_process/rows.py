@@ -16,13 +16,12 @@ from bayescope.network.guard import private
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
 from bayescope.network.network import Network
 from bayescope.storage import stored, unstorable
-from bayescope.tape.tape import BLOCK_BYTES, row_blocks
+from bayescope.tape import block_bytes, row_blocks
 
 FLOAT64 = 8
-# Rows that are read from the network together.
-PIECE_BYTES = BLOCK_BYTES
-# Rows that all others are multiplied with at once: each such block costs a pass over them.
-OUTER_BYTES = 8 * BLOCK_BYTES
+# Rows that all others are multiplied with at once are so many blocks, since each costs a pass over the others.
+# Rows that take no more than this are held; others are read from the network each time.
+BLOCKS = 8
 
 
 @unstorable(
@@ -47,7 +46,7 @@ class RereadRows:
     def of(
         cls, network: Network, likelihood: Likelihood, batches: Iterable[tuple[Any, Tensor]], cotangents: int
     ) -> RereadRows:
-        """Data cut into pieces whose U takes about `PIECE_BYTES`, or single rows.
+        """Data cut into pieces whose U takes about a block, or single rows.
 
         Args:
             network: as it was traced.
@@ -58,7 +57,7 @@ class RereadRows:
         pieces = []
         row_bytes = FLOAT64 * (cotangents * network.dim + network.treatment.row_numbers)
         for inputs, targets in batches:
-            for some in row_blocks(count_rows(inputs), row_bytes, PIECE_BYTES):
+            for some in row_blocks(count_rows(inputs), row_bytes):
                 rows = map_tensors(torch.clone, take_rows(inputs, some))  # the caller may write to its own
                 with torch.no_grad():
                     observations = Observations.read(likelihood, network.record(rows).outputs, targets[some], 0)
@@ -183,8 +182,8 @@ class KernelRows:
         return self.kernel_of(lambda v: v)
 
     def _outer(self) -> Iterator[Tensor]:
-        """The rows in order, in blocks of about `OUTER_BYTES`."""
-        most = max(1, OUTER_BYTES // (FLOAT64 * self.dim))
+        """The rows in order, in stretches of about `BLOCKS` blocks."""
+        most = max(1, BLOCKS * block_bytes() // (FLOAT64 * self.dim))
         waiting: list[Tensor] = []
         for block in self._blocks():
             if waiting and sum(map(len, waiting)) + len(block) > most:

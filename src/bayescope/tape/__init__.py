@@ -12,6 +12,8 @@ from bayescope.tape.tape import (
     SelectedTape,
     SumTape,
     Tape,
+    block_bytes,
+    block_limit,
     row_blocks,
 )
 from bayescope.tape.unfold import Convolution
@@ -31,5 +33,7 @@ __all__ = [
     "StreamedTape",
     "SumTape",
     "Tape",
+    "block_bytes",
+    "block_limit",
     "row_blocks",
 ]

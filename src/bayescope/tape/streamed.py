@@ -67,7 +67,7 @@ class StreamedTape(Blockwise):
         return groups * outputs * inputs
 
     def blocks(self) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
+        """Ranges of rows whose Jacobians take at most `block_bytes`."""
         return row_blocks(self.rows, max(8 * self.outputs * self.dim, self.row_bytes))
 
     def take(self, rows: slice) -> OuterTape:

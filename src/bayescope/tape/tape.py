@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -21,15 +23,33 @@ CACHE_BYTES = 4 * 2**20
 DEVICE_BYTES = 256 * 2**20
 
 
+_block_bytes: ContextVar[int] = ContextVar("block_bytes", default=BLOCK_BYTES)
+
+
+def block_bytes() -> int:
+    """The most bytes that a block of rows takes: `BLOCK_BYTES`, or what `block_limit` says."""
+    return _block_bytes.get()
+
+
+@contextmanager
+def block_limit(limit: int) -> Iterator[None]:
+    """Inside, a block of rows takes at most so many bytes, or is a single row: less memory, and more time."""
+    token = _block_bytes.set(limit)
+    try:
+        yield
+    finally:
+        _block_bytes.reset(token)
+
+
 def row_blocks(rows: int, bytes_per_row: int, limit: int | None = None) -> Iterator[slice]:
     """Consecutive ranges of ``rows`` rows, of like length, that take at most ``limit`` bytes each or are single rows.
 
     Args:
         rows: how many rows there are.
         bytes_per_row: what one of them takes.
-        limit: `BLOCK_BYTES` where it is ``None``.
+        limit: `block_bytes` where it is ``None``.
     """
-    most = max(1, (BLOCK_BYTES if limit is None else limit) // max(1, bytes_per_row))
+    most = max(1, (block_bytes() if limit is None else limit) // max(1, bytes_per_row))
     size = -(-rows // max(1, -(-rows // most)))
     for start in range(0, rows, max(1, size)):
         yield slice(start, min(start + size, rows))
@@ -40,7 +60,7 @@ def pieces(rows: int, bytes_per_row: int, device: torch.device) -> list[slice]:
 
     Where there are no rows there is one empty range: what is summed or concatenated over it has a dtype and a shape.
     """
-    limit = min(BLOCK_BYTES, CACHE_BYTES) if device.type == "cpu" else DEVICE_BYTES
+    limit = min(block_bytes(), CACHE_BYTES) if device.type == "cpu" else DEVICE_BYTES
     return list(row_blocks(rows, bytes_per_row, limit)) or [slice(0, 0)]
 
 
@@ -69,7 +89,7 @@ class Tape(Protocol):
         """P, the number of weights."""
 
     def blocks(self) -> Iterator[slice]:
-        """Consecutive ranges of rows whose (n, K, P) takes at most `BLOCK_BYTES` (a single row may take more)."""
+        """Consecutive ranges of rows whose (n, K, P) takes at most `block_bytes` (a single row may take more)."""
 
     def jacobian(self, rows: slice) -> Tensor:
         """U for the given rows, shape (n, K, P)."""
@@ -117,7 +137,7 @@ class Blockwise:
     """The verbs of a tape by U itself, which is written out for one block of rows at a time."""
 
     def blocks(self: Tape) -> Iterator[slice]:
-        """Ranges of rows whose Jacobians take at most `BLOCK_BYTES`."""
+        """Ranges of rows whose Jacobians take at most `block_bytes`."""
         return row_blocks(self.rows, 8 * self.outputs * self.dim)
 
     def squares(self: Tape) -> Tensor:
