@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
-from torch import nn
 
 from bayescope.dropout.network import Stochastic, shortened
 from bayescope.dropout.objective import DropoutObjective, LearntRate, WithNoise
@@ -17,22 +15,15 @@ from bayescope.likelihoods import Likelihood
 from bayescope.posterior import DEFAULT_PASSES
 from bayescope.priors import Prior
 from bayescope.processes import present
-from bayescope.training.fit_map import describe
 from bayescope.training.loop import Outcome
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, Objective
-from bayescope.training.settings import Training
 from bayescope.training.sharing import mean_square
-from bayescope.training.watch import NoWatch, Validation, Watch
+from bayescope.training.training import Training
 
 
 def train(
-    network: Stochastic,
-    training: Training,
-    likelihood: Likelihood,
-    prior: Prior,
-    held_out: Minibatches | None,
-    patience: int | None,
+    network: Stochastic, training: Training, likelihood: Likelihood, prior: Prior
 ) -> tuple[Outcome, Mapping[str, str]]:
     """Trains a network with its dropout; rates and noise that are to be learnt are learnt with the weights.
 
@@ -41,8 +32,6 @@ def train(
         training: ready to run.
         likelihood: p(y∣f), whose noise may be still to be learnt.
         prior: over the weights that a pass uses.
-        held_out: the validation's rows.
-        patience: epochs without a better one.
 
     Returns:
         How it went, and notes of it for a summary.
@@ -61,18 +50,12 @@ def train(
     objective: Objective = joint
     if noise is not None or network.learnt:
         objective = DropoutObjective(joint, training.rows.rows, _learnt_rates(network, prior), noise)
-    watch: Watch = NoWatch()
-    if held_out is not None:
-        watch = Validation.of(network.module, held_out, objective, patience)
-    trained: nn.Module = network.module if noise is None else noise
-    outcome = replace(training, module=trained).run(objective, watch)
+    outcome = training.run(objective, trained=noise)
     outcome.warn()
     network.settle()
     behind = list(rates) or [f"{name}.weight" for name in network.learnt]
-    return outcome, {
-        "prior": describe(prior), "weights behind dropout": shortened(behind) or "none that are seen to be",
-        "training": outcome.summary(), "loss": outcome.loss(), "at rest": outcome.rest("Train for more epochs."),
-    }  # fmt: skip
+    notes = outcome.notes(prior, "Train for more epochs.")
+    return outcome, notes | {"weights behind dropout": shortened(behind) or "none that are seen to be"}
 
 
 def learnt_noise(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, Unpack, final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from bayescope.dropout.network import Stochastic
 from bayescope.dropout.passes import DropoutPasses
 from bayescope.dropout.weight_decay import noise_variance
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
@@ -24,7 +24,8 @@ from bayescope.posterior import ImplicitPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
-from bayescope.training.settings import Settings, Training
+from bayescope.training.options import TrainingKeywords, TrainingOptions
+from bayescope.training.training import Training, prepared
 
 _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 
@@ -32,6 +33,7 @@ _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 @outside_inference_mode
 @resumable
 @collective
+@takes(TrainingKeywords, TrainingOptions, optimizer="adam")
 def mc_dropout(
     model: nn.Module,
     data: Any = None,
@@ -42,16 +44,7 @@ def mc_dropout(
     prior_precision: Any = None,
     weight_decay: float | None = None,
     rows: int | None = None,
-    epochs: int | None = None,
-    lr: float | None = None,
-    optimizer: Any = "adam",
-    schedule: Any = None,
-    batch_size: int | None = None,
-    validation: Any = None,
-    patience: int | None = None,
-    checkpoint: str | Path | None = None,
-    generator: torch.Generator | int | None = None,
-    progress: bool = True,
+    **options: Unpack[TrainingKeywords],
 ) -> ImplicitPosterior:
     """A network with dropout as an approximate posterior (Gal and Ghahramani 2016): each pass is a draw of a function.
 
@@ -82,17 +75,10 @@ def mc_dropout(
         weight_decay: λ of Gal's loss N⁻¹ Σ ½‖y − f‖² + λ‖M‖², from which, with the prior precision, follows the
             noise of a Gaussian likelihood: σ² = 2 N λ/((1 − r) l²).
         rows: N, for ``weight_decay`` without data.
-        epochs: how many times the data are read; ``None`` until the loss, a mean over many masks, has converged as in
-            `fit_map`; 0 leaves the network as it is.
-        lr: as in `fit_map`, as all that follows.
-        optimizer: "adam", "sgd", or a function of a list of parameters.
-        schedule: ``None``, "cosine", or a function of the optimiser.
-        batch_size: the most rows of a minibatch.
-        validation: data that are not trained on. The weights with their best likelihood in eval mode are returned.
-        patience: so many epochs without a better validation end the training.
-        checkpoint: a file that the state is saved to, and that a later call goes on from.
-        generator: seeds the order of the rows, the masks of the training and those that tune the noise.
-        progress: whether a bar is drawn, for runs of over two seconds.
+        options: of the training, as `TrainingOptions` describes them: ``epochs`` (``None`` until the loss, a mean over
+            many masks, has converged; 0 leaves the network as it is), ``lr``, ``optimizer`` ("adam", "sgd" or a
+            function), ``schedule``, ``batch_size``, ``validation`` (judged by the likelihood in eval mode),
+            ``patience``, ``checkpoint``, ``generator`` (which draws the masks, too) and ``progress``.
 
     Returns:
         A posterior that draws functions, not weights. ``.model`` is the trained network, with its dropout; ``.trace``
@@ -109,46 +95,44 @@ def mc_dropout(
     """
     if not isinstance(model, nn.Module):
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
-    source = checks.generator(generator)
-    if epochs is not None:
-        epochs = checks.count("epochs", epochs, least=0)
-    trains = data is not None and epochs != 0
+    trains = data is not None and options["epochs"] != 0
     decay = _WeightDecay(weight_decay, prior_precision, rows)
     decay.check(has_data=data is not None)
-    _refuse_without("data= to go with it", data is not None, epochs=epochs, validation=validation)
-    _refuse_without(
-        "a training to go with it, data= and epochs=", trains, lr=lr, schedule=schedule, batch_size=batch_size,
-        patience=patience, checkpoint=checkpoint, optimizer=None if optimizer == "adam" else optimizer,
-        prior_precision=prior_precision if weight_decay is None else None,
-        rate=rate if isinstance(rate, str) else None,
-    )  # fmt: skip
-    _refuse_without("validation= to go with it", validation is not None, patience=patience)
-    if isinstance(optimizer, str) and optimizer == "lbfgs":
+    if data is None:
+        _refuse("data= to go with it", {"epochs": options["epochs"], "validation": options["validation"]})
+    if not trains:
+        names = ("lr", "schedule", "batch_size", "patience", "checkpoint")
+        idle = {name: value for name, value in options.items() if name in names}
+        idle["optimizer"] = None if options["optimizer"] == "adam" else options["optimizer"]
+        idle["prior_precision"] = prior_precision if weight_decay is None else None
+        idle["rate"] = rate if isinstance(rate, str) else None
+        _refuse("a training to go with it, data= and epochs=", idle)
+    chosen = TrainingOptions(**options)
+    if chosen.by_lbfgs:
         raise UnsupportedError("optimizer: expected one for noisy gradients, got 'lbfgs'. Take 'adam' or 'sgd'.")
+    source = checks.generator(chosen.generator)
+    chosen = replace(chosen, generator=source)
     network = Stochastic.of(model, rate, before, seen=data is not None)
     if data is None:
         return _as_it_is(network, decay.likelihood(likelihood, network, rows))
-    settings = Settings(  # which are for an epoch or more
-        likelihood=likelihood, epochs=1 if epochs == 0 else epochs, lr=lr, optimizer=optimizer, schedule=schedule,
-        batch_size=batch_size, checkpoint=checkpoint, generator=source, progress=progress,
-    )  # fmt: skip
-    with settings.prepared(network.module, data, network.weights, inplace=True) as training:
+    with prepared(chosen, network.module, data, resolve(likelihood), network.weights, inplace=True) as training:
         if rate is not None:
             network = network.inserted(rate, before, training.rows.few[0])
         _look(network, training)
         noisy = decay.likelihood(likelihood, network, training.rows.rows)
-        held_out = None if validation is None else training.held_out(validation)
         notes, trace = {"rows": f"{training.rows.rows:,}"}, _NO_TRACE
         if trains:
             prior = network_prior(1.0 if prior_precision is None else prior_precision, network.weights)
-            outcome, told = train(network, training, noisy, prior, held_out, patience)
-            notes.update(told)
+            outcome, more = train(network, training, noisy, prior)
+            notes |= more
             trace = outcome.trace
         if noisy.learnable:
-            noisy, note = learnt_noise(noisy, DropoutPasses(network.module), held_out or training.rows, source)
+            noisy, note = learnt_noise(
+                noisy, DropoutPasses(network.module), training.held_out() or training.rows, source
+            )
             notes |= note
         elif not trains:
-            _refuse_without("a noise variance to learn from it, or epochs=", False, validation=validation)
+            _refuse("a noise variance to learn from it, or epochs=", {"validation": chosen.validation})
         return _posterior(network, training.rows.outputs, noisy, notes, trace)
 
 
@@ -232,14 +216,14 @@ class _WeightDecay:
         return likelihood.with_noise_variance(noise)
 
 
-def _refuse_without(needed: str, present: bool, **options: Any) -> None:
+def _refuse(needed: str, given: Mapping[str, object]) -> None:
     """Refuses options that have no use without something else.
 
     Raises:
-        UnsupportedError: if one is given, and what it needs is not there.
+        UnsupportedError: if one of them is given.
     """
-    for name, value in options.items():
-        if value is not None and not present:
+    for name, value in given.items():
+        if value is not None:
             raise UnsupportedError(
                 f"{name}: expected {needed}, got {name}={value!r} alone. Give both, or leave it out."
             )

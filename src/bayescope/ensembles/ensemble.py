@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.ensembles.members import CommonTraining, Trained, trained
+from bayescope.ensembles.members import Members, Trained
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
-from bayescope.likelihoods import Likelihood
+from bayescope.keywords import takes
+from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
@@ -22,8 +22,8 @@ from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present
 from bayescope.training.checkpoint import resumable
-from bayescope.training.fit_map import describe
-from bayescope.training.settings import Settings
+from bayescope.training.facts import describe
+from bayescope.training.options import TrainingKeywords, TrainingOptions
 
 MEMBERS = 5
 
@@ -31,6 +31,7 @@ MEMBERS = 5
 @outside_inference_mode
 @resumable
 @collective
+@takes(TrainingKeywords, TrainingOptions)
 def ensemble(
     make_model: Callable[[], nn.Module] | Sequence[nn.Module],
     data: Any,
@@ -41,16 +42,7 @@ def ensemble(
     bootstrap: bool = False,
     prior_precision: Any = 1.0,
     weights: Any = "all",
-    epochs: int | None = None,
-    lr: float | None = None,
-    optimizer: Any = None,
-    schedule: Any = None,
-    batch_size: int | None = None,
-    validation: Any = None,
-    patience: int | None = None,
-    checkpoint: str | Path | None = None,
-    generator: torch.Generator | int | None = None,
-    progress: bool = True,
+    **options: Unpack[TrainingKeywords],
 ) -> DrawsPosterior | MixturePosterior:
     """Trains several networks, each from its own beginning and in its own order of the rows, to a mode of its own.
 
@@ -71,18 +63,11 @@ def ensemble(
         bootstrap: whether each member is trained on N rows that are drawn with replacement.
         prior_precision: as in `fit_map`.
         weights: which weights have a prior; all others are trained too, as in `fit_map`.
-        epochs: how many times each member reads the data; ``None`` until it has converged, as in `fit_map` (side by
-            side, until the mean of the members' losses has); 0 takes a list of trained networks as it is.
-        lr: as in `fit_map`.
-        optimizer: as in `fit_map`.
-        schedule: as in `fit_map`.
-        batch_size: as in `fit_map`.
-        validation: as in `fit_map`, for each member by itself.
-        patience: as in `fit_map`, for each member by itself.
-        checkpoint: as in `fit_map`. Members that are trained one after another have a file each: run.pt stands for
-            run-0.pt, run-1.pt and so on.
-        generator: draws the members' seeds.
-        progress: whether a bar is drawn, for runs of over two seconds.
+        options: of the training of each member, as `TrainingOptions` describes them: ``epochs``, ``lr``,
+            ``optimizer``, ``schedule``, ``batch_size``, ``validation``, ``patience``, ``checkpoint``, ``generator`` and
+            ``progress``. The generator draws the members' seeds. Side by side, ``epochs=None`` trains until the mean of
+            the members' losses has converged; 0 takes a list of trained networks as it is. Members that are trained one
+            after another have a checkpoint each: run.pt stands for run-0.pt, run-1.pt and so on.
 
     Returns:
         A posterior whose draws are the members, (1, M, P). Where they are unlike, in their shapes, in buffers such as
@@ -100,44 +85,27 @@ def ensemble(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    if epochs is not None:
-        epochs = checks.count("epochs", epochs, least=0)
-    if patience is not None and validation is None:
-        raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
+    chosen = TrainingOptions(**options)
     if side_by_side is not None:
         side_by_side = checks.flag("side_by_side", side_by_side)
     bootstrap = checks.flag("bootstrap", bootstrap)
-    if epochs == 0:
-        given = {
-            "side_by_side": side_by_side, "bootstrap": bootstrap or None, "lr": lr, "schedule": schedule,
-            "batch_size": batch_size, "validation": validation, "checkpoint": checkpoint,
-        }  # fmt: skip
-        _refuse_training(given)
-
-    def settings(seed: int, path: Path | None) -> Settings:
-        return Settings(
-            likelihood=likelihood, epochs=1 if epochs == 0 else epochs, lr=lr, optimizer=optimizer, schedule=schedule,
-            batch_size=batch_size, checkpoint=path, generator=seed, progress=progress,
-        )  # fmt: skip
-
-    source = present().common_generator(checks.generator(generator))
+    if chosen.epochs == 0:
+        _refuse_training({**options, "side_by_side": side_by_side, "bootstrap": bootstrap or None})
+    likelihood = resolve(likelihood)
+    source = present().common_generator(checks.generator(chosen.generator))
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
     modules = _made(make_model, seeds)
-    path = None if checkpoint is None else Path(checkpoint)
-    common = CommonTraining(
-        settings, data, weights, prior_precision, epochs, optimizer, schedule, validation, patience, path, bootstrap
-    )
-    found = trained(common, modules, seeds, side_by_side)
+    found = Members(chosen, data, likelihood, weights, prior_precision, bootstrap).trained(modules, seeds, side_by_side)
     any(outcome.warn() for outcome in found.outcomes)  # of the first that has not converged
-    notes = _notes(found, seeds, bootstrap=bootstrap) if epochs != 0 else _as_given(found)
-    return _posterior(found, notes, settings(0, None).likelihood, None if epochs == 0 else found.prior)
+    notes = _notes(found, seeds, bootstrap=bootstrap) if chosen.epochs != 0 else _as_given(found)
+    return _posterior(found, notes, likelihood, None if chosen.epochs == 0 else found.prior)
 
 
 def _refuse_training(given: Mapping[str, Any]) -> None:
-    """Refuses options of a training that there is none of."""
-    for name, value in given.items():
-        if value is not None:
-            raise UnsupportedError(f"{name}: expected none for epochs=0, which trains nothing, got {value!r}.")
+    """Refuses the options of a training where nothing is trained."""
+    for name in ("side_by_side", "bootstrap", "lr", "schedule", "batch_size", "validation", "checkpoint"):
+        if given[name] is not None:
+            raise UnsupportedError(f"{name}: expected None for epochs=0, which trains nothing, got {given[name]!r}.")
 
 
 def _count(make_model: Any, members: Any) -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, final
@@ -17,6 +16,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
+from bayescope.likelihoods import Likelihood
 from bayescope.module_copies import module_copy
 from bayescope.network.inputs import count_rows, map_arrays, map_tensors
 from bayescope.network.model import NetworkModel
@@ -24,48 +24,15 @@ from bayescope.network.priors import network_prior
 from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.training.loop import Outcome, random_states
-from bayescope.training.objective import NegativeLogJoint
-from bayescope.training.settings import Settings, Training, chosen_weights
+from bayescope.training.options import TrainingOptions
 from bayescope.training.sharing import share_weights
 from bayescope.training.side_by_side import JointOfEach, RowsOfEach
 from bayescope.training.side_by_side_watch import ValidationOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
-from bayescope.training.watch import NoWatch, Validation, Watch
+from bayescope.training.training import Training, chosen_weights, prepared
 
 # Optimisers that step on each number by itself, and alike in tensors of any shape.
 ELEMENTWISE = (None, "adam", "sgd")
-
-
-@final
-@dataclass(frozen=True)
-class CommonTraining:
-    """What the trainings of all members have in common: everything but the module and the seed.
-
-    Attributes:
-        settings: made from a seed and a checkpoint's path.
-        data: as the caller gave them.
-        weights: the caller's choice of those that are random.
-        prior_precision: the caller's.
-        epochs: how many; 0 takes the members as they are, ``None`` trains them until they have converged.
-        optimizer: the caller's.
-        schedule: the caller's.
-        validation: rows that are not trained on, or ``None``.
-        patience: the caller's.
-        checkpoint: the caller's path, or ``None``.
-        bootstrap: whether each member is trained on rows drawn with replacement.
-    """
-
-    settings: Callable[[int, Path | None], Settings]
-    data: Any
-    weights: Any
-    prior_precision: Any
-    epochs: int | None
-    optimizer: Any
-    schedule: Any
-    validation: Any
-    patience: int | None
-    checkpoint: Path | None
-    bootstrap: bool
 
 
 @final
@@ -93,39 +60,125 @@ class Trained:
     how: str
 
 
-def trained(
-    common: CommonTraining, modules: Sequence[nn.Module], seeds: Sequence[int], side_by_side: bool | None
-) -> Trained:
-    """Trains the members, in whichever way was asked for, or is the faster.
+@final
+@dataclass(frozen=True)
+class Members:
+    """What the trainings of all members have in common: everything but the module and the seed.
 
-    Args:
-        common: what their trainings have in common.
-        modules: the members, not to be changed.
-        seeds: one a member, which `fit_map` would train it to the same weights from.
-        side_by_side: ``None`` where it is possible and pays.
-
-    Raises:
-        UnsupportedError: if ``True`` and it is not possible.
+    Attributes:
+        options: of each training.
+        data: as the caller gave them.
+        likelihood: p(y∣f).
+        weights: the caller's choice of those that are random.
+        prior_precision: the caller's.
+        bootstrap: whether each member is trained on rows drawn with replacement.
     """
-    modules = [_shared(module) for module in modules]
-    if side_by_side is False or common.epochs == 0 or len(modules) == 1:
-        return _one_by_one(common, modules, seeds, "one after another")
-    reason = _settings_obstacle(common)
-    if not reason:
-        settings = common.settings(seeds[0], common.checkpoint)
+
+    options: TrainingOptions
+    data: Any
+    likelihood: Likelihood
+    weights: Any
+    prior_precision: Any
+    bootstrap: bool
+
+    def trained(self, modules: Sequence[nn.Module], seeds: Sequence[int], side_by_side: bool | None) -> Trained:
+        """Train the members, in whichever way was asked for, or is the faster.
+
+        Args:
+            modules: the members, not to be changed.
+            seeds: one a member, which `fit_map` would train it to the same weights from.
+            side_by_side: ``None`` where it is possible and pays.
+
+        Raises:
+            UnsupportedError: if ``True`` and it is not possible.
+        """
+        modules = [_shared(module) for module in modules]
+        options = replace(self.options, generator=seeds[0])
+        if side_by_side is False or options.epochs == 0 or len(modules) == 1:
+            return self._one_by_one(modules, seeds, "one after another")
+        reason = _obstacle_of(options)
+        if not reason:
+            if side_by_side and options.optimizer is None:
+                options = replace(options, optimizer="adam")  # one line search for all members would be nobody's
+            with prepared(options, modules[0], self.data, self.likelihood, self.weights) as training:
+                reason = self._training_obstacle(training, modules, forced=side_by_side is True)
+                reason = next(filter(None, present().gather(reason)), "")  # in one way on all processes
+                if not reason:
+                    return self._all_at_once(training, modules, seeds)
         if side_by_side:
-            settings.choice.automatic = False  # one line search for all members would be nobody's
-        with settings.prepared(modules[0], common.data, common.weights, inplace=False) as training:
-            reason = _training_obstacle(common, training, modules, forced=side_by_side is True)
-            reason = next(filter(None, present().gather(reason)), "")  # in one way on all processes
-            if not reason:
-                return _all_at_once(common, training, modules, seeds)
-    if side_by_side:
-        raise UnsupportedError(
-            f"side_by_side: expected None or False for these members, got True: {reason}. They can be trained one "
-            "after another."
-        )
-    return _one_by_one(common, modules, seeds, f"one after another: {reason}")
+            raise UnsupportedError(
+                f"side_by_side: expected None or False for these members, got True: {reason}. They can be trained one "
+                "after another."
+            )
+        return self._one_by_one(modules, seeds, f"one after another: {reason}")
+
+    def _training_obstacle(self, training: Training, modules: Sequence[nn.Module], *, forced: bool) -> str:
+        """Why the members cannot be trained side by side, as far as they and the data show."""
+        few, rows = training.rows.few[0], training.rows
+        if training.options.by_lbfgs:
+            return "each is trained by L-BFGS until it is at a mode"
+        if not rows.in_memory:
+            return "the data come in batches, of which each member has its own order"
+        spaces = {chosen_weights(module, self.weights, few).space for module in modules}
+        if len(spaces) > 1:
+            return "their random weights are not the same ones"
+        products = rows.largest * sum(parameter.numel() for parameter in modules[0].parameters())
+        device = next(modules[0].parameters()).device
+        if not forced and device.type == "cpu" and products > MOST_PRODUCTS:
+            return "their products take longer than the calls, which are all that one pass for all saves"
+        return obstacle(modules, few)
+
+    def _one_by_one(self, modules: Sequence[nn.Module], seeds: Sequence[int], how: str) -> Trained:
+        """Train each by itself; after Ctrl-C those stay that were trained by then, and at least the first."""
+        done: list[Trained] = []
+        for module, seed in zip(modules, seeds, strict=True):
+            one = self._alone(module, seed, len(done))
+            interrupted = one.outcomes[0].ended == "an interrupt"
+            if not interrupted or not done:
+                done.append(one)
+            if interrupted:
+                how += f", ended by an interrupt in the training of one of the {len(modules)}"
+                break
+        functions, outcomes = [one.functions[0] for one in done], [one.outcomes[0] for one in done]
+        trace = _joined([outcome.trace for outcome in outcomes])
+        return Trained(functions, done[0].few, done[0].rows, done[0].prior, outcomes, trace, how)
+
+    def _alone(self, module: nn.Module, seed: int, member: int) -> Trained:
+        path = self.options.checkpoint
+        if path is not None:  # a file of its own for each member: run.pt is run-0.pt for the first
+            path = Path(path).with_stem(f"{Path(path).stem}-{member}")
+        options = replace(self.options, generator=seed, checkpoint=path)
+        data = _resampled_rows(self.data, seed) if self.bootstrap else self.data
+        with prepared(options, module, data, self.likelihood, self.weights) as training:
+            prior = network_prior(self.prior_precision, training.weights)
+            outcome = training.to_mode(prior)
+            few, rows = training.rows.few[0], training.rows.rows
+            return Trained([training.function()], few, rows, prior, [outcome], outcome.trace, "")
+
+    def _all_at_once(self, training: Training, modules: Sequence[nn.Module], seeds: Sequence[int]) -> Trained:
+        """Train one stack of all."""
+        few, likelihood, held_out = training.rows.few[0], self.likelihood, training.held_out()
+        stack = Stack(modules, vectorized=True)
+        prior = network_prior(self.prior_precision, training.weights)
+        best = None
+        if held_out is not None:
+            best = ValidationOfEach(stack, held_out, likelihood, self.options.patience)
+        ended = None if best is None else (lambda: best.ended)
+        objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior, ended)
+        count = len(training.rows.whole()[1])
+        drawn = torch.stack([resampled(count, seed) for seed in seeds]) if self.bootstrap else None
+        orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
+        outcome = training.run(
+            objective, best, trained=stack, facts={"bootstrap": list(seeds) if self.bootstrap else None},
+            rows=RowsOfEach(training.rows, orders, drawn),
+        )  # fmt: skip
+        if best is not None:
+            best.restore_best()
+        found = [module_copy(module).eval() for module in modules]
+        stack.write_to(found)
+        functions = [NetworkModel(module, training.weights, training.rows.outputs) for module in found]
+        outcomes = [_outcome_of(outcome, best, member) for member in range(len(modules))]
+        return Trained(functions, few, training.rows.rows, prior, outcomes, outcome.trace, "side by side")
 
 
 def _shared(module: nn.Module) -> nn.Module:
@@ -137,97 +190,13 @@ def _shared(module: nn.Module) -> nn.Module:
     return copied
 
 
-def _settings_obstacle(common: CommonTraining) -> str:
-    """Why the members cannot be trained side by side, as far as the settings tell."""
-    if common.optimizer not in ELEMENTWISE:
+def _obstacle_of(options: TrainingOptions) -> str:
+    """Why the members cannot be trained side by side, as far as the options show."""
+    if options.optimizer not in ELEMENTWISE:
         return "an optimizer other than 'adam' and 'sgd' may take a stack of members for one"
-    if callable(common.schedule):
+    if callable(options.schedule):
         return "a schedule of your own may go by the loss, which each member has its own of"
     return ""
-
-
-def _training_obstacle(
-    common: CommonTraining, training: Training, modules: Sequence[nn.Module], *, forced: bool
-) -> str:
-    """The same, as far as the members and the data tell."""
-    few, rows = training.rows.few[0], training.rows
-    if training.settings.choice.values:
-        return "each is trained by L-BFGS until it is at a mode"
-    if not rows.in_memory:
-        return "the data come in batches, of which each member has its own order"
-    spaces = {chosen_weights(module, common.weights, few).space for module in modules}
-    if len(spaces) > 1:
-        return "their random weights are not the same ones"
-    products = rows.largest * sum(parameter.numel() for parameter in modules[0].parameters())
-    device = next(modules[0].parameters()).device
-    if not forced and device.type == "cpu" and products > MOST_PRODUCTS:
-        return "their products take longer than the calls, which are all that one pass for all saves"
-    return obstacle(modules, few)
-
-
-def _one_by_one(common: CommonTraining, modules: Sequence[nn.Module], seeds: Sequence[int], how: str) -> Trained:
-    """Trains each by itself; after Ctrl-C those stay that were trained by then, and at least the first."""
-    done: list[Trained] = []
-    for module, seed in zip(modules, seeds, strict=True):
-        one = _alone(common, module, seed, len(done))
-        interrupted = one.outcomes[0].ended == "an interrupt"
-        if not interrupted or not done:
-            done.append(one)
-        if interrupted:
-            how += f", ended by an interrupt in the training of one of the {len(modules)}"
-            break
-    functions, outcomes = [one.functions[0] for one in done], [one.outcomes[0] for one in done]
-    trace = _joined([outcome.trace for outcome in outcomes])
-    return Trained(functions, done[0].few, done[0].rows, done[0].prior, outcomes, trace, how)
-
-
-def _alone(common: CommonTraining, module: nn.Module, seed: int, member: int) -> Trained:
-    settings = common.settings(seed, _checkpoint_of(common.checkpoint, member))
-    with settings.prepared(module, _rows_of(common, seed), common.weights, inplace=False) as training:
-        prior = network_prior(common.prior_precision, training.weights)
-        outcome = _fitted(common, training, prior)
-        function = training.function()
-        return Trained([function], training.rows.few[0], training.rows.rows, prior, [outcome], outcome.trace, "")
-
-
-def _fitted(common: CommonTraining, training: Training, prior: Prior) -> Outcome:
-    if common.epochs == 0:
-        training.module.eval()
-        return Outcome({}, 0, 0, "all epochs")
-    likelihood = training.settings.likelihood
-    objective = NegativeLogJoint(training.module, training.weights, training.rows.rows, likelihood, prior)
-    watch: Watch = NoWatch()
-    if common.validation is not None:
-        watch = Validation.of(training.module, training.held_out(common.validation), objective, common.patience)
-    return training.run(objective, watch)
-
-
-def _all_at_once(
-    common: CommonTraining, training: Training, modules: Sequence[nn.Module], seeds: Sequence[int]
-) -> Trained:
-    """Trains one stack of all."""
-    few, likelihood = training.rows.few[0], training.settings.likelihood
-    stack = Stack(modules, vectorized=True)
-    prior = network_prior(common.prior_precision, training.weights)
-    best = None
-    if common.validation is not None:
-        best = ValidationOfEach(stack, training.held_out(common.validation), likelihood, common.patience)
-    ended = None if best is None else (lambda: best.ended)
-    objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior, ended)
-    count = len(training.rows.whole()[1])
-    chosen = torch.stack([resampled(count, seed) for seed in seeds]) if common.bootstrap else None
-    orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
-    facts = {"bootstrap": list(seeds) if common.bootstrap else None}
-    outcome = dataclasses.replace(training, module=stack).run(
-        objective, best or NoWatch(), facts, RowsOfEach(training.rows, orders, chosen)
-    )
-    if best is not None:
-        best.restore_best()
-    found = [module_copy(module).eval() for module in modules]
-    stack.write_to(found)
-    functions = [NetworkModel(module, training.weights, training.rows.outputs) for module in found]
-    outcomes = [_outcome_of(outcome, best, member) for member in range(len(modules))]
-    return Trained(functions, few, training.rows.rows, prior, outcomes, outcome.trace, "side by side")
 
 
 def _outcome_of(outcome: Outcome, best: ValidationOfEach | None, member: int) -> Outcome:
@@ -236,7 +205,7 @@ def _outcome_of(outcome: Outcome, best: ValidationOfEach | None, member: int) ->
     kept = last if best is None or not best.kept[member] else min(int(best.kept[member]), last)
     ended = "no better validation" if best is not None and bool(best.ended[member]) else outcome.ended
     trace = {"loss": [losses[member] for losses in outcome.trace.get("losses", [])[:last]]}
-    return dataclasses.replace(outcome, trace=trace, epochs=last, kept=kept, ended=ended)
+    return replace(outcome, trace=trace, epochs=last, kept=kept, ended=ended)
 
 
 def _joined(traces: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
@@ -264,11 +233,8 @@ def resampled(rows: int, seed: int) -> Tensor:
     return torch.randint(max(1, rows), (rows,), generator=checks.generator(seed))
 
 
-def _rows_of(common: CommonTraining, seed: int) -> Any:
-    """The data that a member is trained on."""
-    data = common.data
-    if not common.bootstrap:
-        return data
+def _resampled_rows(data: Any, seed: int) -> Any:
+    """The bootstrap's data of a member."""
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, tuple | Mapping):
@@ -281,8 +247,3 @@ def _rows_of(common: CommonTraining, seed: int) -> Any:
         f"bootstrap: expected data whose rows can be drawn, (X, y) or a Dataset, got a {type(data).__name__}. Give "
         "the arrays, or bootstrap=False."
     )
-
-
-def _checkpoint_of(path: Path | None, member: int) -> Path | None:
-    """A file of its own for each member: run.pt is run-0.pt for the first."""
-    return None if path is None else path.with_name(f"{path.stem}-{member}{path.suffix}")

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, Unpack, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,14 @@ from bayescope import checks
 from bayescope.curvature import CurvatureOptions
 from bayescope.curvature.options import check_structure
 from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, UnsupportedError
+from bayescope.keywords import picked, takes
 from bayescope.laplace.constant import warn_if_constant
 from bayescope.laplace.distance import GO_ON
 from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import conditionable, leaves_noise_open, own_copy
 from bayescope.laplace.options import LaplaceOptions
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
 from bayescope.priors import Prior
@@ -33,8 +34,9 @@ from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint
-from bayescope.training.settings import Settings, Training
+from bayescope.training.options import MakeOptimizer, ScheduleKeywords, TrainingOptions
 from bayescope.training.sharing import mean_square
+from bayescope.training.training import Training, prepared
 from bayescope.training.watch import Verdict
 
 # A low rank would leave out directions that the evidence has to weigh.
@@ -49,9 +51,51 @@ TELL = (
 MOST_NAMED = 12
 
 
+class ClimbKeywords(ScheduleKeywords, total=False):
+    """The keywords of `TrainingOptions` and `Climbs` that `fit_evidence` takes."""
+
+    optimizer: Literal["adam", "sgd", "lbfgs"] | MakeOptimizer | None
+    every: int
+    burn_in: int | None
+    steps: int
+    step_size: float
+    keep: Literal["best", "last"]
+
+
+@final
+@dataclass(frozen=True)
+class Climbs:
+    """When there is a climb, how far it goes, and which weights count; see `fit_evidence`."""
+
+    every: int = 5
+    burn_in: int | None = None
+    steps: int = 20
+    step_size: float = 0.1
+    keep: str = "best"
+
+    def check(self, epochs: int) -> None:
+        """Refuses values that cannot be used, and a burn-in that takes all epochs."""
+        checks.count("every", self.every)
+        checks.count("steps", self.steps)
+        checks.positive("step_size", self.step_size)
+        checks.choice("keep", self.keep, ("best", "last"))
+        if self.burn_in is not None and checks.count("burn_in", self.burn_in) > epochs:
+            raise InputError(f"burn_in: expected at most epochs={epochs}, got {self.burn_in}: nothing would be learnt.")
+
+    @property
+    def first(self) -> int:
+        """The epoch that the first climb follows."""
+        return 1 if self.burn_in is None else self.burn_in
+
+    def after(self, epoch: int) -> bool:
+        """Whether there is a climb after this epoch, if more epochs follow."""
+        return epoch >= self.first and (epoch - self.first) % self.every == 0
+
+
 @outside_inference_mode
 @resumable
 @collective
+@takes(ClimbKeywords, TrainingOptions, Climbs, epochs=100)
 def fit_evidence(
     model: nn.Module,
     data: Any,
@@ -65,21 +109,8 @@ def fit_evidence(
     prior: bool = True,
     noise_variance: float | None = None,
     weights: Any = "all",
-    validation: Any = None,
-    epochs: int = 100,
-    every: int = 5,
-    burn_in: int | None = None,
-    steps: int = 20,
-    step_size: float = 0.1,
-    keep: str = "best",
-    lr: float | None = None,
-    optimizer: Any = None,
-    schedule: Any = None,
-    batch_size: int | None = None,
-    checkpoint: str | Path | None = None,
-    generator: torch.Generator | int | None = None,
-    progress: bool = True,
     inplace: bool = False,
+    **options: Unpack[ClimbKeywords],
 ) -> GaussianPosterior:
     """Trains a network while it learns the prior's precisions, and the noise, from the evidence of the training data.
 
@@ -112,26 +143,20 @@ def fit_evidence(
         prior: whether they are learnt; with False they stay there, and the noise alone is.
         noise_variance: where the noise variance starts, if it is learnt; by default at the variance of the targets.
         weights: which weights are random; see `fit_map` for the others.
-        validation: data that are not trained on, which then judge the weights in place of the evidence: by the log
-            likelihood of the linearised predictive.
-        epochs: how many times the data are read in training.
-        every: the epochs between two climbs.
-        burn_in: the epochs before the first one; with a number the network does not learn before these. ``None`` trains
-            it until converged, as `fit_map` does with ``epochs=None`` and no schedule, and climbs after one epoch more.
-        steps: of each climb.
-        step_size: of Adam, in the logarithms: about the relative change of a hyperparameter in one step.
-        keep: the weights to return: "best", of the highest evidence that was met, or "last". The highest may be met
-            on the way, while weights have not caught up with a climb; the last are closest to a mode.
-        lr: as in `fit_map`, and so are those below.
-        optimizer: of the weights; ``None`` for that of `fit_map` while the network learns first, and then "adam".
-        schedule: of their step size.
-        batch_size: the most rows of a minibatch.
-        checkpoint: as in `fit_map`. A run that goes on to more epochs begins with the climb that the last epoch is
-            spared. Several starts have a file each, under the name with "-1", "-2" and so on; what a network learns
-            first has one under the name with "-first".
-        generator: seeds the order of the rows and what the network and the curvature draw.
-        progress: whether a bar is drawn, for runs of over two seconds.
         inplace: whether the caller's own module is trained, and left in eval mode.
+        options: of the training, as `TrainingOptions` describes them: ``epochs``, ``lr``, ``optimizer`` (``None`` for
+            that of `fit_map` while the network learns first, and then "adam"), ``schedule``, ``batch_size``,
+            ``validation`` (which then judges the weights in place of the evidence, by the log likelihood of the
+            linearised predictive), ``checkpoint``, ``generator`` (which also seeds what the curvature draws) and
+            ``progress``. A run that goes on to more epochs begins with the climb that the last epoch is spared. Several
+            starts have a checkpoint each, under the name with "-1", "-2" and so on; what a network learns first has one
+            under the name with "-first".
+            And of the climbs: ``every``, the epochs between two; ``burn_in``, the epochs before the first one (with a
+            number the network does not learn before these; ``None`` trains it until converged, as `fit_map` does with
+            ``epochs=None`` and no schedule, and climbs after one epoch more); ``steps`` of each climb; ``step_size`` of
+            Adam, in the logarithms, about the relative change of a hyperparameter in one step; and ``keep``, the
+            weights to return: "best", of the highest evidence that was met, or "last". The highest may be met on the
+            way, while weights have not caught up with a climb; the last are closest to a mode.
 
     Returns:
         Laplace's posterior at the weights that are kept. ``.trace`` has lists of "loss", "nll" and "penalty", one entry
@@ -148,39 +173,27 @@ def fit_evidence(
         ConvergenceWarning: if the weights are far from a mode under the prior that was learnt, or if the network
             predicts the same for every row.
     """
-    pace = _ClimbSchedule(
-        checks.count("epochs", epochs), checks.count("every", every),
-        1 if burn_in is None else checks.count("burn_in", burn_in), checks.count("steps", steps),
-        float(checks.positive("step_size", step_size)), checks.choice("keep", keep, ("best", "last")) == "last",
-    ).checked()  # fmt: skip
+    chosen, climbs = picked(TrainingOptions, options), picked(Climbs, options)
+    climbs.check(checks.count("epochs", chosen.epochs))
     check_structure(structure, STRUCTURES)
     inplace = checks.flag("inplace", inplace)
     prior, noise = checks.flag("prior", prior), leaves_noise_open(likelihood)
     _check_start_of_noise(noise_variance, learnt=noise)
     given = _starts(starts, prior_precision, inplace=inplace)
+    likelihood = resolve(likelihood)
+    curved = CurvatureOptions(curvature=curvature, structure=structure)
     best: tuple[EvidenceClimber, Outcome, LaplaceFit, Minibatches] | None = None
     for place, start in enumerate(given):
-        settings = Settings(
-            likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule, batch_size=batch_size,
-            checkpoint=_with_stem(checkpoint, f"-{place + 1}" if len(given) > 1 else ""), generator=generator,
-            progress=progress,
-        )  # fmt: skip
-        with settings.prepared(model, data, weights, inplace=inplace) as training:
-            options = LaplaceOptions(
-                _starting(settings.likelihood, noise_variance, training) if noise else settings.likelihood,
-                training.weights,
-                curved=CurvatureOptions(curvature=curvature, structure=structure),
-            )
+        file = _with_stem(chosen.checkpoint, f"-{place + 1}" if len(given) > 1 else "")
+        run = replace(chosen, checkpoint=file)
+        with prepared(run, model, data, likelihood, weights, inplace=inplace) as training:
+            first = _starting(likelihood, noise_variance, training) if noise else likelihood
             climber = EvidenceClimber(
-                options, data, training, network_prior(start, training.weights), share_prior, pace,
-                prior=prior, noise=noise,
-                held_out=None if validation is None else training.held_out(validation),
+                LaplaceOptions(first, training.weights, curved=curved), data, training,
+                network_prior(start, training.weights), share_prior, climbs, prior=prior, noise=noise,
             )  # fmt: skip
-            if burn_in is None:
-                _learn_first(
-                    training, data, likelihood=options.likelihood, prior_precision=start, weights=weights, lr=lr,
-                    optimizer=optimizer, batch_size=batch_size, progress=progress,
-                )  # fmt: skip
+            if climbs.burn_in is None:
+                _learn_first(training, data, first, start, weights)
             outcome = training.run(climber.objective, climber)
             if best is None or climber.score > best[0].score:
                 module = own_copy(training.module) if inplace else training.module
@@ -189,13 +202,17 @@ def fit_evidence(
     return _posterior(*best)
 
 
-def _learn_first(training: Training, data: Any, **options: Any) -> None:
+def _learn_first(training: Training, data: Any, likelihood: Likelihood, prior_precision: Any, weights: Any) -> None:
     """Trains the network until converged, as `fit_map` does, under the hyperparameters to start from."""
+    options = training.options
     with warnings.catch_warnings():
         # That it has not converged: the epochs to come go on from there.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        checkpoint = _with_stem(training.settings.checkpoint, "-first")
-        fit_map(training.module, data, generator=training.order, checkpoint=checkpoint, inplace=True, **options)
+        fit_map(
+            training.module, data, likelihood=likelihood, prior_precision=prior_precision, weights=weights,
+            inplace=True, lr=options.lr, optimizer=cast(Any, options.optimizer), batch_size=options.batch_size,
+            checkpoint=_with_stem(options.checkpoint, "-first"), generator=training.order, progress=options.progress,
+        )  # fmt: skip
 
 
 def _posterior(climber: EvidenceClimber, outcome: Outcome, fit: LaplaceFit, rows: Minibatches) -> GaussianPosterior:
@@ -209,39 +226,6 @@ def _posterior(climber: EvidenceClimber, outcome: Outcome, fit: LaplaceFit, rows
 
 
 @final
-@dataclass(frozen=True)
-class _ClimbSchedule:
-    """When there is a climb, how far it goes, and whether it is the last weights that count."""
-
-    epochs: int
-    every: int
-    burn_in: int
-    steps: int
-    step_size: float
-    keeps_last: bool
-
-    def checked(self) -> _ClimbSchedule:
-        """The pace itself, if there is at least one climb.
-
-        Raises:
-            InputError: if the burn-in takes all epochs.
-        """
-        if self.burn_in > self.epochs:
-            raise InputError(
-                f"burn_in: expected at most epochs={self.epochs}, got {self.burn_in}: nothing would be learnt."
-            )
-        return self
-
-    def due(self, epoch: int) -> bool:
-        """Whether weights are judged after this epoch: before each climb, and at the end."""
-        return self.climbs(epoch) or (epoch >= self.burn_in and epoch == self.epochs)
-
-    def climbs(self, epoch: int) -> bool:
-        """Whether there is a climb after this epoch, if more epochs follow."""
-        return epoch >= self.burn_in and (epoch - self.burn_in) % self.every == 0
-
-
-@final
 class EvidenceClimber:
     """Climbs the evidence at the weights of the moment, and keeps the best ones' hyperparameters.
 
@@ -251,10 +235,9 @@ class EvidenceClimber:
         training: the module, its weights and the generator.
         start: the prior that it begins with.
         groups: which weights share a precision, as `PriorGroups.of` takes it.
-        pace: when and how far.
+        climbs: when and how far.
         prior: whether the precisions are climbed.
         noise: whether a Gaussian's noise variance is climbed too, where there is one.
-        held_out: rows that judge the weights in place of the evidence.
 
     Attributes:
         objective: of the training, under the present hyperparameters.
@@ -272,16 +255,15 @@ class EvidenceClimber:
         training: Training,
         start: Prior,
         groups: str,
-        pace: _ClimbSchedule,
+        climbs: Climbs,
         *,
-        prior: bool = True,
+        prior: bool,
         noise: bool,
-        held_out: Minibatches | None = None,
     ) -> None:
         if not isinstance(start.precision, Tensor):
             raise UnsupportedError("prior_precision: expected numbers to begin with, got a full precision.")
-        self._options, self._data, self._training, self._pace = options, data, training, pace
-        self._held_out = held_out
+        self._options, self._data, self._training, self._climbs = options, data, training, climbs
+        self._epochs, self._held_out = training.options.epochs or 0, training.held_out()
         if not prior and not noise:
             raise UnsupportedError(
                 "prior: expected True where there is no noise to be learnt, got False: nothing would be. Use fit_map."
@@ -294,7 +276,7 @@ class EvidenceClimber:
         self._point = trial.start()
         self._climbed = torch.ones_like(self._point)
         self._climbed[: len(self._groups)] = float(prior)
-        self._adam = torch.optim.Adam([self._point], lr=pace.step_size, maximize=True)
+        self._adam = torch.optim.Adam([self._point], lr=climbs.step_size, maximize=True)
         self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
         self._spared = 0  # the last epoch, where a climb would have followed
         self.objective = NegativeLogJoint(
@@ -315,7 +297,7 @@ class EvidenceClimber:
         Raises:
             ConvergenceError: if the evidence is no finite number.
         """
-        if not self._pace.due(epoch):
+        if not (self._climbs.after(epoch) or self._climbs.first <= epoch == self._epochs):
             return Verdict({})
         # Passes that differ, as random augmentation makes them, are refused when the first gradient is read.
         first = self._best[0] == -math.inf
@@ -330,18 +312,18 @@ class EvidenceClimber:
         if self._held_out is not None:
             entries["validation_nll"] = held_out_nll(fit, self._held_out)
             score = -entries["validation_nll"]
-        better = self._pace.keeps_last or score > self._best[0]
+        better = self._climbs.keep == "last" or score > self._best[0]
         if better:
             self._best = score, self._point.clone()
         verdict = Verdict(entries, better)
-        if epoch < self._pace.epochs:
+        if epoch < self._epochs:
             self._climb(evidence)
-        elif self._pace.climbs(epoch):
+        elif self._climbs.after(epoch):
             self._spared = epoch
         return verdict
 
     def _climb(self, evidence: EvidenceOfModes) -> None:
-        for _ in range(self._pace.steps):
+        for _ in range(self._climbs.steps):
             self._point.grad = evidence.value_and_gradient(self._point)[1] * self._climbed
             self._adam.step()
         _first(self._point)
@@ -349,18 +331,14 @@ class EvidenceClimber:
 
     def facts(self) -> dict[str, Any]:
         """What a run that goes on has to have in common, but for the number of epochs."""
-        pace, options = self._pace, self._options
+        climbs, options = self._climbs, self._options
         return {
+            **vars(climbs),
             "curvature": options.curved.curvature,
             "structure": options.curved.structure,
             "share_prior": self._groups.kind,
             "climbed": self._climbed.tolist(),
             "noise": self._noise,
-            "every": pace.every,
-            "burn_in": pace.burn_in,
-            "steps": pace.steps,
-            "step_size": pace.step_size,
-            "keep": "last" if pace.keeps_last else "best",
             "validation": None if self._held_out is None else self._held_out.fingerprint(),
         }
 
@@ -378,7 +356,7 @@ class EvidenceClimber:
         self._adam.load_state_dict(state["adam"])
         self._best = state["best"], state["best_point"]
         self.objective.move(self._likelihood(self._point), self._prior(self._point))
-        if 0 < state["spared"] < self._pace.epochs:
+        if 0 < state["spared"] < self._epochs:
             fit = self._fit(self._training.module, self._point, gradient=False)
             self._climb(EvidenceOfModes([fit], self._groups.kind, noise=self._noise))
         else:

@@ -21,10 +21,10 @@ from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.sampling.langevin import StepSizes
 from bayescope.training.minibatches import Minibatches, rows_of_all
-from bayescope.training.optimizers import OWN_BATCH_SIZE
-from bayescope.training.settings import Training
+from bayescope.training.options import OWN_BATCH_SIZE, RunKeywords
 from bayescope.training.side_by_side import RowsForAll, RowsOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
+from bayescope.training.training import Training
 from bayescope.training.watch import Verdict
 
 # Steps from one draw to the next, and draws that would fit into the burn-in, where the caller names neither.
@@ -32,9 +32,18 @@ STEPS_APART = 20
 BURNT_IN = 20
 
 
+class ReadingKeywords(RunKeywords, total=False):
+    """The keywords of `TrainingOptions` that `sgmcmc` takes, and when chains are read."""
+
+    draws: int
+    burn_in: int | None
+    thin: int | None
+    cycles: int | None
+
+
 @final
 @dataclass(frozen=True)
-class Plan:
+class Reading:
     """After which epochs the chains are read.
 
     Attributes:
@@ -50,17 +59,18 @@ class Plan:
     cycles: int | None
 
     @classmethod
-    def of(cls, draws: Any, burn_in: Any, thin: Any, cycles: Any, data: Any, batch_size: int | None) -> Self:
+    def of(cls, options: ReadingKeywords, data: Any) -> Self:
         """The plan, checked; what is ``None`` follows from how many steps an epoch of the data has.
 
         Raises:
             InputError: if a number cannot be used, or the draws are no multiple of the cycles.
         """
+        burn_in, thin, cycles = options["burn_in"], options["thin"], options["cycles"]
         cycles = None if cycles is None else checks.count("cycles", cycles)
-        draws = checks.count("draws", draws)
+        draws = checks.count("draws", options["draws"])
         if draws % (cycles or 1):
             raise InputError(f"draws: expected a multiple of the {cycles} cycles, got {draws}.")
-        steps = _steps(data, batch_size)
+        steps = _steps(data, options["batch_size"])
         apart = math.ceil(STEPS_APART / steps) if thin is None else checks.count("thin", thin)
         before = BURNT_IN * apart if burn_in is None else checks.count("burn_in", burn_in, least=0)
         return cls(draws, before, apart, cycles)
@@ -110,7 +120,7 @@ class Collector:
         plan: when.
     """
 
-    def __init__(self, stack: Stack, weights: Weights, plan: Plan) -> None:
+    def __init__(self, stack: Stack, weights: Weights, plan: Reading) -> None:
         self._stack, self._weights, self._plan = stack, weights, plan
         self._draws: list[Tensor] = []
 

@@ -27,10 +27,10 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import Processes, alone, collective, present
 from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import diagnosed
-from bayescope.training.fit_map import describe
+from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.settings import chosen_weights
 from bayescope.training.sharing import share_weights
+from bayescope.training.training import chosen_weights
 
 # Random weights that are sampled unless `limit` says otherwise.
 MOST_WEIGHTS = 5000

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -13,21 +12,22 @@ from bayescope import checks
 from bayescope.density.convergence import FEWEST_DRAWS
 from bayescope.density.diagnosis import diagnosis_notes
 from bayescope.errors import InputError, UnsupportedError
-from bayescope.likelihoods import Likelihood
+from bayescope.keywords import picked, takes
+from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present
-from bayescope.sampling.chains import Collector, Plan, read_by, stacked
+from bayescope.sampling.chains import Collector, Reading, ReadingKeywords, read_by, stacked
 from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions
 from bayescope.sampling.langevin import Langevin
 from bayescope.training.checkpoint import resumable
-from bayescope.training.fit_map import describe
+from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.optimizers import OptimizerChoice
-from bayescope.training.settings import Settings
+from bayescope.training.options import TrainingOptions
 from bayescope.training.side_by_side import JointOfEach
+from bayescope.training.training import prepared
 
 # By method: the friction and the step size, whose ratio is what weights move by along the gradient in the long run.
 METHODS = {"sghmc": (0.1, 1e-2), "sgld": (1.0, 1e-1)}
@@ -39,27 +39,20 @@ R_HAT_LIMIT = 1.1
 @outside_inference_mode
 @resumable
 @collective
+@takes(ReadingKeywords, TrainingOptions, draws=100, burn_in=None, thin=None, cycles=None)
 def sgmcmc(
     model: nn.Module,
     data: Any,
     *,
     likelihood: str | Likelihood,
-    method: str = "sghmc",
+    method: Literal["sghmc", "sgld"] = "sghmc",
     weights: Any = "all",
     prior_precision: Any = 1.0,
-    lr: float | None = None,
     friction: float | None = None,
     temperature: float = 1.0,
-    draws: int = 100,
-    burn_in: int | None = None,
-    thin: int | None = None,
-    cycles: int | None = None,
     chains: int = 1,
-    start: str = "model",
-    batch_size: int | None = None,
-    checkpoint: str | Path | None = None,
-    generator: torch.Generator | int | None = None,
-    progress: bool = True,
+    start: Literal["model", "prior"] = "model",
+    **options: Unpack[ReadingKeywords],
 ) -> DrawsPosterior:
     """Draws networks from p(θ∣D)^(1/T) by Langevin dynamics on minibatches, up to the bias of the step size.
 
@@ -79,23 +72,20 @@ def sgmcmc(
         method: "sghmc" or "sgld".
         weights: which weights are random; all others stay as they are.
         prior_precision: as in `fit_map`.
-        lr: the step size along the gradient of U/N, as an optimiser has it; ``None`` for 1e-2 of "sghmc" and 1e-1 of
-            "sgld".
         friction: α, above 0 and at most 1; ``None`` for 0.1. "sgld" has none.
         temperature: T; 1 for the posterior, less for a "cold" one.
-        draws: how many are kept of each chain.
-        burn_in: epochs before the first draw; of each cycle, where there are cycles. ``None`` for 20 times ``thin``.
-        thin: epochs from one draw to the next; ``None`` for as many as 20 steps take.
-        cycles: how many times the step size falls from lr to zero by a cosine, to leave one mode for another (Zhang
-            et al. 2020); a cycle burns in without noise, and then gives draws/cycles draws. ``None`` for a constant
-            step size.
         chains: how many, side by side, each with its own noise and order of the rows.
         start: "model" for chains that begin at the model's weights, or "prior" for chains that each begin at a draw
             from the prior, so that R-hat sees whether they meet.
-        batch_size: the most rows of a minibatch; ``None`` for 128. Batches of a loader stay, the same for all chains.
-        checkpoint: as in `fit_map`. A later call may ask for more draws, where there are no cycles.
-        generator: seeds the order of the rows and the noise.
-        progress: whether a bar is drawn, for runs of over two seconds.
+        options: when the chains are read: ``draws``, how many are kept of each; ``burn_in``, the epochs before the
+            first, or the first of each cycle (``None`` for 20 times ``thin``); ``thin``, the epochs from one draw to
+            the next (``None`` for as many as 20 steps take); and ``cycles``, how many times the step size falls from lr
+            to zero by a cosine, to leave one mode for another (Zhang et al. 2020): a cycle burns in without noise, and
+            then gives draws/cycles draws. ``None`` is a constant step size.
+            And of the training, as `TrainingOptions` describes them: ``lr``, the step size along the gradient of U/N
+            (``None`` for 1e-2 of "sghmc" and 1e-1 of "sgld"), ``batch_size`` (batches of a loader are the same for all
+            chains), ``checkpoint`` (a later call may ask for more draws, where there are no cycles), ``generator`` and
+            ``progress``.
 
     Returns:
         The draws, with R-hat and the effective draws of the predictions at training inputs. ``.trace`` has the means
@@ -110,11 +100,13 @@ def sgmcmc(
     Warns:
         ConvergenceWarning: if a prediction has an R-hat above 1.1.
     """
-    alpha, size = _dynamics(method, friction, lr)
+    alpha, size = _dynamics(method, friction, options["lr"])
     temperature = checks.positive_number("temperature", temperature)
     chains = checks.count("chains", chains)
     checks.choice("start", start, STARTS)
-    plan = Plan.of(draws, burn_in, thin, cycles, data, batch_size)
+    likelihood, run = resolve(likelihood), picked(TrainingOptions, options)
+    plan = Reading.of(options, data)
+    run = replace(run, epochs=plan.epochs, lr=None)
 
     def langevin(parameters: list[nn.Parameter]) -> Langevin:
         random = [training.weights.masks.get(name) for name in training.weights.names]
@@ -124,20 +116,17 @@ def sgmcmc(
             parameters, sizes=sizes, friction=alpha, temperature=temperature, rows=training.rows.rows, masks=masks
         )
 
-    settings = Settings(
-        likelihood=likelihood, epochs=plan.epochs, lr=None, optimizer=OptimizerChoice.made_by(langevin, batch_size),
-        schedule=None, batch_size=None, checkpoint=checkpoint, generator=generator, progress=progress,
-    )  # fmt: skip
-    with settings.prepared(model, data, weights, inplace=False) as training:
+    with prepared(run, model, data, likelihood, weights) as training:
         prior, rows = network_prior(prior_precision, training.weights), training.rows
         stack, how = stacked(training, prior if start == "prior" else None, chains)
-        objective = JointOfEach(stack, training.weights, rows.rows, settings.likelihood, prior)
+        objective = JointOfEach(stack, training.weights, rows.rows, likelihood, prior)
         collector = Collector(stack, training.weights, plan)
-        outcome = dataclasses.replace(training, module=stack).run(objective, collector, rows=read_by(training, chains))
+        read = read_by(training, chains)
+        outcome = training.run(objective, collector, trained=stack, rows=read, make=langevin)
         found = collector.draws()
         stack.write_to([training.module.eval()])  # the first chain, as it ended
         function = training.function()
-        diagnosis = _diagnosis(rows, function, found, settings.likelihood)
+        diagnosis = _diagnosis(rows, function, found, likelihood)
     largest = rows.largest if rows.shared else round(present().sum_numbers(rows.largest)[0])
     notes = {
         "sampler": f"step size {size:g}, friction {alpha:g}, temperature {temperature:g}",
@@ -148,7 +137,7 @@ def sgmcmc(
         "training": outcome.summary(),
     }
     record = Record(method, notes=notes, trace=outcome.trace)
-    return _diagnosed(found, record, function, settings.likelihood, diagnosis)
+    return _diagnosed(found, record, function, likelihood, diagnosis)
 
 
 def _diagnosed(
@@ -171,7 +160,7 @@ def _diagnosed(
     found = diagnosis_notes(draws, *diagnosis, of="predictions")
     return DrawsPosterior(
         draws,
-        dataclasses.replace(record, notes={**record.notes, **found, "draws": record.notes["draws"]}),
+        replace(record, notes={**record.notes, **found, "draws": record.notes["draws"]}),
         function,
         likelihood,
         prediction_r_hat=diagnosis.r_hat,

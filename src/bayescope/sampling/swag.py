@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, Unpack, final
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
-from bayescope.likelihoods import Likelihood
+from bayescope.keywords import takes
+from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.inputs import call
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior, Record
@@ -24,13 +24,11 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present, warn_once
 from bayescope.sampling.trajectory import FEWEST, Trajectory
 from bayescope.training.checkpoint import resumable
-from bayescope.training.fit_map import describe
 from bayescope.training.minibatches import Rows, rows_of_all
 from bayescope.training.objective import NegativeLogJoint
-from bayescope.training.optimizers import OWN_BATCH_SIZE, OptimizerChoice
-from bayescope.training.settings import Settings
+from bayescope.training.options import OWN_BATCH_SIZE, MakeOptimizer, MakeSchedule, RunKeywords, TrainingOptions
 from bayescope.training.steps import share_buffers
-from bayescope.training.watch import NoWatch
+from bayescope.training.training import prepared
 
 # Of the step size at the start of a cycle, what is left at its end; the epochs of a cycle; the columns that are kept.
 LOWEST, CYCLE, RANK = 0.05, 5, 20
@@ -152,6 +150,7 @@ class Walk:
 @outside_inference_mode
 @resumable
 @collective
+@takes(RunKeywords, TrainingOptions)
 def swag(
     model: nn.Module,
     data: Any,
@@ -163,14 +162,10 @@ def swag(
     epochs: int = 100,
     burn_in: int | None = None,
     collect: str | int = "epoch",
-    lr: float | None = None,
-    optimizer: Any = "sgd",
-    schedule: Any = None,
     cycle: int | None = None,
-    batch_size: int | None = None,
-    checkpoint: str | Path | None = None,
-    generator: torch.Generator | int | None = None,
-    progress: bool = True,
+    optimizer: Literal["sgd", "adam"] | MakeOptimizer = "sgd",
+    schedule: Literal["cyclic"] | MakeSchedule | None = None,
+    **options: Unpack[RunKeywords],
 ) -> GaussianPosterior:
     """A Gaussian over the weights that stochastic gradients pass through at a step size that does not go to zero.
 
@@ -196,16 +191,13 @@ def swag(
         epochs: how many times the data are read, those of the burn-in included.
         burn_in: how many epochs pass before snapshots are taken; ``None`` for half of them. 0 for a trained model.
         collect: "epoch" for a snapshot after each epoch (each cycle of a cyclic schedule), or after how many steps.
-        lr: the step size, 1e-2 by default for "sgd". It has to be large enough for the weights to move about.
         optimizer: "sgd" (momentum 0.9), "adam", or a function of a list of parameters.
         schedule: ``None`` for a constant step size, "cyclic" for one that falls to a twentieth along a line in each
             cycle, at whose end a snapshot is taken, or a function of the optimiser that returns a scheduler.
         cycle: the epochs of a cycle, after the burn-in; ``None`` for 5.
-        batch_size: the most rows of a minibatch; ``None`` for 128, or an eighth of the rows where that is less. All
-            rows at once leave no noise to see.
-        checkpoint: a file that the state is saved to, and that a later call goes on from; snapshots are part of it.
-        generator: seeds the order of the rows and what the network draws.
-        progress: whether a bar is drawn, for runs of over two seconds.
+        options: of the training, as `TrainingOptions` describes them: ``lr`` (1e-2 by default for "sgd"; large enough
+            for the weights to move about), ``batch_size`` (``None`` for 128, or an eighth of the rows where that is
+            less: all rows at once leave no noise to see), ``checkpoint``, ``generator`` and ``progress``.
 
     Returns:
         N(θ̄, Σ) with predictions from draws of the weights; its precision is a `LowRankCovariance`. ``.model`` is the
@@ -223,23 +215,20 @@ def swag(
     """
     collection = Collection.of(collect, burn_in, schedule, cycle, checks.count("epochs", epochs))
     rank = _rank(rank, collection.planned(epochs))
-    if isinstance(optimizer, str) and optimizer == "lbfgs":
+    paced = _cyclic(collection) if schedule == "cyclic" else schedule
+    chosen = TrainingOptions(epochs=epochs, optimizer=optimizer, schedule=paced, **options)
+    if chosen.by_lbfgs:
         raise UnsupportedError("optimizer: expected one that steps on minibatches, whose noise SWAG sees, got 'lbfgs'.")
-    settings = Settings(
-        likelihood=likelihood, epochs=epochs, lr=lr, optimizer=optimizer, batch_size=batch_size,
-        schedule=_cyclic(collection) if schedule == "cyclic" else schedule, checkpoint=checkpoint,
-        generator=generator, progress=progress,
-    )  # fmt: skip
-    if batch_size is None:
-        settings.choice.batch_size = _default_size(data) or settings.choice.batch_size
-    with settings.prepared(model, data, weights, inplace=False) as training:
+    likelihood = resolve(likelihood)
+    if chosen.batch_size is None:
+        chosen = dataclasses.replace(chosen, batch_size=_default_size(data))
+    with prepared(chosen, model, data, likelihood, weights) as training:
         prior = network_prior(prior_precision, training.weights)
-        joint = NegativeLogJoint(training.module, training.weights, training.rows.rows, settings.likelihood, prior)
+        joint = NegativeLogJoint(training.module, training.weights, training.rows.rows, likelihood, prior)
         trajectory = Trajectory(training.module, training.weights, rank)
         walk = Walk(joint, trajectory, collection)
-        settings.choice = _heard(settings.choice, walk)
-        wrapped = dataclasses.replace(training, module=trajectory)
-        outcome = wrapped.run(walk, NoWatch(), {"rank": rank, "snapshots": str(collection)})
+        facts = {"rank": rank, "snapshots": str(collection)}
+        outcome = training.run(walk, trained=trajectory, facts=facts, make=_heard(chosen, walk))
         if outcome.ended == "an interrupt" and trajectory.count < FEWEST:
             raise KeyboardInterrupt(f"interrupted before snapshot {FEWEST}")
         covariance = trajectory.covariance()
@@ -253,15 +242,14 @@ def swag(
             ConvergenceWarning,
         )
     found = f"the diagonal and {trajectory.rank} columns" if rank else "the diagonal"
+    advice = "Give more epochs, or a model that is trained, such as bs.fit_map's, with burn_in=0."
     notes = {
-        "prior": describe(prior), "rows": f"{training.rows.rows:,}", "training": outcome.summary(),
-        "loss": outcome.loss(),
-        "at rest": outcome.rest("Give more epochs, or a model that is trained, such as bs.fit_map's, with burn_in=0."),
+        **outcome.notes(prior, advice),
         "snapshots": f"{trajectory.count}, {collection}; {found} of their covariance",
         **({"batch norm": "the statistics of the average weights, for all draws"} if normalised else {}),
     }  # fmt: skip
     record = Record("swag", notes=notes, trace=outcome.trace, instead="Use bs.laplace at its .model for one.")
-    return GaussianPosterior(trajectory.mean, covariance, record, function, settings.likelihood, method="sampled")
+    return GaussianPosterior(trajectory.mean, covariance, record, function, likelihood, method="sampled")
 
 
 def _default_size(data: Any) -> int | None:
@@ -290,17 +278,15 @@ def _rank(rank: int | None, snapshots: int | None) -> int:
     return rank
 
 
-def _heard(choice: OptimizerChoice, walk: Walk) -> OptimizerChoice:
-    """The same optimiser, each of whose steps the walk hears of."""
+def _heard(options: TrainingOptions, walk: Walk) -> MakeOptimizer:
+    """The optimiser of the options, each of whose steps the walk hears of."""
 
     def make(parameters: list[nn.Parameter]) -> Optimizer:
-        optimizer = choice.make(parameters)
+        optimizer = options.make(parameters)
         optimizer.register_step_post_hook(walk.stepped)
         return optimizer
 
-    heard = OptimizerChoice.made_by(make, choice.batch_size)
-    heard.values = choice.values
-    return heard
+    return make
 
 
 def _cyclic(collection: Collection) -> Callable[[Optimizer], LambdaLR]:

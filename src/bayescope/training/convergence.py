@@ -1,15 +1,18 @@
-"""When a training whose epochs nobody has counted has converged."""
+"""When a training ends: after a given number of epochs, or where it has converged."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, final
+from typing import Any, Literal, Protocol, cast, final
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, ReduceLROnPlateau
 
+from bayescope.errors import InputTypeError
 from bayescope.training.lbfgs import Lbfgs
+from bayescope.training.options import MakeSchedule
 
 # What happens after an epoch: the training goes on, keeps a copy of the weights, goes back to that copy, or ends.
 Move = Literal["on", "keep", "back", "end"]
@@ -73,6 +76,60 @@ class Pace(Protocol):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on from a checkpoint."""
+
+
+@final
+class CountedEpochs:
+    """A given number of epochs, and the step size over them.
+
+    Args:
+        schedule: ``None`` for a constant one, "cosine" for one that falls to zero in the last epoch, or a function of
+            the optimiser that returns a scheduler of ``torch.optim.lr_scheduler``.
+        optimizer: whose step size it is.
+        epochs: how many there will be.
+
+    Raises:
+        InputTypeError: if the caller's function returns something else.
+    """
+
+    def __init__(self, schedule: str | MakeSchedule | None, optimizer: Optimizer, epochs: int) -> None:
+        self.epochs, self.keeps = epochs, False
+        self.left: float | None = None
+        self.converged: bool | None = None
+        self._scheduler: LRScheduler | None = None
+        self._needs_value = False
+        if schedule is None:
+            return
+        made = schedule(optimizer) if callable(schedule) else CosineAnnealingLR(optimizer, T_max=epochs)
+        if not isinstance(made, LRScheduler):
+            raise InputTypeError(f"schedule: expected a torch.optim.lr_scheduler, got {type(made).__name__}.")
+        self._scheduler, self._needs_value = made, isinstance(made, ReduceLROnPlateau)
+
+    def step(self, value: float, validated: float | None = None) -> Move:
+        """Ends an epoch; a plateau is one of the validation, where there is one."""
+        if self._needs_value:
+            cast(ReduceLROnPlateau, self._scheduler).step(value if validated is None else validated)
+        elif self._scheduler is not None:
+            self._scheduler.step()
+        return "on"
+
+    def failed(self) -> bool:
+        """A caller's own step sizes stay as they are."""
+        return False
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it: the scheduler's own state."""
+        return {"state": {} if self._scheduler is None else self._scheduler.state_dict()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        if self._scheduler is not None:
+            self._scheduler.load_state_dict(state["state"])
+
+    @property
+    def name(self) -> str:
+        """Which one it is, for checkpoints."""
+        return "None" if self._scheduler is None else type(self._scheduler).__name__
 
 
 @final

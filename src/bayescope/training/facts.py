@@ -96,6 +96,15 @@ def of_prior(prior: Prior) -> str:
     return f"precision {told}, mean {_numbers(prior.mean)}"
 
 
+def describe(prior: Prior) -> str:
+    """A prior in a few words."""
+    precision = prior.precision
+    if not isinstance(precision, Tensor):
+        return "a Gaussian with a full precision"
+    low, high = float(precision.min()), float(precision.max())
+    return f"precision {low:g}" if low == high else f"precisions from {low:g} to {high:g}"
+
+
 def of_optimizer(optimizer: Optimizer) -> dict[str, str]:
     """Its kind and its options, the step size apart, of each group of parameters."""
     groups = [{k: v for k, v in group.items() if k not in _ON_THE_MACHINE} for group in optimizer.param_groups]

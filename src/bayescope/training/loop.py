@@ -12,22 +12,24 @@ from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
 from bayescope.network.inputs import explained
 from bayescope.network.row_dropout import compiled
+from bayescope.priors import Prior
 from bayescope.private_draws import PrivateDraws, RandomSource, present_source
 from bayescope.process_state import threads_for
 from bayescope.processes import present, warn_once
 from bayescope.progress import Report, progress_bar
 from bayescope.training.checkpoint import Checkpoint
 from bayescope.training.convergence import Pace
+from bayescope.training.facts import describe
 from bayescope.training.interrupts import Interrupts
+from bayescope.training.lbfgs import Lbfgs
 from bayescope.training.minibatches import Rows
 from bayescope.training.objective import Objective
-from bayescope.training.optimizers import step_sizes
 from bayescope.training.sharing import gpus_of, held, share_random_states
 from bayescope.training.steps import Steps, Turn
 from bayescope.training.watch import Watch
@@ -64,6 +66,13 @@ class Outcome:
     rows: int = 0
     left: float | None = None
     converged: bool | None = None
+
+    def notes(self, prior: Prior, advice: str) -> dict[str, str]:
+        """What the summary of a posterior says of its training; advice is for a loss that is not at rest."""
+        return {
+            "prior": describe(prior), "rows": f"{self.rows:,}", "training": self.summary(), "loss": self.loss(),
+            "at rest": self.rest(advice),
+        }  # fmt: skip
 
     def summary(self) -> str:
         """How many epochs, what ended them, and which weights were kept."""
@@ -136,7 +145,6 @@ class Loop:
         objective: of all rows.
         rows: in minibatches.
         optimizer: of the objective's parameters.
-        values: whether it needs the value of the whole objective at each step.
         pace: sets its step sizes and how many epochs there are, those of a run that goes on included.
         watch: judges the weights after each epoch.
         checkpoint: where the state is kept.
@@ -150,7 +158,6 @@ class Loop:
         rows: Rows,
         optimizer: Optimizer,
         *,
-        values: bool,
         pace: Pace,
         watch: Watch,
         checkpoint: Checkpoint,
@@ -160,7 +167,7 @@ class Loop:
         self._processes = present()
         self._watch, self._checkpoint = watch, checkpoint
         self._progress = progress and self._processes.first
-        self._optimizer, self._values = optimizer, values
+        self._optimizer, self._values = optimizer, _needs_value(optimizer)
         known = type(optimizer).__module__.startswith(("torch.optim.", "bayescope."))
         self._draws_of_optimizer = nullcontext() if known else PrivateDraws()
         self._pace, self._epochs = pace, pace.epochs
@@ -299,7 +306,7 @@ class Loop:
         if self._pace.failed():
             self._go_back()
             return
-        sizes = ", ".join(f"{size:g}" for size in step_sizes(self._optimizer))
+        sizes = ", ".join(f"{float(group['lr']):g}" for group in self._optimizer.param_groups if "lr" in group)
         raise ConvergenceError(
             f"loss: expected a finite number, got {loss} in epoch {self._epoch + 1}, with the step size {sizes}. Take "
             "a smaller lr, standardise inputs and targets, and see that the data hold no NaN."
@@ -370,6 +377,13 @@ def random_states(module: nn.Module, generator: torch.Generator) -> Iterator[tor
     draws = RandomSource(checks.seed_from(generator), gpus_of(module), globally=compiled(module), fit=True)
     with draws.inside():
         yield torch.Generator().manual_seed(checks.seed_from(generator))
+
+
+def _needs_value(optimizer: Optimizer) -> bool:
+    """Whether the steps need the value of the whole objective, as a line search does, or may need it."""
+    if type(optimizer).__module__.startswith(("torch.optim.", "bayescope.")):
+        return isinstance(optimizer, LBFGS | Lbfgs)
+    return True
 
 
 @final

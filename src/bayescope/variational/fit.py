@@ -5,10 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, final
 
-import torch
 from torch import Tensor, nn
 
 from bayescope import checks
@@ -25,9 +23,7 @@ from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present
 from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
-from bayescope.training.optimizers import OptimizerChoice
-from bayescope.training.settings import Settings, Training, suits_lbfgs
-from bayescope.training.watch import NoWatch, Watch
+from bayescope.training.training import Training, prepared, suits_lbfgs
 from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, affordable, bound
 from bayescope.variational.families import Family
 from bayescope.variational.ivon import IvonSteps
@@ -36,29 +32,9 @@ from bayescope.variational.options import MEAN_FIELD, VariationalOptions
 from bayescope.variational.start import Start, by_gradients, with_ivon, without_padding
 from bayescope.variational.validation import predictive_validation
 
-NOT_TRAINED = Outcome({}, 0, 0, "all epochs")
 NOT_READ, UNREAD = "Ctrl-C came before it was read.", "not read, ended by an interrupt"
 # Nats of KL(q∥p) a weight and a row below which q has hardly left the prior.
 LITTLE_A_WEIGHT, LITTLE_A_ROW = 0.01, 0.1
-
-
-@final
-@dataclass(frozen=True)
-class Held:
-    """What a run is judged by and kept in.
-
-    Attributes:
-        validation: data that are not trained on, or ``None``.
-        patience: of the validation, or ``None``.
-        checkpoint: a file, or ``None``.
-    """
-
-    validation: Any = None
-    patience: int | None = None
-    checkpoint: str | Path | None = None
-
-
-NOTHING_HELD = Held()
 
 
 @outside_inference_mode
@@ -66,12 +42,10 @@ def fit(
     options: VariationalOptions,
     model: nn.Module,
     data: Any,
-    likelihood: str | Likelihood,
+    likelihood: Likelihood,
     weights: Any,
     prior_precision: Any,
-    generator: torch.Generator | int | None,
     *,
-    held: Held = NOTHING_HELD,
     sds: Tensor | None = None,
 ) -> GaussianPosterior:
     """Trains q and reads the bound; see `variational` for the arguments and what is raised.
@@ -83,28 +57,20 @@ def fit(
         likelihood: p(y∣f).
         weights: which are random.
         prior_precision: of p(θ), or "evidence".
-        generator: seeds everything.
-        held: how the run is judged and kept.
         sds: of the posterior that it goes on from, shape (P,), in the place of ``options.initial_sd``. What is not
             random then stays as it is: the rows to come are not all that it was trained on.
     """
     model, weights, own, precisions = _plain(unwrapped(model), weights)
-    steps = IvonSteps(options.lr) if options.is_ivon else None
-    choice = options.optimizer if steps is None else OptimizerChoice.made_by(steps, options.batch_size)
-    settings = Settings(
-        likelihood=likelihood, epochs=1 if options.epochs == 0 else options.epochs,
-        lr=None if steps else options.lr, optimizer=choice, schedule=options.schedule, batch_size=options.batch_size,
-        checkpoint=held.checkpoint, generator=generator, progress=options.progress,
-    )  # fmt: skip
-    with settings.prepared(model, data, weights, inplace=False) as prepared:
-        training = replace(prepared, weights=without_padding(prepared.module, prepared.weights))
+    steps = IvonSteps(options.training.lr) if options.natural else None
+    with prepared(options.training, model, data, likelihood, weights) as ready:
+        training = replace(ready, weights=without_padding(ready.module, ready.weights))
         start = Start.of(options, training, data, prior_precision, sds, own)
         family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
         objective = NegativeBound(
             training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
             kl_weight=options.kl_weight, warmup=options.warmup, hold=sds is not None,
         )  # fmt: skip
-        outcome = _trained(held, training, family, start, objective) if options.epochs != 0 else NOT_TRAINED
+        outcome = _trained(training, family, start, objective, steps)
         one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
         q = _posterior(start, family, objective, outcome, [] if one else precisions)
         if outcome.converged is not None and sds is None:
@@ -126,15 +92,17 @@ def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], li
     return plain, weights, own, sorted(precisions)
 
 
-def _trained(held: Held, training: Training, family: Family, start: Start, objective: NegativeBound) -> Outcome:
+def _trained(
+    training: Training, family: Family, start: Start, objective: NegativeBound, steps: IvonSteps | None
+) -> Outcome:
     """Runs the training of the whole of q, and of what is learnt beside it."""
     assert isinstance(family, nn.Module)
     whole = VariationalNetwork(training.module, family, start.hyperparameters)
-    watch: Watch = NoWatch()
-    if held.validation is not None:
-        rows = training.held_out(held.validation)
-        watch = predictive_validation(training.module, training.weights, family, rows, objective, held.patience)
-    outcome = replace(training, module=whole).run(objective, watch)
+    held_out, watch = training.held_out(), None
+    if held_out is not None:
+        patience = training.options.patience
+        watch = predictive_validation(training.module, training.weights, family, held_out, objective, patience)
+    outcome = training.run(objective, watch, trained=whole, make=steps)
     outcome.warn()
     return outcome
 
@@ -165,15 +133,16 @@ def _posterior(
     notes = _notes(start, outcome, judged)
     if given_way:
         notes["prior of layers"] = f"{', '.join(f'{p:g}' for p in given_way)}, which gave way to prior_precision="
-    if options.epochs != 0 and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
+    if options.training.epochs != 0 and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
         notes["close to the prior"] = advice
     terms, instead = (None, NOT_READ) if judged is None else (judged.terms, "")
     record = Record("variational", elbo_terms=terms, notes=notes, trace=outcome.trace, instead=instead)
     sds, seed = family.variance().detach().sqrt(), checks.seed_from(source)
+    again = replace(options.training, validation=None, patience=None, checkpoint=None, generator=seed)
+    more = Conditioning(replace(options, groups="layer", training=again), function, sds, objective.likelihood)
     return GaussianPosterior(
-        function.flat, precision, record, function, objective.likelihood, method="sampled",
-        infer=Conditioning(options, function, sds, objective.likelihood, seed),
-    )  # fmt: skip
+        function.flat, precision, record, function, objective.likelihood, method="sampled", infer=more
+    )
 
 
 @final
@@ -186,14 +155,12 @@ class Conditioning:
         function: f(x, θ) at the means.
         sds: of q, shape (P,).
         likelihood: p(y∣f), with the noise that was learnt.
-        seed: of the next fit.
     """
 
     options: VariationalOptions
     function: NetworkModel
     sds: Tensor
     likelihood: Likelihood
-    seed: int
 
     @collective
     def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
@@ -204,11 +171,8 @@ class Conditioning:
             data: X and y, or a DataLoader or Dataset.
         """
         given = data[0] if len(data) == 1 else tuple(data)
-        options = replace(self.options, groups="layer")
-        return fit(
-            options, self.function.module, given, self.likelihood, self.function.weights, prior, self.seed,
-            sds=self.sds,
-        )  # fmt: skip
+        function = self.function
+        return fit(self.options, function.module, given, self.likelihood, function.weights, prior, sds=self.sds)
 
 
 def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_precision: Any) -> None:
@@ -263,7 +227,7 @@ def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, st
     }  # fmt: skip
     if options.kl_weight != 1.0:
         notes["kl weight"] = f"{options.kl_weight:g}; the evidence lower bound has the weight 1"
-    if options.epochs != 0:
+    if options.training.epochs != 0:
         notes["training"] = outcome.summary()
         notes["at rest"] = outcome.rest("Leave epochs= out, or give more, with schedule='cosine'.")
     return notes

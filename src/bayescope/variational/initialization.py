@@ -21,7 +21,7 @@ from bayescope.priors import Prior
 from bayescope.processes import present
 from bayescope.reparameterization import gaussian_kl
 from bayescope.training.objective import log_likelihood
-from bayescope.training.settings import Training
+from bayescope.training.training import Training
 
 LAPLACE = "laplace"
 # Some twentieths of the weights that networks are initialised with, so that the first passes are close to the means'.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final
 
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
+from bayescope.keywords import picked
 from bayescope.reparameterization import ESTIMATORS
-from bayescope.training.settings import EPOCHS
+from bayescope.training.options import MakeOptimizer, ScheduleKeywords, TrainingOptions
+from bayescope.training.training import EPOCHS
 from bayescope.variational import initialization
 
 MEAN_FIELD, LOW_RANK, FULL = "mean_field", "low_rank", "full"
@@ -25,47 +27,47 @@ _NAMED_OPTIMIZERS = ("adam", "sgd", IVON)
 _DEFAULT_RANK = 10
 
 
+class VariationalKeywords(ScheduleKeywords, total=False):
+    """The keywords of `TrainingOptions` as `variational` takes them."""
+
+    optimizer: Literal["adam", "sgd", "ivon"] | MakeOptimizer
+    patience: int | None
+    warmup: int
+
+
 @final
 @dataclass(frozen=True)
 class VariationalOptions:
     """The options of a variational fit; see `variational` for what each of them means.
 
     Attributes:
+        training: how q is trained.
+        natural: whether steps are natural gradients, those of "ivon".
+        warmup: epochs.
         family: "mean_field", "low_rank" or "full".
         rank: of the family "low_rank", else ``None``.
         estimator: of the gradient.
         samples: S.
         kl_weight: w.
-        warmup: epochs.
         initial_sd: a number, a tensor, "laplace" or ``None``.
         groups: of prior precisions that are learnt.
-        epochs: how many, 0 included; ``None`` until it has converged.
-        lr: or ``None``.
-        optimizer: a name or a function.
-        schedule: of the step size.
-        batch_size: or ``None``.
-        progress: whether a bar is drawn.
     """
 
+    training: TrainingOptions
+    natural: bool
+    warmup: int
     family: str
     rank: int | None
     estimator: str
     samples: int
     kl_weight: float
-    warmup: int
     initial_sd: Any
     groups: str
-    epochs: int | None
-    lr: float | None
-    optimizer: Any
-    schedule: Any
-    batch_size: int | None
-    progress: bool
 
     @classmethod
-    def checked(
-        cls, *, family: Any, rank: Any, estimator: Any, samples: Any, kl_weight: Any, warmup: Any, initial_sd: Any,
-        groups: Any, epochs: Any, lr: Any, optimizer: Any, schedule: Any, batch_size: Any, progress: Any,
+    def of(
+        cls, options: VariationalKeywords, *, family: Any, rank: Any, estimator: Any, samples: Any, kl_weight: Any,
+        initial_sd: Any, groups: Any,
     ) -> VariationalOptions:  # fmt: skip
         """The options, if each of them can be used and they go together.
 
@@ -75,36 +77,31 @@ class VariationalOptions:
             UnsupportedError: if two options do not go together; the message lists what does.
         """
         checks.choice("family", family, ESTIMATORS_OF)
+        optimizer, warmup = options["optimizer"], checks.count("warmup", options["warmup"], least=0)
         if not callable(optimizer):
             checks.choice("optimizer", optimizer, _NAMED_OPTIMIZERS)
+        natural = optimizer == IVON
         if rank is not None and family != LOW_RANK:
             raise UnsupportedError(f"rank: expected with the family 'low_rank', got {family!r}. Leave it out.")
         if family == LOW_RANK:
             rank = _DEFAULT_RANK if rank is None else checks.count("rank", rank)
-        options = cls(
-            family, rank, _estimator(estimator, family, optimizer), checks.count("samples", samples),
-            checks.positive_number("kl_weight", kl_weight), checks.count("warmup", warmup, least=0),
-            initialization.checked(initial_sd), groups, _epochs(epochs, warmup), lr, optimizer,
-            schedule, batch_size, checks.flag("progress", progress),
-        )  # fmt: skip
-        if options.epochs is not None and options.warmup >= max(1, options.epochs):
+        training = picked(TrainingOptions, options | {"optimizer": "adam"} if natural else options)
+        if training.epochs is None and warmup:  # a warm-up is a part of the epochs, so that they are counted
+            training = replace(training, epochs=EPOCHS)
+        if training.epochs is not None and warmup >= max(1, training.epochs):
             raise UnsupportedError(
-                f"warmup: expected fewer epochs than there are, {options.epochs}, got {options.warmup}: q would be "
+                f"warmup: expected fewer epochs than there are, {training.epochs}, got {warmup}: q would be "
                 "trained without the whole KL term. Take a smaller warmup or more epochs."
             )
-        return options
-
-    @property
-    def is_ivon(self) -> bool:
-        """Whether steps are natural gradients."""
-        return not callable(self.optimizer) and self.optimizer == IVON
-
-
-def _epochs(epochs: Any, warmup: int) -> int | None:
-    """How many epochs: a warm-up has to be a part of them, so that they are counted."""
-    if epochs is None:
-        return EPOCHS if warmup else None
-    return checks.count("epochs", epochs, least=0)
+        if training.epochs == 0 and (training.validation is not None or training.checkpoint is not None):
+            raise UnsupportedError(
+                "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
+            )
+        return cls(
+            training, natural, warmup, family, rank, _estimator(estimator, family, natural=natural),
+            checks.count("samples", samples), checks.positive_number("kl_weight", kl_weight),
+            initialization.checked(initial_sd), groups,
+        )  # fmt: skip
 
 
 def check_groups(prior_precision: Any, groups: Any) -> None:
@@ -123,7 +120,7 @@ def check_groups(prior_precision: Any, groups: Any) -> None:
         )
 
 
-def _estimator(estimator: Any, family: str, optimizer: Any) -> str:
+def _estimator(estimator: Any, family: str, *, natural: bool) -> str:
     """The estimator itself, or the default of a family.
 
     Raises:
@@ -133,7 +130,7 @@ def _estimator(estimator: Any, family: str, optimizer: Any) -> str:
     if estimator is not None:
         checks.choice("estimator", estimator, ESTIMATORS)
     takes: tuple[str, ...] = ESTIMATORS_OF[family]
-    if not callable(optimizer) and optimizer == IVON:
+    if natural:
         if family != MEAN_FIELD:
             raise UnsupportedError(f"optimizer: 'ivon' expects the family 'mean_field', got {family!r}. Take 'adam'.")
         takes = (REPARAMETERIZATION,)

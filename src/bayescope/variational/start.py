@@ -19,8 +19,8 @@ from bayescope.network.random_weights import RandomWeights
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
-from bayescope.training.settings import Training
 from bayescope.training.sharing import mean_square
+from bayescope.training.training import Training
 from bayescope.variational.families import Family, Full, LogScale, LowRank, MeanField
 from bayescope.variational.gradients import AtDraws, ByRow, Gradients, StickingTheLanding
 from bayescope.variational.hyperparameters import Hyperparameters
@@ -72,9 +72,9 @@ class Start:
         prior = _independent(network_prior(prior_precision, weights))
         trained = sds is not None or bool(own) or _is_laplace(options.initial_sd)
         noise = _first_noise(training, trained=trained)
-        hyperparameters = Hyperparameters(prior, groups, training.settings.likelihood, noise)
+        hyperparameters = Hyperparameters(prior, groups, training.likelihood, noise)
         hyperparameters.to(next(module.parameters()).device)
-        if sds is not None and not options.is_ivon:
+        if sds is not None and not options.natural:
             return cls(options, training, hyperparameters, sds)
         sds = None
         if _is_laplace(options.initial_sd):
@@ -82,7 +82,7 @@ class Start:
             sds = capped(sds, training, hyperparameters.likelihood, prior, options.kl_weight)
         elif own and options.initial_sd is None:
             sds = layer_sds(own, weights)
-        elif options.initial_sd is not None or not options.is_ivon:
+        elif options.initial_sd is not None or not options.natural:
             sds = given_sds(options.initial_sd, weights)
         return cls(options, training, hyperparameters, sds)
 
@@ -179,7 +179,7 @@ def _first_noise(training: Training, *, trained: bool) -> Tensor | None:
     Returns:
         A float64 scalar, or ``None`` where the noise is given or the likelihood has none.
     """
-    likelihood = training.settings.likelihood
+    likelihood = training.likelihood
     if not likelihood.learnable:
         return None
 

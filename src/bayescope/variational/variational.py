@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from torch import nn
 
-from bayescope.errors import InputError, UnsupportedError
-from bayescope.likelihoods import Likelihood
+from bayescope.keywords import takes
+from bayescope.likelihoods import Likelihood, resolve
 from bayescope.posterior import GaussianPosterior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
-from bayescope.variational.fit import Held, fit
-from bayescope.variational.options import VariationalOptions, check_groups
+from bayescope.training.options import TrainingOptions
+from bayescope.variational.fit import fit
+from bayescope.variational.options import VariationalKeywords, VariationalOptions, check_groups
 
 
 @outside_inference_mode
 @resumable
 @collective
+@takes(VariationalKeywords, TrainingOptions, optimizer="adam", warmup=0)
 def variational(
     model: nn.Module,
     data: Any,
@@ -31,21 +31,11 @@ def variational(
     rank: int | None = None,
     prior_precision: Any = 1.0,
     share_prior: str = "layer",
-    epochs: int | None = None,
-    lr: float | None = None,
-    optimizer: Any = "adam",
-    schedule: Any = None,
-    batch_size: int | None = None,
     samples: int = 1,
     estimator: str | None = None,
     kl_weight: float = 1.0,
-    warmup: int = 0,
     initial_sd: Any = None,
-    validation: Any = None,
-    patience: int | None = None,
-    checkpoint: str | Path | None = None,
-    generator: torch.Generator | int | None = None,
-    progress: bool = True,
+    **options: Unpack[VariationalKeywords],
 ) -> GaussianPosterior:
     """Trains a Gaussian q over a network's weights up the evidence lower bound.
 
@@ -71,30 +61,21 @@ def variational(
         prior_precision: a number, an array of shape (P,), a dict by layer, parameter or glob, a `Prior`, or
             "evidence": one is learnt for each group, from 1, after each epoch where the bound is highest in it.
         share_prior: which weights share a learnt precision: "scalar", "layer", "tensor", "weight" or "feature".
-        epochs: how many times the data are read; ``None`` until the loss, a mean over many draws, has converged as in
-            `fit_map`, or for 100 with a ``schedule`` or a ``warmup``. With 0, q is where it starts.
-        lr: the step size; ``None`` for 1e-3 with "adam", 1e-2 with "sgd", 0.1 with "ivon".
-        optimizer: "adam", "sgd" (momentum 0.9), a function of a list of parameters that returns a
-            ``torch.optim.Optimizer``; or "ivon", natural gradients for mean field (Shen et al. 2024), where all that is
-            trained is random.
-        schedule: ``None``, "cosine", or a function of the optimiser, as in `fit_map`.
-        batch_size: the most rows of a minibatch; ``None`` for 128.
         samples: draws of the weights a step, all of which go through the network together.
         estimator: of the gradient. For mean field "local_reparameterization" (the default: outputs of linear layers are
             drawn for each row; flipout where positions share weights), "flipout", "reparameterization" (weights are
             drawn) or "sticking_the_landing"; for the others "sticking_the_landing" (the default: no noise is left in
             the gradient where q is the posterior) or "reparameterization". "ivon" takes "reparameterization" alone.
         kl_weight: w. Below 1 the posterior is colder.
-        warmup: over so many epochs, fewer than all, the KL term's weight rises to w.
         initial_sd: the first sds: a number or one for each random weight; ``None`` for those of variational layers,
             and else for 0.05 (with "ivon", for a curvature of 0.5 a row); or "laplace" for those of Laplace's
             approximation at the given weights, cut at one sd beyond which the network does not bear them: what a
             trained network starts from, to be done in fewer epochs.
-        validation: data that are not trained on. The q whose predictions are best for them is returned.
-        patience: so many epochs without a better validation end the training.
-        checkpoint: as in `fit_map`: a run that goes on comes to the same numbers as one that was never stopped.
-        generator: seeds the order of the rows and all draws; torch's own random states stay as they were.
-        progress: whether a bar is drawn, for runs of over two seconds.
+        options: of the training, as `TrainingOptions` describes them: ``epochs`` (0 leaves q where it starts),
+            ``lr`` (0.1 with "ivon"), ``optimizer``, ``schedule``, ``batch_size``, ``validation`` (judged by the
+            predictions of q), ``patience``, ``checkpoint``, ``generator`` and ``progress``. The optimiser may also be
+            "ivon", natural gradients for mean field (Shen et al. 2024), where all that is trained is random. With
+            ``warmup``, fewer epochs than all, the KL term's weight rises to w over so many epochs.
 
     Returns:
         A Gaussian posterior that predicts by sampling weights unless it is told to linearize. ``.model`` is the network
@@ -113,19 +94,10 @@ def variational(
         OptionError: if a name is unknown.
         UnsupportedError: if two arguments do not go together.
     """
-    if patience is not None and validation is None:
-        raise InputError(f"patience: expected validation= to go with it, got patience={patience!r} alone.")
-    if epochs == 0 and (validation is not None or checkpoint is not None):
-        raise UnsupportedError(
-            "epochs: expected at least 1 to go with validation= or checkpoint=, got 0. Leave them out."
-        )
     check_groups(prior_precision, share_prior)
-    options = VariationalOptions.checked(
-        family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight, warmup=warmup,
-        initial_sd=initial_sd, groups=share_prior, epochs=epochs, lr=lr, optimizer=optimizer, schedule=schedule,
-        batch_size=batch_size, progress=progress,
+    chosen = VariationalOptions.of(
+        options, family=family, rank=rank, estimator=estimator, samples=samples, kl_weight=kl_weight,
+        initial_sd=initial_sd, groups=share_prior,
     )  # fmt: skip
-    return fit(
-        options, model, data, likelihood, weights, prior_precision, generator,
-        held=Held(validation, patience, checkpoint),
-    )  # fmt: skip
+    likelihood = resolve(likelihood)
+    return fit(chosen, model, data, likelihood, weights, prior_precision)
