@@ -47,6 +47,7 @@ from bayescope.sampling.swag import swag
 from bayescope.storage import load
 from bayescope.tables.dataset import TableDataset, open_table
 from bayescope.training.fit_map import fit_map
+from bayescope.training.options import TrainingOptions
 from bayescope.variational.variational import variational
 
 __version__ = version("bayescope")
@@ -78,6 +79,7 @@ __all__ = [
     "Prior",
     "Selection",
     "TableDataset",
+    "TrainingOptions",
     "compare",
     "conformal",
     "density",

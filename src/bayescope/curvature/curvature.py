@@ -23,6 +23,7 @@ from bayescope.curvature.options import (
 from bayescope.curvature.passes import Passes
 from bayescope.curvature.plan import plan_network
 from bayescope.errors import InputError, InputTypeError, OptionError
+from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.module_copies import twin
 from bayescope.network.batches import Batches
@@ -152,6 +153,7 @@ def _one_positive(name: str, value: Any) -> Tensor:
 
 @outside_inference_mode
 @collective
+@takes(CurvatureKeywords, CurvatureOptions)
 def fit_curvature(
     model: nn.Module,
     data: Any,
@@ -180,7 +182,8 @@ def fit_curvature(
         cotangents: the most cotangents that travel through the network at once; fewer take less memory.
         generator: draws the labels of "fisher" and the first vectors of "low_rank".
         progress: whether a bar is drawn.
-        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`.
+        options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
+            ``sharing``, ``output_factor``, ``batch_size`` and ``memory``.
 
     Returns:
         The curvature of the data alone; `Curvature.with_prior` adds the prior.
@@ -195,7 +198,7 @@ def fit_curvature(
     """
     model = unwrapped(model)
     fit = _Fit(
-        CurvatureOptions.of("fit_curvature", options).checked(), resolve(likelihood), cotangents,
+        CurvatureOptions(**options).checked(), resolve(likelihood), cotangents,
         checks.generator(generator), progress, present(),
     )  # fmt: skip
     check_readable(model)  # on all processes at once

@@ -16,13 +16,15 @@ from bayescope.network import Network, PartInfo
 from bayescope.precision import STRUCTURES as BY_NAME
 
 Kind = Literal["ggn", "fisher", "empirical_fisher", "hessian"]
+# "samples" is for `laplace` alone.
+StructureName = Literal["full", "block", "diagonal", "kfac", "ekfac", "low_rank", "samples"]
 OutputFactor = Literal["dense", "diagonal"]
 
-STRUCTURES = tuple(BY_NAME)
+STRUCTURES = cast(tuple[StructureName, ...], tuple(BY_NAME))
 # Other words for them that are spelt in another way.
 SYNONYMS = {"kron": "kfac", "kronecker": "kfac", "dense": "full", "lowrank": "low_rank", "diag": "diagonal"}
 # Each kind with the structures that it can have. The Hessian is no sum of uᵀu, which the other structures stand on.
-SUPPORTED: dict[str, tuple[str, ...]] = {
+SUPPORTED: dict[str, Sequence[str]] = {
     "ggn": STRUCTURES,
     "fisher": STRUCTURES,
     "empirical_fisher": STRUCTURES,
@@ -35,13 +37,13 @@ FACTORS = (DENSE, DIAGONAL)
 class CurvatureKeywords(TypedDict, total=False):
     """The keywords of `CurvatureOptions`, for the signatures of functions."""
 
-    curvature: str
-    structure: str
-    blocks: Any
+    curvature: Kind
+    structure: StructureName
+    blocks: Literal["layer", "tensor"] | Sequence[Sequence[str]]
     rank: int | None
     cutoff: float | None
-    sharing: str
-    output_factor: str | Mapping[str, str]
+    sharing: Literal["expand", "reduce"]
+    output_factor: OutputFactor | Mapping[str, OutputFactor]
     batch_size: int
     memory: int | None
 
@@ -74,18 +76,6 @@ class CurvatureOptions:
     output_factor: str | Mapping[str, str] = DENSE
     batch_size: int = 1024
     memory: int | None = None
-
-    @classmethod
-    def of(cls, function: str, options: CurvatureKeywords) -> CurvatureOptions:
-        """The options from the keywords of a function.
-
-        Raises:
-            TypeError: if there is no option of that name; the message names the function.
-        """
-        for name in options:
-            if name not in CurvatureKeywords.__annotations__:
-                raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-        return cls(**options)
 
     @property
     def keywords(self) -> CurvatureKeywords:

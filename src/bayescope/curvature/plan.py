@@ -25,6 +25,7 @@ from bayescope.curvature.options import (
     output_factors,
 )
 from bayescope.errors import InputError, MemoryBudgetError
+from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, read_targets, resolve
 from bayescope.memory import free_memory, readable
 from bayescope.module_copies import twin
@@ -205,6 +206,7 @@ class Plan:
         return self.summary()
 
 
+@takes(CurvatureKeywords, CurvatureOptions)
 def plan(
     model: nn.Module,
     data: Any,
@@ -220,7 +222,8 @@ def plan(
         data: a DataLoader, a Dataset, or (X, y); one batch of it is read. Each process plans for itself.
         likelihood: a name or a likelihood.
         weights: which weights are random. The weights of `largest_variance` count, which they are does not.
-        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`. A low rank without ``rank``
+        options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
+            ``sharing``, ``output_factor``, ``batch_size`` and ``memory``. A low rank without ``rank``
             and ``cutoff`` is planned with the rank that a cutoff begins with.
 
     Returns:
@@ -231,7 +234,7 @@ def plan(
         UnsupportedError: if the kind and the structure do not go together.
         InputError: if the data do not fit the model or the likelihood.
     """
-    chosen, given = resolve(likelihood), CurvatureOptions.of("plan", options).checked(sized=False)
+    chosen, given = resolve(likelihood), CurvatureOptions(**options).checked(sized=False)
     check_readable(model := unwrapped(model))
     model = twin(model)
     with reading(model), alone():

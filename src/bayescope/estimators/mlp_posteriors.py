@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias, cast, final
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.curvature import CurvatureKeywords
 from bayescope.dropout.mc_dropout import mc_dropout
 from bayescope.ensembles.ensemble import ensemble
 from bayescope.errors import ConvergenceWarning, InputTypeError, OptionError, UnsupportedError
@@ -119,11 +118,7 @@ class Kind:
 
     def supported(self) -> list[str]:
         """The names of the options that a caller may give."""
-        names: list[str] = []
-        for name, parameter in inspect.signature(self.infer).parameters.items():
-            named = parameter.kind is not parameter.VAR_KEYWORD
-            names += [name] if named else CurvatureKeywords.__annotations__  # what `laplace` takes by ``**options``
-        return [name for name in names if name not in _OWN]
+        return [name for name in inspect.signature(self.infer).parameters if name not in _OWN]
 
 
 def _several(setting: Setting) -> list[nn.Sequential]:

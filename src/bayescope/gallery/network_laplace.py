@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from bayescope.curvature import fit_curvature
+from bayescope.curvature.options import StructureName
 from bayescope.gallery import networks
 from bayescope.gallery.page import Canvas, Picture, number
 from bayescope.likelihoods import Gaussian
@@ -205,7 +206,7 @@ def _draw_precisions(axes: Axes, found: np.ndarray) -> None:
 # Structures of the curvature -----------------------------------------------------------------------------------------
 WIDTHS = (2, 6, 5, 1)
 RANK = 5
-STRUCTURES = {
+STRUCTURES: dict[StructureName, str] = {
     "full": "full",
     "block": "block",
     "kfac": "kfac",

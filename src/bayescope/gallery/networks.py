@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from bayescope.curvature.options import StructureName
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
@@ -65,7 +66,7 @@ def posterior(
     likelihood: str | Likelihood,
     prior_precision: float,
     *,
-    structure: str = "full",
+    structure: StructureName = "full",
 ) -> GaussianPosterior:
     """Laplace at the mode that full-batch training leads to."""
     mode = fit_map(

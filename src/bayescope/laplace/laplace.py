@@ -16,6 +16,7 @@ from bayescope import checks
 from bayescope.curvature import CurvatureKeywords, CurvatureOptions
 from bayescope.curvature.options import STRUCTURES, check_structure
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, ProcessError, UnsupportedError
+from bayescope.keywords import takes
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
@@ -48,6 +49,7 @@ FAR = 10.0
 
 @outside_inference_mode
 @collective
+@takes(CurvatureKeywords, CurvatureOptions)
 def laplace(
     model: nn.Module | Posterior | Sequence[nn.Module | Posterior],
     data: Any,
@@ -99,7 +101,8 @@ def laplace(
         mixture: the weights of several modes: "equal", or "evidence", in proportion to their evidences.
         generator: draws the labels of "fisher", the first vectors of "low_rank", and "samples".
         progress: whether a bar is drawn.
-        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`. ``structure="samples"`` makes
+        options: as `CurvatureOptions` describes them: ``curvature``, ``structure``, ``blocks``, ``rank``, ``cutoff``,
+            ``sharing``, ``output_factor``, ``batch_size`` and ``memory``. ``structure="samples"`` makes
             draws by sample-then-optimise, which builds no matrix at all.
 
     Returns:
@@ -120,7 +123,7 @@ def laplace(
     """
     several, models = _networks(model)
     word = prior_precision if isinstance(prior_precision, str) else None
-    curved = CurvatureOptions.of("laplace", options)
+    curved = CurvatureOptions(**options)
     check_structure(structure := curved.structure, (*STRUCTURES, SAMPLES))
     if structure != SAMPLES:
         curved.checked()

@@ -10,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from bayescope.curvature.options import Kind, StructureName
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
@@ -137,8 +138,8 @@ def select(
     *,
     likelihood: str | Likelihood | None = None,
     weights: Any = "all",
-    curvature: str = "ggn",
-    structure: str = "kfac",
+    curvature: Kind = "ggn",
+    structure: StructureName = "kfac",
     prior_precision: Any = "evidence",
     batch_size: int = 1024,
     generator: torch.Generator | int | None = None,
