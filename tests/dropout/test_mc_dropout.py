@@ -108,7 +108,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         Unsupported, "expected a Gaussian likelihood",
     ),
     "noise from nothing": ({"rate": 0.1, "likelihood": Gaussian("evidence")}, InputError, "nothing to learn it from"),
-    "patience alone": ({"rate": 0.1, "data": line(), "patience": 3}, Unsupported, "patience: expected validation="),
+    "patience alone": ({"rate": 0.1, "data": line(), "patience": 3}, InputError, "patience: expected validation="),
     "validation of nothing": (
         {"rate": 0.1, "data": line(), "epochs": 0, "validation": line()}, Unsupported, "validation: expected a noise",
     ),

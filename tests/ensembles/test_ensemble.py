@@ -242,7 +242,7 @@ def test_trained_networks_are_taken_as_they_are() -> None:
         assert torch.equal(theta, nn.utils.parameters_to_vector(module.parameters()).detach())
         assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
     assert "as they were given" in q.summary()
-    with pytest.raises(UnsupportedError, match="lr: expected none for epochs=0"):
+    with pytest.raises(UnsupportedError, match="lr: expected None for epochs=0"):
         ensemble(modules, (x, y), likelihood="gaussian", epochs=0, lr=0.1)
 
 
