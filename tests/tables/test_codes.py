@@ -7,7 +7,7 @@ import pytest
 
 from bayescope.tables import Column
 from bayescope.tables.codes import LabelCoder, NumberCoder
-from bayescope.tables.column_sums import NumbersSeen
+from bayescope.tables.column_sums import Moments, Tally, numeric_encoding
 from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding
 
 
@@ -49,13 +49,12 @@ def test_many_numbers_are_in_groups_of_like_size_and_told_by_their_means():
 
 
 def test_a_column_that_the_sample_has_no_number_of_has_points_all_the_same():
-    x, none = np.arange(2000.0), np.empty(0)
-    seen = NumbersSeen("x")
-    seen.add(x, np.ones(2000))
-    seen.add(np.full(50, np.nan), np.ones(50))
+    x, none, tally = np.append(np.arange(2000.0), np.full(50, np.nan)), np.empty(0), Tally()
+    tally.add(x, np.ones(2050))
+    moments = Moments.of(x[:, None], np.ones(2050))
     for transform in ("standard", "quantile"):
-        values, counts = seen.known((none, none))
-        coder = NumberCoder(seen.encoding(transform, (values, counts)), values, False, 16)
+        known = tally.known((none, none), moments, 0)
+        coder = NumberCoder(numeric_encoding("x", transform, moments, 0, known), known[0], False, 16)
         codes = coder.codes(column(np.array([0.0, np.nan, 1999.0])), np.ones(3))
         points = coder.coded(coder.sums())
         assert codes.tolist() == [0, 2, 1]

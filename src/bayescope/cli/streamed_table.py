@@ -17,7 +17,7 @@ from bayescope.cli.target import Target
 from bayescope.cli.training_table import Roles
 from bayescope.errors import InputError
 from bayescope.processes import Processes
-from bayescope.tables.column_sums import MOST_VALUES, LabelsSeen, NumbersSeen
+from bayescope.tables.column_sums import MOST_VALUES, LabelsSeen, Tally
 from bayescope.tables.dataset import TableDataset
 
 # So many rows judge a fit well enough: the standard error of an accuracy is then below 0.002.
@@ -89,7 +89,7 @@ def read_streamed_table(path: Path, settings: FitSettings, processes: Processes)
         extra = [roles.target, *([] if roles.weight is None else [roles.weight])]
         table = source.table([*roles.features(source), *extra])
     name = roles.target
-    labels, numbers, gaps = LabelsSeen(name), NumbersSeen(name), [np.empty(0, dtype=np.int64)]
+    labels, numbers, gaps = LabelsSeen(name), Tally(), [np.empty(0, dtype=np.int64)]
     row = processes.rank * table.rows // processes.count
     with processes.agreed():
         for (column,) in table.blocks([name], part=(processes.rank, processes.count)):
@@ -102,7 +102,7 @@ def read_streamed_table(path: Path, settings: FitSettings, processes: Processes)
             row += len(missing)
     parts = zip(*processes.gather((labels, numbers, np.concatenate(gaps))), strict=True)
     every_label, every_number, every_gap = parts
-    labels, numbers = reduce(LabelsSeen.joined, every_label), reduce(NumbersSeen.joined, every_number)
+    labels, numbers = reduce(LabelsSeen.joined, every_label), reduce(Tally.joined, every_number)
     gone = np.concatenate(every_gap)
     with processes.agreed():
         if len(gone) == table.rows:
@@ -138,7 +138,7 @@ def stride(share: float, rows: int) -> int | None:
     return every
 
 
-def _target(source: ArrowSource, labels: LabelsSeen, numbers: NumbersSeen, task: str) -> Target:
+def _target(source: ArrowSource, labels: LabelsSeen, numbers: Tally, task: str) -> Target:
     """The target by its different values."""
     name, values = labels.name, numbers.values
     if labels.tally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias, final
 
@@ -15,9 +15,10 @@ from bayescope.additive.design import MOST_POINTS
 from bayescope.estimators.mapped_rows import Canonical
 from bayescope.estimators.table_rows import TableRows
 from bayescope.tables.codes import Coder, LabelCoder, NumberCoder
-from bayescope.tables.column_sums import LabelsSeen, NumbersSeen, Sample, Sampler
-from bayescope.tables.columns import Kind, values_of_kind
+from bayescope.tables.column_sums import numeric_encoding
+from bayescope.tables.columns import Kind
 from bayescope.tables.encoding import Transform, transforms_of
+from bayescope.tables.preprocessing import TableSeen
 from bayescope.tables.row_files import Constant, RowFile
 from bayescope.tables.suspicion import warn_of_numbers
 
@@ -59,10 +60,14 @@ def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transf
         OptionError: if a transform or a column that it names is unknown.
     """
     processes = source.processes
-    survey = _Survey.of(source)
-    seen = processes.gather((survey.numbers, survey.labels, survey.sample))
-    survey = reduce(_Survey.joined, [replace(survey, numbers=n, labels=t, sample=some) for n, t, some in seen])
-    coders = survey.coders(numeric_transform)
+    seen = TableSeen(source.kinds, scaling="quantile", encoding="ordinal")
+    for count, block in enumerate(source.blocks()):
+        if count == 0:
+            warn_of_numbers(block.columns)
+        if len(block):
+            seen.add(block.columns, block.weights, block.rows)
+    transforms = transforms_of(source.kinds, numeric_transform)
+    coders = _coders(reduce(TableSeen.joined, processes.gather(seen)), source.kinds, transforms)
     files = _Files.of(source, values, outputs, coders)
     if not files.codes.rows:
         raise source.nobody()
@@ -78,59 +83,14 @@ def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transf
     )
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Survey:
-    """What the first pass tells of the features.
-
-    Attributes:
-        kinds: of the columns, by name.
-        numbers: the columns of numbers.
-        labels: those of labels.
-        sample: of rows, the columns of numbers.
-    """
-
-    kinds: Mapping[str, Kind]
-    numbers: Sequence[NumbersSeen]
-    labels: Sequence[LabelsSeen]
-    sample: Sample
-
-    @classmethod
-    def of(cls, source: TableRows) -> _Survey:
-        """Reads the table once."""
-        kinds = source.kinds
-        numbers = [NumbersSeen(name) for name, kind in kinds.items() if kind == "numeric"]
-        labels = [LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"]
-        sampler = Sampler(len(numbers))
-        for count, block in enumerate(source.blocks()):
-            if count == 0:
-                warn_of_numbers(block.columns)
-            if not len(block):
-                continue
-            weights, by_name = block.weights, {column.name: column for column in block.columns}
-            values = [values_of_kind(by_name[seen.name], "numeric") for seen in numbers]
-            for seen, x in zip(numbers, values, strict=True):
-                seen.add(x, weights)
-            for labels_seen in labels:
-                labels_seen.add(by_name[labels_seen.name], weights)
-            sampler.add(np.column_stack([*values, weights]), block.rows)
-        return cls(kinds, numbers, labels, sampler.sample())
-
-    def joined(self, other: _Survey) -> _Survey:
-        """The survey of the rows of both."""
-        numbers = [one.joined(another) for one, another in zip(self.numbers, other.numbers, strict=True)]
-        labels = [one.joined(another) for one, another in zip(self.labels, other.labels, strict=True)]
-        return _Survey(self.kinds, numbers, labels, self.sample.joined([other.sample]))
-
-    def coders(self, numeric_transform: NumericTransform) -> list[Coder]:
-        """Of the columns, in the order of the table."""
-        transforms = transforms_of(self.kinds, numeric_transform)
-        coders: dict[str, Coder] = {labels_seen.name: LabelCoder(labels_seen.encoding()) for labels_seen in self.labels}
-        for place, seen in enumerate(self.numbers):
-            values, counts = seen.known(self.sample.column(place))
-            encoding = seen.encoding(transforms[seen.name], (values, counts))
-            coders[seen.name] = NumberCoder(encoding, values, seen.values is not None, MOST_POINTS)
-        return [coders[name] for name in self.kinds]
+def _coders(seen: TableSeen, kinds: Mapping[str, Kind], transforms: Mapping[str, Transform]) -> list[Coder]:
+    """Of the columns, in the order of the table."""
+    coders: dict[str, Coder] = {name: LabelCoder(encoding) for name, encoding in seen.labels().items()}
+    numeric = [name for name, kind in kinds.items() if kind == "numeric"]
+    for place, (name, known) in enumerate(zip(numeric, seen.known(), strict=True)):
+        encoding = numeric_encoding(name, transforms[name], seen.moments, place, known)
+        coders[name] = NumberCoder(encoding, known[0], seen.tallies[place].values is not None, MOST_POINTS)
+    return [coders[name] for name in kinds]
 
 
 @final

@@ -20,7 +20,7 @@ from bayescope.estimators.table_rows import RowBlock, TableRows
 from bayescope.layers.outputs import Rescaled
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables import Column
-from bayescope.tables.column_sums import LabelsSeen, NumbersSeen
+from bayescope.tables.column_sums import LabelsSeen, Moments
 
 # Numbers that differ by no more than this share of the largest are one number, but for rounding.
 ROUNDING = 4.0 * np.finfo(np.float64).eps
@@ -168,31 +168,26 @@ class Units:
         Raises:
             InputError: if no row counts, or the square of a target leaves floating point.
         """
-        seen: list[NumbersSeen] = []
+        seen: list[Moments] = []
         largest = np.zeros(1)
         for block in rows.blocks(features=False):
             y = block.target.reshape(len(block), -1)
             around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
-            seen = seen or [NumbersSeen(rows.target_name) for _ in around.T]
             largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
-            for numbers, column in zip(seen, around.T, strict=True):
-                numbers.add(column, block.weights)
+            seen = [reduce(Moments.joined, [*seen, Moments.of(around, block.weights)])]
         parts = [part for part in rows.processes.gather((seen, largest)) if part[0]]
-        if not any(part[0][0].size for part in parts):
+        if not any(part[0][0].size.any() for part in parts):
             raise rows.nobody()
-        columns = [reduce(NumbersSeen.joined, column) for column in zip(*(part[0] for part in parts), strict=True)]
+        moments = reduce(Moments.joined, (part[0][0] for part in parts))
         largest = np.maximum.reduce([part[1] for part in parts])
-        farthest = max(column.farthest for column in columns)
+        farthest = moments.farthest.max()
         if farthest > checks.FARTHEST:
             raise InputError(
                 f"{rows.target_name}: expected numbers whose squares are floats, got one of {farthest:.3g} in size. "
                 "Divide them by a constant."
             )
-        scales = [column.standard for column in columns]
-        return cls(
-            np.array([each.mean for each in scales]), np.array([each.scale for each in scales]), columns[0].size,
-            all(column.range > ROUNDING * size for column, size in zip(columns, largest, strict=True)),
-        )  # fmt: skip
+        varies = bool((moments.high - moments.low > ROUNDING * largest).all())
+        return cls(moments.mean, moments.scale, int(moments.size[0]), varies)
 
     def standardised(self, targets: np.ndarray) -> Tensor:
         """z of y, shape (N, D)."""

@@ -117,12 +117,13 @@ class Tally:
         self.counts = np.bincount(inverse, np.concatenate([self.counts, weights[there]])).astype(np.float64)
         self.values = values
 
-    def join(self, other: Tally) -> None:
-        """Adds what another pass has seen of other rows."""
+    def joined(self, other: Tally) -> Tally:
+        """This, with what another pass has seen of other rows."""
         if other.values is None:
             self.values, self.counts = None, np.empty(0)
         else:
             self.add(other.values, other.counts)
+        return self
 
     def known(
         self, sample: tuple[np.ndarray, np.ndarray], moments: Moments, place: int
@@ -142,75 +143,28 @@ class Tally:
         return sample if sample[0].size else (ends, np.full(2, 0.5 * moments.mass[place]))
 
 
-@stored("numbers_seen", parts={"name": str, "_moments": Moments, "_tally": Tally})
-@final
-class NumbersSeen:
-    """A column of numbers, added a block at a time.
+def numeric_encoding(
+    name: str, transform: Transform, moments: Moments, place: int, known: tuple[np.ndarray, np.ndarray]
+) -> NumericEncoding:
+    """How a column is encoded; its histogram is still empty.
 
     Args:
         name: of the column.
+        transform: "standard" or "quantile".
+        moments: of all columns of numbers.
+        place: of the column among them.
+        known: its numbers, or some of them, and their weights, for the quantiles.
+
+    Raises:
+        InputError: if the numbers are so large that their squares are no floats.
     """
-
-    def __init__(self, name: str) -> None:
-        self.name, self._moments, self._tally = name, Moments.none(1), Tally()
-
-    def add(self, numbers: np.ndarray, weights: np.ndarray) -> None:
-        """Numbers, NaN where missing, and how often each counts, above 0; both of shape (n,)."""
-        self._moments = self._moments.joined(Moments.of(numbers[:, None], weights))
-        self._tally.add(numbers, weights)
-
-    def joined(self, other: NumbersSeen) -> NumbersSeen:
-        """This, with what another pass has seen of other rows."""
-        self._moments = self._moments.joined(other._moments)
-        self._tally.join(other._tally)
-        return self
-
-    @property
-    def values(self) -> np.ndarray | None:
-        """The different numbers, ascending, or ``None`` where there are more than 1,024."""
-        return self._tally.values
-
-    @property
-    def size(self) -> int:
-        """How many numbers were there."""
-        return int(self._moments.size[0])
-
-    @property
-    def standard(self) -> Standard:
-        """The mean and the scale of the numbers."""
-        return Standard(float(self._moments.mean[0]), float(self._moments.scale[0]))
-
-    @property
-    def range(self) -> float:
-        """The largest number less the smallest; 0 where there was none."""
-        return max(float(self._moments.high[0] - self._moments.low[0]), 0.0)
-
-    @property
-    def farthest(self) -> float:
-        """The largest number in size; 0 where there was none."""
-        return float(self._moments.farthest[0])
-
-    def known(self, sample: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """As `Tally.known`."""
-        return self._tally.known(sample, self._moments, 0)
-
-    def encoding(self, transform: Transform, sample: tuple[np.ndarray, np.ndarray]) -> NumericEncoding:
-        """How the column is encoded; its histogram is still empty.
-
-        Args:
-            transform: "standard" or "quantile".
-            sample: some of its numbers and their weights, for the quantiles of more than 1,024 different ones.
-
-        Raises:
-            InputError: if the numbers are so large that their squares are no floats.
-        """
-        refuse_far([self.name], self._moments.farthest)
-        span = np.array([self._moments.low[0], self._moments.high[0]]) if self.size else np.empty(0)
-        low, high = span if self.size else (np.nan, np.nan)
-        scaling = Quantiles.fit(*self.known(sample)) if transform == "quantile" else self.standard
-        edges, counts = binned(span, low, high, np.zeros(len(span)))
-        missing = float(self._moments.missing[0])
-        return NumericEncoding(self.name, transform, scaling, float(low), float(high), missing, edges, counts)
+    refuse_far([name], moments.farthest[[place]])
+    span = np.array([moments.low[place], moments.high[place]]) if moments.size[place] else np.empty(0)
+    low, high = map(float, span) if len(span) else (np.nan, np.nan)
+    standard = Standard(float(moments.mean[place]), float(moments.scale[place]))
+    edges, counts = binned(span, low, high, np.zeros(len(span)))
+    scaling = Quantiles.fit(*known) if transform == "quantile" else standard
+    return NumericEncoding(name, transform, scaling, low, high, float(moments.missing[place]), edges, counts)
 
 
 @stored("labels_seen", parts={"name": str, "tally": dict, "_declared": dict | None, "_rows": int, "_inferred": bool})

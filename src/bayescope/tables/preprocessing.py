@@ -370,7 +370,7 @@ class Preprocessing:
 @stored(
     "table_seen",
     parts={
-        **dict.fromkeys(("_kinds", "_labels"), dict), "_moments": Moments, "_tallies": list,
+        **dict.fromkeys(("_kinds", "_labels"), dict), "moments": Moments, "tallies": list,
         "_scaling": str | None, "_encoding": str, "_sampler": Sampler | None, "_elsewhere": list,
     },
 )  # fmt: skip
@@ -385,6 +385,10 @@ class TableSeen:
         kinds: of the columns, by name, in order.
         scaling: "standard", "quantile" or ``None``.
         encoding: "one_hot" or "ordinal".
+
+    Attributes:
+        moments: of the columns of numbers.
+        tallies: for "quantile", their different numbers.
 
     Raises:
         OptionError: if the scaling or the encoding is unknown.
@@ -406,10 +410,10 @@ class TableSeen:
             )
         self._kinds, self._scaling, self._encoding = dict(kinds), scaling, encoding
         numeric = sum(kind == "numeric" for kind in kinds.values())
-        self._moments = Moments.none(numeric)
+        self.moments = Moments.none(numeric)
         self._labels = {name: LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"}
-        self._tallies = [Tally() for _ in range(numeric if scaling == "quantile" else 0)]
-        self._sampler = Sampler(numeric) if self._tallies else None
+        self.tallies = [Tally() for _ in range(numeric if scaling == "quantile" else 0)]
+        self._sampler = Sampler(numeric) if self.tallies else None
         self._elsewhere: list[Sample] = []
 
     def add(self, columns: Sequence[Column], weights: np.ndarray, rows: np.ndarray) -> None:
@@ -424,21 +428,21 @@ class TableSeen:
         numbers, labels = _parted(
             [replace(each, name=name, kind=kind, values=values_of_kind(each, kind)) for each, (name, kind) in typed]
         )
-        self._moments = self._moments.joined(Moments.of(numbers, weights))
+        self.moments = self.moments.joined(Moments.of(numbers, weights))
         for column in labels:
             self._labels[column.name].add(column, weights)
-        for tally, column in zip(self._tallies, numbers.T, strict=False):
+        for tally, column in zip(self.tallies, numbers.T, strict=False):
             tally.add(column, weights)
         if self._sampler is not None:
             self._sampler.add(np.column_stack([numbers, weights]), rows)
 
     def joined(self, other: TableSeen) -> TableSeen:
         """This, with what another pass has seen of other rows of the same table."""
-        self._moments = self._moments.joined(other._moments)
+        self.moments = self.moments.joined(other.moments)
         for name, labels in other._labels.items():
             self._labels[name] = self._labels[name].joined(labels)
-        for tally, another in zip(self._tallies, other._tallies, strict=True):
-            tally.join(another)
+        for tally, another in zip(self.tallies, other.tallies, strict=True):
+            tally.joined(another)
         if other._sampler is not None:
             self._elsewhere.append(other._sampler.sample())
         return self
@@ -449,14 +453,22 @@ class TableSeen:
         Raises:
             InputError: if numbers to be scaled are so large that their squares are no floats.
         """
-        labels = tuple(seen.encoding() for seen in self._labels.values())
-        sample = None if self._sampler is None else self._sampler.sample().joined(self._elsewhere)
+        known = self.known()
+        return Preprocessing.of(
+            self._kinds, self.moments, lambda place: Quantiles.fit(*known[place]), tuple(self.labels().values()),
+            self._scaling, self._encoding,
+        )  # fmt: skip
 
-        def quantiles(place: int) -> Quantiles:
-            assert sample is not None
-            return Quantiles.fit(*self._tallies[place].known(sample.column(place), self._moments, place))
+    def labels(self) -> dict[str, CategoricalEncoding]:
+        """The labels of the categorical columns, by name."""
+        return {name: seen.encoding() for name, seen in self._labels.items()}
 
-        return Preprocessing.of(self._kinds, self._moments, quantiles, labels, self._scaling, self._encoding)
+    def known(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For "quantile", the numbers of each numeric column and their weights, as `Tally.known` has them."""
+        if self._sampler is None:
+            return []
+        sample = self._sampler.sample().joined(self._elsewhere)
+        return [tally.known(sample.column(at), self.moments, at) for at, tally in enumerate(self.tallies)]
 
 
 def _check_options(scaling: ScalingName | None, encoding: EncodingName) -> None:
