@@ -9,6 +9,8 @@ from contextvars import ContextVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from bayescope.processes import present
+
 Report = Callable[[int, int | None, str], None]
 
 # A bar inside another one stays hidden: the outer one says what a person waits for.
@@ -28,7 +30,7 @@ def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
         nobody knows), and the step's name.
     """
     console = Console(stderr=True)
-    if not shown or _drawn.get() or not (console.is_terminal or console.is_jupyter):
+    if not shown or _drawn.get() or not present().first or not (console.is_terminal or console.is_jupyter):
         # A disabled Progress is no way out: before rich 14 it prints an empty line at its end.
         yield lambda done, steps, name: None
         return

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bayescope.density.psis import pareto_smoothed
+from bayescope.density import pareto_smoothed
 
 
 def ratios(rows: int = 8, draws: int = 4000) -> torch.Tensor:

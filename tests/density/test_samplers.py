@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bayescope import density
-from bayescope.density.diagnosis import convergence
+from bayescope.density import convergence
 from bayescope.errors import ConvergenceWarning, InputError, OptionError
 from bayescope.posterior import DrawsPosterior
 from tests.density.targets import CORRELATED, Target, gamma_poisson, vector

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescope import density
-from bayescope.density.normal_rules import fresh_rules, standard_rule
+from bayescope.density import fresh_rules, standard_rule
 from bayescope.errors import BayescopeError, ConvergenceError, InputError, OptionError
 from bayescope.precision import DensePrecision, DiagonalPrecision
 from tests.density.targets import CORRELATED, gamma_poisson, gaussian, two_gaussians, vector

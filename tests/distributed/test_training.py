@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,7 @@ import bayescope as bs
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.processes import warn_once
-from bayescope.sampling.chains import Reading
+from bayescope.sampling import Reading
 from bayescope.sampling.swag import _default_size
 from tests.distributed.ranks import run
 from tests.distributed.trainings import ROWS, SEED, SIZE, TRAININGS, Found, Whole, found, labelled
@@ -259,7 +260,7 @@ def chains() -> tuple[Any, int]:
         diverging[:, 0] = True
         return start[:, None] + torch.stack(noise), {"diverging": diverging}
 
-    with patch("bayescope.sampling.nuts.nuts_draws", stay), warnings.catch_warnings():
+    with patch.object(sys.modules["bayescope.sampling.nuts"], "nuts_draws", stay), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         q = bs.nuts(network(), labelled(20), likelihood="categorical", draws=8, chains=3, generator=SEED)
     return (q.draws, q.divergences, q.prediction_r_hat, found(lambda: q).weights), sum(ran)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bayescope.likelihoods import resolve
 from bayescope.network.priors import network_prior
 from bayescope.network.weights import Weights
-from bayescope.sampling.density import compile_density
+from bayescope.sampling import compile_density
 from bayescope.training.minibatches import Minibatches
 from tests.network.networks import built, numbers
 

@@ -9,7 +9,7 @@ from bayescope.likelihoods import resolve
 from bayescope.models import LinearModel
 from bayescope.network.model import NetworkModel
 from bayescope.network.weights import Weights
-from bayescope.sampling.diagnosis import (
+from bayescope.sampling import (
     DIAGNOSED_ROWS,
     PredictionDiagnosis,
     diagnosed,
@@ -107,14 +107,12 @@ def test_few_rows_stand_for_many():
     assert diagnosed_rows(X) is X
 
 
-def test_positions_count_as_rows(monkeypatch):
+def test_positions_count_as_rows():
     module = built(Pixels)
     function = NetworkModel(module, Weights.select(module, "all"), 2)
     draws = autoregression(0.0, chains=2, draws=50, columns=function.dim)
     x, likelihood = numbers(50, 1, 2, 3), resolve("categorical")
     assert prediction_diagnosis(function, draws, x[:3], likelihood).r_hat.shape == (18, 2)
     assert prediction_diagnosis(function, draws, x, likelihood).r_hat.shape == (33 * 6, 2)
-    monkeypatch.setattr("bayescope.sampling.diagnosis.DIAGNOSED_NUMBERS", 100 * 12 * 4)
-    assert prediction_diagnosis(function, draws, x, likelihood).r_hat.shape == (24, 2)
-    monkeypatch.setattr("bayescope.sampling.diagnosis.DIAGNOSED_NUMBERS", 1)
-    assert prediction_diagnosis(function, draws, x, likelihood).r_hat.shape == (6, 2)
+    assert prediction_diagnosis(function, draws, x, likelihood, numbers=100 * 12 * 4).r_hat.shape == (24, 2)
+    assert prediction_diagnosis(function, draws, x, likelihood, numbers=1).r_hat.shape == (6, 2)

@@ -10,7 +10,7 @@ import torch
 from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor, nn
 
-from bayescope.sampling.langevin import Langevin, StepSizes
+from bayescope.sampling import Langevin, StepSizes
 
 REPLICAS = 20_000
 # Bounds of z-scores: a variance is judged ten times below, each with a false alarm in 10⁵ runs.

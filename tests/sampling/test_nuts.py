@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bayescope.density.convergence import convergence
+from bayescope.density import convergence
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.estimators import BayesianLogisticRegression
 from bayescope.likelihoods import Gaussian
-from bayescope.sampling.nuts import nuts
+from bayescope.sampling import nuts
 from tests.network.networks import built, numbers
 from tests.sampling.networks import CASES
 from tests.training.toys import classes, line, perceptron

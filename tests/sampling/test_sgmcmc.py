@@ -16,7 +16,7 @@ from bayescope.errors import ConvergenceError, ConvergenceWarning, InputError, O
 from bayescope.likelihoods import Gaussian
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
-from bayescope.sampling.sgmcmc import sgmcmc
+from bayescope.sampling import sgmcmc
 from tests.training.toys import classes, line, noisy_network, perceptron, seeded
 
 NOISE = 0.25

@@ -14,7 +14,7 @@ from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.weights import Weights
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
-from bayescope.sampling.sgmcmc import sgmcmc
+from bayescope.sampling import sgmcmc
 from bayescope.training import fit_map
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, canonical_targets

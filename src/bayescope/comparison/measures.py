@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bayescope.density.psis import PARETO_K_LIMIT, pareto_smoothed
+from bayescope.density import PARETO_K_LIMIT, pareto_smoothed
 from bayescope.errors import UndefinedQuantityError
 from bayescope.plots import style
 from bayescope.posterior import DrawsPosterior, Posterior

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
-from bayescope.density.convergence import convergence
-from bayescope.errors import ConvergenceWarning, DivergenceWarning, warn
+from bayescope.errors import ConvergenceWarning, DivergenceWarning, InputError
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.posterior import DrawsPosterior, Record
+from bayescope.processes import warn_once
 from bayescope.transforms import Transform
 
 # Vehtari et al. 2021, section 4: R-hat above this, or fewer effective draws, and means are not to be trusted.
@@ -87,7 +89,7 @@ def diagnosis_notes(draws: Tensor, r_hat: Tensor, effective: Tensor, of: str = "
 def warn_of_divergences(method: str, divergences: int, total: int) -> None:
     """Warns where some of the transitions diverged."""
     if divergences:
-        warn(
+        warn_once(
             f"{method}: {divergences} of {total} transitions diverged, so that the draws may miss regions of high "
             "curvature. Reparametrise (for a hierarchy, non-centred), or raise target_accept.",
             DivergenceWarning,
@@ -98,9 +100,117 @@ def _warn_of_mixing(method: str, r_hat: Tensor, effective: Tensor) -> None:
     bad_r_hat, bad_effective = ~(r_hat <= R_HAT_LIMIT), ~(effective >= EFFECTIVE_DRAWS_LIMIT)
     if bad_r_hat.any() or bad_effective.any():
         worst = int(r_hat.argmax() if bad_r_hat.any() else effective.argmin())
-        warn(
+        warn_once(
             f"{method}: the chains have not mixed well: coordinate {worst} has R-hat {float(r_hat[worst]):.3f} "
             f"(limit {R_HAT_LIMIT}) and {float(effective[worst]):.0f} effective draws (limit {EFFECTIVE_DRAWS_LIMIT}). "
             "Raise tune and draws, or reparametrise.",
             ConvergenceWarning,
         )
+
+
+# Draws a chain that R-hat can be told from: two in each of its halves.
+FEWEST_DRAWS = 4
+# Numbers that are worked on at once: some stay in the processor's cache, and transforms take several copies.
+_BLOCK = 2**18
+
+
+def convergence(draws: Tensor) -> tuple[Tensor, Tensor]:
+    """Rank-normalised split R-hat and bulk effective sample size, each (P,), of draws (chains, draws, P).
+
+    Each chain is judged by its two halves, so that one chain is enough. Where all draws are the same number, both are
+    NaN: nothing has moved.
+
+    Raises:
+        InputError: if there are fewer than four draws a chain.
+    """
+    if draws.shape[1] < FEWEST_DRAWS:
+        raise InputError(f"draws: expected at least {FEWEST_DRAWS} a chain, got {draws.shape[1]}.")
+    columns = max(1, _BLOCK // (draws.shape[0] * draws.shape[1]))
+    blocks = [_of_halves(_halves(block)) for block in draws.to(torch.float64).split(columns, -1)]
+    r_hat, effective = zip(*blocks, strict=True)
+    return torch.cat(r_hat), torch.cat(effective)
+
+
+def _of_halves(halves: Tensor) -> tuple[Tensor, Tensor]:
+    scores = _normal_scores(halves)
+    # Folding sees chains that agree in their location and differ in their spread (section 4.2).
+    folded = _normal_scores((halves - _median(halves.flatten(0, 1))).abs())
+    r_hat, of_spread = _r_hat(scores), _r_hat(folded)
+    # Folded draws may all be tied where the draws are not: then there is no spread to disagree about.
+    return torch.where(of_spread > r_hat, of_spread, r_hat), _effective(scores)
+
+
+def _halves(draws: Tensor) -> Tensor:
+    """Both halves of each chain, (2 chains, n, P); the middle one of an odd number of draws is left out."""
+    n = draws.shape[1] // 2
+    return torch.cat([draws[:, :n], draws[:, draws.shape[1] - n :]])
+
+
+def _median(values: Tensor) -> Tensor:
+    """The median of an even number of draws, shape (P,)."""
+    half = len(values) // 2
+    return 0.5 * (values.kthvalue(half, 0).values + values.kthvalue(half + 1, 0).values)
+
+
+def _normal_scores(chains: Tensor) -> Tensor:
+    """Φ⁻¹((rank − 3/8)/(S + 1/4)) with average ranks for ties, over all S draws of a coordinate (Eq. 14)."""
+    values, order = chains.flatten(0, 1).mT.contiguous().sort(dim=1)
+    size = values.shape[1]
+    # Twice the rank is a whole number, so that a table has all the scores there can be.
+    doubled = torch.arange(2, 2 * size + 1, dtype=torch.float64)
+    table = torch.special.ndtri((0.5 * doubled - 0.375) / (size + 0.25))
+    places = torch.arange(size).expand_as(values)
+    changes = values[:, 1:] != values[:, :-1]
+    if bool(changes.all()):
+        scores = table[::2].expand_as(values)
+    else:
+        edge = torch.ones_like(changes[:, :1])
+        first = torch.where(torch.cat([edge, changes], 1), places, 0).cummax(1).values
+        last = torch.where(torch.cat([changes, edge], 1), places, size).flip(1).cummin(1).values.flip(1)
+        scores = table[first + last]
+    ranked = torch.empty_like(values).scatter_(1, order, scores)
+    return ranked.mT.reshape(chains.shape)
+
+
+def _variances(chains: Tensor) -> tuple[Tensor, Tensor]:
+    """W, the mean variance within chains, and v̂⁺ = (n − 1)/n W + B/n (Eqs. 1–3)."""
+    n = chains.shape[1]
+    within = chains.var(1).mean(0)
+    return within, (n - 1) / n * within + chains.mean(1).var(0)
+
+
+def _r_hat(chains: Tensor) -> Tensor:
+    """The potential scale reduction √(v̂⁺/W) of each coordinate (Eq. 4)."""
+    within, total = _variances(chains)
+    return (total / within).sqrt()
+
+
+def _effective(chains: Tensor) -> Tensor:
+    """S/τ, with τ = −1 + 2 Σ_t P_t over Geyer's initial monotone sequence of P_t = ρ_2t + ρ_2t+1 (Eqs. 10–13).
+
+    ρ_t = 1 − (W − mean over chains of s² ρ̂_t)/v̂⁺. The sum goes up to the first pair that is not positive, or the last
+    that there is, whose lags 2t and 2t + 1 are at most n − 2. The even member of this one is still counted once, where
+    it or the pair is positive: it matters for antithetic chains. S/τ is at most S log₁₀ S.
+    """
+    count, n, _ = chains.shape
+    within, total = _variances(chains)
+    rho = 1.0 - (within - _autocovariance(chains).mean(0)) / total
+    rho[0] = 1.0
+    last = max(0, (n - 3) // 2)
+    pairs = rho[: 2 * (last + 1)].unflatten(0, (-1, 2)).sum(1)
+    positive = (pairs[:last] > 0).int().cumprod(0)
+    end = positive.sum(0)[None]
+    summed = (pairs.cummin(0).values[:last] * positive).sum(0)
+    even = rho[::2].gather(0, end)[0]
+    leftover = torch.where((even > 0) | (pairs.gather(0, end)[0] >= 0), even, 0.0)
+    size = count * n
+    tau = (2.0 * summed - 1.0 + leftover).clamp(min=1.0 / math.log10(size))
+    return torch.where(total > 0, size / tau, torch.nan)
+
+
+def _autocovariance(chains: Tensor) -> Tensor:
+    """Σ_i (x_i − x̄)(x_{i+t} − x̄)/n for each lag t, shape (chains, n, P), by a padded Fourier transform."""
+    n = chains.shape[1]
+    length = 1 << (2 * n - 1).bit_length()
+    spectrum = torch.fft.rfft(chains - chains.mean(1, keepdim=True), n=length, dim=1)
+    return torch.fft.irfft(spectrum.abs().square(), n=length, dim=1)[:, :n] / n

@@ -98,7 +98,7 @@ _zero = torch.zeros((), dtype=torch.float64)
 
 @final
 @dataclass(frozen=True)
-class _Frame:
+class _IntegralFrame:
     """The coordinates u of the integral, and where to begin looking for mass in them."""
 
     transform: Transform | None
@@ -110,7 +110,7 @@ class _Frame:
         return self.centre.shape[0]
 
 
-def _frame(p: Any, q: Any) -> _Frame:
+def _frame(p: Any, q: Any) -> _IntegralFrame:
     known = [side for side in (p, q) if isinstance(side, _Normalised)]
     for side in (p, q):
         if not isinstance(side, _Normalised) and not callable(side):
@@ -128,11 +128,11 @@ def _frame(p: Any, q: Any) -> _Frame:
     side = p if isinstance(p, _Normalised) else q
     gaussian = side.components[0] if isinstance(side, MixturePosterior) else side
     if isinstance(gaussian, GaussianPosterior) and gaussian.transform is not None:
-        return _Frame(gaussian.transform, gaussian.location, gaussian.precision.marginal_variance().sqrt())
-    return _Frame(None, side.mean, side.covariance.diagonal().sqrt())
+        return _IntegralFrame(gaussian.transform, gaussian.location, gaussian.precision.marginal_variance().sqrt())
+    return _IntegralFrame(None, side.mean, side.covariance.diagonal().sqrt())
 
 
-def _coordinates(side: Any, frame: _Frame) -> Callable[[Tensor], Tensor]:
+def _coordinates(side: Any, frame: _IntegralFrame) -> Callable[[Tensor], Tensor]:
     """The log density over u, −∞ where it is undefined."""
     density = side if isinstance(side, _Normalised) else pose(side, frame.dim).target
 
@@ -146,7 +146,7 @@ def _coordinates(side: Any, frame: _Frame) -> Callable[[Tensor], Tensor]:
     return log_density
 
 
-def _box(log_density: Callable[[Tensor], Tensor], frame: _Frame) -> Tensor:
+def _box(log_density: Callable[[Tensor], Tensor], frame: _IntegralFrame) -> Tensor:
     """(low, high), shape (2, P): doubled until its faces are empty, then cut to what lies within the depth."""
     half = 10.0 * frame.scale
     box = torch.stack([frame.centre - half, frame.centre + half])

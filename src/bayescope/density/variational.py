@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, final
+from functools import cache
+from typing import Any, Protocol, final
 
 import numpy as np
 import torch
@@ -13,13 +15,13 @@ from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.density.families import Family, FullFamily, LowRankFamily, MeanFieldFamily, Pilot
-from bayescope.density.modes import climbed, find_mode
-from bayescope.density.normal_rules import NormalRule, fresh_rules, standard_rule
+from bayescope.density.laplace import climbed, find_mode
 from bayescope.density.problem import Problem, pose, starting_points
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError, warn
 from bayescope.log_density import LogDensity, curvature_scale
 from bayescope.posterior import GaussianPosterior, Record
+from bayescope.precision import DensePrecision, DiagonalPrecision, Precision
+from bayescope.quadrature import gauss_hermite, normal_nodes
 
 FAMILIES = ("full", "mean_field", "low_rank")
 # At least this many nodes, and this many for each dimension of the noise.
@@ -88,7 +90,7 @@ def variational(
     q = _family(family, _pilot(density, origin), rank)
     count = _node_count(nodes, q.noise_dim)
     rule = standard_rule(q.noise_dim, count, seed)
-    bound = _Bound(density, q, rule)
+    bound = _FixedBound(density, q, rule)
     phi, residual = bound.maximise(bound.feasible(q.initial()))
     terms, error = _fresh_terms(problem, q, phi, (count, seed))
     _refuse_edges(terms)
@@ -103,7 +105,7 @@ def variational(
     return GaussianPosterior(q.location(phi), q.precision(phi), record, transform=problem.transform)
 
 
-def _family(name: str, pilot: Pilot, rank: int | None) -> Family:
+def _family(name: str, pilot: Pilot, rank: int | None) -> DensityFamily:
     checks.choice("family", name, FAMILIES)
     if rank is not None and name != "low_rank":
         raise InputError(f"rank: expected none for family={name!r}, got {rank}. It belongs to family='low_rank'.")
@@ -111,7 +113,7 @@ def _family(name: str, pilot: Pilot, rank: int | None) -> Family:
     columns = min(_DEFAULT_RANK, dim) if rank is None else checks.count("rank", rank)
     if columns > dim:
         raise InputError(f"rank: expected at most the {dim} coordinates, got {columns}.")
-    families: dict[str, Callable[[], Family]] = {
+    families: dict[str, Callable[[], DensityFamily]] = {
         "full": lambda: FullFamily(pilot),
         "mean_field": lambda: MeanFieldFamily(pilot),
         "low_rank": lambda: LowRankFamily(pilot, columns),
@@ -144,11 +146,11 @@ def _node_count(nodes: int | None, dim: int) -> int:
 
 @final
 @dataclass
-class _Bound:
+class _FixedBound:
     """The evidence lower bound over fixed nodes, as a function of φ, for scipy (which minimises its negative)."""
 
     density: LogDensity
-    family: Family
+    family: DensityFamily
     rule: NormalRule
     trace: list[float] = field(default_factory=list)
     _graph: tuple[np.ndarray, Tensor, Tensor] | None = None
@@ -239,7 +241,9 @@ def _refuse_edges(terms: dict[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def _fresh_terms(problem: Problem, q: Family, phi: Tensor, rule: tuple[int, int]) -> tuple[dict[str, Tensor], float]:
+def _fresh_terms(
+    problem: Problem, q: DensityFamily, phi: Tensor, rule: tuple[int, int]
+) -> tuple[dict[str, Tensor], float]:
     """The terms of the bound over nodes that the optimiser has not seen, and the bound's standard error."""
     sets = torch.stack([_expectations(problem, q, phi, fresh) for fresh in fresh_rules(q.noise_dim, *rule)])
     density, jacobian = sets.mean(0)
@@ -247,10 +251,249 @@ def _fresh_terms(problem: Problem, q: Family, phi: Tensor, rule: tuple[int, int]
     return {"expected log density": density, "expected log jacobian": jacobian, "entropy": q.entropy(phi)}, error
 
 
-def _expectations(problem: Problem, q: Family, phi: Tensor, rule: NormalRule) -> Tensor:
+def _expectations(problem: Problem, q: DensityFamily, phi: Tensor, rule: NormalRule) -> Tensor:
     """E_q log p̃(x(u)) and E_q log∣∂x/∂u∣, shape (2,)."""
     u = q.place(phi, rule.nodes)
     if problem.transform is None:
         return torch.stack([rule.mean(problem.target.log_prob(u)), u.new_zeros(())])
     density = problem.target.log_prob(problem.transform.forward(u))
     return torch.stack([rule.mean(density), rule.mean(problem.transform.log_jacobian(u))])
+
+
+_LOG_2PI = math.log(2.0 * math.pi)
+# Directions in which the pilot has no extra variance start with this factor: zero factors have a zero gradient.
+_SMALL_FACTOR = 0.1
+
+
+@final
+@dataclass(frozen=True)
+class Pilot:
+    """A first guess N(location, root rootᵀ), in whose units the optimiser works.
+
+    Attributes:
+        location: shape (P,).
+        root: any square root of the covariance, shape (P, P).
+        conditional_sd: 1/√A_ii, which is mean field's optimum for a Gaussian, shape (P,).
+    """
+
+    location: Tensor
+    root: Tensor
+    conditional_sd: Tensor
+
+
+class DensityFamily(Protocol):
+    """Gaussians u = location + root z, z ~ N(0, I), indexed by a flat vector φ."""
+
+    @property
+    def noise_dim(self) -> int:
+        """The number of standard normal draws for one u."""
+
+    def initial(self) -> Tensor:
+        """The φ to start from."""
+
+    def place(self, phi: Tensor, z: Tensor) -> Tensor:
+        """u for noise z, shape (S, P) for z of shape (S, noise_dim)."""
+
+    def entropy(self, phi: Tensor) -> Tensor:
+        """−E log q, a scalar."""
+
+    def location(self, phi: Tensor) -> Tensor:
+        """The mean E u under these parameters, shape (P,)."""
+
+    def precision(self, phi: Tensor) -> Precision:
+        """The inverse of the covariance of u."""
+
+    def widened(self, phi: Tensor, factor: float) -> Tensor:
+        """The φ of the same Gaussian with all its sds multiplied."""
+
+
+@final
+@dataclass(frozen=True)
+class FullFamily:
+    """u = m₀ + R (a + T z) with T lower triangular and a positive diagonal; φ = (a, log diag T, T below it)."""
+
+    pilot: Pilot
+
+    @property
+    def noise_dim(self) -> int:
+        return self.pilot.location.shape[0]
+
+    def initial(self) -> Tensor:
+        dim = self.noise_dim
+        return torch.zeros(2 * dim + dim * (dim - 1) // 2, dtype=torch.float64)
+
+    def place(self, phi: Tensor, z: Tensor) -> Tensor:
+        return self.location(phi) + z @ self._triangle(phi).mT @ self.pilot.root.mT
+
+    def entropy(self, phi: Tensor) -> Tensor:
+        """(P/2)(1 + log 2π) + log∣R∣ + Σ log T_ii."""
+        dim = self.noise_dim
+        root = torch.linalg.slogdet(self.pilot.root).logabsdet
+        return 0.5 * dim * (1.0 + _LOG_2PI) + root + phi[dim : 2 * dim].sum()
+
+    def location(self, phi: Tensor) -> Tensor:
+        return self.pilot.location + self.pilot.root @ phi[: self.noise_dim]
+
+    def precision(self, phi: Tensor) -> DensePrecision:
+        """From the covariance R T Tᵀ Rᵀ."""
+        root = self.pilot.root @ self._triangle(phi)
+        return DensePrecision.from_covariance(root @ root.mT)
+
+    def widened(self, phi: Tensor, factor: float) -> Tensor:
+        dim = self.noise_dim
+        return torch.cat([phi[:dim], phi[dim : 2 * dim] + math.log(factor), phi[2 * dim :] * factor])
+
+    def _triangle(self, phi: Tensor) -> Tensor:
+        dim = self.noise_dim
+        rows, columns = torch.tril_indices(dim, dim, offset=-1)
+        below = phi.new_zeros(dim, dim).index_put((rows, columns), phi[2 * dim :])
+        return below + torch.diag(phi[dim : 2 * dim].exp())
+
+
+@final
+@dataclass(frozen=True)
+class MeanFieldFamily:
+    """u = m₀ + R a + s ∘ exp(ρ) ∘ z; φ = (a, ρ). The mean moves in the pilot's units, however correlated they are."""
+
+    pilot: Pilot
+
+    @property
+    def noise_dim(self) -> int:
+        return self.pilot.location.shape[0]
+
+    def initial(self) -> Tensor:
+        return torch.zeros(2 * self.noise_dim, dtype=torch.float64)
+
+    def place(self, phi: Tensor, z: Tensor) -> Tensor:
+        return self.location(phi) + z * self._sd(phi)
+
+    def entropy(self, phi: Tensor) -> Tensor:
+        """(P/2)(1 + log 2π) + Σ log sd_i."""
+        return 0.5 * self.noise_dim * (1.0 + _LOG_2PI) + self._sd(phi).log().sum()
+
+    def location(self, phi: Tensor) -> Tensor:
+        return self.pilot.location + self.pilot.root @ phi[: self.noise_dim]
+
+    def precision(self, phi: Tensor) -> DiagonalPrecision:
+        return DiagonalPrecision(self._sd(phi).square().reciprocal())
+
+    def widened(self, phi: Tensor, factor: float) -> Tensor:
+        return torch.cat([phi[: self.noise_dim], phi[self.noise_dim :] + math.log(factor)])
+
+    def _sd(self, phi: Tensor) -> Tensor:
+        return self.pilot.conditional_sd * phi[self.noise_dim :].exp()
+
+
+@final
+@dataclass(frozen=True)
+class LowRankFamily:
+    """u = m₀ + R a + s ∘ (exp(ρ) ∘ z₁ + W z₂), covariance s(diag(exp 2ρ) + W Wᵀ)s; φ = (a, ρ, W row-major)."""
+
+    pilot: Pilot
+    rank: int
+
+    @property
+    def noise_dim(self) -> int:
+        return self.pilot.location.shape[0] + self.rank
+
+    def initial(self) -> Tensor:
+        """The pilot's largest directions in units of the conditional sds, beside those sds."""
+        dim = self.pilot.location.shape[0]
+        scaled = self.pilot.root / self.pilot.conditional_sd[:, None]
+        values, vectors = torch.linalg.eigh(scaled @ scaled.mT)
+        # What the diagonal leaves over; a direction with nothing left starts with a small factor.
+        factors = (values[-self.rank :] - 1.0).clamp_min(_SMALL_FACTOR**2).sqrt()
+        return torch.cat([torch.zeros(2 * dim, dtype=torch.float64), (vectors[:, -self.rank :] * factors).reshape(-1)])
+
+    def place(self, phi: Tensor, z: Tensor) -> Tensor:
+        diagonal, factors = self._split(phi)
+        dim = diagonal.shape[0]
+        return self.location(phi) + self.pilot.conditional_sd * (z[:, :dim] * diagonal + z[:, dim:] @ factors.mT)
+
+    def entropy(self, phi: Tensor) -> Tensor:
+        """With log∣D² + W Wᵀ∣ = 2 Σ log D_i + log∣I + Wᵀ D⁻² W∣."""
+        diagonal, factors = self._split(phi)
+        inner = torch.eye(self.rank, dtype=torch.float64) + (factors / diagonal[:, None].square()).mT @ factors
+        half_logdet = (diagonal * self.pilot.conditional_sd).log().sum() + 0.5 * torch.logdet(inner)
+        return 0.5 * diagonal.shape[0] * (1.0 + _LOG_2PI) + half_logdet
+
+    def location(self, phi: Tensor) -> Tensor:
+        return self.pilot.location + self.pilot.root @ phi[: self.pilot.location.shape[0]]
+
+    def precision(self, phi: Tensor) -> DensePrecision:
+        """From the covariance, as a dense matrix."""
+        diagonal, factors = self._split(phi)
+        sd = self.pilot.conditional_sd
+        covariance = sd[:, None] * (torch.diag(diagonal.square()) + factors @ factors.mT) * sd
+        return DensePrecision.from_covariance(covariance)
+
+    def widened(self, phi: Tensor, factor: float) -> Tensor:
+        """D and W times the factor."""
+        dim = self.pilot.location.shape[0]
+        return torch.cat([phi[:dim], phi[dim : 2 * dim] + math.log(factor), phi[2 * dim :] * factor])
+
+    def _split(self, phi: Tensor) -> tuple[Tensor, Tensor]:
+        dim = self.pilot.location.shape[0]
+        return phi[dim : 2 * dim].exp(), phi[2 * dim :].reshape(dim, self.rank)
+
+
+# A product rule needs this many nodes an axis to be worth its while, and has no use for more than the most.
+_LEAST_AN_AXIS, _MOST_AN_AXIS = 8, 64
+# Independent sets of fresh points; their scatter gives the standard error.
+_FRESH_SETS = 8
+
+
+@final
+@dataclass(frozen=True)
+class NormalRule:
+    """E[h(z)] ≈ Σ w h(z), with Σ w z = 0 and Σ w z zᵀ = I to rounding.
+
+    Attributes:
+        nodes: z, shape (S, D).
+        weights: w, shape (S,), summing to 1.
+        name: what the nodes are.
+    """
+
+    nodes: Tensor
+    weights: Tensor
+    name: str
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Σ w h for values h of shape (S,)."""
+        return self.weights @ values
+
+
+def standard_rule(dim: int, count: int, seed: int) -> NormalRule:
+    """A product Gauss–Hermite rule of at most ``count`` nodes where 8 an axis fit; else quasi-Monte-Carlo points."""
+    axis = _axis(dim, count)
+    return _product(dim, axis) if axis >= _LEAST_AN_AXIS else _antithetic(dim, count, seed)
+
+
+def fresh_rules(dim: int, count: int, seed: int) -> list[NormalRule]:
+    """Rules to check with: two finer products, or eight further randomisations of the points."""
+    axis = _axis(dim, count)
+    if axis >= _LEAST_AN_AXIS:
+        return [_product(dim, axis + 8), _product(dim, axis + 9)]
+    return [_antithetic(dim, count, seed + offset) for offset in range(1, _FRESH_SETS + 1)]
+
+
+def _axis(dim: int, count: int) -> int:
+    return min(_MOST_AN_AXIS, int(count ** (1.0 / dim) + 1e-9))
+
+
+@cache
+def _product(dim: int, axis: int) -> NormalRule:
+    nodes, log_weights = gauss_hermite(axis)
+    points = torch.cartesian_prod(*[nodes] * dim).reshape(-1, dim)
+    weights = torch.cartesian_prod(*[log_weights] * dim).reshape(-1, dim).sum(-1).exp()
+    return NormalRule(points, weights / weights.sum(), f"{' × '.join(itertools.repeat(str(axis), dim))} Gauss–Hermite")
+
+
+@cache
+def _antithetic(dim: int, count: int, seed: int) -> NormalRule:
+    """±z for scrambled Sobol' points z that are whitened to covariance I."""
+    half = normal_nodes(dim, count // 2, seed=seed)
+    factor = torch.linalg.cholesky(half.mT @ half / half.shape[0])
+    white = torch.linalg.solve_triangular(factor, half.mT, upper=False).mT
+    weights = torch.full((count,), 1.0 / count, dtype=torch.float64)
+    return NormalRule(torch.cat([white, -white]), weights, f"{count} quasi-Monte-Carlo points")

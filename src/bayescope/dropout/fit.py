@@ -12,9 +12,9 @@ from bayescope.dropout.passes import DropoutPasses, best_noise, squared_residual
 from bayescope.dropout.weight_decay import dropout_prior, rates_behind_dropout
 from bayescope.errors import UnsupportedError
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_totals
 from bayescope.posterior import DEFAULT_PASSES
 from bayescope.priors import Prior
-from bayescope.processes import present
 from bayescope.training.loop import Outcome
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, Objective
@@ -64,7 +64,7 @@ def learnt_noise(
     """The likelihood with the noise that the rows' predictive probability is largest under, and a note of it."""
     squares = squared_residuals(passes, rows, DEFAULT_PASSES, generator)
     noise, log_prob = best_noise(squares, rows.outputs)
-    (count,) = present().sum_numbers(squares.shape[1])
+    (count,) = row_totals(squares.shape[1])
     note = f"{noise:.4g}, by {DEFAULT_PASSES} passes over {count:,.0f} rows, {-log_prob:.4g} nats a row"
     return likelihood.with_noise_variance(noise), {"noise variance": note}
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_totals
 from bayescope.priors import Prior
-from bayescope.processes import present
 from bayescope.training.objective import NegativeLogJoint
 
 
@@ -115,7 +115,7 @@ class DropoutObjective:
             terms["loss"] += extra
             terms["rates"] = [rate.dropout.rate() for rate in self._rates]
         if self._noise is not None and math.isfinite(nll):
-            noise, (numbers,) = float(self._noise.noise_variance), present().sum_numbers(self._numbers)
+            noise, (numbers,) = float(self._noise.noise_variance), row_totals(self._numbers)
             squares = 2.0 * noise * (nll - 0.5 * numbers * math.log(2 * math.pi * noise))  # Σ (y − f)²
             self._noise.noise_variance.fill_(squares / numbers)
             terms["noise_variance"] = float(self._noise.noise_variance)

@@ -14,16 +14,18 @@ from bayescope.ensembles.members import Members, Trained
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
+from bayescope.network.batches import row_totals
 from bayescope.network.model import NetworkModel
 from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, MixturePosterior, PointPosterior, Record
 from bayescope.priors import Prior
 from bayescope.private_draws import private_draws
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import collective, present
+from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
 from bayescope.training.facts import describe
 from bayescope.training.options import TrainingKeywords, TrainingOptions
+from bayescope.training.sharing import same_generator
 
 MEMBERS = 5
 
@@ -92,7 +94,7 @@ def ensemble(
     if chosen.epochs == 0:
         _refuse_training({**options, "side_by_side": side_by_side, "bootstrap": bootstrap or None})
     likelihood = resolve(likelihood)
-    source = present().common_generator(checks.generator(chosen.generator))
+    source = same_generator(checks.generator(chosen.generator))
     seeds = [checks.seed_from(source) for _ in range(_count(make_model, members))]
     modules = _made(make_model, seeds)
     found = Members(chosen, data, likelihood, weights, prior_precision, bootstrap).trained(modules, seeds, side_by_side)
@@ -159,7 +161,7 @@ def _posterior(
         instead="Laplace's approximation of each member, bs.laplace, has what a Gaussian has.",
         prior=prior,
     )
-    if all(present().gather(_alike(functions, found.few))):
+    if not row_totals(not _alike(functions, found.few))[0]:
         draws = torch.stack([function.flat for function in functions])[None]
         return DrawsPosterior(draws, record, functions[0], likelihood)
     points = [PointPosterior(function.flat, Record("map", prior=prior), function, likelihood) for function in functions]

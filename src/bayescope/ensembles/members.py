@@ -22,10 +22,9 @@ from bayescope.network.inputs import count_rows, map_arrays, map_tensors
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.priors import Prior
-from bayescope.processes import present
 from bayescope.training.loop import Outcome, random_states
 from bayescope.training.options import TrainingOptions
-from bayescope.training.sharing import share_weights
+from bayescope.training.sharing import shared_copy
 from bayescope.training.side_by_side import JointOfEach, RowsOfEach
 from bayescope.training.side_by_side_watch import ValidationOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
@@ -92,7 +91,7 @@ class Members:
         Raises:
             UnsupportedError: if ``True`` and it is not possible.
         """
-        modules = [_shared(module) for module in modules]
+        modules = [shared_copy(module) for module in modules]
         options = replace(self.options, generator=seeds[0])
         if side_by_side is False or options.epochs == 0 or len(modules) == 1:
             return self._one_by_one(modules, seeds, "one after another")
@@ -102,7 +101,7 @@ class Members:
                 options = replace(options, optimizer="adam")  # one line search for all members would be nobody's
             with prepared(options, modules[0], self.data, self.likelihood, self.weights) as training:
                 reason = self._training_obstacle(training, modules, forced=side_by_side is True)
-                reason = next(filter(None, present().gather(reason)), "")  # in one way on all processes
+                reason = next(filter(None, training.rows.of_parts(reason)), "")  # in one way on all processes
                 if not reason:
                     return self._all_at_once(training, modules, seeds)
         if side_by_side:
@@ -179,15 +178,6 @@ class Members:
         functions = [NetworkModel(module, training.weights, training.rows.outputs) for module in found]
         outcomes = [_outcome_of(outcome, best, member) for member in range(len(modules))]
         return Trained(functions, few, training.rows.rows, prior, outcomes, outcome.trace, "side by side")
-
-
-def _shared(module: nn.Module) -> nn.Module:
-    """A member as it begins on every process: with rank 0's weights."""
-    if present().count == 1:
-        return module
-    copied = module_copy(module)
-    share_weights(copied)
-    return copied
 
 
 def _obstacle_of(options: TrainingOptions) -> str:

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.density.diagnosis import diagnosed
-from bayescope.density.nutpie_adapter import nuts_draws
-from bayescope.density.random_walk import metropolis_draws
+from bayescope.density import diagnosed, metropolis_draws, nuts_draws
 from bayescope.linear.density import LinearDensity
 from bayescope.linear.mode import LinearMode, find_mode
 from bayescope.memory import draw_count

@@ -31,6 +31,16 @@ LENT = 8
 FORMS = LOADER, ARRAYS, DATA_SET, BATCHES = ("loader", "arrays", "data set", "list of batches")
 
 
+def row_totals(*here: float) -> tuple[float, ...]:
+    """Sums over all rows, in float64, of the sums that a process has found over those that it reads."""
+    return present().sum_numbers(*here)
+
+
+def row_total(here: Tensor) -> Tensor:
+    """The sum over all rows of a tensor that a process has summed over those that it reads."""
+    return present().sum([here])[0]
+
+
 @final
 class Batches:
     """Pairs (inputs, targets) of a data set, on the device and in the floating-point type of a network.

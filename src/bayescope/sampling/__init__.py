@@ -1,1 +1,32 @@
 """Sampling for networks: NUTS, stochastic-gradient MCMC, SWAG, and their diagnosis in function space."""
+
+from bayescope.sampling.chains import Langevin, Reading, StepSizes
+from bayescope.sampling.density import NetworkDensity, compile_density
+from bayescope.sampling.diagnosis import (
+    DIAGNOSED_ROWS,
+    PredictionDiagnosis,
+    diagnosed,
+    diagnosed_rows,
+    prediction_diagnosis,
+    warn_of_predictions,
+)
+from bayescope.sampling.nuts import nuts
+from bayescope.sampling.sgmcmc import sgmcmc
+from bayescope.sampling.swag import swag
+
+__all__ = [
+    "DIAGNOSED_ROWS",
+    "Langevin",
+    "NetworkDensity",
+    "PredictionDiagnosis",
+    "Reading",
+    "StepSizes",
+    "compile_density",
+    "diagnosed",
+    "diagnosed_rows",
+    "nuts",
+    "prediction_diagnosis",
+    "sgmcmc",
+    "swag",
+    "warn_of_predictions",
+]

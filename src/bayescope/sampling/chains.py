@@ -1,26 +1,24 @@
-"""Chains of stochastic-gradient MCMC: when they are read, what they are stacked of, and who collects their draws."""
+"""Chains of stochastic-gradient MCMC: their steps, when they are read, and who collects their draws."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import length_hint
 from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.optim import Optimizer
 
 from bayescope import checks
-from bayescope.errors import InputError, UnsupportedError
+from bayescope.errors import InputError
 from bayescope.module_copies import module_copy
 from bayescope.network.weights import Weights
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
-from bayescope.processes import present
-from bayescope.sampling.langevin import StepSizes
-from bayescope.training.minibatches import Minibatches, rows_of_all
+from bayescope.private_draws import standard_normal
+from bayescope.training.minibatches import Minibatches, steps_of
 from bayescope.training.options import OWN_BATCH_SIZE, RunKeywords
 from bayescope.training.side_by_side import RowsForAll, RowsOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
@@ -70,7 +68,7 @@ class Reading:
         draws = checks.count("draws", options["draws"])
         if draws % (cycles or 1):
             raise InputError(f"draws: expected a multiple of the {cycles} cycles, got {draws}.")
-        steps = _steps(data, options["batch_size"])
+        steps = steps_of(data, options["batch_size"] or OWN_BATCH_SIZE)
         apart = math.ceil(STEPS_APART / steps) if thin is None else checks.count("thin", thin)
         before = BURNT_IN * apart if burn_in is None else checks.count("burn_in", burn_in, least=0)
         return cls(draws, before, apart, cycles)
@@ -90,7 +88,7 @@ class Reading:
         beyond = (epoch - 1) % self.length + 1 - self.burn_in
         return beyond > 0 and beyond % self.thin == 0
 
-    def sizes(self, lr: float, data: Any, rows: Minibatches) -> StepSizes:
+    def sizes(self, lr: float, rows: Minibatches) -> StepSizes:
         """The step sizes.
 
         Raises:
@@ -98,7 +96,7 @@ class Reading:
         """
         if self.cycles is None:
             return StepSizes(lr)
-        steps = max(present().gather(_batches(data, rows)))
+        steps = rows.batches
         return StepSizes(lr, steps * self.length, steps * self.burn_in)
 
     def summary(self) -> str:
@@ -171,7 +169,8 @@ def stacked(training: Training, prior: Prior | None, chains: int) -> tuple[Stack
     if chains == 1:
         return Stack(modules, vectorized=False, evaluated=True), "1"
     small = products <= MOST_PRODUCTS or next(modules[0].parameters()).device.type != "cpu"
-    vectorized = all(present().gather(small and not obstacle(modules[:2], training.rows.few[0], evaluated=True)))
+    runs = small and not obstacle(modules[:2], training.rows.few[0], evaluated=True)
+    vectorized = all(training.rows.of_parts(runs))
     return Stack(modules, vectorized=vectorized, evaluated=True), f"{chains}, {'' if vectorized else 'not '}in one pass"
 
 
@@ -196,21 +195,97 @@ def _scatter(modules: list[nn.Module], training: Training, prior: Prior) -> None
                 parameter.copy_(values[name])
 
 
-def _steps(data: Any, batch_size: int | None) -> int:
-    """About how many steps an epoch of the data has, on all processes; 1 where nobody knows."""
-    rows = rows_of_all(data)
-    steps = length_hint(data, 1) if rows is None else math.ceil(rows / (batch_size or OWN_BATCH_SIZE))
-    return max(1, *present().gather(steps))
+@final
+@dataclass(frozen=True)
+class StepSizes:
+    """The step size over the steps k = 0, 1, …: constant, or falling in cycles of L steps.
+
+    In a cycle lr_k = ½ lr (cos(π r) + 1) with r = (k mod L)/L, and there is no noise while r is below the share that is
+    left to exploring (Zhang et al. 2020, "Cyclical stochastic gradient MCMC for Bayesian deep learning", Eq. 1 and
+    Algorithm 1).
+
+    Attributes:
+        lr: the largest.
+        cycle: L, or 0 for a constant step size.
+        quiet: how many steps of each cycle have no noise.
+    """
+
+    lr: float
+    cycle: int = 0
+    quiet: int = 0
+
+    def at(self, step: int) -> tuple[float, bool]:
+        """The step size after so many steps, and whether there is noise."""
+        if not self.cycle:
+            return self.lr, True
+        place = step % self.cycle
+        return 0.5 * self.lr * (math.cos(math.pi * place / self.cycle) + 1.0), place >= self.quiet
 
 
-def _batches(data: Any, rows: Minibatches) -> int:
-    """How many batches an epoch has."""
-    if not isinstance(data, DataLoader | list):
-        return rows.steps
-    try:
-        return len(data)
-    except TypeError as error:
-        raise UnsupportedError(
-            "cycles: expected data with a known number of batches, got a loader of an iterable dataset. Give a list "
-            "of its batches, or cycles=None."
-        ) from error
+@final
+class Langevin(Optimizer):
+    """Stochastic-gradient Hamiltonian Monte Carlo of exp(−U(θ)/T), stepping on gradients of U/N.
+
+    With η = lr/N and the friction α (Chen, Fox & Guestrin 2014, "Stochastic gradient Hamiltonian Monte Carlo", Eq. 15,
+    without an estimate of the gradient's own noise):
+
+        v ← (1−α) v − η ∇U(θ) + √(2αηT) ξ,  ξ ~ N(0, I);   θ ← θ + v.
+
+    α = 1 is stochastic-gradient Langevin dynamics, θ ← θ − η ∇U(θ) + √(2ηT) ξ (Welling & Teh 2011, whose ε is 2η).
+
+    Where U is quadratic with curvature Λ and its gradient exact, the stationary covariance of θ solves the 2×2
+    Lyapunov equation of (θ, v) for each eigenvalue of Λ: it is T (Λ (I − ηΛ/(2(2−α))))⁻¹, above TΛ⁻¹ by what the step
+    size costs, and the chain is stable for ηΛ < 2(2−α).
+
+    Args:
+        parameters: θ; the first axis of each may be over chains, which do not see each other.
+        sizes: lr, by step.
+        friction: α, above 0 and at most 1.
+        temperature: T.
+        rows: N.
+        masks: which entries of a parameter move, by the parameter's place; without one all of them.
+    """
+
+    def __init__(
+        self,
+        parameters: list[nn.Parameter],
+        *,
+        sizes: StepSizes,
+        friction: float,
+        temperature: float,
+        rows: int,
+        masks: Mapping[int, Tensor],
+    ) -> None:
+        # In the groups, since a checkpoint keeps those and is told apart by them.
+        options = {
+            "lr": sizes.lr, "cycle": sizes.cycle, "quiet": sizes.quiet, "friction": friction,
+            "temperature": temperature, "rows": rows, "steps": 0,
+        }  # fmt: skip
+        super().__init__(parameters, options)
+        self._sizes, self._masks = sizes, dict(masks)
+
+    def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]  # torch's is typed for a float
+        """One step of every chain, with noise from torch's own generator.
+
+        Args:
+            closure: sets the gradients of U/N.
+        """
+        value = closure()
+        group = self.param_groups[0]
+        lr, noisy = self._sizes.at(group["steps"])
+        friction = group["friction"]
+        spread = math.sqrt(2.0 * friction * lr * group["temperature"] / group["rows"]) if noisy else 0.0
+        with torch.no_grad():
+            for place, parameter in enumerate(group["params"]):
+                state = self.state[parameter]
+                if not state:
+                    state["velocity"] = torch.zeros_like(parameter)
+                velocity: Tensor = state["velocity"].mul_(1.0 - friction)
+                velocity.sub_(parameter.grad, alpha=lr)
+                if spread:
+                    velocity.add_(standard_normal(parameter.shape, parameter), alpha=spread)
+                if place in self._masks:
+                    velocity.mul_(self._masks[place])
+                parameter.add_(velocity)
+        group["steps"] += 1
+        return value

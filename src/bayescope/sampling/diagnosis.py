@@ -13,14 +13,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bayescope.density.convergence import convergence
-from bayescope.density.diagnosis import EFFECTIVE_DRAWS_LIMIT, R_HAT_LIMIT, diagnosis_notes, warn_of_divergences
+from bayescope.density.diagnosis import (
+    EFFECTIVE_DRAWS_LIMIT,
+    R_HAT_LIMIT,
+    convergence,
+    diagnosis_notes,
+    warn_of_divergences,
+)
 from bayescope.errors import ConvergenceWarning
 from bayescope.likelihoods import Likelihood
 from bayescope.models import Model
 from bayescope.network.inputs import count_rows, map_tensors, take_rows
 from bayescope.posterior import DrawsPosterior, Record
-from bayescope.processes import present, warn_once
+from bayescope.processes import warn_once
 
 # Predictions are diagnosed at no more rows than these, evenly spaced over those given, and fewer where those of all
 # draws would be more numbers than that. Weights are diagnosed where all draws of them are no more.
@@ -40,7 +45,9 @@ class PredictionDiagnosis(NamedTuple):
     effective_draws: Tensor
 
 
-def prediction_diagnosis(function: Model, draws: Tensor, inputs: Any, likelihood: Likelihood) -> PredictionDiagnosis:
+def prediction_diagnosis(
+    function: Model, draws: Tensor, inputs: Any, likelihood: Likelihood, *, numbers: int = DIAGNOSED_NUMBERS
+) -> PredictionDiagnosis:
     """R-hat and effective draws of E(y∣f(x, θ)) at some inputs (Vehtari et al. 2021), in place of those of θ.
 
     A prediction that is the same number in every draw, such as a saturated probability, has R-hat 1 and as many
@@ -52,10 +59,11 @@ def prediction_diagnosis(function: Model, draws: Tensor, inputs: Any, likelihood
         inputs: rows as the model's `inputs` returns them; of more than `DIAGNOSED_ROWS` some are taken, evenly spaced.
             Each position of dense outputs counts as a row; one row is taken with all of them.
         likelihood: p(y∣f).
+        numbers: the most that the predictions of all draws are; at least those at one row are taken.
     """
     with torch.no_grad():
         of_one_row = _expected(function.forward(take_rows(inputs, slice(0, 1)), draws[:1, 0]), likelihood)
-        room = DIAGNOSED_NUMBERS // (draws.shape[:2].numel() * of_one_row.numel())
+        room = numbers // (draws.shape[:2].numel() * of_one_row.numel())
         some = diagnosed_rows(inputs, max(1, min(room, DIAGNOSED_ROWS // of_one_row.shape[1])))
         expected = torch.stack([_expected(function.forward(some, chain), likelihood) for chain in draws])
     chains, kept, rows, columns = expected.shape
@@ -111,8 +119,7 @@ def diagnosed(
     """
     r_hat, effective = convergence(draws) if draws.numel() <= DIAGNOSED_NUMBERS else (None, None)
     predictions = prediction_diagnosis(function, draws, inputs, likelihood)
-    if present().first:
-        warn_of_divergences(method, divergences, draws.shape[0] * draws.shape[1] * thin)
+    warn_of_divergences(method, divergences, draws.shape[0] * draws.shape[1] * thin)
     warn_of_predictions(method, predictions, advice)
     lines = {**diagnosis_notes(draws, *predictions, of="predictions"), **(notes or {})}
     return DrawsPosterior(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.density.convergence import FEWEST_DRAWS
-from bayescope.density.nutpie_adapter import nuts_draws
+from bayescope.density import nuts_draws
+from bayescope.density.diagnosis import FEWEST_DRAWS
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.laplace.laplace import own_copy
 from bayescope.likelihoods import Likelihood, resolve
@@ -29,7 +29,7 @@ from bayescope.sampling.density import compile_density
 from bayescope.sampling.diagnosis import diagnosed
 from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.sharing import share_weights
+from bayescope.training.sharing import share_start
 from bayescope.training.training import chosen_weights
 
 # Random weights that are sampled unless `limit` says otherwise.
@@ -115,10 +115,9 @@ def nuts(
     draws, thin = checks.count("draws", draws, least=FEWEST_DRAWS), checks.count("thin", thin)
     tune, chains = checks.count("tune", tune), checks.count("chains", chains)
     target_accept, max_depth = checks.fraction("target_accept", target_accept), checks.count("max_depth", max_depth)
-    processes = present()
-    module, source = own_copy(model), processes.common_generator(source)
+    processes, module = present(), own_copy(model)
     _require_all_rows(data)
-    share_weights(module)
+    source = share_start(module, source)
     exact = module_copy(module).to(torch.float64)
     with alone(), reading(exact):  # each process has all rows
         rows = Minibatches(data, exact, chosen_likelihood, ROWS, torch.Generator())
@@ -135,8 +134,7 @@ def nuts(
         }  # fmt: skip
         sampled, statistics = _sampled(processes, density, starts, source, options)
         kept = sampled[:, thin - 1 :: thin].contiguous()
-        best = _most_probable(density, kept)
-        processes.share([best])
+        (best,) = processes.same(_most_probable(density, kept))
     function = NetworkModel(module, chosen, rows.outputs).at(best)
     thinned = f", one in {thin} kept" if thin > 1 else ""
     notes = {"prior": describe(prior), "rows": f"{rows.rows:,}", "warm-up": f"{tune} draws a chain{thinned}"}

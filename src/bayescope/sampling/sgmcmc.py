@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.density.convergence import FEWEST_DRAWS
-from bayescope.density.diagnosis import diagnosis_notes
+from bayescope.density.diagnosis import FEWEST_DRAWS, diagnosis_notes
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.keywords import picked, takes
 from bayescope.likelihoods import Likelihood, resolve
@@ -18,10 +17,9 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import collective, present
-from bayescope.sampling.chains import Collector, Reading, ReadingKeywords, read_by, stacked
+from bayescope.processes import collective
+from bayescope.sampling.chains import Collector, Langevin, Reading, ReadingKeywords, read_by, stacked
 from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions
-from bayescope.sampling.langevin import Langevin
 from bayescope.training.checkpoint import resumable
 from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
@@ -111,7 +109,7 @@ def sgmcmc(
     def langevin(parameters: list[nn.Parameter]) -> Langevin:
         random = [training.weights.masks.get(name) for name in training.weights.names]
         masks = {place: mask.to(parameters[0]) for place, mask in enumerate(random) if mask is not None}
-        sizes = plan.sizes(size, data, training.rows)
+        sizes = plan.sizes(size, training.rows)
         return Langevin(
             parameters, sizes=sizes, friction=alpha, temperature=temperature, rows=training.rows.rows, masks=masks
         )
@@ -127,13 +125,12 @@ def sgmcmc(
         stack.write_to([training.module.eval()])  # the first chain, as it ended
         function = training.function()
         diagnosis = _diagnosis(rows, function, found, likelihood)
-    largest = rows.largest if rows.shared else round(present().sum_numbers(rows.largest)[0])
     notes = {
         "sampler": f"step size {size:g}, friction {alpha:g}, temperature {temperature:g}",
         "chains": how,
         "draws": f"{found.shape[1]} of each chain, {plan.summary()}",
         "prior": describe(prior),
-        "rows": f"{rows.rows:,}" + (f", at most {largest:,} in a step" if rows.in_memory else ""),
+        "rows": f"{rows.rows:,}" + (f", at most {rows.largest_of_all:,} in a step" if rows.in_memory else ""),
         "training": outcome.summary(),
     }
     record = Record(method, notes=notes, trace=outcome.trace)
@@ -190,4 +187,4 @@ def _diagnosis(
         return prediction_diagnosis(function, draws, rows.whole()[0], likelihood)
     first = next(iter(rows.in_order(rows.rows)), None)  # none on a process without rows
     own = None if first is None else tuple(prediction_diagnosis(function, draws, first[0], likelihood))
-    return PredictionDiagnosis(*map(torch.cat, zip(*filter(None, present().gather(own)), strict=True)))
+    return PredictionDiagnosis(*map(torch.cat, zip(*filter(None, rows.of_parts(own)), strict=True)))

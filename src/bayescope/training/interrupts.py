@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, Self, final
 
-from bayescope.processes import Processes
+from bayescope.processes import Processes, present
 
 # Seconds in which a second signal is the same Ctrl-C: a terminal sends one to each process, and `torchrun` another.
 SAME = 2.0
@@ -21,15 +21,15 @@ class Interrupts:
     A process that left a sum while others wait in it would leave them waiting. Of a single process nothing changes.
 
     Args:
-        processes: which work together.
+        processes: which work together; by default those that fit together here.
 
     Attributes:
         pending: whether this process was interrupted.
         agreed: whether one of them was, as far as all know.
     """
 
-    def __init__(self, processes: Processes) -> None:
-        self._processes = processes
+    def __init__(self, processes: Processes | None = None) -> None:
+        self._processes = processes or present()
         self.pending = self.agreed = False
         self._before: Any = None
         self._noted = math.inf

@@ -166,7 +166,7 @@ class Loop:
         self._module, self._objective, self._rows = module, objective, rows
         self._processes = present()
         self._watch, self._checkpoint = watch, checkpoint
-        self._progress = progress and self._processes.first
+        self._progress = progress
         self._optimizer, self._values = optimizer, _needs_value(optimizer)
         known = type(optimizer).__module__.startswith(("torch.optim.", "bayescope."))
         self._draws_of_optimizer = nullcontext() if known else PrivateDraws()

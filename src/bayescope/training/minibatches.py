@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, final
+from operator import length_hint
+from typing import Any, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from bayescope.private_draws import Cut
 from bayescope.processes import alone, present
 from bayescope.training.facts import digest
 from bayescope.training.objective import canonical_targets
+
+_Value = TypeVar("_Value")
 
 # Rows that are enough to see the network's outputs, or to trace it.
 FEW = 8
@@ -198,6 +201,29 @@ class Minibatches:
         return math.ceil(self._cut_from / max(1, self.largest))
 
     @property
+    def largest_of_all(self) -> int:
+        """The rows of the largest minibatch of all processes, where they are cut here."""
+        return self.largest if self._shared else round(self._processes.sum_numbers(self.largest)[0])
+
+    @property
+    def batches(self) -> int:
+        """How many batches an epoch has, on the process that has most.
+
+        Raises:
+            UnsupportedError: if nobody knows.
+        """
+        number = self.steps
+        if isinstance(self._source, DataLoader | list):
+            try:
+                number = len(self._source)
+            except TypeError as error:
+                raise UnsupportedError(
+                    "cycles: expected data with a known number of batches, got a loader of an iterable dataset. Give "
+                    "a list of its batches, or cycles=None."
+                ) from error
+        return max(self.of_parts(number))
+
+    @property
     def _cut_from(self) -> int:
         """The rows that minibatches are cut from: all of them, or this process's own."""
         if self._whole is not None:
@@ -265,6 +291,10 @@ class Minibatches:
             return torch.cat(found)
         inputs, targets = self.few
         return function(inputs, self._canonical(targets))[:0]
+
+    def of_parts(self, value: _Value) -> list[_Value]:
+        """A value from each part of the rows: from this process alone, or from all that fit together."""
+        return self._processes.gather(value)
 
     def part(self, rows: int) -> slice:
         """Which rows of a minibatch, shared or not, are this process's."""
@@ -376,6 +406,13 @@ def _never_empty(own: slice) -> slice:
 def permuted(rows: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:
     """The places of all rows in a new order, cut into as few parts of at most ``batch_size`` as there can be."""
     return torch.randperm(rows, generator=generator).tensor_split(math.ceil(rows / batch_size)) if rows else []
+
+
+def steps_of(data: Any, batch_size: int) -> int:
+    """About how many steps an epoch of the data has, on all processes; 1 where nobody knows."""
+    rows = rows_of_all(data)
+    steps = length_hint(data, 1) if rows is None else math.ceil(rows / batch_size)
+    return max(1, *present().gather(steps))
 
 
 def rows_of_all(data: Any) -> int | None:

@@ -7,19 +7,43 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from bayescope.module_copies import module_copy
 from bayescope.network.same_network import require_same_shapes
-from bayescope.private_draws import present_source
+from bayescope.private_draws import RandomSource, present_source
 from bayescope.processes import Processes, present
 
 
-def share_weights(module: nn.Module) -> None:
-    """Gives the module on every process rank 0's parameters and buffers.
+def share_start(module: nn.Module, generator: torch.Generator) -> torch.Generator:
+    """Gives the module on every process rank 0's parameters and buffers, and the generator the state of rank 0's.
 
     Raises:
         InputError: on all processes, if their modules have other ones.
     """
     require_same_shapes(module)
     present().share(held(module))
+    return present().common_generator(generator)
+
+
+def shared_copy(module: nn.Module) -> nn.Module:
+    """A copy of the module with rank 0's weights; the module itself where there is one process."""
+    if present().count == 1:
+        return module
+    copied = module_copy(module)
+    share_start(copied, torch.Generator())
+    return copied
+
+
+def same_generator(generator: torch.Generator) -> torch.Generator:
+    """The generator itself, which continues from the state of rank 0's on every process."""
+    return present().common_generator(generator)
+
+
+def own_source(module: nn.Module) -> RandomSource | None:
+    """Random numbers for the rows of this process; ``None`` where one process reads all of them."""
+    source, processes = present_source(), present()
+    if processes.count == 1 or source is None:
+        return None
+    return RandomSource(source.seed + 1 + processes.rank, gpus_of(module))
 
 
 def share_random_states(processes: Processes, source: int = 0) -> None:

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_total
 from bayescope.network.inputs import call, map_tensors
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 from bayescope.private_draws import Cut
-from bayescope.processes import present
 from bayescope.training.minibatches import Minibatches, permuted
 from bayescope.training.objective import require_graph
 from bayescope.training.stack import Stack, for_each
@@ -190,8 +190,7 @@ class JointOfEach:
 
     def finish_epoch(self, nll: float) -> Mapping[str, Any]:
         """The means over the networks in training, and under "losses" the loss of each: NaN for the others."""
-        (total,) = present().sum([self._nll])
-        each, penalties, ended = total.cpu(), self.penalties().cpu(), self._ended()
+        each, penalties, ended = row_total(self._nll).cpu(), self.penalties().cpu(), self._ended()
         mean, penalty = float(each[~ended].mean()), float(penalties[~ended].mean())
         losses = (each + penalties).masked_fill(ended, math.nan)
         return {"loss": mean + penalty, "nll": mean, "penalty": penalty, "losses": losses.tolist()}

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from bayescope import checks
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_total
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call
-from bayescope.processes import present
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.side_by_side import nll_of_each
 from bayescope.training.stack import Stack, for_each
@@ -94,18 +94,15 @@ class ValidationOfEach:
     def _read(self, epoch: int) -> Tensor:
         """Σ −log p(y∣f) of each network, shape (M,), float64."""
         members = self._stack.members
-        total, processes = torch.zeros(members, dtype=torch.float64), present()
-        with (
-            reading(self._stack),
-            torch.no_grad(),
-        ):  # in this order: reading a module turns gradients on
+        total = torch.zeros(members, dtype=torch.float64)
+        with reading(self._stack), torch.no_grad():  # in this order: reading a module turns gradients on
             for inputs, targets in self._rows.in_order():
                 f = call(self._stack, for_each(inputs, members)).to(torch.float64)
                 nll = nll_of_each(self._likelihood, f, for_each(targets, members).flatten(1, 2)).cpu()
                 if not torch.isfinite(nll).all():
                     refuse_non_finite(inputs, float(nll.sum()), epoch)
                 total += nll
-        return processes.sum([total])[0]
+        return row_total(total)
 
     def _tensors(self) -> list[Tensor]:
         return [*self._stack.parameters(), *self._stack.buffers()]

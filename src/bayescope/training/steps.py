@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bayescope.network.row_dropout import compiled, drawing
 from bayescope.private_draws import Cut, RandomSource, RecomputedError, present_source
-from bayescope.processes import Processes
+from bayescope.processes import Processes, present
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
 from bayescope.training.sharing import gpus_of, share_random_states
@@ -107,7 +107,7 @@ class Steps:
 
     def share_buffers(self) -> None:
         """Gives every process the same buffers after an epoch."""
-        share_buffers(self._processes, self._module, read=self._read)
+        share_buffers(self._module, read=self._read)
 
     def evaluate(self, estimate: Estimate, turn: Turn) -> Taken:
         """Sets the gradients to those of the minibatch of all processes.
@@ -161,8 +161,8 @@ class Steps:
         total, left, failed, interrupted, *used = sums[-2].tolist()
         if failed:
             self._processes.agree(self._error)
-        for parameter, gradient, present, sparse in zip(self._parameters, sums, used[::2], used[1::2], strict=False):
-            if present:
+        for parameter, gradient, given, sparse in zip(self._parameters, sums, used[::2], used[1::2], strict=False):
+            if given:
                 mean = (gradient / total).to(parameter.dtype)
                 parameter.grad = mean.to_sparse(1) if sparse else mean  # as the optimiser has it of one process
         self._more, self._interrupts.agreed = left > 0, interrupted > 0
@@ -195,15 +195,15 @@ class Steps:
 _NOTHING = Turn(None, torch.empty(0), None)
 
 
-def share_buffers(processes: Processes, module: nn.Module, *, read: bool) -> None:
+def share_buffers(module: nn.Module, *, read: bool) -> None:
     """Gives every process the same buffers: the mean of batch norms' running statistics, and one rank's of all others.
 
     Args:
-        processes: all of them.
         module: whose buffers they are.
         read: whether it has read rows on this process. Where it has read none its buffers tell nothing: the mean is
             over the others, and the first of them has the buffers that all get.
     """
+    processes = present()
     if processes.count == 1 or not any(True for _ in module.buffers()):
         return
     readers = processes.gather(read)

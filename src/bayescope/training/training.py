@@ -17,6 +17,7 @@ from bayescope import checks
 from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.likelihoods import Likelihood
 from bayescope.module_copies import module_copy
+from bayescope.network.batches import row_totals
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call
 from bayescope.network.model import NetworkModel
@@ -33,7 +34,7 @@ from bayescope.training.loop import Loop, Outcome, random_states
 from bayescope.training.minibatches import Minibatches, Rows
 from bayescope.training.objective import NegativeLogJoint, Objective
 from bayescope.training.options import MakeOptimizer, TrainingOptions
-from bayescope.training.sharing import share_weights
+from bayescope.training.sharing import share_start
 from bayescope.training.watch import NoWatch, Validation, Watch
 
 # Rows of a validation that are read at once.
@@ -58,8 +59,7 @@ def prepared(
         raise InputTypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}.")
     model = unwrapped(model)
     module = model if inplace else module_copy(model, sparse=callable(options.optimizer))
-    share_weights(module)
-    with random_states(module, present().common_generator(checks.generator(options.generator))) as order:
+    with random_states(module, share_start(module, checks.generator(options.generator))) as order:
         rows = Minibatches(data, module, likelihood, options.step_rows, order)
         if options.automatic and suits_lbfgs(module, rows):
             options = replace(options, optimizer="lbfgs")
@@ -192,7 +192,7 @@ def suits_lbfgs(module: nn.Module, rows: Minibatches) -> bool:
     module.train()
     with torch.no_grad():
         first, second = (call(module, rows.few[0]) for _ in range(2))
-    return bool(present().sum_numbers(float(not torch.equal(first, second)))[0] == 0)
+    return row_totals(not torch.equal(first, second))[0] == 0
 
 
 def chosen_weights(module: nn.Module, choice: Any, inputs: Any) -> Weights:

@@ -12,9 +12,9 @@ from torch import nn
 
 from bayescope import checks
 from bayescope.errors import ConvergenceError, InputError
+from bayescope.network.batches import row_totals
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, tensors
-from bayescope.processes import present
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import Objective, log_likelihood
 
@@ -113,13 +113,13 @@ class Validation:
             InputError: if inputs hold NaN or infinity, and with them the outputs.
             ConvergenceError: if the outputs do for inputs that do not.
         """
-        total, processes = 0.0, present()
+        total = 0.0
         with closing(self._losses()) as losses:
             for inputs, nll in losses:
                 if not math.isfinite(nll):  # NaN is neither better nor worse than the best
                     refuse_non_finite(inputs, nll, epoch)
                 total += nll
-        (total,) = processes.sum_numbers(total)
+        (total,) = row_totals(total)
         better = total < self._best
         if better:
             self._best, self._epoch = total, epoch

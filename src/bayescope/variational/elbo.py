@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_total, row_totals
 from bayescope.network.draws import widest
 from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import take_rows
@@ -20,13 +21,11 @@ from bayescope.network.row_dropout import drawing
 from bayescope.precision import Precision
 from bayescope.precision.draws import weight_draws
 from bayescope.priors import Prior
-from bayescope.private_draws import RandomSource, present_source
-from bayescope.processes import present
 from bayescope.reparameterization import GaussianTensor
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.loop import random_states
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.sharing import gpus_of
+from bayescope.training.sharing import own_source
 
 # So many draws at a time, and no fewer in all, until the standard error, which errs itself, has been this small twice
 # running, or there are so many of them, or so many rows have been read.
@@ -106,11 +105,11 @@ def bound(kinds: Iterable[Draws], rows: Minibatches, kl: Tensor, most: int) -> B
         The bound, or ``None`` if Ctrl-C came before the first draws.
     """
     estimates: list[_Estimate] = []
-    outcomes, interrupted, processes = 0, False, present()
+    outcomes, interrupted = 0, False
     try:
-        with Interrupts(processes) as interrupts:
+        with Interrupts() as interrupts:
             own = sum(targets.numel() for _, targets in rows.in_order())
-            outcomes = round(processes.sum_numbers(own)[0])
+            outcomes = round(row_totals(own)[0])
             for draws in kinds:
                 interrupts.ask()
                 estimates.append(_Estimate(draws))
@@ -220,7 +219,7 @@ class WeightDraws:
         with reading(self._function.module), torch.no_grad():
             for inputs, targets in self._rows.in_order(self._together):
                 total += _summed(self._likelihood, self._function.forward(inputs, theta), targets)
-        return present().sum([total])[0]
+        return row_total(total)
 
 
 @final
@@ -251,20 +250,17 @@ class RowDraws:
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Draws of the log likelihood, and zeros as controls."""
-        total, processes = torch.zeros(ROUND, dtype=torch.float64), present()
+        total = torch.zeros(ROUND, dtype=torch.float64)
         # Reading begins from the same random state each time: what is drawn has to come from the generator.
         with reading(self._module), torch.no_grad(), random_states(self._module, self._generator):
-            source, state = present_source(), None
-            if processes.count > 1 and source is not None:
-                state = RandomSource(source.seed + 1 + processes.rank, gpus_of(self._module))
+            state = own_source(self._module)
             for inputs, targets in self._rows.in_order(self._together):
                 with drawing(self._rows.cut, state, backward=False):
                     f = self._random.passes(
                         self._gaussians, inputs, estimator="local_reparameterization", samples=ROUND
                     )  # fmt: skip
                 total = total.to(f.device) + _summed(self._likelihood, f.to(torch.float64), targets)
-        (total,) = processes.sum([total])
-        return total, torch.zeros_like(total)
+        return row_total(total), torch.zeros_like(total)
 
 
 def _summed(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:

@@ -13,12 +13,12 @@ from bayescope import checks
 from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_totals
 from bayescope.network.inputs import take_rows
 from bayescope.network.model import NetworkModel
 from bayescope.network.weights import Weights
 from bayescope.precision import DiagonalPrecision
 from bayescope.priors import Prior
-from bayescope.processes import present
 from bayescope.reparameterization import gaussian_kl
 from bayescope.training.objective import log_likelihood
 from bayescope.training.training import Training
@@ -120,7 +120,7 @@ def capped(sds: Tensor, training: Training, likelihood: Likelihood, prior: Prior
         return sum(float(log_likelihood(likelihood, of_draw, targets)) for of_draw in f) / DRAWS
 
     own = 0 if first is None else min(ROWS, len(first[1]))
-    rows, *fits = present().sum_numbers(own, *map(fit, CAPS))
+    rows, *fits = row_totals(own, *map(fit, CAPS))
     share = training.rows.rows / rows
     divergences = [gaussian_kl(function.flat, sds.clamp(max=cap), precision, centre) for cap in CAPS]
     bounds = [share * fit - kl_weight * float(kl) for fit, kl in zip(fits, divergences, strict=True)]

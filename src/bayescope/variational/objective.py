@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from bayescope.likelihoods import Likelihood
+from bayescope.network.batches import row_totals
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
-from bayescope.processes import present
 from bayescope.variational.families import Family, kl_divergence
 from bayescope.variational.gradients import Gradients
 from bayescope.variational.hyperparameters import Hyperparameters
@@ -136,7 +136,7 @@ class NegativeBound:
         """
         hyperparameters = self._hyperparameters
         if hyperparameters.learns_noise:
-            numbers = round(present().sum_numbers(self._numbers)[0])
+            numbers = round(row_totals(self._numbers)[0])
             hyperparameters.fit_noise(hyperparameters.squares(nll, numbers), numbers)
         if self._warm:
             with torch.no_grad():

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from bayescope import checks, density
-from bayescope.density import nutpie_adapter
-from bayescope.density.nutpie_adapter import nuts_draws
+from bayescope.density.nuts import _Chain, _poll, _stop, nuts_draws
 from bayescope.errors import ConvergenceError, DivergenceWarning
 from bayescope.log_density import CallableDensity
 
@@ -94,18 +93,24 @@ class TestAdapter:
         assert statistics["diverging"].sum() == 0
         assert {tuple(each.shape) for each in statistics.values()} == {(3, 60)}
 
-    def test_the_draws_do_not_depend_on_how_many_chains_run_at_a_time(self, monkeypatch):
-        monkeypatch.setattr(nutpie_adapter, "_WORTH_A_CORE", float("inf"))
-        one, _ = self.run()
-        monkeypatch.setattr(nutpie_adapter, "_WORTH_A_CORE", 0.0)
-        several, _ = self.run()
+    def test_the_draws_do_not_depend_on_how_many_chains_run_at_a_time(self):
+        one, _ = self.run(at_once=1)
+        several, _ = self.run(at_once=4)
         assert torch.equal(one, several)
 
-    def test_cheap_chains_run_one_after_another_and_dear_ones_on_all_cores(self, monkeypatch):
-        point = torch.ones(2, dtype=torch.float64)
-        for worth, at_once in ((float("inf"), 1), (0.0, os.cpu_count())):
-            monkeypatch.setattr(nutpie_adapter, "_WORTH_A_CORE", worth)
-            assert nutpie_adapter._at_once(STANDARD, point) == at_once
+    @pytest.mark.parametrize(("seconds", "most"), [(0.0, 1), (0.01, os.cpu_count())])
+    def test_cheap_chains_run_one_after_another_and_dear_ones_on_all_cores(self, seconds, most):
+        inside, found = [], []
+
+        def taking(x):
+            inside.append(None)
+            found.append(len(inside))
+            time.sleep(seconds)
+            inside.pop()
+            return -0.5 * x @ x
+
+        self.run(CallableDensity(taking, 2), chains=most + 1, draws=4, tune=4)
+        assert max(found) == most
 
     def test_chains_differ(self):
         draws, _ = self.run(chains=2)
@@ -167,13 +172,13 @@ class TestAdapter:
             def wait(self, timeout):
                 raise self.error
 
-        nutpie_adapter._stop(nutpie_adapter._Chain(Failed(Panic()), []))
+        _stop(_Chain(Failed(Panic()), []))
         with pytest.raises(KeyboardInterrupt):
-            nutpie_adapter._stop(nutpie_adapter._Chain(Failed(KeyboardInterrupt()), []))
+            _stop(_Chain(Failed(KeyboardInterrupt()), []))
         with pytest.raises(LookupError, match="the density's"):
-            nutpie_adapter._poll(nutpie_adapter._Chain(Failed(Panic()), [LookupError("the density's")]))
+            _poll(_Chain(Failed(Panic()), [LookupError("the density's")]))
         with pytest.raises(ConvergenceError, match="gave up"):
-            nutpie_adapter._poll(nutpie_adapter._Chain(Failed(Panic()), []))
+            _poll(_Chain(Failed(Panic()), []))
 
     def test_threads_are_left_as_they_were(self):
         before = torch.get_num_threads()
