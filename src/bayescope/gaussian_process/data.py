@@ -40,6 +40,8 @@ class TrainingData:
         fingerprint: of the data, as another pass has read them.
         cotangents: K, the columns of Λ's root at all positions of a row.
         budget: the bytes that may be taken.
+        points: of an approximation, how many rows it is built from.
+        generator: draws them.
         progress: whether a bar is drawn.
     """
 
@@ -50,7 +52,9 @@ class TrainingData:
     fingerprint: str
     cotangents: int
     budget: int
-    progress: bool = False
+    points: int | None
+    generator: torch.Generator
+    progress: bool
 
     def require_kernel(self, rows: int, *, vectors: int = 0) -> None:
         """Checks that a kernel between some of the data fits, with vectors over the weights beside it.
@@ -69,6 +73,13 @@ class TrainingData:
             "Take approximation='subset', 'nystrom' or 'inducing' with fewer points=, or raise memory=.",
             budget=self.budget,
         )
+
+    def drawn(self) -> Tensor:
+        """The places of ``points`` rows, sorted."""
+        assert self.points is not None
+        if self.points > self.rows:
+            raise InputError(f"points: expected at most the {self.rows} rows of the data, got {self.points}.")
+        return torch.randperm(self.rows, generator=self.generator)[: self.points].sort().values
 
     def of(self, chosen: Tensor | None = None) -> KernelRows:
         """The rows U of all the data, or of those at some places in their order.

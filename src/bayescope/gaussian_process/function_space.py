@@ -14,7 +14,7 @@ from bayescope.curvature import Curvature, fit_curvature
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.gaussian_process.data import TrainingData, count_cotangents
 from bayescope.gaussian_process.precision import KernelPrecision
-from bayescope.gaussian_process.projection import EvidenceBound, Projection, greedy_points
+from bayescope.gaussian_process.projection import EvidenceBound, greedy_points, project
 from bayescope.gaussian_process.rows import BLOCKS, FLOAT64
 from bayescope.laplace.distance import TRAIN
 from bayescope.laplace.fit import LaplaceFit
@@ -127,15 +127,10 @@ def function_space(
         _check_tuned(word, approximation)
     noise = learns_noise(likelihood, word)
     resolved = starting_likelihood(likelihood, learnt=noise)
-    settings = _Settings(resolved, weights, points, checks.generator(generator), progress)
-    fit, left_over = settings.fit(
-        own_copy(model),
-        data,
-        prior_precision if word is None else 1.0,
-        approximation,
-        batch_size=batch_size,
-        memory=memory,
-    )
+    fit, left_over = _fitted(
+        own_copy(model), data, resolved, weights, prior_precision if word is None else 1.0, approximation, points,
+        batch_size=batch_size, memory=memory, generator=checks.generator(generator), progress=progress,
+    )  # fmt: skip
     fit = replace(fit, learns_noise=leaves_noise_open(likelihood))
     if word == EVIDENCE:
         return tune_prior(fit.posterior())
@@ -167,109 +162,83 @@ class _Found:
     left_over: Tensor | None = None
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class _Settings:
-    """What `function_space` has been asked for, beside the model, its data and the prior."""
+def _fitted(
+    module: nn.Module,
+    data: Any,
+    likelihood: Likelihood,
+    weights: Any,
+    prior_precision: Any,
+    approximation: str,
+    points: int | None,
+    *,
+    batch_size: int,
+    memory: int | None,
+    generator: torch.Generator,
+    progress: bool,
+) -> tuple[LaplaceFit, Tensor | None]:
+    """The Laplace fit whose precision is held in function space, and what a projection leaves over.
 
-    likelihood: Likelihood
-    weights: Any
-    points: int | None
-    generator: torch.Generator
-    progress: bool
-
-    def fit(
-        self,
-        module: nn.Module,
-        data: Any,
-        prior_precision: Any,
-        approximation: str,
-        *,
-        batch_size: int,
-        memory: int | None,
-    ) -> tuple[LaplaceFit, Tensor | None]:
-        """The Laplace fit whose precision is held in function space, and what a projection leaves over.
-
-        Args:
-            module: the network, which belongs to the fit from now on.
-            data: as they were given.
-            prior_precision: in any form that `network_prior` takes.
-            approximation: its name.
-            batch_size: rows at once.
-            memory: the budget in bytes.
-        """
-        batches = Batches(data, module, batch_size=batch_size)
-        network, (inputs, targets) = self._traced(module, batches, data)
-        function = NetworkModel.of(network, inputs)
-        prior = network_prior(prior_precision, network.weights)
-        slope = read_slope(module, network.weights, batches, self.likelihood, progress=self.progress)
-        free = free_memory(network.indices[0].device) // 2
-        training = TrainingData(
-            network, batches, self.likelihood, slope.rows, slope.fingerprint,
-            count_cotangents(network, inputs, targets, self.likelihood),
-            free if memory is None else int(checks.positive("memory", memory)), self.progress,
-        )  # fmt: skip
-        found = _APPROXIMATIONS[approximation](self, training, prior)
-        curvature = Curvature(
-            found.precision, network, "ggn", found.structure, slope.rows, slope.log_likelihood, found.passes, {}
-        )
-        fit = LaplaceFit(
-            curvature, function, function.flat, prior, self.likelihood, observations=slope.observations,
-            gradient=slope.gradient, fingerprint=slope.fingerprint, sample=slope.sample,
-            record=Record("function_space", notes={"approximation": found.rows}, instead=INSTEAD),
-        )  # fmt: skip
-        return fit, found.left_over
-
-    def _traced(self, module: nn.Module, batches: Batches, data: Any) -> tuple[Network, tuple[Any, Tensor]]:
-        """The network, and a batch of its data."""
-        weights = self.weights
-        if isinstance(weights, LargestVariance):  # found by a pass over the data
-            weights = fit_curvature(
-                module, data, likelihood=self.likelihood, weights=weights, structure="diagonal"
-            ).network.weights
-        with reading(module):  # of a loader that shuffles the same rows each time
-            first = batches.first()
-        with torch.inference_mode(False), torch.no_grad():
-            return Network.trace(module, first[0], weights=weights), first
-
-    def drawn(self, rows: int) -> Tensor:
-        """The places of ``points`` rows, sorted."""
-        assert self.points is not None
-        if self.points > rows:
-            raise InputError(f"points: expected at most the {rows} rows of the data, got {self.points}.")
-        return torch.randperm(rows, generator=self.generator)[: self.points].sort().values
+    The fit keeps the module. The arguments are those of `function_space`.
+    """
+    batches = Batches(data, module, batch_size=batch_size)
+    if isinstance(weights, LargestVariance):  # found by a pass over the data
+        found = fit_curvature(module, data, likelihood=likelihood, weights=weights, structure="diagonal")
+        weights = found.network.weights
+    with reading(module):  # of a loader that shuffles the same rows each time
+        inputs, targets = batches.first()
+    with torch.inference_mode(False), torch.no_grad():
+        network = Network.trace(module, inputs, weights=weights)
+    function = NetworkModel.of(network, inputs)
+    prior = network_prior(prior_precision, network.weights)
+    slope = read_slope(module, network.weights, batches, likelihood, progress=progress)
+    free = free_memory(network.indices[0].device) // 2
+    training = TrainingData(
+        network, batches, likelihood, slope.rows, slope.fingerprint,
+        count_cotangents(network, inputs, targets, likelihood),
+        free if memory is None else int(checks.positive("memory", memory)), points, generator, progress,
+    )  # fmt: skip
+    held = _APPROXIMATIONS[approximation](training, prior)
+    curvature = Curvature(
+        held.precision, network, "ggn", held.structure, slope.rows, slope.log_likelihood, held.passes, {}
+    )
+    fit = LaplaceFit(
+        curvature, function, function.flat, prior, likelihood, observations=slope.observations,
+        gradient=slope.gradient, fingerprint=slope.fingerprint, sample=slope.sample,
+        record=Record("function_space", notes={"approximation": held.rows}, instead=INSTEAD),
+    )  # fmt: skip
+    return fit, held.left_over
 
 
-def _exact(_settings: _Settings, data: TrainingData, _prior: Prior) -> _Found:
+def _exact(data: TrainingData, _prior: Prior) -> _Found:
     data.require_kernel(data.rows)
     return _Found(KernelPrecision(data.of()), f"exact, over all {data.rows:,} rows", "full")
 
 
-def _subset(settings: _Settings, data: TrainingData, _prior: Prior) -> _Found:
-    places = settings.drawn(data.rows)
+def _subset(data: TrainingData, _prior: Prior) -> _Found:
+    places = data.drawn()
     data.require_kernel(len(places))
     precision = KernelPrecision(data.of(places), factor=data.rows / len(places))
     return _Found(precision, f"{len(places):,} random rows", "subset")
 
 
-def _nystrom(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
-    diagonal, places = _diagonal(prior, data), settings.drawn(data.rows)
+def _nystrom(data: TrainingData, prior: Prior) -> _Found:
+    diagonal, places = _diagonal(prior, data), data.drawn()
     data.require_kernel(len(places), vectors=len(places) * data.cotangents)
-    projection = Projection.onto(data.of(places), data, diagonal)
-    return _Found(projection.precision, f"Nyström features of {len(places):,} rows", "nystrom", 2)
+    precision, _ = project(data.of(places), data, diagonal)
+    return _Found(precision, f"Nyström features of {len(places):,} rows", "nystrom", 2)
 
 
-def _inducing(settings: _Settings, data: TrainingData, prior: Prior) -> _Found:
-    diagonal, places = _diagonal(prior, data), settings.drawn(data.rows)
+def _inducing(data: TrainingData, prior: Prior) -> _Found:
+    diagonal, places = _diagonal(prior, data), data.drawn()
     data.require_kernel(len(places), vectors=len(places) * data.cotangents)
     held = BLOCKS * block_bytes() // (FLOAT64 * data.cotangents * data.network.dim)
-    pool = torch.randperm(data.rows, generator=settings.generator)[: max(len(places), held)].sort().values
+    pool = torch.randperm(data.rows, generator=data.generator)[: max(len(places), held)].sort().values
     chosen = pool[greedy_points(data.of(pool), data.cotangents, diagonal, len(places))]
-    projection = Projection.onto(data.of(chosen), data, diagonal)
-    return _Found(projection.precision, f"{len(chosen):,} inducing rows", "inducing", 3, projection.left_over)
+    precision, left_over = project(data.of(chosen), data, diagonal)
+    return _Found(precision, f"{len(chosen):,} inducing rows", "inducing", 3, left_over)
 
 
-_APPROXIMATIONS: dict[str, Callable[[_Settings, TrainingData, Prior], _Found]] = {
+_APPROXIMATIONS: dict[str, Callable[[TrainingData, Prior], _Found]] = {
     "exact": _exact,
     "subset": _subset,
     "nystrom": _nystrom,

@@ -20,10 +20,8 @@ from bayescope.tape import Tape
 ROUNDING = 1e-11
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Projection:
-    """The curvature H = UᵀU of all the data on the span of a few rows Z: H̃ = ΠᵀHΠ.
+def project(rows: KernelRows, data: TrainingData, prior: Tensor) -> tuple[LowRankPrecision, Tensor]:
+    """The curvature H = UᵀU of all the data on the span of a few rows Z, H̃ = ΠᵀHΠ, read in one pass.
 
     In whitened weights P₀^{½}θ, Π projects orthogonally onto the span of Z P₀^{−½}. With G = Z P₀⁻¹ Zᵀ = X⁻ᵀX⁻¹ and
     V = P₀⁻¹ZᵀX, whose columns are orthonormal there, H̃ = P₀ V M Vᵀ P₀ with M = Σ φφᵀ over all rows of U and their
@@ -31,40 +29,31 @@ class Projection:
     Outside the span, where the Nyström kernel has no variance at all, A = H̃ + P₀ keeps the prior's: that makes it
     the variational posterior with inducing variables at Z (Titsias 2009; Ortega et al. 2024).
 
-    Attributes:
-        precision: H̃, without its prior.
-        left_over: the diagonal of H − H̃, shape (P,).
+    Args:
+        rows: Z.
+        data: where H is read from.
+        prior: the diagonal of P₀, shape (P,).
+
+    Returns:
+        H̃, without its prior, and the diagonal of H − H̃, shape (P,).
     """
+    values, vectors = torch.linalg.eigh(rows.kernel(prior.reciprocal()))
+    kept = values > ROUNDING * values[-1]
+    scaled = vectors[:, kept] * values[kept].rsqrt()  # X
+    spanned = rows.transpose_multiply(scaled)  # P₀ V
+    features = spanned / prior[:, None]
+    moment = torch.zeros(len(scaled.mT), len(scaled.mT)).to(features)
+    squares = torch.zeros_like(prior)
 
-    precision: LowRankPrecision
-    left_over: Tensor
+    def add(tape: Tape) -> None:
+        phi = tape.multiply(features).to(torch.float64).flatten(0, 1)
+        moment.addmm_(phi.mT, phi)
+        squares.add_(tape.squares())
 
-    @classmethod
-    def onto(cls, rows: KernelRows, data: TrainingData, prior: Tensor) -> Projection:
-        """Reads all the data in one pass.
-
-        Args:
-            rows: Z.
-            data: where H is read from.
-            prior: the diagonal of P₀, shape (P,).
-        """
-        values, vectors = torch.linalg.eigh(rows.kernel(prior.reciprocal()))
-        kept = values > ROUNDING * values[-1]
-        scaled = vectors[:, kept] * values[kept].rsqrt()  # X
-        spanned = rows.transpose_multiply(scaled)  # P₀ V
-        features = spanned / prior[:, None]
-        moment = torch.zeros(len(scaled.mT), len(scaled.mT)).to(features)
-        squares = torch.zeros_like(prior)
-
-        def add(tape: Tape) -> None:
-            phi = tape.multiply(features).to(torch.float64).flatten(0, 1)
-            moment.addmm_(phi.mT, phi)
-            squares.add_(tape.squares())
-
-        data.run(add)
-        curvature, rotation = torch.linalg.eigh(moment)
-        turned = spanned @ rotation
-        return cls(LowRankPrecision(turned, curvature), squares - (turned.square() * curvature).sum(1))
+    data.run(add)
+    curvature, rotation = torch.linalg.eigh(moment)
+    turned = spanned @ rotation
+    return LowRankPrecision(turned, curvature), squares - (turned.square() * curvature).sum(1)
 
 
 @final

@@ -47,7 +47,7 @@ VANISHING = 1e-280
 EIGENVECTORS = 2
 # LAPACK works in two more matrices while it finds eigenvectors.
 WORKSPACE = 2
-# Vectors of P numbers while A⁻¹ g is found by blocks: see `kronecker_posterior`.
+# Vectors of P numbers while A⁻¹ g is found by blocks: see `_bytes`.
 ANSWERS = 5
 
 
@@ -383,29 +383,27 @@ def factor_numbers(sizes: Sizes) -> list[list[int]]:
     return found
 
 
-def unfactored_bytes(sizes: Sizes) -> tuple[int, int]:
-    """The bytes of the parts without Kronecker factors: those of their sums, and those of their precisions."""
-    parts = [part for part in sizes.parts if part.shape is None]
-    dense = sum(FLOAT64 * part.dim**2 for part in parts if unfactored(part) == "full")
-    values = sum((FLOAT64 + sizes.itemsize) * part.dim for part in parts if unfactored(part) == "diagonal")
-    return dense + values, COPIES * dense
-
-
-def kronecker_posterior(sizes: Sizes) -> int:
-    """The bytes of A⁻¹ g by blocks, or of LAPACK's workspace for the widest factor."""
-    widest = max((numbers for each in factor_numbers(sizes) for numbers in each), default=0)
-    # The positions of the weights in the blocks, one answer per block, their concatenation, and their flat order.
-    return FLOAT64 * max(ANSWERS * sizes.dim, WORKSPACE * widest)
-
-
-def _bytes(sizes: Sizes) -> Bytes:
-    numbers = [sum(each) for each in factor_numbers(sizes)]
-    sums, dense = unfactored_bytes(sizes)
+def _bytes(sizes: Sizes, *, corrected: bool = False) -> Bytes:
+    factors, item = factor_numbers(sizes), sizes.itemsize
+    numbers, widest = sum(map(sum, factors)), max((each for part in factors for each in part), default=0)
+    unlike = [part for part in sizes.parts if part.shape is None]
+    dense = sum(FLOAT64 * part.dim**2 for part in unlike if unfactored(part) == "full")
+    sums = dense + sum((FLOAT64 + item) * part.dim for part in unlike if unfactored(part) == "diagonal")
+    if corrected:
+        # The second pass: factors and eigenvectors of the first, the latter in the dtype of the tapes too, and moments.
+        # Then the factors are gone, and the eigenvectors have stayed in the dtype of the tapes as well.
+        sums += (EIGENVECTORS * FLOAT64 + item) * numbers + (FLOAT64 + item) * sizes.dim
+        eigenvectors = (FLOAT64 + item) * numbers
+    else:
+        sums += (FLOAT64 + item) * numbers
+        eigenvectors = EIGENVECTORS * FLOAT64 * numbers
     return Bytes(
-        (FLOAT64 + sizes.itemsize) * sum(numbers) + sums,
-        FLOAT64 * max(numbers),
-        EIGENVECTORS * FLOAT64 * sum(numbers) + dense + WITH_PRIOR * FLOAT64 * sizes.dim,
-        kronecker_posterior(sizes),
+        sums,
+        FLOAT64 * max(map(sum, factors)),
+        eigenvectors + COPIES * dense + WITH_PRIOR * FLOAT64 * sizes.dim,
+        # A⁻¹ g by blocks: the positions of the weights in the blocks, one answer per block, their concatenation, and
+        # their flat order. Or LAPACK's workspace for the widest factor.
+        FLOAT64 * max(ANSWERS * sizes.dim, WORKSPACE * widest),
     )
 
 
@@ -423,20 +421,11 @@ def _read_corrected(reading: Reading) -> BlockPrecision:
     return BlockPrecision(blocks, reading.indices, reading.dim)
 
 
-def _corrected_bytes(sizes: Sizes) -> Bytes:
-    numbers = [sum(each) for each in factor_numbers(sizes)]
-    sums, dense = unfactored_bytes(sizes)
-    moments = (FLOAT64 + sizes.itemsize) * sizes.dim
-    return Bytes(
-        # The second pass: factors and eigenvectors of the first, the latter in the dtype of the tapes too, and moments.
-        (EIGENVECTORS * FLOAT64 + sizes.itemsize) * sum(numbers) + sums + moments,
-        FLOAT64 * max(numbers),
-        # The factors are gone, and the eigenvectors have stayed in the dtype of the tapes as well.
-        (FLOAT64 + sizes.itemsize) * sum(numbers) + dense + WITH_PRIOR * FLOAT64 * sizes.dim,
-        kronecker_posterior(sizes),
-    )
-
-
 EKFAC = Structure(
-    "ekfac", _read_corrected, _corrected_bytes, ("sharing", "output_factor"), writes="rotated", rotates=True
+    "ekfac",
+    _read_corrected,
+    partial(_bytes, corrected=True),
+    ("sharing", "output_factor"),
+    writes="rotated",
+    rotates=True,
 )

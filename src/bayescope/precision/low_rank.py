@@ -10,10 +10,9 @@ the residual ‖R s_last‖, and G has an eigenvalue within it of θ.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import add
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -48,21 +47,9 @@ Product = Callable[[Tensor], Tensor]
 Draw = Callable[[int], Tensor]
 
 
-@stored("whitened_precision")
-@final
-@dataclass(frozen=True, eq=False)
-class WhitenedPrecision:
-    """A = D^{½} (I + U diag(m) Uᵀ) D^{½}, with U orthonormal.
-
-    Attributes:
-        vectors: U, shape (P, r).
-        values: m, shape (r,), all above −1.
-        diagonal: d, shape (P,), or (1,) where it is constant.
-    """
-
-    vectors: Tensor
-    values: Tensor
-    diagonal: Tensor
+# A = D^{½} (I + U diag(m) Uᵀ) D^{½}, with U orthonormal: U of shape (P, r), m of shape (r,), all above −1, and the
+# diagonal d of shape (P,), or (1,) where it is constant.
+Whitened: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 @stored(
@@ -107,7 +94,7 @@ class LowRankPrecision:
     ) -> LowRankPrecision:
         """A = D^{½} (I + U diag(m) Uᵀ) D^{½} for orthonormal U, shape (P, r), m > −1 and D = diag(d), shape (P,)."""
         precision = cls(diagonal_times(diagonal.sqrt(), vectors), values, diagonal, name=name)
-        precision._whitened = WhitenedPrecision(vectors, values, diagonal)
+        precision._whitened = (vectors, values, diagonal)
         return precision
 
     @property
@@ -142,8 +129,8 @@ class LowRankPrecision:
 
     def logdet(self) -> Tensor:
         """Σ log d + Σ log(1 + m). Differentiable in d."""
-        w = self._whitened
-        return w.diagonal.log().expand(self.dim).sum() + w.values.log1p().sum()
+        _, values, d = self._whitened
+        return d.log().expand(self.dim).sum() + values.log1p().sum()
 
     def multiply(self, v: Tensor) -> Tensor:
         """A v for v of shape (P,) or (P, K)."""
@@ -151,36 +138,36 @@ class LowRankPrecision:
 
     def solve(self, b: Tensor) -> Tensor:
         """A⁻¹ b for b of shape (P,) or (P, K)."""
-        w = self._whitened
-        root = w.diagonal.rsqrt()
+        vectors, values, d = self._whitened
+        root = d.rsqrt()
         x = diagonal_times(root, b)
-        return diagonal_times(root, x - w.vectors @ diagonal_times(w.values / (1 + w.values), w.vectors.mT @ x))
+        return diagonal_times(root, x - vectors @ diagonal_times(values / (1 + values), vectors.mT @ x))
 
     def sqrt_solve(self, z: Tensor) -> Tensor:
         """D^{−½} (I + U diag((1 + m)^{−½} − 1) Uᵀ) z for z of shape (P,) or (P, K)."""
-        w = self._whitened
-        coefficients = (1 + w.values).rsqrt() - 1
-        return diagonal_times(w.diagonal.rsqrt(), z + w.vectors @ diagonal_times(coefficients, w.vectors.mT @ z))
+        vectors, values, d = self._whitened
+        coefficients = (1 + values).rsqrt() - 1
+        return diagonal_times(d.rsqrt(), z + vectors @ diagonal_times(coefficients, vectors.mT @ z))
 
     def covariance_of(self, tape: Tape) -> Tensor:
         """J A⁻¹ Jᵀ per row, shape (N, K, K): J D⁻¹ Jᵀ less what the data determine, from the tape.
 
         Where the difference would lose its digits, J is read a block of rows at a time, in float64.
         """
-        w = self._whitened
-        prior = _single(tape.gram((1 / w.diagonal).expand(self.dim)))
-        along = tape.multiply(diagonal_times(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
-        posterior = prior.to(torch.float64) - (along * (w.values / (1 + w.values))) @ along.mT
+        vectors, values, d = self._whitened
+        prior = _single(tape.gram((1 / d).expand(self.dim)))
+        along = tape.multiply(diagonal_times(d.rsqrt(), vectors)).to(torch.float64)
+        posterior = prior.to(torch.float64) - (along * (values / (1 + values))) @ along.mT
         if _keeps_digits(posterior.diagonal(dim1=-2, dim2=-1), prior.diagonal(dim1=-2, dim2=-1)):
             return posterior
         return torch.cat([outside @ outside.mT + inside @ inside.mT for outside, inside in self._split(tape)])
 
     def variance_of(self, tape: Tape) -> Tensor:
         """The diagonal of `covariance_of`, shape (N, K)."""
-        w = self._whitened
-        prior = _single(tape.norms((1 / w.diagonal).expand(self.dim)))
-        along = tape.multiply(diagonal_times(w.diagonal.rsqrt(), w.vectors)).to(torch.float64)
-        posterior = prior.to(torch.float64) - along.square() @ (w.values / (1 + w.values))
+        vectors, values, d = self._whitened
+        prior = _single(tape.norms((1 / d).expand(self.dim)))
+        along = tape.multiply(diagonal_times(d.rsqrt(), vectors)).to(torch.float64)
+        posterior = prior.to(torch.float64) - along.square() @ (values / (1 + values))
         if _keeps_digits(posterior, prior):
             return posterior
         return torch.cat([o.square().sum(-1) + i.square().sum(-1) for o, i in self._split(tape)])
@@ -191,8 +178,8 @@ class LowRankPrecision:
 
     def marginal_variance(self) -> Tensor:
         """The diagonal of A⁻¹, shape (P,): (1 − Σ_i u_pi² m_i/(1 + m_i)) / d_p."""
-        w = self._whitened
-        return (1 - w.vectors.square() @ (w.values / (1 + w.values))) / w.diagonal
+        vectors, values, d = self._whitened
+        return (1 - vectors.square() @ (values / (1 + values))) / d
 
     def to_dense(self) -> Tensor:
         """The precision A as a matrix, shape (P, P)."""
@@ -217,7 +204,7 @@ class LowRankPrecision:
         return _eigen(self._vectors, self._values, self._name)
 
     @cached_property
-    def _whitened(self) -> WhitenedPrecision:
+    def _whitened(self) -> Whitened:
         d = self._diagonal
         if not d.min() > 0:
             expected = "a positive diagonal beside the low rank"
@@ -236,15 +223,15 @@ class LowRankPrecision:
                 smallest,
                 direction / direction.norm(),
             )
-        return WhitenedPrecision(vectors, values, d)
+        return vectors, values, d
 
     def _split(self, tape: Tape) -> Iterator[tuple[Tensor, Tensor]]:
         """Roots of the two parts of J A⁻¹ Jᵀ for blocks of rows: beside U (n, K, P), and along it (n, K, r)."""
-        w = self._whitened
+        vectors, values, d = self._whitened
         for rows in tape.blocks():
-            whitened = tape.jacobian(rows).to(torch.float64) * w.diagonal.rsqrt()
-            along = whitened @ w.vectors
-            yield whitened - along @ w.vectors.mT, along * (1 + w.values).rsqrt()
+            whitened = tape.jacobian(rows).to(torch.float64) * d.rsqrt()
+            along = whitened @ vectors
+            yield whitened - along @ vectors.mT, along * (1 + values).rsqrt()
 
 
 def _eigen(vectors: Tensor, values: Tensor, name: str) -> tuple[Tensor, Tensor]:
