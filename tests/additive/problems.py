@@ -23,6 +23,7 @@ from bayescope.additive import (
 )
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Likelihood
 
+OFF = 1e8  # the precision at which a term is switched off
 KINDS = 3  # the labels of column 2; then come "missing" and "unseen"
 LEVELS = KINDS + 2
 FIRST, SECOND = Term("a", (FeatureInput(0),)), Term("b", (FeatureInput(1),))

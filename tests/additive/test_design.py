@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bayescope.additive import MOST_POINTS, Design, EncodedRows, HiddenNets, TermFamily
-from bayescope.additive import design as module
-from bayescope.additive.design import MOST_CELLS
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, labels, nets, normal, seeded, table
 
 FAMILIES = {"features": nets(FIRST, SECOND), "pairs": nets(PAIR, MIXED, outputs=2), "labels": labels(3)}
+
+
+MOST_CELLS = 4096  # of a pair
 
 
 def ones(n: int) -> Tensor:
@@ -154,20 +155,15 @@ def test_categories_beside_a_number_are_never_mixed() -> None:
     assert torch.equal(design.points.inputs[0, design.place[0], 1:], family.points(rows).inputs[0, :, 1:])
 
 
-def test_grouped_effects_are_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    family, rows = HiddenNets.of([FIRST], 8, 1), drawn(3000, 1)
-    theta = family.start(family.points(rows), torch.full((1, 3000), 1.0 / 3000), seeded())
+def test_grouped_effects_are_close() -> None:
+    family, rows = HiddenNets.of([FIRST], 8, 1), drawn(6000, 1)
+    theta = family.start(family.points(rows), torch.full((1, 6000), 1.0 / 6000), seeded())
     theta[:, 16:] = normal(1, 9)
     exact = family.values(theta, family.points(rows))[0]
-
-    def error(most: int) -> float:
-        monkeypatch.setattr(module, "MOST_POINTS", most)
-        design = Design.of(family, rows, ones(3000))
-        return float((design.gathered(family.values(theta, design.points)) - exact).square().mean().sqrt())
-
-    coarse, fine = error(32), error(512)
-    assert fine < 0.02 * float(exact.std())
-    assert fine < 0.2 * coarse
+    design = Design.of(family, rows, ones(6000))
+    assert design.grouped == ("a",)
+    error = (design.gathered(family.values(theta, design.points)) - exact).square().mean().sqrt()
+    assert float(error) < 0.01 * float(exact.std())
 
 
 def test_few_different_numbers_are_left_as_they_are_however_many_rows() -> None:

@@ -20,12 +20,12 @@ from bayescope.additive import (
     first_precisions,
     settled,
 )
-from bayescope.additive.fit import MOST_PRECISION
 from bayescope.errors import InputError, OptionError
 from bayescope.likelihoods import Bernoulli, Gaussian
 from tests.additive.problems import (
     FIRST,
     LEVELS,
+    OFF,
     PAIR,
     SECOND,
     labels,
@@ -285,4 +285,4 @@ def test_settling_climbs_to_the_mode_and_learns_nothing() -> None:
     assert fit.at is at
     assert float(fit.linear.problem.log_joint(fit.theta, at)) > float(problem.log_joint(problem.centre, at)) + 20
     assert fit.ended == "rest"
-    assert all(float(part.max()) < MOST_PRECISION for part in fit.at.precisions)
+    assert all(float(part.max()) < OFF for part in fit.at.precisions)

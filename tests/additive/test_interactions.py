@@ -29,14 +29,16 @@ from bayescope.additive import (
     pair_term,
     rank,
 )
-from bayescope.additive.interactions import OWN_PRECISION, PRECISIONS, UNITS
-from bayescope.additive.observed import GROUPS
 from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables.encoding import NO_LEVEL, TableEncoding
 from bayescope.tables.reading import read_table
 from tests.additive.problems import seeded
 
+# How pairs are judged: the hidden units of a candidate, the precisions tried for their weights, the prior precision of
+# the features' own functions as a share of the largest curvature, and the groups that numbers are cut into.
+UNITS, GROUPS, OWN_PRECISION = 32, 24, 1e-6
+PRECISIONS = torch.logspace(-4, 3, 22, dtype=torch.float64)
 QUICK = EvidenceSchedule(epochs=12, burn_in=3)
 
 

@@ -14,9 +14,8 @@ from bayescope.additive import (
     settled,
     tightest_log_evidence,
 )
-from bayescope.additive.fit import MOST_PRECISION
 from bayescope.likelihoods import Gaussian
-from tests.additive.problems import FIRST, SECOND, Case, labels, nets, normal, problem_of, seeded, table
+from tests.additive.problems import FIRST, OFF, SECOND, Case, labels, nets, normal, problem_of, seeded, table
 from tests.additive.test_model import model_of
 
 
@@ -39,14 +38,14 @@ def test_of_a_linear_gaussian_term_the_density_ratio_is_the_change_of_log_z(prec
 
 
 def test_what_log_z_would_rather_be_without_goes_and_what_it_needs_stays() -> None:
-    assert float(pruned(fit_of(1.0, effect=0.0)).at.precisions[0][0, 0]) == MOST_PRECISION
+    assert float(pruned(fit_of(1.0, effect=0.0)).at.precisions[0][0, 0]) == OFF
     assert float(pruned(fit_of(1.0, effect=3.0)).at.precisions[0][0, 0]) == 1.0
 
 
 def test_a_term_that_is_half_off_is_tried_too() -> None:
     rows, y = table(60), normal(60, 1)
     problem = problem_of([nets(FIRST, SECOND)], rows, y)
-    precisions = torch.tensor([[0.3, 1.0], [0.3, MOST_PRECISION]], dtype=torch.float64)
+    precisions = torch.tensor([[0.3, 1.0], [0.3, OFF]], dtype=torch.float64)
     at = AdditiveHyperparameters((precisions,), 1e-4, Gaussian(1.0))
     fit = settled(problem, problem.centre, at, {}, "rest")
     assert [term for _, _, term in removal_gains(fit)] == [0]  # the second is off in all that it is linear in

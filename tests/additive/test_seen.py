@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from bayescope.additive import TrainingValues, Values, importance
-from bayescope.additive import seen as module
 from bayescope.errors import InputError
 from tests.additive.fitted import encoded, fitted, frame, weights
 
@@ -46,10 +45,9 @@ def test_each_pair_has_the_values_that_occur_together():
     assert told(values) == tally([rows.values[:, 0], rows.values[:, 1], levels[:, 0], levels[:, 1]])
 
 
-def test_many_cells_are_told_by_some_rows(monkeypatch):
+def test_many_cells_are_represented_by_some_rows():
     additive = fitted()
-    monkeypatch.setattr(module, "MOST_CELLS", 80)
-    [some] = TrainingValues.of(additive.fit.problem, 3).pairs
+    [some] = TrainingValues.of(additive.fit.problem, 3, most=80).pairs
     assert len(some.weights) <= 80
     assert float(some.weights.sum()) == pytest.approx(float(weights().sum()), rel=1e-12)
 

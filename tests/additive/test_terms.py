@@ -7,7 +7,6 @@ import pandas as pd
 import torch
 
 from bayescope.additive import EncodedRows, FeatureInput, Term, feature_term, pair_term
-from bayescope.additive.terms import SLOTS
 from bayescope.tables import TableEncoding, read_table
 from tests.additive.problems import FIRST, MIXED, PAIR, SECOND, plain_inputs, table
 
@@ -44,12 +43,12 @@ def test_the_rarest_categories_share_the_last_indicator() -> None:
     frame = pd.DataFrame({"x": np.arange(float(len(labels))), "label": labels})
     encoding, rows = encoded(frame)
     term = pair_term(encoding, (0, 1))
-    assert (term.name, term.features, term.width) == ("x & label", (0, 1), 1 + SLOTS)
+    assert (term.name, term.features, term.width) == ("x & label", (0, 1), 1 + 8)
     inputs, absent = term.read(rows)
     assert not absent.any()
     shown = inputs[:, 1:].argmax(1)
     assert torch.equal(inputs[:, 1:].sum(1), torch.ones(len(rows), dtype=torch.float64))
-    assert shown.tolist() == [min(int(label[1:]), SLOTS - 1) for label in labels]
+    assert shown.tolist() == [min(int(label[1:]), 7) for label in labels]
 
 
 def test_labels_that_no_pair_tells_are_missing_to_it() -> None:

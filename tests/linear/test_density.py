@@ -8,7 +8,6 @@ from torch.testing import assert_close
 from bayescope.errors import InputError
 from bayescope.likelihoods import Bernoulli
 from bayescope.linear import LinearDensity
-from bayescope.linear import table as module
 from bayescope.models import LinearModel
 from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
@@ -88,28 +87,27 @@ def test_rows_that_count_twice_are_as_rows_that_stand_twice(case: LinearCase, th
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_blocks_and_threads_change_nothing_but_rounding(
-    case: LinearCase, theta: torch.Tensor, monkeypatch: pytest.MonkeyPatch, threads: int
-):
-    whole, chains = case.density.read(theta), torch.stack([theta, -theta])
-    values, variance = (
-        case.density.log_prob(chains),
-        case.density.latent_variance(DensePrecision(torch.diag(case.precision))),
-    )
-    for name, value in {"LEAST_ROWS": 2, "CACHE_BYTES": 1, "PARALLEL_SIZE": 0, "SUMS_SHARE": 1e-3, "PARTS": 3}.items():
-        monkeypatch.setattr(module, name, value)
+def test_blocks_and_threads_change_nothing_but_rounding(case: LinearCase, theta: torch.Tensor, threads: int):
+    """A table of so many copies of the rows that it is read in blocks and summed in parts."""
+    rows, columns = case.features.shape
+    times = -(-600_000 // (rows * columns))
+    copies = case.features.repeat(times, 1), case.targets.repeat(times, *[1] * (case.targets.ndim - 1))
+    large = LinearDensity.of(case.model, case.likelihood, case.prior, *copies)
+    few, chains, precision = case.density.read(theta), torch.stack([theta, -theta]), torch.diag(case.precision)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        parts = case.density.read(theta)
+        many = large.read(theta)
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    assert_close(parts.log_likelihood, whole.log_likelihood, **EXACT)
-    assert_close(parts.gradient, whole.gradient, **EXACT)
-    assert_close(parts.curvature, whole.curvature, **EXACT)
-    assert_close(case.density.log_prob(chains), values, **EXACT)
-    assert_close(case.density.latent_variance(DensePrecision(torch.diag(case.precision))), variance, **EXACT)
+    assert_close(many.log_likelihood / times, few.log_likelihood, **EXACT)
+    assert_close(many.gradient / times, few.gradient, **EXACT)
+    assert_close(many.curvature / times, few.curvature, **EXACT)
+    assert_close(large.log_likelihood(chains) / times, case.density.log_likelihood(chains), **EXACT)
+    variance = case.density.latent_variance(DensePrecision(precision))
+    found = large.latent_variance(DensePrecision(precision)).unflatten(0, (times, rows))
+    assert_close(found, variance.expand_as(found), **EXACT)
 
 
 def test_strides_do_not_matter_and_the_table_is_not_written(case: LinearCase, theta: torch.Tensor):

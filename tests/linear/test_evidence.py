@@ -10,13 +10,13 @@ import torch
 from bayescope.errors import ConvergenceError, ConvergenceWarning
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.linear import (
+    Batch,
     LinearDensity,
+    RowTable,
     effective_parameters,
-    evidence,
     find_mode,
     laplace_at,
     maximise_evidence,
-    mode,
     tune_scales,
     weight_prior,
 )
@@ -114,44 +114,34 @@ def test_features_without_information_are_held_at_zero():
     tuned = maximise_evidence(table, intercept_prior_precision=INTERCEPT)
     assert tuned.useless
     assert tuned.effective_parameters < 1e-5
-    assert tuned.prior_precision == pytest.approx(evidence.BOUNDS[1] * 10.0, rel=1e-6)  # Σ σ(0)σ(0) x² = 10
+    assert tuned.prior_precision == pytest.approx(1e6 * 10.0, rel=1e-6)  # Σ σ(0)σ(0) x² = 10
     assert abs(float(tuned.mode.theta[0])) < 1e-6
 
 
-def test_a_flat_optimum_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evidence, "BOUNDS", (0.5, 1e6))  # the optimum lies below
+def test_a_prior_that_wants_to_be_flat_warns():
+    """The weight is 10⁴ and its curvature 10⁶: the optimum α ≈ 10⁻⁸ lies below 10⁻¹⁰ times the curvature."""
+    x = torch.randn(60, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    table = LinearDensity.of(LinearModel(1), Gaussian(1e-4), Prior(), x, 1e4 * x)
     with pytest.warns(ConvergenceWarning, match="flat"):
-        tuned = maximise_evidence(density(Bernoulli("logit"), 60, 2, 3.0), intercept_prior_precision=INTERCEPT)
+        tuned = maximise_evidence(table, intercept_prior_precision=INTERCEPT)
     assert not tuned.useless
 
 
-def test_a_large_table_takes_few_passes(monkeypatch: pytest.MonkeyPatch):
-    for module in (evidence, mode):
-        monkeypatch.setattr(module, "LARGE_ROWS", 10_000)
+def test_a_large_table_takes_few_passes():
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(40_000, 8, dtype=torch.float64, generator=generator)
+    x = torch.randn(200_000, 8, dtype=torch.float64, generator=generator)
     model = LinearModel(8)
     truth = 0.4 * torch.randn(9, dtype=torch.float64, generator=generator)
     y = Bernoulli().sample(model.forward(x, truth), generator)
-    table = LinearDensity.of(model, Bernoulli(), Prior(), x, y)
     passes = []
-    read = LinearDensity.read
-    monkeypatch.setattr(
-        LinearDensity, "read", lambda self, *a, **k: passes.append(self.table.count) or read(self, *a, **k)
-    )
+    rows = RowTable.streamed(lambda: passes.append(1) or (Batch(x, y),), 200_000, 200_000.0)
+    table = LinearDensity(model, Bernoulli(), Prior(), rows)
     tuned = maximise_evidence(table, intercept_prior_precision=INTERCEPT)
-    assert passes.count(40_000) <= 4
-    for module in (evidence, mode):
-        monkeypatch.setattr(module, "LARGE_ROWS", 10**9)
+    assert len(passes) <= 5  # the first takes the rows that the search begins on
     t, h = math.log(tuned.prior_precision), 1e-2
     assert abs(log_evidence(table, t + h) - log_evidence(table, t - h)) / (2 * h) < 1e-4
-
-
-def test_a_search_that_does_not_rest_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(evidence, "MAX_CLIMBS", 0)
-    monkeypatch.setattr(evidence, "LARGE_ROWS", 0)  # the root of a smaller table is bracketed instead
     with pytest.raises(ConvergenceError, match="stationary"):
-        maximise_evidence(TABLES["logit"], intercept_prior_precision=INTERCEPT)
+        maximise_evidence(table, intercept_prior_precision=INTERCEPT, climbs=0)
 
 
 def test_one_precision_a_feature_is_the_same_in_every_class():

@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 from bayescope.errors import ConvergenceError
 from bayescope.likelihoods import Bernoulli, Categorical
-from bayescope.linear import LinearDensity, find_mode
-from bayescope.linear import mode as module
+from bayescope.linear import Batch, LinearDensity, RowTable, find_mode
 from bayescope.models import LinearModel
 from bayescope.priors import Prior
 from tests.cases import LINEAR_CASES, LinearCase
@@ -60,23 +59,18 @@ def test_separable_data_with_a_weak_prior_converge(likelihood, unit: float, prec
         assert probabilities.amax(1).min() > 0.99
 
 
-def test_a_large_table_is_begun_on_some_of_its_rows(monkeypatch: pytest.MonkeyPatch):
+def test_a_large_table_is_begun_on_some_of_its_rows():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(20_000, 5, dtype=torch.float64, generator=generator)
     model = LinearModel(5)
     truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0, 0.3], dtype=torch.float64)
     y = Bernoulli().sample(model.forward(x, truth), generator)
     density = LinearDensity.of(model, Bernoulli(), Prior(2.0), x, y)
-    exact = find_mode(density)
+    exact = find_mode(density, torch.zeros(6, dtype=torch.float64))
     passes = []
-    read = LinearDensity.read
-    monkeypatch.setattr(
-        LinearDensity, "read", lambda self, *a, **k: passes.append(self.table.count) or read(self, *a, **k)
-    )
-    monkeypatch.setattr(module, "LARGE_ROWS", 10_000)
-    monkeypatch.setattr(module, "SAMPLED_ROWS", 10_000)
-    mode = find_mode(density)
-    assert passes.count(20_000) <= len(exact.trace["decrement"])
+    table = RowTable.streamed(lambda: passes.append(1) or (Batch(x, y),), 20_000, 20_000.0)
+    mode = find_mode(LinearDensity(model, density.likelihood, density.prior, table))
+    assert len(passes) - 1 < len(exact.trace["decrement"])  # one pass takes the rows to begin on
     assert distance(density, mode.theta) < 1e-6
     assert_close(mode.precision.to_dense(), exact.precision.to_dense(), rtol=1e-8, atol=1e-8 * 20_000)
     assert_close(mode.log_joint, exact.log_joint, rtol=0, atol=1e-8)
@@ -99,7 +93,6 @@ def test_the_climb_goes_on_under_the_prior_that_it_is_given():
     assert_close(mode.theta, find_mode(case.density.with_prior(wanted)).theta, rtol=1e-9, atol=1e-9)
 
 
-def test_a_climb_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "MAX_STEPS", 2)
+def test_a_climb_that_is_cut_short_says_so():
     with pytest.raises(ConvergenceError, match="Newton decrement"):
-        find_mode(LINEAR_CASES["logit"].density)
+        find_mode(LINEAR_CASES["logit"].density, steps=2)

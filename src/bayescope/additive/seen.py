@@ -74,12 +74,13 @@ class TrainingValues:
     pairs: tuple[Values, ...]
 
     @classmethod
-    def of(cls, problem: AdditiveProblem, features: int) -> TrainingValues:
+    def of(cls, problem: AdditiveProblem, features: int, *, most: int = MOST_CELLS) -> TrainingValues:
         """From the rows and terms of a fit.
 
         Args:
             problem: the rows, as each term reads them.
             features: how many the table has.
+            most: the distinct points of a pair; one with more is represented by this many rows, evenly spaced.
         """
         points: dict[int, tuple[Values, _At]] = {}
         pairs: list[tuple[int, ...]] = []
@@ -97,7 +98,7 @@ class TrainingValues:
                 points[term.features[0]] = values, _At.of(design, place, found)
         return cls(
             tuple(points[feature][0] for feature in range(features)),
-            tuple(_together(pair, points, problem) for pair in pairs),
+            tuple(_together(pair, points, problem, most) for pair in pairs),
         )
 
     def values(self, features: Sequence[int]) -> Values:
@@ -138,7 +139,9 @@ class _At:
         return self.kept[self.design.place[self.term : self.term + 1, rows][0]]
 
 
-def _together(features: tuple[int, ...], points: dict[int, tuple[Values, _At]], problem: AdditiveProblem) -> Values:
+def _together(
+    features: tuple[int, ...], points: dict[int, tuple[Values, _At]], problem: AdditiveProblem, most: int
+) -> Values:
     """The points of two features that occur in one row; where these are too many, those of rows evenly among all."""
     (first, at_first), (second, at_second) = (points[feature] for feature in features)
     count = len(second.weights)
@@ -153,8 +156,8 @@ def _together(features: tuple[int, ...], points: dict[int, tuple[Values, _At]], 
     (mass,) = problem.passes.summed(summed)
     found = mass.nonzero()[:, 0]
     mass = mass[found]
-    if len(found) > MOST_CELLS:
-        some = problem.passes.evenly(lambda rows: torch.stack([cells(rows), problem.weights[rows]], 1), MOST_CELLS)
+    if len(found) > most:
+        some = problem.passes.evenly(lambda rows: torch.stack([cells(rows), problem.weights[rows]], 1), most)
         found, place = some[:, 0].long().unique(return_inverse=True)
         mass = torch.zeros(len(found), dtype=torch.float64).index_add_(0, place, some[:, 1])
         mass *= problem.rows() / some[:, 1].sum()

@@ -189,7 +189,9 @@ def effective_parameters(model: LinearModel, prior: Prior, precision: Precision)
     return float((1.0 - share[: model.outputs * model.features]).sum())
 
 
-def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: float) -> TunedMode:
+def maximise_evidence(
+    density: LinearDensity, *, intercept_prior_precision: float, climbs: int = MAX_CLIMBS
+) -> TunedMode:
     """Finds the scalar precision α of the weights that maximises Laplace's log evidence, and the mode under it.
 
     log Z(α) = log p(y, θ̂) + ½ P log 2π − ½ log∣A∣, with θ̂ and A = H(θ̂) + P₀(α) moving with α. After each pass over
@@ -210,6 +212,7 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
     Args:
         density: the table, the model and the likelihood; its prior is not used.
         intercept_prior_precision: the fixed precision of the intercept.
+        climbs: to the mode of a large table, at most, until α rests.
 
     Warns:
         ConvergenceWarning: if the maximum is at the lower bound.
@@ -229,10 +232,10 @@ def maximise_evidence(density: LinearDensity, *, intercept_prior_precision: floa
     some = some.with_prior(weight_prior(density.model, math.exp(start), intercept_prior_precision))
     mode = find_mode(some, retune=retune, tolerance=SAMPLE_TOLERANCE)
     if large:
-        mode = _rest(mode, climb, retune)
+        mode = _rest(mode, climb, retune, climbs)
         climb.slope = _shift_slope(mode)
         full = density.with_prior(mode.density.prior)
-        mode = _rest(find_mode(full, mode.theta, retune=retune), climb, retune)
+        mode = _rest(find_mode(full, mode.theta, retune=retune), climb, retune, climbs)
         t = climb.t
     else:
         t, mode = _stationary(_TotalSlope(mode, intercept_prior_precision), climb.t, bounds)
@@ -265,14 +268,14 @@ def _agreed(density: LinearDensity, *numbers: float) -> list[float]:
     return values
 
 
-def _rest(mode: LinearMode, climb: PrecisionSearch, retune: Retune) -> LinearMode:
+def _rest(mode: LinearMode, climb: PrecisionSearch, retune: Retune, climbs: int) -> LinearMode:
     """Climbs on until α rests: where the effect of α is small, θ can come to rest before it."""
-    for _ in range(MAX_CLIMBS):
+    for _ in range(climbs):
         if climb.settled:
             return mode
         mode = find_mode(mode.density, mode.theta, retune=retune)
     raise ConvergenceError(
-        f"prior_precision: expected the evidence to be stationary after {MAX_CLIMBS} climbs, got a slope of "
+        f"prior_precision: expected the evidence to be stationary after {climbs} climbs, got a slope of "
         f"{climb.slack:.3g} at {math.exp(climb.t):.6g}. Give the prior precision as a number."
     )
 

@@ -82,6 +82,7 @@ def find_mode(
     *,
     retune: Retune | None = None,
     tolerance: float | None = None,
+    steps: int = MAX_STEPS,
 ) -> LinearMode:
     """Climbs to argmax_θ log p(y, θ) by Newton's method, with the exact Hessian and Armijo backtracking.
 
@@ -95,6 +96,7 @@ def find_mode(
         retune: called with θ and the reading there after each pass; the climb goes on under the prior that it
             returns. The fixed point is a mode under the prior that `retune` returns at the mode.
         tolerance: the decrement to stop at; `TOLERANCE`, or `LARGE_TOLERANCE` for a large table, by default.
+        steps: the most Newton steps on all rows.
 
     Raises:
         ConvergenceError: if the mode is not reached.
@@ -111,7 +113,7 @@ def find_mode(
         density = density.with_prior(retune(theta, reading))
     point = LinearMode.of(density, theta, reading)
     trace: dict[str, list[float]] = {"log_joint": [], "decrement": []}
-    for _ in range(MAX_STEPS):
+    for _ in range(steps):
         trace["log_joint"].append(float(point.log_joint))
         trace["decrement"].append(point.decrement)
         if point.decrement <= tolerance or _stalled(trace["decrement"], point):
@@ -120,7 +122,7 @@ def find_mode(
             return replace(point, theta=point.theta + point.step, log_joint=log_joint, trace=trace)
         point = _advance(point, retune)
     raise ConvergenceError(
-        f"mode: expected a Newton decrement of at most {tolerance:g} within {MAX_STEPS} steps, got "
+        f"mode: expected a Newton decrement of at most {tolerance:g} within {steps} steps, got "
         f"{point.decrement:.3g}. Raise the prior precision or standardise the features."
     )
 
