@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 import bayescope as bs
-from bayescope.additive import coded
+from bayescope.additive import CODED_ROWS
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from tests.estimators.streamed import features, frame, open_files, opened, stored
 
@@ -21,12 +24,6 @@ TABLE = frame()
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored(tmp_path_factory.mktemp("table"), TABLE)
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several blocks of codes, also of a small table."""
-    monkeypatch.setattr(coded, "CODED_ROWS", 256)
 
 
 def options(**more: object) -> dict[str, object]:
@@ -76,9 +73,10 @@ def test_rows_on_disk_have_the_fit_of_rows_in_memory(folder, make, target, weigh
 
 
 def test_numbers_of_many_values_are_in_the_groups_that_they_have_in_memory(tmp_path):
+    rows = CODED_ROWS + 1000  # two blocks of codes
     rng = np.random.default_rng(0)
-    table = pd.DataFrame({"x": rng.normal(size=2500), "z": rng.normal(size=2500)})
-    table["y"] = np.sin(table["x"]) + 0.2 * rng.normal(size=2500)
+    table = pd.DataFrame({"x": rng.normal(size=rows), "z": rng.normal(size=rows)})
+    table["y"] = np.sin(table["x"]) + 0.2 * rng.normal(size=rows)
     stored(tmp_path, table)
     streamed = Regressor(**options()).fit(bs.open_table(str(tmp_path)), "y")
     held = Regressor(**options()).fit(table[["x", "z"]], table["y"])
@@ -89,14 +87,13 @@ def test_numbers_of_many_values_are_in_the_groups_that_they_have_in_memory(tmp_p
     )
 
 
-def test_a_pair_of_many_cells_finds_the_surface(tmp_path, monkeypatch):
-    monkeypatch.setattr(coded, "MOST_CELLS", 400)
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame({"x": rng.uniform(-1, 1, 1500).round(2), "z": rng.uniform(-1, 1, 1500).round(2)})
-    table["y"] = 2.0 * table["x"] * table["z"] + 0.1 * rng.normal(size=1500)
+def test_a_pair_of_many_cells_finds_the_surface(tmp_path):
+    rng, rows = np.random.default_rng(0), CODED_ROWS + 1000
+    table = pd.DataFrame({"x": rng.uniform(-1, 1, rows).round(2), "z": rng.uniform(-1, 1, rows).round(2)})
+    table["y"] = 2.0 * table["x"] * table["z"] + 0.1 * rng.normal(size=rows)
     stored(tmp_path, table)
     given = options(interactions=[("x", "z")], pair_hidden=8, epochs=25)
-    model = Regressor(**given).fit(bs.open_table(str(tmp_path), block_rows=500), "y")
+    model = Regressor(**given).fit(bs.open_table(str(tmp_path), block_rows=5000), "y")
     x = table[["x", "z"]][:500]
     assert np.sqrt(np.mean((model.predict(x) - 2.0 * x["x"] * x["z"]) ** 2)) < 0.06
     assert model.noise_variance_ == pytest.approx(0.01, rel=0.4)
@@ -135,29 +132,28 @@ def test_what_cannot_be_used_is_told_by_its_column(folder, arguments, error, sai
         Regressor(**options()).fit(opened(folder, "y"), **arguments)
 
 
+class Looking(TorchFunctionMode):
+    """Counts the temporary files while a fit solves its equations, or interrupts it there."""
+
+    def __init__(self, *, interrupts: bool) -> None:
+        self.interrupts = interrupts
+        self.counted: list[int] = []
+
+    def __torch_function__(self, function, types, arguments=(), options=None):
+        if function is torch.linalg.cholesky_ex:
+            self.counted.append(open_files())
+            if self.interrupts:
+                raise KeyboardInterrupt
+        return function(*arguments, **(options or {}))
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the files that a process holds are read from /proc")
-def test_temporary_files_are_gone_after_a_fit_and_after_an_error(folder, monkeypatch):
+@pytest.mark.parametrize("interrupts", [False, True])
+def test_temporary_files_are_gone_after_a_fit_and_after_an_error(folder, interrupts):
     before = open_files()
-    during = []
-    plain = coded.CodedData.design
-
-    def looked_at(self: coded.CodedData, family: object) -> object:
-        during.append(open_files())
-        return plain(self, family)
-
-    monkeypatch.setattr(coded.CodedData, "design", looked_at)
-    Regressor(**options()).fit(opened(folder, "y"), "y")
-    assert during
-    assert min(during) > before  # they are counted at all
-    gc.collect()
-    assert open_files() == before
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(coded.CodedData, "design", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) if interrupts else nullcontext(), Looking(interrupts=interrupts) as mode:
         Regressor(**options()).fit(opened(folder, "y"), "y")
+    assert min(mode.counted) > before  # they are counted at all
     gc.collect()
     assert open_files() == before
 

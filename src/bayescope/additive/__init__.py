@@ -34,13 +34,14 @@ from bayescope.additive.interactions import Grids, Ranking, evidence_gains, mutu
 from bayescope.additive.model import AdditiveModel, Centre, Distinct
 from bayescope.additive.network import AdditiveNetwork
 from bayescope.additive.observed import Margin, RowsInMemory
-from bayescope.additive.passes import Computed, RowPasses
+from bayescope.additive.passes import CODED_ROWS, Computed, RowPasses
 from bayescope.additive.posterior import laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors, noise_of
 from bayescope.additive.seen import TrainingValues, Values
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term, feature_term, pair_term
 
 __all__ = [
+    "CODED_ROWS",
     "MOST_POINTS",
     "Additive",
     "AdditiveFit",

@@ -4,6 +4,7 @@
 """
 
 from bayescope.estimators.additive import NeuralAdditiveClassifier, NeuralAdditiveRegressor
+from bayescope.estimators.base import BLOCK_NUMBERS as BLOCK_NUMBERS
 from bayescope.estimators.features import RadialBasis
 from bayescope.estimators.linear import BayesianLinearRegression
 from bayescope.estimators.logistic import BayesianLogisticRegression

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TypeAlias, final
@@ -68,19 +68,31 @@ def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transf
             seen.add(block.columns, block.weights, block.rows)
     transforms = transforms_of(source.kinds, numeric_transform)
     coders = _coders(reduce(TableSeen.joined, processes.gather(seen)), source.kinds, transforms)
-    files = _Files.of(source, values, outputs, coders)
-    if not files.codes.rows:
+    codes = Codes(len(coders), max(coder.points for coder in coders))
+    targets: RowFile | None = None
+    weights = RowFile() if source.weighted else None
+    offset = None if source.roles[2] is None else RowFile((len(outputs.scale),))
+    for block in source.blocks():
+        canonical = values(block.target).numpy()
+        targets = targets or RowFile(canonical.shape[1:], canonical.dtype)
+        targets.append(canonical)
+        if weights is not None:
+            weights.append(block.weights)
+        if offset is not None and block.offset is not None:
+            offset.append(np.pad(block.offset, ((0, 0), (0, len(outputs.scale) - 1))) / outputs.scale)
+        pairs = zip(coders, block.columns, strict=True)
+        codes.append(np.stack([coder.codes(column, block.weights) for coder, column in pairs]))
+    if not codes.rows or targets is None:
         raise source.nobody()
     sums = [[torch.from_numpy(part) for part in coder.sums()] for coder in coders]
     added = iter(processes.sum([part for parts in sums for part in parts]))
     features = tuple(
         coder.coded([next(added).numpy() for _ in parts]) for coder, parts in zip(coders, sums, strict=True)
     )
-    scale, shift = torch.from_numpy(outputs.scale), torch.from_numpy(outputs.shift)
-    weights = files.weights or Constant(1.0, files.codes.rows)
     return CodedData(
-        features, files.codes, files.targets, weights, files.offset, scale, shift, outputs.log_unit, processes
-    )
+        features, codes, targets, Constant(1.0, codes.rows) if weights is None else weights, offset,
+        torch.from_numpy(outputs.scale), torch.from_numpy(outputs.shift), outputs.log_unit, processes,
+    )  # fmt: skip
 
 
 def _coders(seen: TableSeen, kinds: Mapping[str, Kind], transforms: Mapping[str, Transform]) -> list[Coder]:
@@ -91,44 +103,3 @@ def _coders(seen: TableSeen, kinds: Mapping[str, Kind], transforms: Mapping[str,
         encoding = numeric_encoding(name, transforms[name], seen.moments, place, known)
         coders[name] = NumberCoder(encoding, known[0], seen.tallies[place].values is not None, MOST_POINTS)
     return [coders[name] for name in kinds]
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Files:
-    """What the second pass writes.
-
-    Attributes:
-        codes: the point of each value.
-        targets: in canonical form.
-        weights: of the rows, or ``None`` where all count once.
-        offset: in the unit of the targets, or ``None``.
-    """
-
-    codes: Codes
-    targets: RowFile
-    weights: RowFile | None
-    offset: RowFile | None
-
-    @classmethod
-    def of(cls, source: TableRows, values: Canonical, outputs: Outputs, coders: Sequence[Coder]) -> _Files:
-        """Reads the table once more and writes its codes to files."""
-        codes = Codes(len(coders), max(coder.points for coder in coders))
-        targets: RowFile | None = None
-        weights = RowFile()
-        offset = None if source.roles[2] is None else RowFile((len(outputs.scale),))
-        plain = True
-        for block in source.blocks():
-            counts, canonical = block.weights, values(block.target).numpy()
-            targets = targets or RowFile(canonical.shape[1:], canonical.dtype)
-            targets.append(canonical)
-            weights.append(counts)
-            plain = plain and bool((counts == 1.0).all())
-            if offset is not None:
-                assert block.offset is not None
-                padded = np.pad(block.offset, ((0, 0), (0, len(outputs.scale) - 1)))
-                offset.append(padded / outputs.scale)
-            pairs = zip(coders, block.columns, strict=True)
-            codes.append(np.stack([coder.codes(column, counts) for coder, column in pairs]))
-        assert targets is not None
-        return cls(codes, targets, None if plain else weights, offset)
