@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, final, overload
+from typing import Literal, final, overload
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -138,11 +138,6 @@ class NeuralAdditiveClassifier(TableClassifier, AdditiveEstimator):
     def predict_log_proba(self, X: object, *, offset: object = None) -> np.ndarray:
         """log p(y = k∣x, data), shape (N, K), without underflow where a row has one label."""
         return self._read(X, self._logs, offset)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
 
 
 @final
@@ -294,8 +289,3 @@ class NeuralAdditiveRegressor(TableRegressor, AdditiveEstimator):
                 f"row, got {self.noise_variance!r}."
             )
         return HeteroscedasticGaussian()
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags

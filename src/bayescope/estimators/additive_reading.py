@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from bayescope.errors import InputError, OptionError
 from bayescope.estimators.additive_table import NumericTransform, Outputs, coded
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator, noted
 from bayescope.estimators.mapped_rows import Canonical
+from bayescope.estimators.priors import one_precision
 from bayescope.estimators.table_rows import RowBlock, TableRows, row_offset
 from bayescope.likelihoods import Likelihood
 from bayescope.posterior import GaussianPosterior, InputRows, NamedDraws, PointPosterior
@@ -44,6 +45,8 @@ Shown = TypeVar("Shown", Effect, Surface, Explanation, Importance)
 @dataclass(kw_only=True, eq=False, repr=False)
 class AdditiveEstimator(TableEstimator):
     """A table, an additive model and its posterior."""
+
+    several_targets: ClassVar[bool] = True
 
     hidden: int = AdditiveOptions.hidden
     pair_hidden: int = AdditiveOptions.pair_hidden
@@ -289,7 +292,7 @@ class AdditiveEstimator(TableEstimator):
             ranking=checks.choice("ranking", self.ranking, ("evidence", "mutual_information")),
             posterior=self.posterior,
             structure=self.structure,
-            prior_precision=_precision(self.prior_precision),
+            prior_precision=one_precision(self.prior_precision) or "evidence",
             intercept_prior_precision=self.intercept_prior_precision,
             schedule=EvidenceSchedule(
                 epochs=self.epochs,
@@ -328,18 +331,6 @@ def _by_layer(share_prior: str, layers: Sequence[str], values: Sequence[float]) 
 def _one(values: torch.Tensor, outputs: Sequence[str]) -> np.ndarray:
     """As an array, without the last dimension where there is one output."""
     return values.numpy() if outputs else values[..., 0].numpy()
-
-
-def _precision(value: object) -> float | str:
-    """The prior precision as a number, or "evidence"."""
-    if isinstance(value, str) and value == "evidence":
-        return value
-    try:
-        return checks.positive_number("prior_precision", value)
-    except InputError:
-        raise InputError(
-            f"prior_precision: expected a positive number for all weights or 'evidence', got {value!r}."
-        ) from None
 
 
 def _padded(offset: np.ndarray | None, outputs: int) -> torch.Tensor | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -81,6 +81,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
     The fields with a default are the parameters, as scikit-learn reads them; ``field(init=False)`` is learnt by a fit.
     """
+
+    # Whether y may have several columns.
+    several_targets: ClassVar[bool] = False
 
     categorical: Sequence[str | int] | None = None
     random_state: RandomState = None
@@ -284,6 +287,7 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
     """The predictions of a classifier."""
 
     classes_: np.ndarray
+    several_targets: bool
     _multilabel: bool
     _read: Callable[..., np.ndarray]
 
@@ -313,6 +317,11 @@ class TableClassifier(ClassifierMixin):  # type: ignore[misc]
         """
         return self._read(X, self._logs)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = self.several_targets
+        return tags
+
     def _decided(self, probs: np.ndarray, abstain: float | None) -> np.ndarray:
         return decided(probs, None if self._multilabel else self.classes_, abstain)
 
@@ -328,6 +337,7 @@ Prediction: TypeAlias = np.ndarray | tuple[np.ndarray, np.ndarray]
 class TableRegressor(RegressorMixin):  # type: ignore[misc]
     """The predictions of a regression."""
 
+    several_targets: bool
     _flat: bool
     _read: Callable[..., np.ndarray]
 
@@ -338,6 +348,11 @@ class TableRegressor(RegressorMixin):  # type: ignore[misc]
     def predict(self, X: object, return_std: bool = False) -> Prediction:
         """E[y∣x, data] of each row, shape (N,) or (N, D), and on request the sd of y, noise included."""
         return self._moments(self._read(X, moments), return_std)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = self.several_targets
+        return tags
 
     def _moments(self, read: np.ndarray, return_std: bool) -> Prediction:
         mean, sd = read[:, 0], np.sqrt(read[:, 1])

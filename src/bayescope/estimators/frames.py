@@ -19,6 +19,7 @@ from bayescope.tables import Column, read_table
 from bayescope.tables.dataset import TableDataset
 from bayescope.tables.frames import frame_of
 from bayescope.tables.preprocessing import Table, refuse_empty
+from bayescope.tables.reading import label_positions
 from bayescope.tables.suspicion import refuse_names_of_rows, warn_of_numbers
 
 
@@ -75,10 +76,8 @@ class FrameReader:
         refuse_names_of_rows(columns)
         refuse_empty(columns)
         validate_data(estimator, _sized(X, columns), y, skip_check_array=True)
-        names = [column.name for column in columns]
-        given = () if categorical is None else categorical
-        places = tuple(names.index(at) if isinstance(at, str) else int(at) for at in given)
-        return cls(tuple(names), places), columns
+        names = tuple(column.name for column in columns)
+        return cls(names, tuple(sorted(label_positions(names, categorical)))), columns
 
     def columns(self, estimator: BaseEstimator, X: Any) -> list[Column]:
         """The columns of a table like the one that was fitted, by the names that they had there.

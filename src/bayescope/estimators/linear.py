@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.estimators.base import TableRegressor, noted
+from bayescope.estimators.base import TableRegressor
 from bayescope.estimators.labels import one_number
 from bayescope.estimators.linear_reading import LinearEstimator
 from bayescope.estimators.priors import USELESS, intercept_precision, prior_notes, weight_precision
@@ -112,14 +112,7 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             posterior = conjugate(LinearDensity(space.model, likelihood, prior, space.table))
             self.effective_parameters_ = effective_parameters(space.model, prior, posterior.precision)
             posterior, prior = space.lift(posterior, prior, intercept)
-        precision = alpha if given is None else given
-        self.prior_precision_ = float(precision) if precision.ndim == 0 else precision.numpy().copy()
         self.noise_variance_ = noise
-        weights, bias = model.unflat(posterior.mean)
-        self.coef_ = weights[0].numpy().copy()
-        at_zero = 0.0 if bias is None else self._inputs.intercept_at_zero(weights.numpy(), bias.numpy())[0]
-        self.intercept_ = float(at_zero)
-        self.weight_names_ = (*self._inputs.names, *["intercept"] * model.bias)
         learnt = ", which maximises the evidence" if isinstance(self.noise_variance, str) else ""
         notes = {
             **self._inputs.notes(),
@@ -128,7 +121,8 @@ class BayesianLinearRegression(TableRegressor, LinearEstimator):
             "well-determined weights": f"{self.effective_parameters_:.2f} of {model.features}",
             **row_notes,
         }
-        self.posterior_ = self._bound(noted(posterior, notes))
+        weights, intercepts = self._remember(model, posterior, prior, notes, given)
+        self.coef_, self.intercept_ = weights[0], float(intercepts[0])
 
     def _scales(
         self, model: LinearModel, data: RowTable, precision: Tensor | None, intercept: float | None

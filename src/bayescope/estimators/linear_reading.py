@@ -14,10 +14,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.estimators.base import BLOCK_NUMBERS, P, TableEstimator
+from bayescope.estimators.base import BLOCK_NUMBERS, P, TableEstimator, noted
 from bayescope.estimators.features import Features
 from bayescope.estimators.inputs import EstimatorTable, InputMap, Origin
 from bayescope.estimators.mapped_rows import MappedRows
+from bayescope.estimators.priors import per_feature
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.targets import weight_notes
 from bayescope.likelihoods import Likelihood
@@ -129,9 +130,29 @@ class LinearEstimator(TableEstimator):
         outputs = max(1, posterior.function.outputs if posterior.function else 1)
         return max(1, BLOCK_NUMBERS // (draws * outputs)), rows.values.size
 
-    def _bound(self, posterior: P) -> P:
-        """The posterior, which then reads tables as the estimator does."""
-        return replace(posterior, reader=EstimatorTable.of(self, self._reader, self._inputs, linear=True))
+    def _remember(
+        self, model: LinearModel, posterior: P, prior: Prior, notes: dict[str, str], given: Tensor | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sets what both estimators learn, and returns the weights (C, D) and the intercepts (C,) at inputs 0.
+
+        Args:
+            model: of the weights.
+            posterior: of them.
+            prior: of them.
+            notes: lines for the summary.
+            given: the prior precision that was not learnt.
+        """
+        learnt = per_feature(prior, model)
+        shared = given is None or given.ndim == 0
+        self.prior_precision_ = float(learnt[0]) if shared else learnt.numpy().copy()
+        classes = [f"{label}: " for label in self._class_names] or [""]
+        names = [label + name for label in classes for name in self._inputs.names]
+        self.weight_names_ = (*names, *(label + "intercept" for label in classes * model.bias))
+        reader = EstimatorTable.of(self, self._reader, self._inputs, linear=True)
+        self.posterior_ = replace(noted(posterior, notes), reader=reader)
+        weights, bias = (None if each is None else each.numpy().copy() for each in model.unflat(posterior.mean))
+        assert weights is not None
+        return weights, np.zeros(len(weights)) if bias is None else self._inputs.intercept_at_zero(weights, bias)
 
 
 def coefficient_table(posterior: Posterior, inputs: InputMap, classes: Sequence[str], level: float) -> pd.DataFrame:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
-import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from bayescope import checks
 from bayescope.errors import UnsupportedError
-from bayescope.estimators.base import ClassWeight, MissingAttributeError, TableClassifier, generator_from, noted
+from bayescope.estimators.base import ClassWeight, MissingAttributeError, TableClassifier, generator_from
 from bayescope.estimators.labels import one_class
 from bayescope.estimators.linear_posteriors import (
     BY_SUMS,
@@ -25,7 +24,7 @@ from bayescope.estimators.linear_posteriors import (
     refuse_all_rows,
 )
 from bayescope.estimators.linear_reading import LinearEstimator
-from bayescope.estimators.priors import intercept_precision, per_feature, prior_notes, weight_precision
+from bayescope.estimators.priors import intercept_precision, prior_notes, weight_precision
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.targets import Labels
 from bayescope.likelihoods import Bernoulli, Likelihood
@@ -201,16 +200,8 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
         self._effective_parameters = fitted.effective_parameters
         if fitted.effective_parameters is not None:
             notes["well-determined weights"] = f"{fitted.effective_parameters:.2f} of {model.outputs * model.features}"
-        learnt = per_feature(prior, model)
-        one = precision is None or precision.ndim == 0
-        self.prior_precision_ = float(learnt[0]) if one else learnt.numpy().copy()
-        self.posterior_ = self._bound(noted(posterior, notes))
         self.n_iter_ = max([1, *(len(steps) for steps in fitted.posterior.trace.values())])
-        weights, bias = model.unflat(self.posterior_.mean)
-        self.coef_ = weights.numpy().copy()
-        none = np.zeros(model.outputs)
-        self.intercept_ = none if bias is None else self._inputs.intercept_at_zero(weights.numpy(), bias.numpy())
-        self.weight_names_ = self._weight_names(model)
+        self.coef_, self.intercept_ = self._remember(model, posterior, prior, notes, precision)
 
     def _chain_options(self) -> dict[str, int]:
         """The options of the samplers that were given.
@@ -226,9 +217,3 @@ class BayesianLogisticRegression(TableClassifier, LinearEstimator):
                 f"{' and '.join(map(repr, SAMPLERS))}."
             )
         return given
-
-    def _weight_names(self, model: LinearModel) -> tuple[str, ...]:
-        """In the order of the flat weights."""
-        labels = ["" if model.outputs == 1 else f"{label}: " for label in self.classes_]
-        names = [label + name for label in labels[: model.outputs] for name in self._inputs.names]
-        return (*names, *(label + "intercept" for label in labels[: model.outputs] * model.bias))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from typing import Literal, final
 
 import numpy as np
 import torch
@@ -109,11 +109,6 @@ class BayesianMLPClassifier(TableClassifier, MLPEstimator):
         self.classes_, self._multilabel = labels.classes, labels.multilabel
         self._learn(rows.distinct(), Goal(labels.likelihood, labels.outputs, labels.notes, labels.values))
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
-
 
 @final
 @stored("BayesianMLPRegressor", without=("checkpoint",))
@@ -214,8 +209,3 @@ class BayesianMLPRegressor(TableRegressor, MLPEstimator):
         assert likelihood is not None
         noise: np.ndarray = likelihood.noise(torch.zeros(self._outputs, dtype=torch.float64)).numpy()
         return float(noise[0]) if self._flat else noise.copy()
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags

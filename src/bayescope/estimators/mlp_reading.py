@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import Any, ClassVar, Literal, cast, final
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from bayescope import checks
-from bayescope.errors import InputError, InputTypeError, UnsupportedError
+from bayescope.errors import InputTypeError, UnsupportedError
 from bayescope.estimators.base import BLOCK_NUMBERS, Generator, TableEstimator
 from bayescope.estimators.inputs import EstimatorTable, InputMap
 from bayescope.estimators.mapped_rows import Canonical, MappedRows
@@ -21,6 +21,7 @@ from bayescope.estimators.mlp_learning import Learnt, Lesson, TrainingPace, lear
 from bayescope.estimators.mlp_network import Activation, Architecture
 from bayescope.estimators.mlp_posteriors import DRAWS, POSTERIORS, Kind, PosteriorName, Setting, chosen, infer
 from bayescope.estimators.mlp_rows import NetworkRows
+from bayescope.estimators.priors import one_precision
 from bayescope.estimators.table_rows import TableRows
 from bayescope.estimators.targets import Units
 from bayescope.laplace.constant import warn_if_constant
@@ -60,6 +61,8 @@ class Goal:
 @dataclass(kw_only=True, eq=False, repr=False)
 class MLPEstimator(TableEstimator):
     """A table, a network and its posterior."""
+
+    several_targets: ClassVar[bool] = True
 
     posterior: PosteriorName = "laplace"
     hidden: Sequence[int] = (50, 50)
@@ -128,7 +131,8 @@ class MLPEstimator(TableEstimator):
         seed = checks.seed_from(source)
         lesson = Lesson(
             architecture, known.data(schedule.batch_size, order), known.some, known.likelihood(goal.likelihood),
-            self._precision(), goal.learns_noise, schedule, prior_path, checks.flag("progress", self.progress),
+            one_precision(self.prior_precision), goal.learns_noise, schedule, prior_path,
+            checks.flag("progress", self.progress),
         )  # fmt: skip
         widest = max(architecture.features, *architecture.hidden, architecture.outputs)
         with known.threads(schedule.batch_size, widest):
@@ -190,18 +194,6 @@ class MLPEstimator(TableEstimator):
                 f"{self.checkpoint!r}."
             )
         return path, path.with_stem(f"{path.stem}-prior")
-
-    def _precision(self) -> float | None:
-        """The prior precision that was given, if one was."""
-        if isinstance(self.prior_precision, str) and self.prior_precision == "evidence":
-            return None
-        try:
-            return checks.positive_number("prior_precision", self.prior_precision)
-        except InputError:
-            raise InputError(
-                f"prior_precision: expected a positive number for all weights or 'evidence', got "
-                f"{self.prior_precision!r}."
-            ) from None
 
     def _generator(self) -> Generator:
         return self._seed

@@ -42,6 +42,22 @@ def weight_precision(value: Any, features: int) -> Tensor | None:
     return precision
 
 
+def one_precision(value: Any) -> float | None:
+    """Checks ``prior_precision=``: a positive number for all weights; ``None`` stands for "evidence".
+
+    Raises:
+        InputError: if it is something else.
+    """
+    if isinstance(value, str) and value == "evidence":
+        return None
+    try:
+        return checks.positive_number("prior_precision", value)
+    except InputError:
+        raise InputError(
+            f"prior_precision: expected a positive number for all weights or 'evidence', got {value!r}."
+        ) from None
+
+
 def intercept_precision(value: Any) -> float | None:
     """Checks ``intercept_prior_precision=``: a positive number, or ``None`` for the default prior at the inputs' means.
 

@@ -21,6 +21,7 @@ from bayescope.tables import Column
 from bayescope.tables.columns import Kind
 from bayescope.tables.dataset import TableDataset, opened
 from bayescope.tables.preprocessing import Table, taken
+from bayescope.tables.reading import label_positions
 
 TargetReader: TypeAlias = Callable[[object, int], np.ndarray]
 
@@ -146,7 +147,7 @@ class TableRows:
         names = tuple(name for name in table.names if name not in roles.values())
         if not names:
             raise InputError(f"X: expected a column beside {', '.join(map(repr, table.names))}, got none.")
-        places = tuple(names.index(name) for name in _names("categorical", estimator.categorical, names))
+        places = tuple(sorted(label_positions(names, estimator.categorical)))
         validate_data(estimator, pd.DataFrame(columns=list(names)), skip_check_array=True)
         target, weight, offset = roles.values()
         weighted = weight is not None
@@ -354,22 +355,6 @@ def _missing(name: str, row: int) -> InputError:
     return InputError(
         f"column {name!r}: expected a value in each row, got none in row {row}. Leave such rows out of the table."
     )
-
-
-def _names(role: str, given: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Columns by name or position, as names."""
-    if given is None:
-        return ()
-    checks.columns(role, given)
-    found = []
-    for each in given:
-        if isinstance(each, str) and each in names:
-            found.append(each)
-        elif isinstance(each, int | np.integer) and not isinstance(each, bool) and 0 <= each < len(names):
-            found.append(names[int(each)])
-        else:
-            raise OptionError.unknown(role, str(each), names)
-    return tuple(found)
 
 
 def _ranks(column: Column) -> np.ndarray:

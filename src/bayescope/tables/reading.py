@@ -67,7 +67,7 @@ def read_table(
             f"{name}: Found array with 0 feature(s) (shape=({source.rows}, 0)) while a minimum of 1 is required."
         )
     _refuse_duplicates(name, titles)
-    labels = _positions(titles, categorical)
+    labels = label_positions(titles, categorical)
     return [source.column(j, title, labels=j in labels) for j, title in enumerate(titles)]
 
 
@@ -93,7 +93,7 @@ def _refuse_duplicates(table: str, titles: list[str]) -> None:
             )
 
 
-def _positions(titles: list[str], categorical: Sequence[str | int] | None) -> set[int]:
+def label_positions(titles: Sequence[str], categorical: Sequence[str | int] | None) -> set[int]:
     """The positions of the columns that ``categorical`` names."""
     if categorical is None:
         return set()
