@@ -14,7 +14,7 @@ import bayescope as bs
 from bayescope.errors import BayescopeError, ConvergenceWarning, OptionError, UnsupportedError
 from bayescope.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 
-FAST: dict[str, Any] = {"hidden": (6,), "epochs": 25, "random_state": 0}
+FAST: dict[str, Any] = {"hidden": (6,), "epochs": 8, "random_state": 0}
 
 
 def table(rows: int = 60, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -54,15 +54,6 @@ def quadrants(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.nd
     return points + 0.03 * source.normal(size=(rows, 2)), points.prod(1) > 0.0
 
 
-def moons(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Two half-moons that reach into each other."""
-    below = source.random(rows) < 0.5
-    angle = source.uniform(0.0, np.pi, rows)
-    upper = np.column_stack([np.cos(angle), np.sin(angle)])
-    points = np.where(below[:, None], np.array([1.0, 0.5]) - upper, upper)
-    return points + 0.2 * source.normal(size=(rows, 2)), below
-
-
 def spirals(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Two arms, one and a half turns each."""
     second = source.random(rows) < 0.5
@@ -80,12 +71,11 @@ def checkerboard(source: np.random.Generator, rows: int) -> tuple[np.ndarray, np
 @pytest.mark.parametrize(
     ("draw", "rows", "seed", "least"),
     [
-        (circles, 200, 0, 0.95),
         (quadrants, 150, 1, 0.90),
         (spirals, 200, 2, 0.95),
         (checkerboard, 250, 3, 0.84),
     ],
-    ids=["circles", "quadrants", "spirals", "checkerboard"],
+    ids=["quadrants", "spirals", "checkerboard"],
 )
 def test_labels_that_no_line_divides_are_learnt(draw: Any, rows: int, seed: int, least: float):
     """At the network of before any training the evidence is highest for no network at all."""
@@ -108,17 +98,17 @@ BRIEFLY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("draw", "names"),
     [
-        (circles, ["map", "variational", "ensemble"]),
+        (circles, ["map", "variational", "ensemble", "sgmcmc"]),
         (quadrants, ["mc_dropout", "swag", "nuts"]),
-        (moons, ["variational", "sgmcmc"]),
     ],
-    ids=["circles", "quadrants", "moons"],
+    ids=["circles", "quadrants"],
 )
 def test_no_posterior_is_far_less_accurate_than_the_default(draw: Any, names: list[str]):
     """From new weights, several of them end at the same prediction for all rows."""
     source = np.random.default_rng(5)
     (X, y), (unseen, truth) = draw(source, 160), draw(source, 1000)
     least = BayesianMLPClassifier(random_state=5).fit(X, y).score(unseen, truth) - 0.05
+    assert least > 0.85
     for name in names:
         model = BayesianMLPClassifier(posterior=name, random_state=5, **BRIEFLY.get(name, {}))
         assert quietly(model, X, y).score(unseen, truth) >= least, name

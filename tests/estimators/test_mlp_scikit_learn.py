@@ -16,7 +16,7 @@ from bayescope.estimators import BayesianMLPClassifier, BayesianMLPRegressor
 @parametrize_with_checks(
     [
         BayesianMLPClassifier(hidden=(8,), epochs=8, lr=0.1, prior_precision=1.0),
-        BayesianMLPRegressor(hidden=(8,), epochs=10, lr=0.1, batch_size=64),
+        BayesianMLPRegressor(hidden=(4,), epochs=4, lr=0.2, batch_size=64),
     ]
 )
 def test_check_estimator(estimator: Any, check: Any):
