@@ -15,6 +15,7 @@ from sklearn.model_selection import StratifiedKFold
 from bayescope.errors import BayescopeWarning
 from bayescope.estimators import BayesianLogisticRegression
 
+SPLITS = 3
 TABLES = {
     "iris": lambda: load_iris(return_X_y=True),
     "wine": lambda: load_wine(return_X_y=True),
@@ -29,9 +30,9 @@ def scores(model: BayesianLogisticRegression, X: np.ndarray, y: np.ndarray) -> t
 
 
 def beside_map(X: np.ndarray, y: np.ndarray, prior_precision: str | float) -> tuple[list[np.ndarray], list[float]]:
-    """For each of five splits, what the default adds to MAP's log loss of each row, and its accuracy less MAP's."""
+    """For each of three splits, what the default adds to MAP's log loss of each row, and its accuracy less MAP's."""
     added, gained = [], []
-    for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(X, y):
+    for train, test in StratifiedKFold(SPLITS, shuffle=True, random_state=0).split(X, y):
         default, point = (
             BayesianLogisticRegression(prior_precision=prior_precision, **options)
             .fit(X[train], y[train])
@@ -56,7 +57,7 @@ def check_beside_map(X: np.ndarray, y: np.ndarray, prior_precision: str | float 
     for split in added:
         assert split.mean() <= 0.01 + 2.0 * split.std(ddof=1) / np.sqrt(len(split))
     assert np.mean(gained) >= -0.02  # of about 40 rows one is .025
-    assert min(gained) * len(y) / 5 >= -2.5  # two rows
+    assert min(gained) * len(y) / SPLITS >= -2.5  # two rows
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -65,7 +66,7 @@ def test_the_default_is_as_good_as_the_point_estimate(name: str, prior_precision
     check_beside_map(*TABLES[name](), prior_precision)
 
 
-@pytest.mark.parametrize("name", ["glass", "vehicle", "sonar"])
+@pytest.mark.parametrize("name", ["glass", "sonar"])
 def test_the_default_is_as_good_as_the_point_estimate_on_published_tables(name: str, reference_data: Path) -> None:
     if name == "sonar":
         frame = pd.read_csv(reference_data / "tabular" / "sonar.csv", header=None)

@@ -254,7 +254,7 @@ def test_a_network_is_read_at_what_the_missing_value_may_be(posterior: str):
     X = source.standard_normal((200, 2))
     y = 2.0 * np.tanh(X[:, 0]) + X[:, 1] + 0.1 * source.standard_normal(200)
     options = {"members": 2} if posterior == "ensemble" else {}
-    model = bs.BayesianMLPRegressor(hidden=(8,), epochs=40, posterior=posterior, random_state=0, **options).fit(X, y)
+    model = bs.BayesianMLPRegressor(hidden=(8,), epochs=8, posterior=posterior, random_state=0, **options).fit(X, y)
     row = np.array([np.nan, 0.5])
     mean, sd = model.predict(row[None], return_std=True)
     expected = integral(model, row, X)

@@ -13,12 +13,13 @@ from bayescope.estimators import BayesianLinearRegression, BayesianLogisticRegre
 # Some of the checks' tables have more columns than rows, and no noise is left to be learnt; others are separable, and
 # the evidence has no maximum; one has a constant y.
 @pytest.mark.filterwarnings("ignore:prior_precision:bayescope.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:posterior='laplace':bayescope.errors.BayescopeWarning")
 @pytest.mark.filterwarnings("ignore:y. expected numbers that vary:bayescope.errors.BayescopeWarning")
 @pytest.mark.global_rng  # some of the checks draw from NumPy's own generator
 @parametrize_with_checks(
     [
-        BayesianLogisticRegression(),
-        BayesianLogisticRegression(posterior="map", prior_precision=1.0),
+        BayesianLogisticRegression(prior_precision=1.0),
+        BayesianLogisticRegression(posterior="laplace"),
         BayesianLogisticRegression(link="probit", features="polynomial", prior_precision=1.0),
         BayesianLogisticRegression(features="rbf", prior_precision=1.0),
         # With the flat prior of the intercept, a check that weighs classes 10⁷ to 1 takes half a minute.

@@ -113,6 +113,14 @@ def test_a_model_with_altered_attributes_fails_in_the_library_s_words(name, attr
         assert len(str(error.value).splitlines()) == 1
 
 
+def test_a_model_that_is_fitted_again_forgets_its_file(tmp_path):
+    model = storage.load(estimator("linear, rbf").save(tmp_path / "model.bayes"))
+    model.fit(plain_table(), plain_table()[:, 0])
+    model._inputs = None
+    with pytest.raises(AttributeError, match="NoneType"):
+        model.predict(plain_table())
+
+
 def test_a_slip_in_a_call_of_a_loaded_model_is_told_as_a_slip(tmp_path):
     model = storage.load(estimator("linear, rbf").save(tmp_path / "model.bayes"))
     with pytest.raises(TypeError, match="unexpected keyword argument 'sampels'"):
