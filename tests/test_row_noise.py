@@ -16,7 +16,7 @@ from bayescope.private_draws import (
     RecomputedError,
     by_process,
     by_row,
-    drawing_for,
+    drawing,
     for_all,
     standard_normal,
 )
@@ -38,7 +38,7 @@ def in_parts(draw: object, parts: list[slice] = PARTS) -> list[Tensor]:
     """What each process draws for its part, from the same random state."""
     found = []
     for rank, part in enumerate(parts):
-        with source(), drawing_for(Cut(ROWS, part), RandomSource(rank)):
+        with source(), drawing(Cut(ROWS, part), RandomSource(rank)):
             found.append(draw(part))  # type: ignore[operator]
     return found
 
@@ -68,7 +68,7 @@ def test_what_all_rows_share_is_the_same_and_what_is_each_process_s_own_is_not()
 def test_a_state_of_its_own_leaves_the_shared_one_as_it_was() -> None:
     with source() as shared:
         before = shared.states()["cpu"]
-        with drawing_for(Cut(ROWS, PARTS[0]), RandomSource(1)):
+        with drawing(Cut(ROWS, PARTS[0]), RandomSource(1)):
             by_process(lambda: normal([3]))
         assert torch.equal(shared.states()["cpu"], before)
 
@@ -79,9 +79,9 @@ def test_what_a_backward_pass_would_draw_again_is_refused(*, reentrant: bool) ->
         return x * by_row(normal, x.shape, 0)
 
     x = torch.ones(3, 4, requires_grad=True)
-    with source(), drawing_for(Cut(ROWS, PARTS[0]), RandomSource(0)), pytest.raises(RecomputedError):
+    with source(), drawing(Cut(ROWS, PARTS[0]), RandomSource(0)), pytest.raises(RecomputedError):
         checkpoint(noisy, x, use_reentrant=reentrant)
-    with source(), drawing_for(Cut(ROWS, PARTS[0]), RandomSource(0), backward=False):
+    with source(), drawing(Cut(ROWS, PARTS[0]), RandomSource(0), backward=False):
         assert checkpoint(noisy, x, use_reentrant=reentrant).shape == x.shape
 
 
@@ -105,7 +105,7 @@ def test_every_estimator_draws_for_parts_what_it_draws_for_the_whole(estimator: 
         whole = layers(estimator, x, tokens)
     parts = []
     for rank, part in enumerate(PARTS):
-        with source(), drawing_for(Cut(ROWS, part), RandomSource(rank)):
+        with source(), drawing(Cut(ROWS, part), RandomSource(rank)):
             parts.append(layers(estimator, x[part], tokens[part]))
     exact = whole[:3] if estimator == "flipout" else whole  # tokens of other processes are not known here
     for place, expected in enumerate(exact):

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
+import bayescope as bs
 from bayescope.curvature import fit_curvature
 from bayescope.errors import InputError
-from bayescope.laplace.laplace import laplace
 from bayescope.layers import Pairwise
 from bayescope.likelihoods import BradleyTerry
 
@@ -157,7 +157,7 @@ def test_inputs_that_are_no_pairs_are_refused() -> None:
 def test_single_items_are_scored_and_their_difference_to_a_reference_is_uncertain() -> None:
     """Beside what is documented for q.model.reward and q.predict: both moments from draws of the functions."""
     layer, inputs, y = build("dense")
-    q = laplace(layer, (inputs, y), likelihood="bradley_terry", prior_precision=2.0, structure="full")
+    q = bs.laplace(layer, (inputs, y), likelihood="bradley_terry", prior_precision=2.0, structure="full")
     items, reference = inputs[:4, 0], inputs[5:6, 1].expand(4, -1)
     rewards = q.model.reward(items).detach()
     torch.testing.assert_close(rewards, layer.reward(items).detach())

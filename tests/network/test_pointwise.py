@@ -34,23 +34,11 @@ def randn(*shape: int) -> Tensor:
 
 line, image, volume = randn(2, 3, 8), randn(2, 3, 7, 8), randn(2, 3, 4, 5, 4)
 REPLACED: dict[str, tuple[nn.Module, Tensor]] = {
-    "celu": (nn.CELU(0.7), line),
-    "elu": (nn.ELU(0.7), line),
-    "elu-inplace": (nn.ELU(0.7, inplace=True), line),
-    "gelu": (nn.GELU(), line),
-    "gelu-tanh": (nn.GELU("tanh"), line),
-    "hardswish": (nn.Hardswish(), 3 * line),
-    "hardswish-inplace": (nn.Hardswish(inplace=True), 3 * line),
-    "leaky-relu": (nn.LeakyReLU(0.2), line),
-    "leaky-relu-inplace": (nn.LeakyReLU(0.2, inplace=True), line),
     "logsigmoid": (nn.LogSigmoid(), line),
     "mish": (nn.Mish(), line),
     "mish-inplace": (nn.Mish(inplace=True), line),
     "rrelu": (nn.RReLU(), line),
-    "selu": (nn.SELU(), line),
-    "silu": (nn.SiLU(), line),
-    "silu-inplace": (nn.SiLU(inplace=True), line),
-    "softplus": (nn.Softplus(beta=2.0, threshold=1.0), line),
+    "rrelu-inplace": (nn.RReLU(inplace=True), line),
     "max-pool-1d": (nn.MaxPool1d(2), line),
     "max-pool-1d-overlapping": (nn.MaxPool1d(3, stride=1, padding=1), line),
     "max-pool-2d": (nn.MaxPool2d(2), image),
@@ -60,6 +48,19 @@ REPLACED: dict[str, tuple[nn.Module, Tensor]] = {
 }
 # Left to torch, whose batching rules under ``torch.func.vmap`` do not loop.
 OTHERS: dict[str, tuple[nn.Module, Tensor]] = {
+    "celu": (nn.CELU(0.7), line),
+    "elu": (nn.ELU(0.7), line),
+    "elu-inplace": (nn.ELU(0.7, inplace=True), line),
+    "gelu": (nn.GELU(), line),
+    "gelu-tanh": (nn.GELU("tanh"), line),
+    "hardswish": (nn.Hardswish(), 3 * line),
+    "hardswish-inplace": (nn.Hardswish(inplace=True), 3 * line),
+    "leaky-relu": (nn.LeakyReLU(0.2), line),
+    "leaky-relu-inplace": (nn.LeakyReLU(0.2, inplace=True), line),
+    "selu": (nn.SELU(), line),
+    "silu": (nn.SiLU(), line),
+    "silu-inplace": (nn.SiLU(inplace=True), line),
+    "softplus": (nn.Softplus(beta=2.0, threshold=1.0), line),
     "tanh": (nn.Tanh(), line),
     "sigmoid": (nn.Sigmoid(), line),
     "relu": (nn.ReLU(), line),
@@ -138,11 +139,11 @@ def test_an_in_place_function_on_a_view_reaches_what_it_is_a_view_of() -> None:
     leaf = line.clone().requires_grad_()
     whole = leaf * 1.0
     with Replacing():
-        functional.silu(whole[:, 1], inplace=True)
+        functional.mish(whole[:, 1], inplace=True)
     (got,) = pull_back(whole, [leaf], torch.ones(1, *whole.shape, dtype=torch.float64))
     plain = line.clone().requires_grad_()
     other = plain * 1.0
-    functional.silu(other[:, 1], inplace=True)
+    functional.mish(other[:, 1], inplace=True)
     (expected,) = torch.autograd.grad(other.sum(), plain)
     torch.testing.assert_close(whole, other)
     assert got is not None
@@ -166,6 +167,6 @@ def test_without_gradients_nothing_is_recorded(name: str) -> None:
 
 
 def test_a_second_derivative_raises_and_is_never_zero_in_silence() -> None:
-    leaf, _, output = read(nn.SiLU(), line)
+    leaf, _, output = read(nn.MaxPool1d(2), line)
     with pytest.raises(UnsupportedError, match="first derivatives"):
-        torch.autograd.grad((output + leaf.square()).sum(), leaf, create_graph=True)
+        torch.autograd.grad(output.square().sum(), leaf, create_graph=True)

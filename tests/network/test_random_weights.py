@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.layers import Pairwise
@@ -195,23 +196,21 @@ def test_each_row_has_the_distribution_of_drawn_weights(name: str, estimator: st
 
 
 @pytest.mark.parametrize("name", ["mlp", "convolutions", "encoder", "tied", "sequence first"])
-def test_draws_go_through_together_where_torch_can(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_go_through_together_where_torch_can(name: str) -> None:
     module, x, gaussians = made(name)
     random, calls = RandomWeights.of(module, tuple(gaussians), x), []
-    forward = type(module).forward
-    monkeypatch.setattr(type(module), "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])
+    module.register_forward_pre_hook(lambda *_: calls.append(1))
     for estimator in ESTIMATORS:
         assert len(random.passes(gaussians, x, estimator=estimator, samples=5)) == 5
     assert len(calls) == len(ESTIMATORS)
 
 
-def test_what_torch_cannot_pass_together_is_tried_once_and_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_cannot_pass_together_is_tried_once_and_leaves_no_trace() -> None:
     """Batch norm in training counts the passes that are run, draws are those of a loop; in eval mode all is well."""
     module = built(lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.BatchNorm1d(4), nn.Linear(4, 1)))
     x, gaussians, calls = numbers(6, 3), gaussians_of(module), []
     alone, random = copy.deepcopy(module), RandomWeights.of(module, tuple(gaussians), x)
-    forward = nn.Sequential.forward
-    monkeypatch.setattr(nn.Sequential, "forward", lambda *a, **k: (calls.append(1), forward(*a, **k))[1])
+    module.register_forward_pre_hook(lambda *_: calls.append(1))
     values = {name: gaussian.draws(3) for name, gaussian in gaussians.items()}
     with RandomSource(0).inside():
         first = passes_at(module, values, x)
@@ -341,29 +340,34 @@ def test_an_unknown_estimator_is_refused() -> None:
         passes(module, gaussians, x, estimator="local")
 
 
+class Drawn(TorchFunctionMode):
+    """Notes the shapes of the normal numbers that are drawn inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in (torch.randn, torch.randn_like):
+            self.shapes.append(tuple(result.shape))
+        return result
+
+
 def test_local_reparameterization_spares_the_noise_of_weights() -> None:
     module, x, gaussians = made("mlp")
-    random, drawn = RandomWeights.of(module, tuple(gaussians), x), []
-    with pytest.MonkeyPatch.context() as patch:
-        randn = torch.randn
-
-        def remembered(*size: Any, **options: Any) -> torch.Tensor:
-            noise = randn(*size, **options)
-            drawn.append(tuple(noise.shape))
-            return noise
-
-        patch.setattr(torch, "randn", remembered)
-        patch.setattr(torch, "randn_like", lambda v: pytest.fail(f"drew noise of {tuple(v.shape)}"))
+    random = RandomWeights.of(module, tuple(gaussians), x)
+    with Drawn() as drawn:
         random.passes(gaussians, x, estimator="local_reparameterization")
-    assert drawn == [(7, 5), (7, 2)]
+    assert drawn.shapes == [(7, 5), (7, 2)]
 
 
 def test_embeddings_draw_for_the_tokens_that_are_there() -> None:
     module = built(lambda: nn.Embedding(1000, 2))
     gaussians = gaussians_of(module)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "randn_like", lambda v: pytest.fail(f"drew noise of {tuple(v.shape)}"))
+    with Drawn() as drawn:
         f = passes(module, gaussians, torch.tensor([[3, 4, 3], [3, 3, 3]]), estimator="flipout")[0]
+    assert drawn.shapes == [(2, 2)]
     offset = (f - gaussians["weight"].mean[torch.tensor([[3, 4, 3], [3, 3, 3]])]).detach()
     assert torch.equal(offset[0, 0], offset[0, 2])
     assert torch.equal(offset[1, 0], offset[1, 1])

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayescope.network import compiled, drawing
-from bayescope.network.inputs import call
-from bayescope.private_draws import Cut, RandomSource
+from bayescope.network import call, compiled
+from bayescope.private_draws import Cut, RandomSource, drawing
 
 ROWS = 7
 PARTS = [slice(0, 3), slice(3, 7)]

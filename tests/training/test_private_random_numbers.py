@@ -188,6 +188,15 @@ def test_a_network_draws_privately_however_it_calls_what_draws(way: str) -> None
     assert torch.equal(*found)
 
 
+def test_a_layer_whose_forward_pass_is_replaced_draws_privately_and_keeps_it() -> None:
+    layer = nn.Identity()
+    layer.forward = noise  # type: ignore[method-assign]
+    before = torch.get_rng_state()
+    q = bs.fit_map(network(layer), rows(), epochs=2, batch_size=8, lr=0.1, **COMMON)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert "forward" in vars(q.model[2])
+
+
 class HiddenRows(Augmented):
     """Rows whose noise a method draws."""
 

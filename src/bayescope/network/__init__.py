@@ -2,7 +2,7 @@
 
 from bayescope.network.batches import Batches
 from bayescope.network.dropout import dropout_calls, random_outputs, switched_on, switches_of
-from bayescope.network.forward import reading
+from bayescope.network.forward import compiled, reading
 from bayescope.network.inputs import (
     call,
     count_rows,
@@ -19,7 +19,6 @@ from bayescope.network.priors import network_prior, prior_diagonal
 from bayescope.network.random_weights import RandomWeights, passes_at
 from bayescope.network.recording import PartInfo, Recording
 from bayescope.network.rewrites import REWRITES
-from bayescope.network.row_dropout import compiled, drawing
 from bayescope.network.shards import same_on_all, set_epoch
 from bayescope.network.substitution import substituted
 from bayescope.network.vectorising import pull_back
@@ -38,7 +37,6 @@ __all__ = [
     "call",
     "compiled",
     "count_rows",
-    "drawing",
     "dropout_calls",
     "explained",
     "first_not_finite",

@@ -47,6 +47,14 @@ def eager() -> AbstractContextManager[None]:
 _EAGER: WhileAnyone[Any] = WhileAnyone(lambda: torch.compiler.set_stance("force_eager"))
 
 
+def compiled(module: nn.Module) -> bool:
+    """Whether a part of a network has been compiled, so that its calls to torch are not seen."""
+    if "torch._dynamo" not in sys.modules:  # importing it takes seconds
+        return False
+    parts = list(module.modules())
+    return any(type(part).__name__ == "OptimizedModule" or part._compiled_call_impl is not None for part in parts)
+
+
 def forward(
     module: nn.Module,
     names: frozenset[str],

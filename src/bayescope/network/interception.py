@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from bayescope.private_draws import DROPOUT
+
 Function = Callable[..., Any]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -36,8 +38,6 @@ _TABLE = {
     "sparse": False,
 }
 _PRODUCT = {"input": None, "other": None}
-_DROPOUT = {"input": None, "p": 0.5, "training": True, "inplace": False}
-_DROP = {"input": None, "p": None, "train": None}
 KERNELS = (F.conv1d, F.conv2d, F.conv3d)
 TRANSPOSED_KERNELS = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 # The arguments of functions, in order, with their defaults.
@@ -47,11 +47,7 @@ SIGNATURES: Mapping[Function, Mapping[str, Any]] = {
     **dict.fromkeys(TRANSPOSED_KERNELS, _TRANSPOSED),
     F.embedding: _TABLE,
     **dict.fromkeys(named("matmul", "mm", "__matmul__"), _PRODUCT),
-    **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), _DROPOUT),
-    **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _DROPOUT),
-    **dict.fromkeys((torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout), _DROP),
-    **dict.fromkeys((torch.dropout_, torch.feature_dropout_), _DROP),
-    **dict.fromkeys((torch.alpha_dropout_, torch.feature_alpha_dropout_), _DROP),
+    **DROPOUT,
 }
 
 

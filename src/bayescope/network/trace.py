@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.network.forward import cotangents, forward, owned, reading
-from bayescope.network.grouping import last_layer, make_parts
 from bayescope.network.inputs import (
     Inputs,
     call,
@@ -29,7 +28,7 @@ from bayescope.network.inputs import (
 )
 from bayescope.network.interception import Args, Function, Kwargs, observed
 from bayescope.network.notes import ChangedInPlaceError, Computing
-from bayescope.network.parts import BatchReading, Derived, WeightPart, composed
+from bayescope.network.parts import BatchReading, Derived, WeightPart, composed, last_layer, make_parts
 from bayescope.network.recording import PartInfo, Treatment, autocast_now, checked_outputs, tape_dtype
 from bayescope.network.rowwise import rowwise
 from bayescope.network.sites import Layout, Site, WeightView, layouts

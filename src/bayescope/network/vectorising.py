@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -87,46 +86,6 @@ def dense(gradient: Tensor) -> Tensor:
 # Functions without weights whose backward pass torch does slowly, or one at a time, for many cotangents.
 
 
-def _refuse_second_derivatives() -> None:
-    """φ′(x) is held as a number, so that its own derivative would be missing from a second one without a word."""
-    if torch.is_grad_enabled():
-        raise UnsupportedError("create_graph: expected False, got True. A reading gives first derivatives alone.")
-
-
-class _EntryByEntry(torch.autograd.Function):
-    """y = φ(x) entry by entry; the backward pass is g φ′(x), with φ′(x) worked out once for all cotangents."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, function: Callable[[Tensor], Tensor], inplace: bool) -> Tensor:
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_()
-            y = function(leaf)
-            (derivative,) = torch.autograd.grad(y, leaf, y.new_ones(()).expand_as(y))
-        ctx.save_for_backward(derivative)
-        if not inplace:
-            return y.detach()
-        ctx.mark_dirty(x)
-        return x.copy_(y.detach())
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        _refuse_second_derivatives()
-        (derivative,) = ctx.saved_tensors
-        return gradient * derivative, None, None
-
-
-def _elementwise(function: Function, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    if not x.requires_grad:
-        return function(x, *args, **kwargs)
-    inplace = False
-    if inspect.isfunction(function) and "inplace" in inspect.signature(function).parameters:
-        bound = inspect.signature(function).bind(x, *args, **kwargs)
-        inplace = bool(bound.arguments.pop("inplace", False))
-        bound.arguments.pop("input")
-        args, kwargs = (), dict(bound.arguments)
-    return _EntryByEntry.apply(x, lambda leaf: function(leaf, *args, **kwargs), inplace)
-
-
 class _Scatter(torch.autograd.Function):
     """Adds the entries of g to those of zeros(shape) that the indices name; K cotangents share the indices."""
 
@@ -155,7 +114,8 @@ class _MaxPool(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        _refuse_second_derivatives()
+        if torch.is_grad_enabled():  # the winners are held as numbers
+            raise UnsupportedError("create_graph: expected False, got True. A reading gives first derivatives alone.")
         (winners,) = ctx.saved_tensors
         flat = (*ctx.shape[: -ctx.spatial], ctx.shape[-ctx.spatial :].numel())
         spread = _Scatter.apply(gradient.flatten(-ctx.spatial), winners, flat)
@@ -168,14 +128,26 @@ def _max_pool(spatial: int, with_winners: Function, x: Tensor, *args: Any, **kwa
     return _MaxPool.apply(x, pooled, winners, spatial) if x.requires_grad else pooled
 
 
-_ELEMENTWISE: tuple[Function, ...] = (
-    F.celu, F.elu, F.gelu, F.hardswish, F.leaky_relu, F.logsigmoid, F.mish, F.rrelu, F.selu, F.silu, F.softplus
-)  # fmt: skip
+def _mish(input: Tensor, inplace: bool = False) -> Tensor:
+    x = input.clone() if inplace else input
+    y = x * F.softplus(x).tanh()
+    return input.copy_(y) if inplace else y
+
+
+def _rrelu(
+    input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    if training:
+        return F.rrelu(input, lower, upper, True, inplace)
+    return F.leaky_relu(input, (lower + upper) / 2, inplace)
+
 
 # The function as a TorchFunctionMode sees it, and what to call in its place with the same arguments: the values are the
 # same, and the backward pass takes K cotangents in one go under ``torch.func.vmap``.
 POINTWISE: dict[Function, Function] = {
-    **{function: partial(_elementwise, function) for function in _ELEMENTWISE},
+    F.mish: _mish,
+    F.rrelu: _rrelu,
+    F.logsigmoid: lambda input: -F.softplus(-input),
     F.max_pool1d: partial(_max_pool, 1, F.max_pool1d_with_indices),
     F.max_pool2d: partial(_max_pool, 2, F.max_pool2d_with_indices),
     F.max_pool3d: partial(_max_pool, 3, F.max_pool3d_with_indices),

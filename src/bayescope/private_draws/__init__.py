@@ -1,8 +1,8 @@
 """Random numbers of fits and queries, and of code that names no generator: never from torch's global generators."""
 
-from bayescope.private_draws.code import DRAWING, harmless_names
+from bayescope.private_draws.code import DROPOUT, harmless_names
 from bayescope.private_draws.modes import PrivateDraws, drawn_privately, draws_of, private_draws
-from bayescope.private_draws.rows import Cut, by_process, by_row, drawing_for, for_all, unsettled
+from bayescope.private_draws.rows import Cut, by_process, by_row, drawing, for_all
 from bayescope.private_draws.sources import (
     RandomSource,
     RecomputedError,
@@ -13,14 +13,14 @@ from bayescope.private_draws.sources import (
 )
 
 __all__ = [
-    "DRAWING",
+    "DROPOUT",
     "Cut",
     "PrivateDraws",
     "RandomSource",
     "RecomputedError",
     "by_process",
     "by_row",
-    "drawing_for",
+    "drawing",
     "drawn_privately",
     "draws_of",
     "for_all",
@@ -30,5 +30,4 @@ __all__ = [
     "present_source",
     "private_draws",
     "standard_normal",
-    "unsettled",
 ]

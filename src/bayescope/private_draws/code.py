@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, final
@@ -13,6 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+_DROPOUT = {"input": None, "p": 0.5, "training": True, "inplace": False}
+_ALPHA = {**_DROPOUT, "training": False}
+_DROP = {"input": None, "p": None, "train": None}
+# The functions of dropout: their arguments in order, with their defaults.
+DROPOUT: Mapping[Callable[..., Any], Mapping[str, Any]] = {
+    **dict.fromkeys((F.dropout, F.dropout1d, F.dropout2d, F.dropout3d), _DROPOUT),
+    **dict.fromkeys((F.alpha_dropout, F.feature_alpha_dropout), _ALPHA),
+    **dict.fromkeys((torch.dropout, torch.feature_dropout, torch.alpha_dropout, torch.feature_alpha_dropout), _DROP),
+    **dict.fromkeys((torch.dropout_, torch.feature_dropout_), _DROP),
+    **dict.fromkeys((torch.alpha_dropout_, torch.feature_alpha_dropout_), _DROP),
+}
 # Functions that draw. Of attention and recurrent layers only those with dropout do.
 DRAWING = frozenset({
     torch.bernoulli, torch.binomial, torch.multinomial, torch.normal, torch.poisson, torch.rand, torch.rand_like,
@@ -20,12 +31,9 @@ DRAWING = frozenset({
     Tensor.bernoulli_, Tensor.cauchy_, Tensor.exponential_, Tensor.geometric_, Tensor.log_normal_, Tensor.multinomial,
     Tensor.normal_, Tensor.random_, Tensor.uniform_, F.gumbel_softmax, F.fractional_max_pool2d,
     F.fractional_max_pool3d, F.multi_head_attention_forward, F.scaled_dot_product_attention, torch.lstm, torch.gru,
-    torch.rnn_tanh, torch.rnn_relu, torch.native_dropout, F.rrelu, torch.rrelu, torch.rrelu_, F.dropout, F.dropout1d,
-    F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout, torch.dropout, torch.dropout_,
-    torch.feature_dropout, torch.feature_dropout_, torch.alpha_dropout, torch.alpha_dropout_,
-    torch.feature_alpha_dropout, torch.feature_alpha_dropout_, torch._standard_gamma, torch._sample_dirichlet,
-    F.fractional_max_pool2d_with_indices, F.fractional_max_pool3d_with_indices, nn.init.uniform_, nn.init.normal_,
-    nn.init.kaiming_uniform_,
+    torch.rnn_tanh, torch.rnn_relu, torch.native_dropout, F.rrelu, torch.rrelu, torch.rrelu_, torch._standard_gamma,
+    torch._sample_dirichlet, F.fractional_max_pool2d_with_indices, F.fractional_max_pool3d_with_indices,
+    nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_, *DROPOUT,
 })  # fmt: skip
 # Names of torch's functions that draw inside, or change a global generator.
 _SEEDING = frozenset(("svd_lowrank", "pca_lowrank", "lobpcg", "seed", "manual_seed", "set_rng_state"))

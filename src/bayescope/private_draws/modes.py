@@ -21,7 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset, default_collate
 
-from bayescope.private_draws.code import DRAWING, Code
+from bayescope.private_draws.code import DRAWING, DROPOUT, Code
+from bayescope.private_draws.rows import Drawing, unsettled
 from bayescope.private_draws.sources import RandomSource, differentiated, present_source, source_of_numbers
 
 _Item = TypeVar("_Item")
@@ -106,7 +107,10 @@ class _Calls:
         self.state = self.state_now()
         code = Code(parts)
         drawing = [part for part in parts if _may_draw(part, code)]
-        hooked = (part is module or part._forward_hooks or part._forward_pre_hooks for part in drawing)
+        hooked = (
+            part is module or part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)
+            for part in drawing
+        )
         self._mode: type[PrivateDraws | PrivateOperations] | None = None
         if any(hooked):  # hooks run outside of a layer's forward pass
             # A function mode bars torch's fused attention, which networks in eval mode take.
@@ -226,16 +230,36 @@ class PrivateDraws(TorchFunctionMode):
             return func(*args, **kwargs)
         if present_source() is None or os.getpid() != self._process:  # a loader's workers have their own seeds
             return func(*args, **kwargs)
-        source = source_of_numbers()
+        source, part = source_of_numbers(), unsettled()
+        if part is not None:
+            return _of_part(part, func, args, kwargs)
         if func is F.dropout and args and _plain(args[0]):
             return _dropped(source, *args, **kwargs)
         with PrivateOperations():  # some draw inside of torch's C++ code, where no function mode sees it
             return func(*args, **kwargs)
 
 
+def _of_part(part: Drawing, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A random call on a process's part of a minibatch.
+
+    Dropout is called on the whole minibatch, the other processes' rows being zeros: the masks are those that a single
+    process would draw. Other random calls, such as dropout inside attention, draw from generators of the process.
+    """
+    given, cut = [*args, kwargs.get("input")], part.cut
+    x: Tensor = given[0]
+    if func not in DROPOUT or x.ndim < 2 or x.shape[0] != cut.count:
+        with part.own.inside(), PrivateOperations():
+            return func(*args, **kwargs)
+    before, after = (x.new_zeros(rows, *x.shape[1:]) for rows in (cut.own.start, cut.rows - cut.own.stop))
+    whole = torch.cat([before, x, after])
+    with PrivateOperations():
+        result = func(whole, *args[1:], **{name: value for name, value in kwargs.items() if name != "input"})
+    return x.copy_(result[cut.own]) if result is whole else result[cut.own]  # where it writes in place
+
+
 def _plain(x: Tensor) -> bool:
-    """Whether no mode but ours sees a call, and a generator of ours may draw it."""
-    return torch._C._len_torch_function_stack() == 0 and x.device.type == "cpu"
+    """Whether no mode but ours sees a call on a whole minibatch, and a generator of ours may draw it."""
+    return torch._C._len_torch_function_stack() == 0 and x.device.type == "cpu" and unsettled() is None
 
 
 def _dropped(
@@ -252,16 +276,11 @@ def _dropped(
     return input.mul_(mask) if inplace else input * mask
 
 
-# The places of a dropout rate among a function's positional arguments.
-_RATES = {F.dropout: 1, F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}
-
-
 def _draws(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a function that may draw does."""
-    if func not in _RATES:
-        return True
-    place = _RATES[func]
-    named = kwargs.get("p" if func is F.dropout else "dropout_p", 0.5 if func is F.dropout else 0.0)
-    rate = args[place] if len(args) > place else named
-    training = kwargs.get("training", args[2] if func is F.dropout and len(args) > 2 else True)
-    return bool(rate) and bool(training)
+    if func in DROPOUT:
+        _, rate, training, *_ = {**DROPOUT[func], **dict(zip(DROPOUT[func], args, strict=False)), **kwargs}.values()
+        return bool(rate) and bool(training)
+    place = {F.multi_head_attention_forward: 10, F.scaled_dot_product_attention: 4}.get(func)
+    rate = 1.0 if place is None else args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)
+    return bool(rate) and bool(kwargs.get("training", True))

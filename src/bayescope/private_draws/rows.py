@@ -8,7 +8,7 @@ process would draw. What cannot be drawn so comes from generators of the process
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, final
@@ -58,12 +58,22 @@ _settled: ContextVar[bool] = ContextVar("how the numbers that are being drawn ar
 
 
 @contextmanager
-def drawing_for(cut: Cut, own: RandomSource, *, backward: bool = True) -> Iterator[None]:
-    """What is drawn inside is for a process's part of a minibatch.
+def drawing(cut: Cut | None, own: RandomSource | None, *, backward: bool = True) -> Iterator[None]:
+    """How the rows of a process get their random numbers inside.
+
+    Args:
+        cut: where they are in a minibatch of all processes, for numbers that are those of a single process; ``None``
+            where they are no part of one.
+        own: this process's generators; ``None`` for a single process.
+        backward: whether a backward pass follows.
 
     Raises:
-        RecomputedError: from inside, if a backward pass follows that would draw other numbers.
+        RecomputedError: from inside, if there is a cut, and a backward pass that would draw other numbers.
     """
+    if own is None or cut is None:
+        with nullcontext() if own is None else own.inside():
+            yield
+        return
     token = _drawing.set(Drawing(cut, own, backward))
     try:
         yield

@@ -16,8 +16,8 @@ from torch.optim import LBFGS, Optimizer
 
 from bayescope import checks
 from bayescope.errors import BayescopeError, ConvergenceError, ConvergenceWarning, InputError
+from bayescope.network.forward import compiled
 from bayescope.network.inputs import explained
-from bayescope.network.row_dropout import compiled
 from bayescope.priors import Prior
 from bayescope.private_draws import PrivateDraws, RandomSource, present_source
 from bayescope.process_state import threads_for

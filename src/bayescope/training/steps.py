@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from bayescope.network.row_dropout import compiled, drawing
-from bayescope.private_draws import Cut, RandomSource, RecomputedError, present_source
+from bayescope.network.forward import compiled
+from bayescope.private_draws import Cut, RandomSource, RecomputedError, drawing, present_source
 from bayescope.processes import Processes, present
 from bayescope.training.interrupts import Interrupts
 from bayescope.training.minibatches import Rows
