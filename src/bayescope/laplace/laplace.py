@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Unpack, final
+from typing import Any, Unpack
 
-import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from bayescope import checks
@@ -37,6 +36,7 @@ from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePoster
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, present, warn_once
+from bayescope.training.lbfgs import Lbfgs
 
 EVIDENCE = "evidence"
 # The name of a Gaussian likelihood, which gives no noise variance.
@@ -262,7 +262,14 @@ def _copied(model: Any) -> nn.Module:
 
 def conditionable(fit: LaplaceFit, options: LaplaceOptions) -> LaplaceFit:
     """The fit with the inference that made it, for `Posterior.condition`."""
-    return replace(fit, infer=partial(LaplaceConditioning.of, options))
+    return replace(fit, infer=partial(_inference, options))
+
+
+def _inference(options: LaplaceOptions, fit: LaplaceFit) -> Callable[..., Posterior]:
+    """`condition` as it goes on from a fit, with the noise and the temperature that the fit has come to."""
+    weights = fit.function.weights
+    options = replace(options, weights=weights, likelihood=fit.likelihood, temperature=fit.temperature)
+    return partial(condition, options, fit.function)
 
 
 def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likelihood:
@@ -288,152 +295,78 @@ def starting_likelihood(likelihood: str | Likelihood, *, learnt: bool) -> Likeli
 
 # More data: the posterior becomes the prior, the mode moves, and Laplace's approximation is made anew.
 
-MAX_ITERATIONS = 500
-NEWTON_STEPS = 20
-HALVINGS = 10
-WALL = 1e3
-# Newton steps end after one that was to gain no more than this, in nats.
-SETTLED = 1e-6
+# L-BFGS ends after twenty evaluations that gain no more than this, in nats, or after so many times twenty.
+SETTLED, MOST = 1e-9, 50
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class LaplaceConditioning:
-    """The inference behind `Posterior.condition`: Laplace's approximation of p(θ∣new data) under a given prior.
+@outside_inference_mode
+@collective
+def condition(asked: LaplaceOptions, function: NetworkModel, prior: Prior, *data: Any) -> GaussianPosterior:
+    """Laplace's approximation of p(θ∣new data) under a given prior: what `Posterior.condition` calls.
 
     With the posterior N(θ*, A⁻¹) as the prior, the log joint density is Σ log p(y∣f)/T − ½ (θ − θ*)ᵀA(θ − θ*) over the
     new data alone, its mode θ** is climbed to from θ*, and the new precision is A + H(θ**)/T (Ritter et al. 2018,
     "Online structured Laplace approximations for overcoming catastrophic forgetting").
 
-    Attributes:
-        options: how curvatures are read.
+    Args:
+        asked: how curvatures are read.
         function: the model at θ*.
+        prior: p(θ), such as the last posterior.
+        data: X and y, or a DataLoader or Dataset.
+
+    Raises:
+        UnsupportedError: if curvatures of the structure do not add up, before anything is trained.
+
+    Warns:
+        ConvergenceWarning: if the mode is not reached.
     """
-
-    options: LaplaceOptions
-    function: NetworkModel
-
-    @classmethod
-    def of(cls, options: LaplaceOptions, fit: LaplaceFit) -> LaplaceConditioning:
-        """The inference that goes on from a fit, with the noise and the temperature that it has come to."""
-        options = replace(
-            options, weights=fit.function.weights, likelihood=fit.likelihood, temperature=fit.temperature
-        )  # fmt: skip
-        return cls(options, fit.function)
-
-    @outside_inference_mode
-    @collective
-    def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
-        """The posterior after more data.
-
-        Args:
-            prior: p(θ), such as the last posterior.
-            data: X and y, or a DataLoader or Dataset.
-
-        Raises:
-            UnsupportedError: if curvatures of the structure do not add up, before anything is trained.
-
-        Warns:
-            ConvergenceWarning: if the mode is not reached.
-        """
-        if self.options.curved.structure == "ekfac" and not isinstance(prior.precision, Tensor):
-            raise UnsupportedError(
-                "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other "
-                "eigenvectors. Take structure='kfac'."
-            )
-        given = data[0] if len(data) == 1 else tuple(data)
-        climb = _ModeSearch(self.options, self.function, prior, given)
-        fit = climb.polished(climb.climbed(self.function.flat))
-        if fit.distance is not None:
-            fit.distance.warn("Give the new data in fewer, larger parts.")
-        return replace(fit, infer=partial(LaplaceConditioning.of, self.options)).posterior()
+    if asked.curved.structure == "ekfac" and not isinstance(prior.precision, Tensor):
+        raise UnsupportedError(
+            "condition: expected a structure whose curvatures add up, got 'ekfac': new data have other eigenvectors. "
+            "Take structure='kfac'."
+        )
+    given = data[0] if len(data) == 1 else tuple(data)
+    fit = conditionable(asked.fit(_at_mode(asked, function, prior, given), given, prior), asked)
+    if fit.distance is not None:
+        fit.distance.warn("Give the new data in fewer, larger parts.")
+    return fit.posterior()
 
 
-@final
-class _ModeSearch:
-    """The way to the mode of Σ log p(y∣f)/T + log p(θ), over passes through all the data.
+def _at_mode(options: LaplaceOptions, function: NetworkModel, prior: Prior, data: Any) -> nn.Module:
+    """A copy of the network at the mode of Σ log p(y∣f)/T + log p(θ), by L-BFGS over passes through all the data.
 
-    Of several processes all go the first one's: what each would round in its own way could lead them apart.
+    It climbs in z, θ = θ* + R z with R Rᵀ = diag(P₀)⁻¹: the prior's units make the scales alike. All processes take the
+    first one's steps: numbers that each of them rounds differently could lead them apart.
     """
+    module, weights, processes = module_copy(function.module), function.weights, present()
+    batches, parameters = Batches(data, module, batch_size=options.curved.batch_size), weights.parameters(module)
+    start = function.flat
+    scale = prior.diagonal(len(start)).rsqrt()
+    z = nn.Parameter(torch.zeros_like(start))
 
-    def __init__(self, options: LaplaceOptions, function: NetworkModel, prior: Prior, data: Any) -> None:
-        self._options, self._prior, self._data, self._weights = options, prior, data, function.weights
-        self._module = module_copy(function.module)
-        self._batches = Batches(data, self._module, batch_size=options.curved.batch_size)
-        self._processes = present()
+    @torch.no_grad()
+    def place() -> Tensor:
+        for name, values in weights.unflat(start + scale * z, module).items():
+            parameters[name].copy_(values)
+        return weights.flat(module).to(torch.float64)  # as the module rounds them
 
-    def climbed(self, start: Tensor) -> Tensor:
-        """The end of L-BFGS over θ = start + R z with R Rᵀ = diag(P₀)⁻¹: the prior's units make the scales alike."""
-        scale = self._prior.diagonal(len(start)).rsqrt()
-        first = float(self.log_joint(start)[0])
+    def loss() -> float:
+        theta = place()
+        try:
+            slope = read_slope(module, weights, batches, options.likelihood)
+        except (InputError, ProcessError):  # outputs that are not finite: the line search turns back
+            z.grad = torch.zeros_like(z)
+            return math.inf
+        gradient = slope.gradient.to(theta) / options.temperature + prior.gradient(theta)
+        value = slope.log_likelihood.to(theta) / options.temperature + prior.log_prob(theta)
+        processes.share([value, gradient])
+        z.grad = -scale * gradient
+        return -float(value)
 
-        def objective(z: np.ndarray) -> tuple[float, np.ndarray]:
-            try:
-                value, gradient = self.log_joint(start + scale * torch.from_numpy(z).to(start))
-            except (InputError, ProcessError):  # outputs that are not finite: a wall, from which the line search turns
-                return -first + WALL * (1.0 + abs(first)), np.zeros_like(z)
-            return -float(value), -(scale * gradient).cpu().numpy()
-
-        rounding = 0.1 * torch.finfo(self._dtype).eps
-        found = minimize(
-            objective, np.zeros(len(start)), jac=True, method="L-BFGS-B",
-            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": rounding, "gtol": 1e-5},
-        )  # fmt: skip
-        return self._shared(start + scale * torch.from_numpy(found.x).to(start))
-
-    def polished(self, theta: Tensor) -> LaplaceFit:
-        """The fit at the mode, after Newton steps θ + A⁻¹g that are halved until they climb."""
-        fit = self.fit(theta)
-        for _ in range(NEWTON_STEPS):
-            gain = 0.5 * float(self._shared(fit.newton_decrement())) ** 2
-            moved = self._step(fit)
-            if moved is None:
-                return fit
-            fit = self.fit(moved)
-            if gain <= SETTLED:
-                return fit
-        return fit
-
-    def fit(self, theta: Tensor) -> LaplaceFit:
-        """Laplace's approximation at θ, as the module rounds it."""
-        return self._options.fit(module_copy(self._placed(theta)), self._data, self._prior)
-
-    def log_joint(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ log p(y∣f)/T + log p(θ) and its gradient, as the module rounds θ."""
-        module, temperature = self._placed(self._shared(theta)), self._options.temperature
-        slope = read_slope(module, self._weights, self._batches, self._options.likelihood)
-        rounded = self._weights.flat(module).to(torch.float64)
-        value = slope.log_likelihood.to(theta) / temperature + self._prior.log_prob(rounded)
-        gradient = slope.gradient / temperature + self._prior.gradient(rounded)
-        return self._shared(value), self._shared(gradient)
-
-    def _step(self, fit: LaplaceFit) -> Tensor | None:
-        """Where a Newton step leads, shortened until the log joint density is not lower; ``None`` if it always is."""
-        step = self._shared(fit.precision().solve(fit.joint_gradient()))
-        before = float(self.log_joint(fit.mode)[0])
-        rounding = torch.finfo(self._dtype).eps * (1.0 + abs(before))
-        for _ in range(HALVINGS):
-            if float(self.log_joint(fit.mode + step)[0]) >= before - rounding:
-                return fit.mode + step
-            step = 0.5 * step
-        return None
-
-    def _shared(self, values: Tensor) -> Tensor:
-        """The values of the first process, so that all processes go on with the same."""
-        if self._processes.count == 1:
-            return values
-        values = values.clone()
-        self._processes.share([values])
-        return values
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(iter(self._weights.parameters(self._module).values())).dtype
-
-    def _placed(self, theta: Tensor) -> nn.Module:
-        """The climb's own module, at θ."""
-        values = self._weights.unflat(theta, self._module)
-        with torch.no_grad():
-            for name, parameter in self._weights.parameters(self._module).items():
-                parameter.copy_(values[name])
-        return self._module
+    optimizer = Lbfgs([z])
+    for _ in range(MOST):
+        optimizer.step(loss)
+        if optimizer.gained <= SETTLED:
+            break
+    place()
+    return module
