@@ -17,7 +17,7 @@ from bayescope.likelihoods import Categorical
 from bayescope.models import among_pairs
 from bayescope.posterior import Posterior
 from bayescope.posterior import gaussian as gaussian_module
-from bayescope.top_classes import Representatives, Together, inclusion, log_sum, top_classes
+from bayescope.top_classes import Representatives, Together, inclusion, sums_of_copies, top_classes
 from tests.network.networks import built
 
 CLASSES, TOP = 12, 3
@@ -147,20 +147,22 @@ def test_rare_classes_are_of_low_mean_and_large_variance() -> None:
     assert exact.mean[0, 0] - want > 0.2
 
 
-def test_the_logarithm_of_a_sum_has_the_moments_of_draws() -> None:
-    mean, variance = numbers(2, 30), 4 * torch.rand(2, 30, dtype=torch.float64, generator=torch.Generator())
-    noise = torch.randn(40_000, 2, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    drawn = (mean + noise * variance.sqrt()).logsumexp(-1)
-    centre, spread = log_sum(mean, variance, torch.zeros_like(mean))
+def test_the_logarithm_of_a_sum_of_copies_has_the_moments_of_draws() -> None:
+    variance = torch.tensor([0.05, 0.5, 2.0, 4.0, 4.0], dtype=torch.float64)
+    counts = torch.tensor([30, 30, 30, 3, 2])
+    noise = torch.randn(40_000, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    drawn = torch.stack(
+        [(noise[:, :n] * v.sqrt()).logsumexp(-1) for v, n in zip(variance, counts.tolist(), strict=True)], 1
+    )
+    centre, spread = sums_of_copies(variance, counts.log().double())
     torch.testing.assert_close(centre, drawn.mean(0), rtol=0, atol=0.02)
     torch.testing.assert_close(spread, drawn.var(0), rtol=0.05, atol=0)
-    one = mean[:, :1], variance[:, :1]
-    centre, spread = log_sum(*one, torch.zeros_like(one[0]))  # of one f it is f itself
-    torch.testing.assert_close(centre, one[0][:, 0], rtol=0, atol=1e-3)
-    torch.testing.assert_close(spread, one[1][:, 0], rtol=1e-2, atol=0)
-    centre, spread = log_sum(mean, torch.zeros_like(mean), torch.full_like(mean, math.log(3)))
-    torch.testing.assert_close(centre, mean.logsumexp(-1) + math.log(3), rtol=0, atol=1e-6)
-    torch.testing.assert_close(spread, torch.zeros_like(spread), rtol=0, atol=1e-5)
+    centre, spread = sums_of_copies(variance, torch.zeros_like(variance))  # of one it is that one
+    assert torch.equal(centre, torch.zeros_like(variance))
+    assert torch.equal(spread, variance)
+    centre, spread = sums_of_copies(0.0 * variance, counts.log().double())
+    torch.testing.assert_close(centre, counts.log().double(), rtol=0, atol=1e-12)
+    assert torch.equal(spread, 0.0 * variance)
 
 
 def test_representatives_are_drawn_once_each_and_stand_for_all() -> None:

@@ -158,18 +158,18 @@ def warn(message: str, category: type[BayescopeWarning]) -> None:
 
 @contextmanager
 def recorded_warnings(*, passed_on: bool) -> Iterator[list[str]]:
-    """Lists what bayescope warns of in the block, each warning once, when it ends; those of others go their way.
+    """List the messages of bayescope's warnings in the block, each once, when it ends; warnings of others pass.
 
     Args:
-        passed_on: whether the caller is warned as well, and not by the list alone.
+        passed_on: whether the caller is warned as well.
     """
-    told: list[str] = []
+    messages: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BayescopeWarning)
-        yield told
+        yield messages
     for warning in caught:
-        own = issubclass(warning.category, BayescopeWarning)
-        if passed_on or not own:
+        ours = issubclass(warning.category, BayescopeWarning)
+        if passed_on or not ours:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        if own and str(warning.message) not in told:
-            told.append(str(warning.message))
+        if ours and str(warning.message) not in messages:
+            messages.append(str(warning.message))

@@ -207,11 +207,12 @@ class DrawsLatent:
 
     def moments(self, likelihood: Likelihood) -> Moments:
         """The law of total variance over the draws, some rows at a time where all of them are very many numbers."""
-        parts = [_moments_of_draws(values, likelihood) for values in self._blocks()]
-        if len(parts) == 1:
-            return parts[0]
-        columns = zip(*((part.mean, part.aleatoric, part.epistemic) for part in parts), strict=True)
-        return Moments(*(torch.cat(column) for column in columns))
+        parts = []
+        for values in self._blocks():
+            mean, variance = likelihood.conditional(values)
+            centre = mean.mean(0)
+            parts.append((centre, variance.mean(0), (mean - centre).square().mean(0)))
+        return Moments(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def expected(self, likelihood: Likelihood) -> Tensor:
         """The average of E(y∣f) over the draws, by the same blocks of rows."""
@@ -343,12 +344,6 @@ class MixtureLatent:
 
     def _average(self, values: Sequence[Tensor]) -> Tensor:
         return torch.tensordot(self.log_weights.exp(), torch.stack(list(values)), dims=1)
-
-
-def _moments_of_draws(values: Tensor, likelihood: Likelihood) -> Moments:
-    mean, variance = likelihood.conditional(values)
-    centre = mean.mean(0)
-    return Moments(centre, variance.mean(0), (mean - centre).square().mean(0))
 
 
 def mixture_quantile(log_weights: Tensor, means: Tensor, variances: Tensor, level: float) -> Tensor:

@@ -13,6 +13,7 @@ the condition number of Φ's upper tail. Nothing is clamped. Everything is eleme
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,12 +27,12 @@ _TERMS = 18
 
 def log_ndtr(s: Tensor) -> Tensor:
     """log Φ(s). Its derivatives under autograd are `inverse_mills` and −`inverse_mills_slope`."""
-    return _LogNdtr.apply(s)
+    return _smooth_log_ndtr(s)
 
 
 def inverse_mills(s: Tensor) -> Tensor:
     """v(s) = φ(s)/Φ(s) = d log Φ(s)/ds; for s → −∞ it tends to −s."""
-    return _InverseMills.apply(s)
+    return _smooth_inverse_mills(s)
 
 
 def inverse_mills_slope(s: Tensor) -> Tensor:
@@ -59,53 +60,39 @@ def _shifted(s: Tensor) -> Tensor:
     return torch.where(far, fraction, near + inverse_mills(near))
 
 
-class _LogNdtr(torch.autograd.Function):
-    """log Φ with v as its derivative: autograd of the plain formula is inaccurate from the second order on."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(s: Tensor) -> Tensor:
-        scaled = s * math.sqrt(0.5)
-        below = (0.5 * torch.special.erfcx(-scaled)).log() - scaled.square()
-        return torch.where(s < -1.0, below, torch.log1p(-0.5 * torch.erfc(scaled)))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (s,) = ctx.saved_tensors
-        return grad * inverse_mills(s)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        (s,) = ctx.saved_tensors
-        return tangent * inverse_mills(s)
+def _log_ndtr(s: Tensor) -> Tensor:
+    scaled = s * math.sqrt(0.5)
+    below = (0.5 * torch.special.erfcx(-scaled)).log() - scaled.square()
+    return torch.where(s < -1.0, below, torch.log1p(-0.5 * torch.erfc(scaled)))
 
 
-class _InverseMills(torch.autograd.Function):
-    """v with −w as its derivative: differentiating erfcx cancels for very negative s."""
+def _with_derivative(
+    function: Callable[[Tensor], Tensor], derivative: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """The function with its derivative given: that of the plain formula is inaccurate, or cancels far in a tail."""
 
-    generate_vmap_rule = True
+    class Smooth(torch.autograd.Function):
+        generate_vmap_rule = True
 
-    @staticmethod
-    def forward(s: Tensor) -> Tensor:
-        return _inverse_mills(s)
+        @staticmethod
+        def forward(s: Tensor) -> Tensor:
+            return function(s)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (s,) = ctx.saved_tensors
-        return -grad * inverse_mills_slope(s)
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Tensor:
+            return grad * derivative(*ctx.saved_tensors)
 
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        (s,) = ctx.saved_tensors
-        return -tangent * inverse_mills_slope(s)
+        @staticmethod
+        def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+            return tangent * derivative(*ctx.saved_tensors)
+
+    return Smooth.apply
+
+
+_smooth_inverse_mills = _with_derivative(_inverse_mills, lambda s: -inverse_mills_slope(s))
+_smooth_log_ndtr = _with_derivative(_log_ndtr, inverse_mills)

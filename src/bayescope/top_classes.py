@@ -26,7 +26,6 @@ _LEFT, _RIGHT, _REACH = 20.0, 4.0, 5.0
 _MOST = 1.0 - 1e-15
 # The mean of a sum's logarithm is corrected by at most so much, found to _WIDEST / 2^_HALVINGS.
 _WIDEST, _HALVINGS = 6.0, 32
-_ROWS = 32768
 # Classes of so many rows are drawn at once that these are their outputs.
 _NUMBERS = 2**20
 _TINY = 1e-10
@@ -124,7 +123,7 @@ class Together:
     A representative that stands for n classes is one output more, g = log Σ exp f_j over n outputs f_j of its own mean
     and variance, whose covariances with all else are its own. What it has in common with the others that were drawn is
     common to its n; the rest of it, s, is independent in each. So g has the mean and variance of the logarithm of a sum
-    of n independent terms exp N(m, s) (`log_sum`), and what is common beside it. A Gaussian has not the tail of such a
+    of n independent terms exp N(m, s) (`sums_of_copies`), plus the common part. A Gaussian has not the tail of such a
     logarithm: the mean is moved to where E[exp(−exp(g)/T)] is that of the sum, T about the sum of all classes.
 
     The rests are the largest multiple of the partial variances 1/(Σ⁻¹)_rr by which the covariance stays positive
@@ -258,21 +257,31 @@ def inclusion(share: Tensor, count: int) -> Tensor:
 
 
 def sums_of_copies(variance: Tensor, log_counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of log Σ_j exp e_j over n independent e_j ~ N(0, s), for each s and n; as they are shaped.
+    """Mean and variance of log R, R = Σ_j exp e_j over n independent e_j ~ N(0, s), for each s and n of one shape.
 
-    Where s is small it is the Gaussian whose exponential has the sum's two moments (Fenton 1960).
+    With E standard exponential and X = log E − log R, P(X > u) = E[exp(−R eᵘ)] = exp(−n h(u)), where
+    h(u) = −log E[exp(−exp(e + u))] is a quadrature; the moments of X follow by the trapezoidal rule over u, and those
+    of log R from E[log E] = −γ and Var[log E] = π²/6. Nothing is expanded: a few large exp e_j may lead the sum. For a
+    small s, R is taken to be the Gaussian's exponential that has its two moments (Fenton 1960).
+
+    Args:
+        variance: s.
+        log_counts: log n; n need be no whole number.
     """
     small = (torch.expm1(variance) * (-log_counts).exp()).log1p()
-    mean, spread = log_counts + 0.5 * (variance - small), small
-    exact = [
-        part.reshape(variance.shape)
-        for part in log_sum(*(part.reshape(-1, 1) for part in (torch.zeros_like(variance), variance, log_counts)))
-    ]
-    one = log_counts <= 0.0
-    large = (variance > _SMALL) & ~one
-    return torch.where(one, 0.0, torch.where(large, exact[0], mean)), torch.where(
-        one, variance, torch.where(large, exact[1], spread)
-    )
+    largest = (0.5 * variance + log_counts).detach()  # log E[R]
+    smallest = (log_counts - _REACH * variance.sqrt()).detach()
+    start, stop = -largest - _LEFT, _RIGHT - smallest
+    steps = torch.linspace(0, 1, _STEPS, dtype=variance.dtype, device=variance.device)
+    u = start[..., None] + (stop - start)[..., None] * steps
+    survival = (-log_counts.exp()[..., None] * _lost(u, variance[..., None])).exp()
+    first = start + torch.trapezoid(survival, u)
+    # 2 u P(X > u) does not level out at its lower end, where its slope is 2: the rule is short of it by step²/6.
+    second = start.square() + torch.trapezoid(2 * u * survival, u) + ((stop - start) / (_STEPS - 1)).square() / 6
+    spread = (second - first.square() - math.pi**2 / 6).clamp_min(0.0)
+    one, large = log_counts <= 0.0, variance > _SMALL
+    mean = torch.where(large, -first - EULER, log_counts + 0.5 * (variance - small))
+    return torch.where(one, 0.0, mean), torch.where(one, variance, torch.where(large, spread, small))
 
 
 @torch.no_grad()
@@ -296,46 +305,11 @@ def correction(mean: Tensor, variance: Tensor, log_counts: Tensor, shift: Tensor
 
 
 def _lost(mean: Tensor, variance: Tensor) -> Tensor:
-    """−log E[exp(−exp f)] of a Gaussian f."""
-    sd, found = variance.clamp_min(0.0).sqrt(), torch.zeros_like(mean)
+    """−log E[exp(−exp f)] of a Gaussian f, right to its own size where that is small."""
+    sd, found = variance.clamp_min(_TINY).sqrt(), torch.zeros_like(mean)  # at 0 the root has no derivative
     for z, log_weight in zip(*gauss_hermite(_NODES), strict=True):
         found = found - log_weight.exp() * torch.expm1(-(mean + float(z) * sd).exp())
     return -torch.log1p(-found.clamp_max(_MOST))
-
-
-def log_sum(mean: Tensor, variance: Tensor, log_counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of log R, R = Σ_i n_i exp f_i in distribution, f independent Gaussians; each of shape (N,).
-
-    With E standard exponential and X = log E − log R, P(X > u) = E[exp(−R eᵘ)] = exp(−Σ_i n_i h_i(u)), where
-    h_i(u) = −log E[exp(−exp(f_i + u))] is a quadrature; the moments of X follow by the trapezoidal rule over u, and
-    those of log R from E[log E] = −γ and Var[log E] = π²/6. Nothing is expanded: a few large exp f_i may lead the sum.
-
-    Args:
-        mean: of f, shape (N, R).
-        variance: of f, shape (N, R).
-        log_counts: log n, how many independent copies there are of each, shape (N, R); n need be no whole number.
-    """
-    blocks = [
-        _log_sum(*rows) for rows in zip(*(part.split(_ROWS) for part in (mean, variance, log_counts)), strict=True)
-    ]
-    centre, spread = (torch.cat(parts) for parts in zip(*blocks, strict=True))
-    return centre, spread
-
-
-def _log_sum(mean: Tensor, variance: Tensor, log_counts: Tensor) -> tuple[Tensor, Tensor]:
-    sd = variance.clamp_min(_TINY).sqrt()  # at 0 the root has no derivative
-    largest = (mean + 0.5 * variance + log_counts).logsumexp(-1).detach()  # log E[R]
-    smallest = ((mean + log_counts).logsumexp(-1) - _REACH * sd.amax(-1)).detach()
-    start, stop = -largest - _LEFT, _RIGHT - smallest
-    u = start[:, None] + (stop - start)[:, None] * torch.linspace(0, 1, _STEPS, dtype=mean.dtype, device=mean.device)
-    lost = torch.zeros_like(mean[..., None] * u[:, None])  # 1 − E[exp(−exp(f + u))], right to its own size where small
-    for z, log_weight in zip(*gauss_hermite(_NODES), strict=True):
-        lost = lost - log_weight.exp() * torch.expm1(-(mean + float(z) * sd)[..., None].add(u[:, None]).exp())
-    survival = (log_counts.exp()[..., None] * torch.log1p(-lost.clamp_max(_MOST))).sum(1).exp()
-    first = start + torch.trapezoid(survival, u)
-    # 2 u P(X > u) does not level out at its lower end, where its slope is 2: the rule is short of it by step²/6.
-    second = start.square() + torch.trapezoid(2 * u * survival, u) + ((stop - start) / (_STEPS - 1)).square() / 6
-    return -first - EULER, (second - first.square() - math.pi**2 / 6).clamp_min(0.0)
 
 
 def top_classes(mean: Tensor, top: int) -> Tensor:

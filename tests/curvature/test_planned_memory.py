@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.laplace import LaplaceFit, training_rows
+from bayescope.laplace import LaplaceFit, RowSample
 from bayescope.likelihoods import Gaussian
 from tests.curvature.test_plan import MODELS, Peak, initialised, linear, randn, sequence
 
@@ -22,7 +22,7 @@ MOST, LEAST = 1.5, 0.8
 @pytest.fixture(autouse=True)
 def _no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison with the network is a prediction, which the plan counts apart: no rows are kept for it."""
-    monkeypatch.setattr(training_rows, "ROWS", 0)
+    monkeypatch.setattr("bayescope.laplace.mode.RowSample", lambda: RowSample(0))
 
 
 def labelled(rows: int, inputs: int, classes: int) -> tuple[Tensor, Tensor]:
@@ -124,7 +124,7 @@ def test_what_a_fit_is_asked_under_its_own_prior_is_factorised_once(monkeypatch:
 def test_noise_in_its_graph_is_not_kept() -> None:
     """A graph serves one backward pass, and what does not require a gradient is as good for all."""
     fit, noise = fitted(), torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    given = torch.autograd.grad(fit.log_evidence(1.0, noise) + fit.newton_decrement(1.0, noise), noise)
+    given = torch.autograd.grad(fit.log_evidence(1.0, noise) + fit.at_noise(noise).newton_decrement(), noise)
     for _ in range(2):
         held = fit.at_noise(noise)
         assert held.precision() is not held.precision()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from bayescope.errors import ConvergenceWarning, UnsupportedError
+from bayescope.laplace import LaplaceFit
 from bayescope.laplace import laplace as laplace_module
 from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
@@ -173,7 +175,8 @@ def test_the_noise_that_was_tuned_is_what_new_data_have() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # at another noise it is no mode yet
         q = laplace(net, (x[:9], y[:9]), likelihood=Gaussian(0.6), structure="full", prior_precision=1.0)
-    tuned = q.fit.posterior(Prior(0.8), Gaussian(0.25))  # type: ignore[union-attr]
+    assert isinstance(q.fit, LaplaceFit)
+    tuned = replace(q.fit.at_noise(0.25), prior=Prior(0.8)).posterior()
     found = gaussian(tuned.condition((x[9:], y[9:])))
     torch.testing.assert_close(found.precision.to_dense(), whole.precision, **EXACT)
     torch.testing.assert_close(found.mean, whole.mean, **EXACT)

@@ -60,6 +60,10 @@ def dense_evidence(fit: LaplaceFit, diagonal: Tensor, noise: Tensor) -> Tensor:
     return log_likelihood / fit.temperature + log_prior - 0.5 * torch.logdet(precision)
 
 
+def under(fit: LaplaceFit, prior: Prior, noise: float | None = None) -> LaplaceFit:
+    return replace(fit if noise is None else fit.at_noise(noise), prior=prior)
+
+
 def leaf(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64, requires_grad=True)
 
@@ -138,7 +142,7 @@ def test_effective_parameters(structure: str, temperature: float) -> None:
     curvature = fit.curvature.precision.to_dense() / temperature
     for prior in (0.01, 1.3, 50.0):
         share = torch.linalg.solve(curvature + prior * torch.eye(22, dtype=torch.float64), curvature).trace()
-        assert fit.effective_parameters(prior) == pytest.approx(float(share), rel=1e-9)
+        assert under(fit, Prior(prior)).effective_parameters() == pytest.approx(float(share), rel=1e-9)
 
 
 def test_effective_parameters_under_a_structured_prior() -> None:
@@ -147,7 +151,7 @@ def test_effective_parameters_under_a_structured_prior() -> None:
     prior = root @ root.mT + torch.eye(22, dtype=torch.float64)
     hessian = fit.curvature.precision.to_dense()
     share = torch.linalg.solve(hessian + prior, hessian).trace()
-    assert fit.effective_parameters(Prior(DensePrecision(prior))) == pytest.approx(float(share), rel=1e-9)
+    assert under(fit, Prior(DensePrecision(prior))).effective_parameters() == pytest.approx(float(share), rel=1e-9)
 
 
 def test_newton_decrement_is_the_gain_of_a_quadratic() -> None:
@@ -162,28 +166,27 @@ def test_newton_decrement_is_the_gain_of_a_quadratic() -> None:
     assert reading(Gaussian(0.5), structure="full").fit(net, (x, y), 0.8).newton_decrement() < 1e-12
 
 
-@pytest.mark.parametrize("given", [None, 4.0, Prior(4.0, 0.1), Prior(DensePrecision(torch.eye(22) * 4.0), -0.2)])
-def test_gradient_of_the_log_joint_is_autograds(given: Any) -> None:
-    fit = replace(fitted("full", temperature=2.5), prior=Prior(1.3, 0.2))
+@pytest.mark.parametrize("prior", [Prior(1.3, 0.2), Prior(DensePrecision(torch.eye(22) * 4.0), -0.2)])
+def test_gradient_of_the_log_joint_is_autograds(prior: Prior) -> None:
+    fit = under(fitted("full", temperature=2.5), prior, 0.9)
     x, y, net = normal(9, 2, seed=1), normal(9, 2, seed=2), mlp(2)
-    prior = given if isinstance(given, Prior) else Prior(given or 1.3, 0.2)  # a number leaves the mean where it is
     theta = torch.nn.utils.parameters_to_vector(net.parameters())
     joint = Gaussian(0.9).log_prob(net(x), y).sum() / 2.5 + prior.log_prob(theta)
     truth = torch.cat([g.flatten() for g in torch.autograd.grad(joint, list(net.parameters()))])
-    torch.testing.assert_close(fit.joint_gradient(given, 0.9), truth, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(fit.joint_gradient(), truth, rtol=1e-10, atol=1e-10)
 
 
 def test_newton_decrement_follows_prior_and_noise() -> None:
     fit = fitted("full")
     anew = fitted("full", Gaussian(0.9), prior=Prior(4.0, 0.3))
-    assert fit.newton_decrement(Prior(4.0, 0.3), 0.9) == pytest.approx(float(anew.newton_decrement()), rel=1e-11)
-    assert anew.newton_decrement(4.0) == pytest.approx(float(anew.newton_decrement()), rel=1e-12)  # its own mean stays
+    moved = under(fit, Prior(4.0, 0.3), 0.9)
+    assert moved.newton_decrement() == pytest.approx(float(anew.newton_decrement()), rel=1e-11)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_posterior_under_other_hyperparameters_is_that_of_a_new_fit(structure: str) -> None:
     fit = fitted(structure)
-    moved, anew = fit.posterior(Prior(2.0), Gaussian(0.9)), fitted(structure, Gaussian(0.9), 2.0).posterior()
+    moved, anew = under(fit, Prior(2.0), 0.9).posterior(), fitted(structure, Gaussian(0.9), 2.0).posterior()
     torch.testing.assert_close(moved.precision.to_dense(), anew.precision.to_dense())
     torch.testing.assert_close(moved.log_evidence(), anew.log_evidence())
     torch.testing.assert_close(moved.log_evidence(prior_precision=3.0), anew.log_evidence(prior_precision=3.0))
@@ -193,11 +196,6 @@ def test_posterior_under_other_hyperparameters_is_that_of_a_new_fit(structure: s
     assert fit.noise_variance == 0.3
 
 
-def test_another_likelihood_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="Fit again"):
-        fitted("full").posterior(likelihood=Categorical())
-
-
 def test_hyperparameters_that_cannot_be_used() -> None:
     fit = fitted("ekfac")
     with pytest.raises(OptionError, match=r"'0\.weight'"):
@@ -205,7 +203,7 @@ def test_hyperparameters_that_cannot_be_used() -> None:
     with pytest.raises(InputError, match="none for"):
         fit.log_evidence({"0": 1.0})
     with pytest.raises(InputError, match=r"prior_precision\['0'\]: expected positive"):
-        fit.precision({"0": -1e-12, "2": 1.0})
+        fit.log_evidence({"0": -1e-12, "2": 1.0})
     with pytest.raises(UnsupportedError, match="one number per group"):
         fit.log_evidence({"*.weight": 1.0, "*.bias": 2.0})
     with pytest.raises(InputError, match=r"shape \(22,\)"):

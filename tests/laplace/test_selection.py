@@ -119,7 +119,7 @@ def test_the_table_has_what_a_reader_asks_for() -> None:
 def test_the_result_is_frozen() -> None:
     selection = select([posterior()])
     with pytest.raises(dataclasses.FrozenInstanceError):
-        selection.candidates = ()  # type: ignore[misc]
+        selection.posteriors = {}  # type: ignore[misc]
     table = selection.table
     table.loc["model 0", "log_evidence"] = 7.0
     selection.log_evidences["model 0"] = 7.0

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayescope.curvature import fit_curvature
-from bayescope.laplace import shifts_of
+from bayescope.laplace import GroupBlock
 from tests.laplace.problems import DTYPE, mlp, normal
 
 STRUCTURES = ("full", "diagonal", "kfac", "ekfac", "low_rank")
@@ -26,10 +26,10 @@ def test_covariances_are_those_of_each_precision(structure: str, factor: float) 
         blocks = [(block, tape.part(index)) for block, index in pairs]
     shifts = torch.tensor([1e-3, 0.4, 70.0], dtype=DTYPE)
     for matrix, part in blocks:
-        many = shifts_of(matrix)
+        many = GroupBlock(matrix)
         expected = torch.stack([matrix.add_diagonal(shift).covariance_of(part) for shift in shifts])
-        torch.testing.assert_close(many.covariances(part, shifts), expected, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(many.answers(part, shifts, variances=False), expected, rtol=1e-9, atol=1e-11)
         diagonals = expected.diagonal(dim1=-2, dim2=-1)
-        torch.testing.assert_close(many.variances(part, shifts), diagonals, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(many.answers(part, shifts, variances=True), diagonals, rtol=1e-9, atol=1e-11)
         smallest = float(torch.linalg.eigvalsh(matrix.to_dense())[0])
         assert abs(many.smallest() - smallest) < 1e-9

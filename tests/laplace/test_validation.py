@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,12 +85,8 @@ def at(q: GaussianPosterior, diagonal: Any, noise: float | None = None, temperat
     """The posterior under other hyperparameters, made without any grid."""
     fit = q.fit
     assert isinstance(fit, LaplaceFit)
-    likelihood = fit.likelihood if noise is None else Gaussian(noise)
-    fit = LaplaceFit(
-        fit.curvature, fit.function, fit.mode, Prior(diagonal), fit.likelihood,
-        temperature=temperature, observations=fit.observations, gradient=fit.gradient,
-    )  # fmt: skip
-    return fit.posterior(likelihood=None if noise is None else likelihood)
+    moved = replace(fit, prior=Prior(diagonal), temperature=temperature)
+    return (moved if noise is None else moved.at_noise(noise)).posterior()
 
 
 def reported(q: Any) -> float:

@@ -6,7 +6,17 @@ from bayescope.laplace.evidence import EvidenceOfModes, maximise
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.laplace.hyperparameters import listed, prior_precision
-from bayescope.laplace.judgement import AUTO, WORSE, LossComparison, automatic, compared, warn_if_worse
+from bayescope.laplace.judgement import (
+    AUTO,
+    MARGIN,
+    SPENT,
+    WORSE,
+    Limits,
+    LossComparison,
+    automatic,
+    compared,
+    warn_if_worse,
+)
 from bayescope.laplace.laplace import (
     EVIDENCE,
     learns_noise,
@@ -20,21 +30,27 @@ from bayescope.laplace.online import fit_evidence
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.sampling import Solution, block_conjugate_gradients
 from bayescope.laplace.selection import Selection, select
-from bayescope.laplace.training_rows import TrainingRows
+from bayescope.laplace.training_rows import ROWS, RowSample, TrainingRows
 from bayescope.laplace.tuning import tune_prior
-from bayescope.laplace.validation import shifts_of
+from bayescope.laplace.validation import GroupBlock
 
 __all__ = [
     "AUTO",
     "EVIDENCE",
+    "MARGIN",
+    "ROWS",
+    "SPENT",
     "TRAIN",
     "WORSE",
     "Distance",
     "EvidenceOfModes",
+    "GroupBlock",
     "LaplaceFit",
     "LaplaceOptions",
+    "Limits",
     "LossComparison",
     "PriorGroups",
+    "RowSample",
     "Selection",
     "Slope",
     "Solution",
@@ -51,7 +67,6 @@ __all__ = [
     "prior_precision",
     "read_slope",
     "select",
-    "shifts_of",
     "starting_likelihood",
     "tune_prior",
     "warn_if_constant",

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
+from scipy.optimize import fsolve, minimize
 from torch import Tensor
 
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
@@ -18,15 +18,15 @@ from bayescope.laplace.groups import PriorGroups
 from bayescope.processes import Processes
 
 MAX_ITERATIONS = 500
-# At most so many hyperparameters get Newton steps after L-BFGS, whose line search ends where log Z is rounded.
-POLISHED = 32
-NEWTON_STEPS = 5
+# For at most so many hyperparameters the slope is then brought to 0: the line search of L-BFGS ends where log Z is
+# rounded. That takes at most `POLISHING` evaluations for each of them.
+POLISHED, POLISHING = 32, 12
 # L-BFGS ends where log Z rises by a smaller share of itself: below, it would search along lines of rounding.
 RISE = 1e-13
-# The step in logs for differences of gradients: the error is its square, and the gradient's rounding over it.
+# The step in logs, as a share of them, for differences of slopes.
 DIFFERENCE = 1e-4
 # At the maximum the slope in the log of a hyperparameter is at most this share of the numbers that it stands for, and
-# Newton steps aim lower.
+# it is then brought lower.
 SETTLED, AIM = 1e-5, 1e-10
 # A prior precision is sought between SMALLEST n/‖θ − m‖², where the data would determine that share of a weight, and a
 # little above n/‖θ − m‖², which bounds γ/‖θ − m‖²; of weights that are all at their prior mean, up to LARGEST times the
@@ -86,20 +86,9 @@ class EvidenceOfModes:
     """
 
     def __init__(self, fits: Sequence[LaplaceFit], kind: str, *, noise: bool) -> None:
-        self.fits = tuple(fits)
-        self.groups = tuple(PriorGroups.of(fit.curvature.network, kind) for fit in fits)
-        self.noise = noise and has_noise(self.fits[0])
-        for fit, groups in zip(self.fits, self.groups, strict=True):
-            require_diagonal(fit)
-            groups.require(fit.curvature.precision, fit.curvature.structure)
-        self._add = [groups.adder(fit.curvature.precision) for fit, groups in zip(fits, self.groups, strict=True)]
-        self._squares = [
-            groups.sums((fit.mode - _centre(fit)).square()) for fit, groups in zip(fits, self.groups, strict=True)
-        ]
-        self._priors = [groups.precisions(fit.prior) for fit, groups in zip(fits, self.groups, strict=True)]
-        self._traces = [  # tr H over each group: 0 where the data tell nothing
-            groups.sums(fit.curvature.precision.diagonal()) for fit, groups in zip(fits, self.groups, strict=True)
-        ]
+        self.fits, self.noise = tuple(fits), noise and has_noise(fits[0])
+        self._modes = [_ModeEvidence(fit, kind) for fit in fits]
+        self.groups = tuple(mode.groups for mode in self._modes)
         self._sizes = [len(groups) for groups in self.groups]
 
     @property
@@ -113,17 +102,10 @@ class EvidenceOfModes:
 
     def value(self, x: Tensor) -> Tensor:
         """Σ_k log Z_k, a float64 scalar in the graph of x."""
-        total, noise = x.new_zeros(()), x[-1].exp() if self.noise else None
+        noise = x[-1].exp() if self.noise else None
         logs = x[: sum(self._sizes)].split(self._sizes)
-        for fit, groups, add, squares, log_precision in zip(
-            self.fits, self.groups, self._add, self._squares, logs, strict=True
-        ):
-            at = fit if noise is None else fit.at_noise(noise)
-            precision = log_precision.exp()
-            prior = groups.counts @ log_precision - precision @ squares
-            likelihood = at.curvature.log_likelihood.to(x) / fit.temperature
-            total = total + likelihood + 0.5 * (prior - add(at.tempered(), precision).logdet())
-        return total
+        values = [mode.value(log_precision, noise) for mode, log_precision in zip(self._modes, logs, strict=True)]
+        return torch.stack(values).sum()
 
     def value_and_gradient(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Σ_k log Z_k and its gradient in x, both detached."""
@@ -135,20 +117,12 @@ class EvidenceOfModes:
 
     def start(self) -> Tensor:
         """The fits' own hyperparameters, as x."""
-        logs = [prior.log() for prior in self._priors]
+        logs = [mode.prior.log() for mode in self._modes]
         return torch.cat([*logs, self.fits[0].noise_variance.log()[None]] if self.noise else logs)
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """The smallest and largest x among which the maximum is sought.
-
-        What the data tell nothing of stays where it is: its evidence, −½ δ_g S_g, would have no prior at all.
-        """
-        lows, highs = [], []
-        for groups, squares, prior, trace in zip(self.groups, self._squares, self._priors, self._traces, strict=True):
-            top = torch.where(squares > 0, groups.counts / squares * math.exp(SLACK), LARGEST * trace / groups.counts)
-            low = torch.where(squares > 0, math.log(SMALLEST) + top.log(), prior.log())
-            lows.append(torch.where(trace > 0, low, prior.log()))
-            highs.append(torch.where(trace > 0, torch.maximum(top.log(), prior.log()), prior.log()))
+        """The smallest and largest x among which the maximum is sought."""
+        lows, highs = (list(ends) for ends in zip(*(mode.bounds() for mode in self._modes), strict=True))
         if self.noise:
             residual = torch.stack([mean_square_residual(fit) for fit in self.fits]).mean()
             centre = torch.where(residual > 0, residual, self.fits[0].noise_variance).log()
@@ -165,10 +139,10 @@ class EvidenceOfModes:
 
     def without_optimum(self, x: Tensor, slope: Tensor) -> Tensor:
         """Which entries of x have none, given the slope: log Z is flat there, or rises as δ_g falls to 0."""
-        pulls = torch.cat(self._squares) * x[: sum(self._sizes)].exp()  # δ_g S_g
+        pulls = torch.cat([mode.squares for mode in self._modes]) * x[: sum(self._sizes)].exp()  # δ_g S_g
         gamma = 2.0 * slope[: sum(self._sizes)] + pulls
         small = FLAT * torch.cat([groups.counts for groups in self.groups])
-        informed = torch.cat(self._traces) > 0
+        informed = torch.cat([mode.trace for mode in self._modes]) > 0
         found = torch.where(informed, (gamma < small) & (pulls < small), pulls > small)
         return torch.cat([found, found.new_zeros(1)]) if self.noise else found
 
@@ -177,8 +151,53 @@ class EvidenceOfModes:
         return tuple(x[: sum(self._sizes)].exp().split(self._sizes)), x[-1].exp() if self.noise else None
 
 
+@final
+class _ModeEvidence:
+    """log Z of one mode, up to a constant, as a function of its prior precisions and the noise.
+
+    Args:
+        fit: at the mode.
+        kind: of the groups.
+
+    Attributes:
+        groups: of weights that share a prior precision.
+        squares: S_g, shape (G,).
+        prior: δ of the fit, shape (G,).
+        trace: tr H over each group, shape (G,): 0 where the data say nothing about its weights.
+    """
+
+    def __init__(self, fit: LaplaceFit, kind: str) -> None:
+        self._fit, self.groups = fit, PriorGroups.of(fit.curvature.network, kind)
+        require_diagonal(fit)
+        curvature = fit.curvature.precision
+        self.groups.require(curvature, fit.curvature.structure)
+        self._add = self.groups.adder(curvature)
+        centre = fit.prior.centre(fit.function.dim).to(fit.mode)
+        self.squares, self.prior = self.groups.sums((fit.mode - centre).square()), self.groups.precisions(fit.prior)
+        self.trace = self.groups.sums(curvature.diagonal())
+
+    def value(self, log_precision: Tensor, noise: Tensor | None) -> Tensor:
+        """log Z, a float64 scalar in the graph of log δ and of the noise variance, ``None`` for the fit's."""
+        fit = self._fit if noise is None else self._fit.at_noise(noise)
+        precision = log_precision.exp()
+        prior = self.groups.counts @ log_precision - precision @ self.squares
+        logdet = self._add(fit.tempered(), precision).logdet()
+        return fit.curvature.log_likelihood.to(prior) / fit.temperature + 0.5 * (prior - logdet)
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """The smallest and largest log δ.
+
+        Where the data say nothing, δ stays: its evidence, −½ δ_g S_g, is largest without any prior.
+        """
+        counts, squares, stays = self.groups.counts, self.squares, self.prior.log()
+        top = torch.where(squares > 0, counts / squares * math.exp(SLACK), LARGEST * self.trace / counts).log()
+        low = torch.where(squares > 0, math.log(SMALLEST) + top, stays)
+        informed = self.trace > 0
+        return torch.where(informed, low, stays), torch.where(informed, torch.maximum(top, stays), stays)
+
+
 def maximise(evidence: EvidenceOfModes) -> Optimum:
-    """The largest evidence, by L-BFGS in the logs of the hyperparameters and Newton steps on its slope.
+    """The largest evidence, by L-BFGS in the logs of the hyperparameters, which ends at a root of its slope.
 
     With everything else held, log Z has one maximum in each log δ_g: γ_g/δ_g falls with δ_g, and the slope has the sign
     of γ_g/δ_g − S_g.
@@ -186,87 +205,65 @@ def maximise(evidence: EvidenceOfModes) -> Optimum:
     Raises:
         NotPositiveDefiniteError: if H/T + P₀ is not positive definite even close to the start.
     """
-    climb = _BoxSearch(evidence)
-    radius = RADIUS
-    while True:
+    low, high = evidence.bounds()
+    best = evidence.start().clamp(low, high)
+    values = [float(evidence.value_and_gradient(best)[0])]
+
+    def objective(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal best
+        point = torch.from_numpy(logs.copy()).to(best)
+        value, gradient = evidence.value_and_gradient(point)
+        if float(value) > values[-1]:
+            best = point
+            values.append(float(value))
+        return -float(value), -gradient.cpu().numpy()
+
+    # L-BFGS in boxes that move along: left to itself it takes first steps as long as the whole range.
+    radius, inside = RADIUS, False
+    while not inside:
+        start, first, last = best, low.maximum(best - radius), high.minimum(best + radius)
         try:
-            inside = climb.step(radius)
+            minimize(
+                objective, start.cpu().numpy(), jac=True, method="L-BFGS-B",
+                bounds=list(zip(first.tolist(), last.tolist(), strict=True)),
+                options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": RISE, "gtol": 1e-9},
+            )  # fmt: skip
         except NotPositiveDefiniteError:  # rounding, or a Hessian away from its mode: no farther at a time
             radius /= 4.0
             if radius < SHORTEST:
                 raise
             continue
-        if inside:
-            break
-    x, low, high = climb.best, climb.low, climb.high
-    stuck = ((x - low).abs().minimum((x - high).abs()) < AT_BOUND) & (low < high)
+        inside = not bool((((best <= first) & (first > low)) | ((best >= last) & (last < high))).any())
+    stuck = ((best - low).abs().minimum((best - high).abs()) < AT_BOUND) & (low < high)
     free = ~stuck & (low < high)
-    x, slope = _polished(evidence, x, free)
+    x, slope = _polished(evidence, best, free)
     stuck |= evidence.without_optimum(x, slope)
     settled = bool((slope.abs() <= SETTLED * evidence.sizes())[free].all())
     names = tuple(name for name, is_stuck in zip(evidence.names, stuck.tolist(), strict=True) if is_stuck)
-    return Optimum(*evidence.split(x), climb.values, settled, names)
-
-
-@final
-class _BoxSearch:
-    """L-BFGS in boxes that move along: left to itself it takes first steps as long as the whole range."""
-
-    def __init__(self, evidence: EvidenceOfModes) -> None:
-        self.evidence = evidence
-        self.low, self.high = evidence.bounds()
-        self.best = evidence.start().clamp(self.low, self.high)
-        self.values = [float(evidence.value_and_gradient(self.best)[0])]
-
-    def step(self, radius: float) -> bool:
-        """Climbs within a box about the best point; whether the maximum was inside of it, or at the range's end."""
-        start = self.best
-        low, high = self.low.maximum(start - radius), self.high.minimum(start + radius)
-        bounds = list(zip(low.tolist(), high.tolist(), strict=True))
-        minimize(
-            self._objective, start.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=bounds,
-            options={"maxiter": MAX_ITERATIONS, "maxcor": 20, "ftol": RISE, "gtol": 1e-9},
-        )  # fmt: skip
-        stopped = ((self.best <= low) & (low > self.low)) | ((self.best >= high) & (high < self.high))
-        return not bool(stopped.any())
-
-    def _objective(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        point = torch.from_numpy(x.copy()).to(self.best)
-        value, gradient = self.evidence.value_and_gradient(point)
-        if float(value) > self.values[-1]:
-            self.best = point
-            self.values.append(float(value))
-        return -float(value), -gradient.cpu().numpy()
+    return Optimum(*evidence.split(x), values, settled, names)
 
 
 def _polished(evidence: EvidenceOfModes, x: Tensor, free: Tensor) -> tuple[Tensor, Tensor]:
-    """x after Newton steps on the slope, within bounds and for as long as they make it smaller, and the slope."""
-    slope, (low, high) = evidence.value_and_gradient(x)[1], evidence.bounds()
+    """x where the slope in its free entries is 0, by MINPACK's hybrid method, and the slope; x itself if that fails."""
+    (value, slope), (low, high) = evidence.value_and_gradient(x), evidence.bounds()
     places = free.nonzero()[:, 0].to(x.device)
-    if not 0 < len(places) <= POLISHED:
+    if not 0 < len(places) <= POLISHED or bool((slope[places].abs() <= AIM * evidence.sizes()[places]).all()):
         return x, slope
-    for _ in range(NEWTON_STEPS):
-        if bool((slope[places].abs() <= AIM * evidence.sizes()[places]).all()):
-            return x, slope
-        columns = []
-        for place in places:
-            step = torch.zeros_like(x).index_fill_(0, place, DIFFERENCE)
-            ahead, behind = (evidence.value_and_gradient(x + side * step)[1][places] for side in (1.0, -1.0))
-            columns.append((ahead - behind) / (2.0 * DIFFERENCE))
-        hessian = torch.stack(columns)
-        hessian = 0.5 * (hessian + hessian.mT)
-        factor, info = torch.linalg.cholesky_ex(-hessian)
-        if int(info):  # no maximum in sight: L-BFGS has stopped on a flat stretch
-            return x, slope
-        moved = x.index_add(0, places, torch.cholesky_solve(slope[places, None], factor)[:, 0]).clamp(low, high)
-        try:
-            there = evidence.value_and_gradient(moved)[1]
-        except NotPositiveDefiniteError:
-            return x, slope
-        if not there[places].norm() < slope[places].norm():
-            return x, slope
-        x, slope = moved, there
-    return x, slope
+
+    def at(values: np.ndarray) -> Tensor:
+        return x.index_copy(0, places, torch.from_numpy(values).to(x))
+
+    try:
+        found, *_ = fsolve(  # type: ignore[call-overload]
+            lambda values: evidence.value_and_gradient(at(values))[1][places].cpu().numpy(), x[places].cpu().numpy(),
+            full_output=True, xtol=1e-12, factor=0.1, epsfcn=DIFFERENCE**2, maxfev=POLISHING * (len(places) + 1),
+        )  # fmt: skip
+        moved = at(found).clamp(low, high)
+        there, slope_there = evidence.value_and_gradient(moved)
+    except NotPositiveDefiniteError:
+        return x, slope
+    nearer = slope_there[places].norm() < slope[places].norm() and there >= value - RISE * value.abs()
+    return (moved, slope_there) if nearer else (x, slope)
 
 
 def has_noise(fit: LaplaceFit) -> bool:
@@ -292,10 +289,6 @@ def require_diagonal(fit: LaplaceFit) -> None:
             "tune_prior: expected a prior with a precision per weight, got a structured one, such as a posterior that "
             "became the prior. There is no single number in it to tune."
         )
-
-
-def _centre(fit: LaplaceFit) -> Tensor:
-    return fit.prior.centre(fit.function.dim).to(fit.mode)
 
 
 def mean_square_residual(fit: LaplaceFit) -> Tensor:

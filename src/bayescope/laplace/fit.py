@@ -127,8 +127,16 @@ class LaplaceFit:
         precision = self.curvature.precision
         return precision if self.temperature == 1.0 else precision.scaled(1.0 / self.temperature)
 
-    def precision(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Precision:
+    def precision(self) -> Precision:
         """A = H/T + P₀.
+
+        Raises:
+            UnsupportedError: if the structure cannot take the prior's diagonal.
+        """
+        return self._with_prior(self.tempered(), self.prior) if self._in_graph else self._own_precision
+
+    def log_evidence(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
+        """log Z, a float64 scalar, differentiable in what is given as a tensor.
 
         Args:
             prior_precision: in place of the fit's own: a number, shape (P,), a dict by parameter, module or glob, or a
@@ -140,30 +148,24 @@ class LaplaceFit:
             UnsupportedError: if the structure cannot take the prior's diagonal, or the likelihood has no such noise.
         """
         fit = self if noise_variance is None else self.at_noise(noise_variance)
-        if prior_precision is not None:
-            return fit._with_prior(fit.tempered(), prior_precision)
-        return fit._with_prior(fit.tempered(), fit.prior) if fit._in_graph else fit._own_precision
-
-    def log_evidence(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
-        """log Z, a float64 scalar, differentiable in what is given as a tensor; arguments as for `precision`."""
-        fit = self if noise_variance is None else self.at_noise(noise_variance)
-        prior = self.prior if prior_precision is None else prior_precision
-        logdet = fit.precision(prior_precision).logdet()
+        prior = fit.prior if prior_precision is None else prior_precision
+        precision = fit.precision() if prior_precision is None else fit._with_prior(fit.tempered(), prior)
+        logdet = precision.logdet()
         normaliser = 0.5 * self.function.dim * math.log(2.0 * math.pi)
         likelihood = fit.curvature.log_likelihood.to(logdet) / self.temperature
         return likelihood + self._log_prior(prior) + normaliser - 0.5 * logdet
 
-    def newton_decrement(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
+    def newton_decrement(self) -> Tensor:
         """λ = √(gᵀA⁻¹g) with g the gradient of the log joint density: 0 at its mode, a float64 scalar.
 
         ½ λ² is what a Newton step gains, and λ is the step's length in units of the posterior's standard deviations
-        (Boyd and Vandenberghe 2004, section 9.5.1). Arguments as for `precision`.
+        (Boyd and Vandenberghe 2004, section 9.5.1).
 
         Raises:
             UndefinedQuantityError: if the gradient was not read.
         """
-        gradient = self.joint_gradient(prior_precision, noise_variance)
-        return (gradient @ self.precision(prior_precision, noise_variance).solve(gradient)).clamp_min(0.0).sqrt()
+        gradient = self.joint_gradient()
+        return (gradient @ self.precision().solve(gradient)).clamp_min(0.0).sqrt()
 
     @cached_property
     def distance(self) -> Distance | None:
@@ -176,57 +178,50 @@ class LaplaceFit:
     def _determined(self) -> float:
         return float(self.effective_parameters())
 
-    def joint_gradient(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
+    def joint_gradient(self) -> Tensor:
         """∂ (Σ log p(y∣f)/T + log p(θ))/∂θ at θ*, shape (P,).
 
         Raises:
             UndefinedQuantityError: if the gradient was not read.
         """
-        fit = self if noise_variance is None else self.at_noise(noise_variance)
-        if fit.gradient is None:
+        if self.gradient is None:
             raise UndefinedQuantityError("newton_decrement: this fit was made without the gradient of its data.")
-        prior = self.prior if prior_precision is None else prior_precision
-        resolved = self._resolved(prior)
+        resolved = self._resolved(self.prior)
         if isinstance(resolved, Prior):
-            return fit.gradient / self.temperature + resolved.gradient(self.mode)
-        return fit.gradient / self.temperature + resolved * (self._centre(prior) - self.mode)
+            return self.gradient / self.temperature + resolved.gradient(self.mode)
+        return self.gradient / self.temperature + resolved * (self._centre(self.prior) - self.mode)
 
-    def effective_parameters(self, prior_precision: GivenPrior = None, noise_variance: GivenNoise = None) -> Tensor:
+    def effective_parameters(self) -> Tensor:
         """γ = tr((H/T) A⁻¹) = P − tr(P₀ A⁻¹), how many parameters the data determine (MacKay 1992, eq. 4.9).
 
         It is the slope of log∣c H/T + P₀∣ in log c, which every structure has without its inverse. Where H is dense,
-        the slope would take several matrices more, and P − tr(P₀ A⁻¹) is read off A. Arguments as for `precision`.
+        the slope would take several matrices more, and P − tr(P₀ A⁻¹) is read off A.
         """
-        fit = self if noise_variance is None else self.at_noise(noise_variance)
-        prior = self.prior if prior_precision is None else prior_precision
-        diagonal = self._resolved(prior)
-        if isinstance(diagonal, Tensor) and _is_dense(fit.curvature.precision):
+        diagonal = self._resolved(self.prior)
+        if isinstance(diagonal, Tensor) and _is_dense(self.curvature.precision):
             with torch.no_grad():
-                variances = fit.precision(prior_precision).marginal_variance()
-                return (1.0 - diagonal * variances).sum()
+                return (1.0 - diagonal * self.precision().marginal_variance()).sum()
         with torch.inference_mode(False), torch.enable_grad():
             factor = torch.ones((), dtype=torch.float64, device=self.mode.device, requires_grad=True)
-            logdet = fit._with_prior(fit.tempered().scaled(factor), prior).logdet()
+            logdet = self._with_prior(self.tempered().scaled(factor), self.prior).logdet()
             (slope,) = torch.autograd.grad(logdet, factor)
         return slope.detach()
 
-    def posterior(self, prior: Prior | None = None, likelihood: Likelihood | None = None) -> GaussianPosterior:
-        """q(θ) = N(θ*, A⁻¹) at the same mode.
-
-        Args:
-            prior: in place of the fit's own.
-            likelihood: in place of the fit's own: a Gaussian with another noise variance.
+    def posterior(self) -> GaussianPosterior:
+        """q(θ) = N(θ*, A⁻¹).
 
         Raises:
-            UnsupportedError: if the structure cannot take the prior's diagonal, or another likelihood is given where
-                the fit cannot be carried over.
+            UnsupportedError: if the structure cannot take the prior's diagonal.
         """
-        fit = self if likelihood is None else self.at_noise(_noise_of(likelihood))
-        fit = fit if prior is None else replace(fit, prior=prior)
-        notes = {**self.record.notes, **fit._notes()}
-        record = replace(self.record, evidence=fit.log_evidence().detach(), notes=notes)
-        infer = None if fit.infer is None else fit.infer(fit)
-        return GaussianPosterior(fit.mode, fit.precision(), record, fit.function, fit.likelihood, infer=infer, fit=fit)
+        record = replace(
+            self.record, evidence=self.log_evidence().detach(), notes={**self.record.notes, **self._notes()}
+        )
+        infer = None if self.infer is None else self.infer(self)
+        return replace(self.predicting(), record=record, infer=infer, fit=self)
+
+    def predicting(self) -> GaussianPosterior:
+        """The posterior as far as predictions go: without its evidence."""
+        return GaussianPosterior(self.mode, self.precision(), _MADE, self.function, self.likelihood)
 
     @cached_property
     def _own_precision(self) -> Precision:
@@ -316,12 +311,3 @@ def _is_dense(precision: Precision) -> bool:
     """Whether it is held in matrices of P² numbers, or in blocks of such."""
     blocks = precision.blocks if isinstance(precision, BlockPrecision) else (precision,)
     return all(isinstance(block, DensePrecision) for block in blocks)
-
-
-def _noise_of(likelihood: Likelihood) -> Tensor | str:
-    noise = likelihood.unweighted.noise_variance
-    if noise is None:
-        raise UnsupportedError(
-            f"likelihood: expected a Gaussian with another noise, got {likelihood.name!r}. Fit again."
-        )
-    return noise

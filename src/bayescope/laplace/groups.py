@@ -13,7 +13,6 @@ from torch import Tensor
 from bayescope import checks
 from bayescope.errors import UnsupportedError
 from bayescope.network import Network, PartInfo
-from bayescope.network.weights import Weights
 from bayescope.precision import BlockPrecision, Precision
 from bayescope.priors import Prior
 
@@ -47,11 +46,10 @@ class PriorGroups:
             OptionError: for another name.
             UnsupportedError: if the first layer has no input features to tell apart.
         """
-        checks.choice("share_prior", kind, tuple(_KINDS))
-        labels, entries = _KINDS[kind](network)
+        checks.choice("share_prior", kind, ("scalar", "layer", "tensor", "weight", "feature"))
+        names, entries = _entries(network, kind)
         values, index = torch.unique(entries, return_inverse=True)  # a mask may leave a group without weights
-        names = labels(values.tolist())
-        return cls(kind, names, index.to(network.indices[0].device))
+        return cls(kind, tuple(names[value] for value in values.tolist()), index.to(network.indices[0].device))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -122,33 +120,27 @@ class PriorGroups:
         return torch.tensor(owners, device=self.index.device)
 
 
-# Names of the groups that are there, given the entries that have weights.
-Labels = Callable[[list[int]], tuple[str, ...]]
-
-
-def _scalar(network: Network) -> tuple[Labels, Tensor]:
-    return _labels(["all"]), torch.zeros(network.dim, dtype=torch.int64)
-
-
-def _layer(network: Network) -> tuple[Labels, Tensor]:
-    owners = [name.rpartition(".")[0] for name in network.weights.names]
-    names = list(dict.fromkeys(owners))
-    # The parameters of the network itself have no module's name to go by.
-    unnamed = " + ".join(name for name, owner in zip(network.weights.names, owners, strict=True) if not owner)
-    return _labels([name or unnamed for name in names]), _repeated(network.weights, [names.index(o) for o in owners])
-
-
-def _tensor(network: Network) -> tuple[Labels, Tensor]:
-    return _labels(list(network.weights.names)), _repeated(network.weights, list(range(len(network.weights.names))))
-
-
-def _weight(network: Network) -> tuple[Labels, Tensor]:
+def _entries(network: Network, kind: str) -> tuple[list[str], Tensor]:
+    """The names of all groups, and the group of each weight, shape (P,)."""
     weights = network.weights
-    pairs = zip(weights.names, weights.counts, strict=True)
-    return _labels([f"{name}[{place}]" for name, count in pairs for place in range(count)]), torch.arange(network.dim)
+    names, counts = list(weights.names), torch.tensor(weights.counts)
+    owners = [name.rpartition(".")[0] for name in names]
+    if kind == "scalar":
+        return ["all"], torch.zeros(network.dim, dtype=torch.int64)
+    if kind == "weight":
+        pairs = zip(names, weights.counts, strict=True)
+        return [f"{name}[{place}]" for name, count in pairs for place in range(count)], torch.arange(network.dim)
+    if kind == "feature":
+        return _features(network)
+    if kind == "layer":
+        # The parameters of the network itself have no module's name to go by.
+        unnamed = " + ".join(name for name, owner in zip(names, owners, strict=True) if not owner)
+        names = [owner or unnamed for owner in owners]
+    groups = list(dict.fromkeys(names))
+    return groups, torch.repeat_interleave(torch.tensor([groups.index(name) for name in names]), counts)
 
 
-def _feature(network: Network) -> tuple[Labels, Tensor]:
+def _features(network: Network) -> tuple[list[str], Tensor]:
     first = _first_matrix(network)
     weights, first_layer = network.weights, first.rpartition(".")[0]
     shapes = dict(zip(weights.names, weights.shapes, strict=True))
@@ -160,7 +152,7 @@ def _feature(network: Network) -> tuple[Labels, Tensor]:
     groups = list(dict.fromkeys(group_of.values()))
     entries = {name: torch.full(size, shape[1] + groups.index(group_of[name])) for name, size in shapes.items()}
     labels = [f"{first}[:, {column}]" for column in range(shape[1])] + groups
-    return _labels(labels), weights.flatten({**entries, first: columns})
+    return labels, weights.flatten({**entries, first: columns})
 
 
 def _first_matrix(network: Network) -> str:
@@ -181,21 +173,3 @@ def _first_matrix(network: Network) -> str:
 def _by_rows(part: PartInfo, shape: torch.Size) -> bool:
     """Whether the parameter's first axis is that of the outputs."""
     return part.shape is None or part.shape[0] * part.shape[1] == shape[0]
-
-
-def _labels(names: list[str]) -> Labels:
-    return lambda kept: tuple(names[place] for place in kept)
-
-
-def _repeated(weights: Weights, values: list[int]) -> Tensor:
-    """A number for each parameter, repeated for its random entries, shape (P,)."""
-    return torch.repeat_interleave(torch.tensor(values), torch.tensor(weights.counts))
-
-
-_KINDS: dict[str, Callable[[Network], tuple[Labels, Tensor]]] = {
-    "scalar": _scalar,
-    "layer": _layer,
-    "tensor": _tensor,
-    "weight": _weight,
-    "feature": _feature,
-}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -23,7 +23,7 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import read_targets
 from bayescope.network.inputs import take_rows
-from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, Record, in_rows
+from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, in_rows
 from bayescope.priors import Prior
 from bayescope.processes import present, warn_once
 from bayescope.tape.tape import row_blocks
@@ -40,12 +40,9 @@ WORSE, WORSE_AT_A_MODE = 0.05, 0.5
 # (moons and six tables, prior precisions 0.1 to 10) the loss of test rows was .074 nats lower on average than the
 # network's, and .046 higher at most; with `MARGIN` it would be .009 lower and .003 higher.
 MARGIN, SPENT = 0.0015, 0.5
-# Predictives of 3 to `DRAWN` classes are integrated by `DRAWS` draws, which are 20 times quicker than the default
-# integral and err by about a tenth of `MARGIN`; those of more classes by the variances alone.
-DRAWN, DRAWS, DRAWN_NUMBERS = 64, 256, 2**18
-# The comparison reads at most `COTANGENTS` derivatives of outputs, but at least `LEAST` rows; of rows with many
-# positions at most `PLACES` of them.
-COTANGENTS, PLACES, LEAST = 2**16, 32, 8
+# Predictives of 3 to `DRAWN` classes are integrated by draws, which are 20 times quicker than the default integral and
+# with 256 of them err by about a tenth of `MARGIN`; those of more classes by the variances alone.
+DRAWN = 64
 # The share of the determined parameters that weights far from a mode have fitted at least: no noise variance is 0.
 LEAST_FITTED = 0.01
 # The largest steps of the logarithm of the prior precision, and how many steps there are at most.
@@ -54,6 +51,27 @@ STRIDE, STEPS = math.log(1e3), 24
 DECADES, CLOSE = 12, 0.05
 # The height of the objective where the matrix A is not positive definite.
 WALL = 1e100
+
+
+class Limits(NamedTuple):
+    """How much a comparison reads.
+
+    Attributes:
+        cotangents: derivatives of outputs at most, unless the least number of rows takes more.
+        least: rows at least.
+        places: positions of a row at most.
+        draws: of f.
+        numbers: outputs times draws that are held at once.
+    """
+
+    cotangents: int = 2**16
+    least: int = 8
+    places: int = 32
+    draws: int = 256
+    numbers: int = 2**18
+
+
+LIMITS = Limits()
 
 
 @final
@@ -83,18 +101,19 @@ class LossComparison:
         )
 
 
-def compared(q: Posterior, fit: LaplaceFit) -> LossComparison | None:
+def compared(q: Posterior, fit: LaplaceFit, limits: Limits = LIMITS) -> LossComparison | None:
     """The comparison of a posterior with the network on the fit's sample of training rows, where it has one.
 
     Args:
         q: a posterior of the linearised network.
         fit: what it stands on.
+        limits: how much is read.
     """
     sums, processes = [0.0, 0.0, 0.0], present()
     if fit.likelihood.mean_weight is not None:
         return None
-    for block in _blocks(fit):
-        found = _losses(q, fit, *block)
+    for block in _blocks(fit, limits):
+        found = _losses(q, fit, limits, *block)
         sums = [total + more for total, more in zip(sums, found, strict=True)]
     count, posterior, network = processes.sum_numbers(*sums)
     return LossComparison(int(count), posterior / count, network / count) if count else None
@@ -127,7 +146,7 @@ def warn_if_worse(q: Posterior, fit: LaplaceFit, advice: str, distance: Distance
     )
 
 
-def automatic(fit: LaplaceFit, *, noise: bool, origin: Any = None) -> tuple[LaplaceFit, str]:
+def automatic(fit: LaplaceFit, *, noise: bool, origin: Any = None, margin: float = MARGIN) -> tuple[LaplaceFit, str]:
     """Return the fit under prior_precision="auto", and a note of how its prior precision was found.
 
     If the weights are a mode under the prior that they were trained with, it is this prior; else one number for all
@@ -138,6 +157,7 @@ def automatic(fit: LaplaceFit, *, noise: bool, origin: Any = None) -> tuple[Lapl
         fit: under any prior precision.
         noise: whether a Gaussian's noise variance is learnt, too.
         origin: what the network was taken from: a posterior knows its prior.
+        margin: how much larger the log loss may be under the evidence's prior precision.
     """
     noise = noise and has_noise(fit)
     prior = None if noise else _trained_with(origin, fit)
@@ -149,7 +169,7 @@ def automatic(fit: LaplaceFit, *, noise: bool, origin: Any = None) -> tuple[Lapl
         except UnsupportedError:  # a structure that cannot hold this prior
             pass
     best = _by_evidence(fit, noise=noise)
-    return _raised(at_fitted_noise([best])[0] if noise else best, "the evidence", MARGIN)
+    return _raised(at_fitted_noise([best])[0] if noise else best, "the evidence", margin)
 
 
 def at_fitted_noise(fits: Sequence[LaplaceFit]) -> list[LaplaceFit]:
@@ -189,10 +209,10 @@ def _raised(fit: LaplaceFit, found_by: str, margin: float) -> tuple[LaplaceFit, 
         scaled = factor * precision if isinstance(precision, Tensor) else precision.scaled(factor)
         return replace(fit, prior=Prior(scaled, fit.prior.mean))
 
-    first = compared(_predicting(fit), fit)
+    first = compared(fit.predicting(), fit)
     if first is None or first.excess <= margin:
         return fit, f"auto: by {found_by}" + ("" if first is None else f"; {first}")
-    found, log_factor = _narrowest(lambda log_factor: compared(_predicting(at(log_factor)), fit), first, margin)
+    found, log_factor = _narrowest(lambda log_factor: compared(at(log_factor).predicting(), fit), first, margin)
     start = f"{float(fit.prior.diagonal(fit.function.dim)[0]):.4g} of {found_by}"
     return at(log_factor), f"auto: {math.exp(log_factor):.3g} times the {start}; {found}"
 
@@ -260,25 +280,19 @@ def _by_evidence(fit: LaplaceFit, *, noise: bool) -> LaplaceFit:
     return at(float(best)) if found.fun < WALL else fit
 
 
-def _predicting(fit: LaplaceFit) -> GaussianPosterior:
-    """The fit's posterior as far as predictions go."""
-    return GaussianPosterior(fit.mode, fit.precision(), Record("laplace"), fit.function, fit.likelihood)
-
-
-def _blocks(fit: LaplaceFit) -> Iterator[tuple[Any, Tensor, int]]:
+def _blocks(fit: LaplaceFit, limits: Limits) -> Iterator[tuple[Any, Tensor, int]]:
     """Yield inputs and targets of the sample of training rows, and at how many positions of a row f is compared.
 
-    There are few enough rows at once for `DRAWN_NUMBERS` draws of f, and all of them take at most `COTANGENTS`
-    derivatives, unless `LEAST` rows at one position take more. A last layer has the derivatives at hand.
+    A last layer has the derivatives at hand.
     """
     outputs = fit.function.outputs
     for inputs, y in fit.sample.batches:
         positions = max(1, y[0].numel() // (1 if fit.likelihood.domain.kind == "classes" else outputs))
-        places = min(PLACES, positions)
-        most = len(y) if fit.function.is_last_layer(inputs, fit.mode) else COTANGENTS // outputs
-        count = min(len(y), max(LEAST, min(len(y), most) // places))
+        places = min(limits.places, positions)
+        most = len(y) if fit.function.is_last_layer(inputs, fit.mode) else limits.cotangents // outputs
+        count = min(len(y), max(limits.least, min(len(y), most) // places))
         places = max(1, min(places, max(most, len(y) // places) // count))
-        at_once = max(1, DRAWN_NUMBERS // (DRAWS * outputs * places))
+        at_once = max(1, limits.numbers // (limits.draws * outputs * places))
         for rows in row_blocks(count, 1, min(at_once, fit.curvature.at_once or at_once)):
             yield take_rows(inputs, rows), y[rows], places
 
@@ -288,13 +302,15 @@ def _outcomes(fit: LaplaceFit) -> int:
     return 1 if fit.likelihood.discrete else fit.function.outputs
 
 
-def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) -> tuple[float, float, float]:
+def _losses(
+    q: Posterior, fit: LaplaceFit, limits: Limits, inputs: Any, y: Tensor, places: int
+) -> tuple[float, float, float]:
     """The number of labels in some rows, and the sums of their losses under the posterior and the network."""
     outputs = fit.function.forward(inputs, fit.mode)
     f, shape = in_rows(outputs, 0)
     targets = read_targets(fit.likelihood, y, outputs.shape).to(f.device)
     if isinstance(q, DrawsPosterior):  # only as many pairs of draws as have few numbers
-        few = max(1, DRAWS * DRAWN_NUMBERS // f.numel())
+        few = max(1, limits.draws * limits.numbers // f.numel())
         q = replace(q, draws=q.draws.unflatten(1, (2, -1))[:, :, :few].flatten(1, 2))
         latent: Latent = q.predict(inputs).latent
     else:
@@ -307,7 +323,7 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
         f, targets = (
             each.unflatten(0, (len(outputs), -1))[:, chosen.to(f.device)].flatten(0, 1) for each in (f, targets)
         )
-        latent = _latent(q, fit, inputs, f, chosen.to(f.device) if len(shape) > 1 else None)
+        latent = _latent(q, fit, limits.draws, inputs, f, chosen.to(f.device) if len(shape) > 1 else None)
     log_prob = latent.log_prob(fit.likelihood, targets)
     network = DrawsLatent(f[None]).log_prob(fit.likelihood, targets)
     has_label = fit.likelihood.labelled(targets)
@@ -315,7 +331,7 @@ def _losses(q: Posterior, fit: LaplaceFit, inputs: Any, y: Tensor, places: int) 
     return count, -float(log_prob.sum()), -float(network.sum())
 
 
-def _latent(q: GaussianPosterior, fit: LaplaceFit, inputs: Any, f: Tensor, places: Tensor | None) -> Latent:
+def _latent(q: GaussianPosterior, fit: LaplaceFit, draws: int, inputs: Any, f: Tensor, places: Tensor | None) -> Latent:
     """The Gaussian of f at some positions, with an integral over it that takes little time and memory."""
     outputs, integral = f.shape[-1], fit.likelihood.integral(None, f.shape[-1])
     if fit.likelihood.discrete and outputs > DRAWN:
@@ -327,4 +343,4 @@ def _latent(q: GaussianPosterior, fit: LaplaceFit, inputs: Any, f: Tensor, place
         return GaussianLatent(f, variance, integral)
     cov = fit.function.covariance(inputs, q.location, q.precision, places=places).flatten(0, -3)
     latent = GaussianLatent(f, cov, integral)
-    return latent if integral != "monte_carlo" else latent.with_draws(DRAWS, torch.Generator().manual_seed(0))
+    return latent if integral != "monte_carlo" else latent.with_draws(draws, torch.Generator().manual_seed(0))

@@ -129,7 +129,8 @@ def laplace(
         curved.checked()
     asked = LaplaceOptions(resolve(likelihood), weights, temperature, progress, curved, tolerance)
     source = checks.generator(generator)
-    _check_modes(mixture, several=several)
+    if checks.choice("mixture", mixture, ("equal", "evidence")) != "equal" and not several:
+        raise UnsupportedError(f"mixture: expected with a list of modules, got {mixture!r} for one. Leave it out.")
     _check_samples(structure, samples, tolerance, alone=not several and word != EVIDENCE)
     if word is not None:
         checks.choice("prior_precision", word, (AUTO, EVIDENCE))
@@ -196,12 +197,6 @@ def learns_noise(likelihood: str | Likelihood, word: str | None) -> bool:
 def leaves_noise_open(likelihood: str | Likelihood) -> bool:
     """Whether the caller has given no noise variance, so that it is learnt where the prior is."""
     return likelihood == GAUSSIAN or resolve(likelihood).unweighted.learnable
-
-
-def _check_modes(mixture: str, *, several: bool) -> None:
-    checks.choice("mixture", mixture, ("equal", "evidence"))
-    if not several and mixture != "equal":
-        raise UnsupportedError(f"mixture: expected with a list of modules, got {mixture!r} for one. Leave it out.")
 
 
 def _check_samples(structure: str, samples: int | None, tolerance: float | None, *, alone: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, final
@@ -20,7 +21,7 @@ from bayescope.network.forward import owned, reading
 from bayescope.network.inputs import call, explained, take_rows
 from bayescope.network.weights import Weights
 from bayescope.private_draws import private_draws
-from bayescope.processes import Processes, present
+from bayescope.processes import present
 from bayescope.progress import progress_bar
 from bayescope.tape.tape import row_blocks
 
@@ -98,84 +99,50 @@ def read_slope(
         InputError: if the data do not fit the model or the likelihood, or an output is not finite.
     """
     processes = present()
-    with processes.agreed():
-        sums = _Sums.read(module, weights, batches, likelihood, at_once=at_once, progress=progress and processes.first)
+    parameters, shard = weights.parameters(module), batches.shard
+    sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
+    total, fingerprint, sample = torch.zeros((), dtype=torch.float64), Fingerprint(), RowSample()
+    rows = observed = 0
+    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.
+    cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
+    with (
+        processes.agreed(),
+        reading(module),
+        private_draws(OTHER_SEED),
+        progress_bar("reading", shown=progress and processes.first) as report,
+        torch.backends.cudnn.flags(enabled=cudnn),
+    ):
+        for inputs, targets in batches:
+            report(rows, rows, "the gradient")
+            sample.add(fingerprint.add(inputs, targets), inputs, targets, likelihood.labelled(targets))
+            for some in row_blocks(len(targets), 1, at_once or len(targets)):
+                with torch.enable_grad(), explained(module, inputs):
+                    f = call(module, owned(take_rows(inputs, some), copy=True))
+                first = shard.first + rows * shard.step
+                observations = Observations.read(likelihood, f, targets[some], first, shard.step)
+                total += observations.log_likelihood().cpu()
+                if f.requires_grad:
+                    slope = likelihood.gradient(observations.f, observations.y).reshape(f.shape).to(f)
+                    grads = torch.autograd.grad(f, list(parameters.values()), slope, allow_unused=True)
+                    for name, gradient in zip(parameters, grads, strict=True):
+                        if gradient is not None:
+                            sums[name] += gradient
+                rows, observed = rows + len(targets[some]), observed + len(observations.f)
+                dtypes.add(f.dtype)
     batches.check_shards()
-    slope = sums.over(processes, weights)
-    if not torch.isfinite(slope.log_likelihood):
+    numbers = processes.sum_numbers(rows, observed, float(total))
+    rows, observed, log_likelihood = int(numbers[0]), int(numbers[1]), numbers[2]
+    (gradient,) = processes.sum([weights.flatten(sums)])
+    if not math.isfinite(log_likelihood):
         raise InputError(
-            f"data: expected a finite log likelihood, got {float(slope.log_likelihood)} over {slope.rows} rows. "
-            "The model's outputs hold NaN or infinity for some of them."
+            f"data: expected a finite log likelihood, got {log_likelihood} over {rows} rows. The model's outputs hold "
+            "NaN or infinity for some of them."
         )
-    return slope
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """What one process has read; see `Slope`."""
-
-    rows: int
-    observations: int
-    log_likelihood: float
-    gradient: dict[str, Tensor]
-    fingerprint: Fingerprint
-    dtype: torch.dtype
-    sample: RowSample
-
-    @classmethod
-    def read(
-        cls,
-        module: nn.Module,
-        weights: Weights,
-        batches: Batches,
-        likelihood: Likelihood,
-        *,
-        at_once: int | None,
-        progress: bool,
-    ) -> _Sums:
-        parameters, shard = weights.parameters(module), batches.shard
-        sums = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in parameters.items()}
-        total, fingerprint, sample = torch.zeros((), dtype=torch.float64), Fingerprint(), RowSample()
-        rows = observed = 0
-        dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
-        # Recurrent layers of cuDNN have no backward pass in eval mode; torch's own kernels do.
-        cudnn = not any(isinstance(submodule, nn.RNNBase) for submodule in module.modules())
-        with (
-            reading(module),
-            private_draws(OTHER_SEED),
-            progress_bar("reading", shown=progress) as report,
-            torch.backends.cudnn.flags(enabled=cudnn),
-        ):
-            for inputs, targets in batches:
-                report(rows, rows, "the gradient")
-                sample.add(fingerprint.add(inputs, targets), inputs, targets, likelihood.labelled(targets))
-                for some in row_blocks(len(targets), 1, at_once or len(targets)):
-                    with torch.enable_grad(), explained(module, inputs):
-                        f = call(module, owned(take_rows(inputs, some), copy=True))
-                    first = shard.first + rows * shard.step
-                    observations = Observations.read(likelihood, f, targets[some], first, shard.step)
-                    total += observations.log_likelihood().cpu()
-                    if f.requires_grad:
-                        slope = likelihood.gradient(observations.f, observations.y).reshape(f.shape).to(f)
-                        grads = torch.autograd.grad(f, list(parameters.values()), slope, allow_unused=True)
-                        for name, gradient in zip(parameters, grads, strict=True):
-                            if gradient is not None:
-                                sums[name] += gradient
-                    rows, observed = rows + len(targets[some]), observed + len(observations.f)
-                    dtypes.add(f.dtype)
-        return cls(rows, observed, float(total), sums, fingerprint, _coarsest(dtypes), sample)
-
-    def over(self, processes: Processes, weights: Weights) -> Slope:
-        """The sums over all processes."""
-        rows, observations, log_likelihood = processes.sum_numbers(self.rows, self.observations, self.log_likelihood)
-        (gradient,) = processes.sum([weights.flatten(self.gradient)])
-        fingerprint = self.fingerprint.over(processes).hex()
-        total = torch.tensor(log_likelihood, dtype=torch.float64)
-        return Slope(
-            int(rows), int(observations), total, gradient, fingerprint, _coarsest(processes.gather(self.dtype)),
-            self.sample.over(processes),
-        )  # fmt: skip
+    return Slope(
+        rows, observed, torch.tensor(log_likelihood, dtype=torch.float64), gradient,
+        fingerprint.over(processes).hex(), _coarsest(processes.gather(_coarsest(dtypes))), sample.over(processes),
+    )  # fmt: skip
 
 
 def _coarsest(dtypes: Iterable[torch.dtype]) -> torch.dtype:

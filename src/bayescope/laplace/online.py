@@ -23,9 +23,10 @@ from bayescope.laplace.evidence import EvidenceOfModes
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import conditionable, leaves_noise_open, own_copy
 from bayescope.laplace.options import LaplaceOptions
+from bayescope.laplace.tuning import learnt_posterior
 from bayescope.likelihoods import Likelihood, resolve
 from bayescope.network.priors import network_prior
-from bayescope.posterior import GaussianPosterior, Record
+from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import alone, collective, present
@@ -47,8 +48,6 @@ TELL = (
     "rows that were held out. If that network is better, give those rows to fit_evidence as validation=, with "
     "starts=[0.1, 1.0]."
 )
-# The summary names the groups of prior precisions if there are at most this many.
-MOST_NAMED = 12
 
 
 class ClimbKeywords(ScheduleKeywords, total=False):
@@ -220,9 +219,7 @@ def _posterior(climber: EvidenceClimber, outcome: Outcome, fit: LaplaceFit, rows
     warn_if_constant(fit.function.module, fit.likelihood, rows.in_order, TELL)
     if fit.distance is not None:
         fit.distance.warn(GO_ON)
-    q = fit.posterior()
-    notes = {**q.record.notes, "prior precision": climber.learnt(), "training": outcome.summary()}
-    return replace(q, record=replace(q.record, notes=notes, trace=outcome.trace))
+    return learnt_posterior(fit, climber.groups, {"training": outcome.summary()}, outcome.trace)
 
 
 @final
@@ -234,13 +231,14 @@ class EvidenceClimber:
         data: the training data.
         training: the module, its weights and the generator.
         start: the prior that it begins with.
-        groups: which weights share a precision, as `PriorGroups.of` takes it.
+        share_prior: which weights share a precision, as `PriorGroups.of` takes it.
         climbs: when and how far.
         prior: whether the precisions are climbed.
         noise: whether a Gaussian's noise variance is climbed too, where there is one.
 
     Attributes:
         objective: of the training, under the present hyperparameters.
+        groups: of weights that share a prior precision.
 
     Raises:
         OptionError: if a name is unknown.
@@ -254,7 +252,7 @@ class EvidenceClimber:
         data: Any,
         training: Training,
         start: Prior,
-        groups: str,
+        share_prior: str,
         climbs: Climbs,
         *,
         prior: bool,
@@ -271,16 +269,16 @@ class EvidenceClimber:
         # A few rows tell whether the options go together, before any training.
         with alone():
             few = options.fit(training.module, training.rows.few, start, gradient=False)
-        trial = EvidenceOfModes([few], groups, noise=noise)
-        (self._groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
+        trial = EvidenceOfModes([few], share_prior, noise=noise)
+        (self.groups,), self._noise, self._mean = trial.groups, trial.noise, start.mean
         self._point = trial.start()
         self._climbed = torch.ones_like(self._point)
-        self._climbed[: len(self._groups)] = float(prior)
+        self._climbed[: len(self.groups)] = float(prior)
         self._adam = torch.optim.Adam([self._point], lr=climbs.step_size, maximize=True)
         self._best: tuple[float, Tensor] = (-math.inf, self._point.clone())
         self._spared = 0  # the last epoch, where a climb would have followed
         self.objective = NegativeLogJoint(
-            training.module, training.weights, training.rows.rows, options.likelihood, self._prior(self._point)
+            training.module, training.weights, training.rows.rows, options.likelihood, self._at(self._point)[1]
         )
 
     @property
@@ -302,13 +300,16 @@ class EvidenceClimber:
         # Passes that differ, as random augmentation makes them, are refused when the first gradient is read.
         first = self._best[0] == -math.inf
         fit = self._fit(self._training.module, self._point, gradient=first)
-        evidence = EvidenceOfModes([fit], self._groups.kind, noise=self._noise)
+        evidence = EvidenceOfModes([fit], self.groups.kind, noise=self._noise)
         value = float(_first(evidence.value(self._point).detach()))
         if not math.isfinite(value):
             raise ConvergenceError(
                 f"log_evidence: expected a finite number, got {value} after epoch {epoch}. Take a smaller step_size."
             )
-        entries, score = self._entries(epoch, value), value
+        entries: dict[str, Any] = {"judged": epoch, "log_evidence": value}
+        entries["prior_precision"], score = self._point[: len(self.groups)].exp().tolist(), value
+        if self._noise:
+            entries["noise_variance"] = float(self._point[-1].exp())
         if self._held_out is not None:
             entries["validation_nll"] = held_out_nll(fit, self._held_out)
             score = -entries["validation_nll"]
@@ -327,7 +328,7 @@ class EvidenceClimber:
             self._point.grad = evidence.value_and_gradient(self._point)[1] * self._climbed
             self._adam.step()
         _first(self._point)
-        self.objective.move(self._likelihood(self._point), self._prior(self._point))
+        self.objective.move(*self._at(self._point))
 
     def facts(self) -> dict[str, Any]:
         """What a run that goes on has to have in common, but for the number of epochs."""
@@ -336,7 +337,7 @@ class EvidenceClimber:
             **vars(climbs),
             "curvature": options.curved.curvature,
             "structure": options.curved.structure,
-            "share_prior": self._groups.kind,
+            "share_prior": self.groups.kind,
             "climbed": self._climbed.tolist(),
             "noise": self._noise,
             "validation": None if self._held_out is None else self._held_out.fingerprint(),
@@ -355,10 +356,10 @@ class EvidenceClimber:
         self._point.copy_(state["point"])
         self._adam.load_state_dict(state["adam"])
         self._best = state["best"], state["best_point"]
-        self.objective.move(self._likelihood(self._point), self._prior(self._point))
+        self.objective.move(*self._at(self._point))
         if 0 < state["spared"] < self._epochs:
             fit = self._fit(self._training.module, self._point, gradient=False)
-            self._climb(EvidenceOfModes([fit], self._groups.kind, noise=self._noise))
+            self._climb(EvidenceOfModes([fit], self.groups.kind, noise=self._noise))
         else:
             self._spared = state["spared"]
 
@@ -371,37 +372,17 @@ class EvidenceClimber:
         fit = self._fit(module, self._best[1], gradient=True)
         return conditionable(replace(fit, learns_noise=self._noise), self._options)
 
-    def learnt(self) -> str:
-        """The best precisions, by group where there are few."""
-        values = self._best[1][: len(self._groups)].exp().tolist()
-        if len(values) > MOST_NAMED:
-            return f"{len(values)} from {min(values):.4g} to {max(values):.4g}"
-        return ", ".join(f"{name}: {value:.4g}" for name, value in zip(self._groups.names, values, strict=True))
-
     def _fit(self, module: nn.Module, point: Tensor, *, gradient: bool) -> LaplaceFit:
-        options = replace(self._options, likelihood=self._likelihood(point))
-        return options.fit(module, self._data, self._prior(point), generator=self._training.order, gradient=gradient)
+        likelihood, prior = self._at(point)
+        options = replace(self._options, likelihood=likelihood)
+        return options.fit(module, self._data, prior, generator=self._training.order, gradient=gradient)
 
-    def _split(self, point: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Precisions (G,), and the noise variance where it is climbed."""
-        values = point.exp()
-        size = len(self._groups)
-        return values[:size], values[size] if len(values) > size else None
-
-    def _prior(self, point: Tensor) -> Prior:
-        return Prior(self._groups.diagonal(self._split(point)[0]), self._mean)
-
-    def _likelihood(self, point: Tensor) -> Likelihood:
-        noise = self._split(point)[1]
-        likelihood = self._options.likelihood
-        return likelihood if noise is None else likelihood.with_noise_variance(noise)
-
-    def _entries(self, epoch: int, value: float) -> dict[str, Any]:
-        precisions, noise = self._split(self._point)
-        entries: dict[str, Any] = {"judged": epoch, "log_evidence": value, "prior_precision": precisions.tolist()}
-        if noise is not None:
-            entries["noise_variance"] = float(noise)
-        return entries
+    def _at(self, point: Tensor) -> tuple[Likelihood, Prior]:
+        """The likelihood and the prior, of the logs of the prior precisions and the noise variance if it is climbed."""
+        values, likelihood, size = point.exp(), self._options.likelihood, len(self.groups)
+        if self._noise:
+            likelihood = likelihood.with_noise_variance(values[size])
+        return likelihood, Prior(self.groups.diagonal(values[:size]), self._mean)
 
 
 def held_out_nll(fit: LaplaceFit, rows: Minibatches) -> float:
@@ -414,7 +395,7 @@ def held_out_nll(fit: LaplaceFit, rows: Minibatches) -> float:
     outputs, processes, total = fit.function.outputs, present(), 0.0
     # Of many classes all integrals but this one draw or cost more than the fit.
     integral = fit.likelihood.integral("mackay" if outputs > 2 and fit.likelihood.discrete else None, outputs)
-    q = GaussianPosterior(fit.mode, fit.precision(), Record("laplace"), fit.function, fit.likelihood)
+    q = fit.predicting()
     for inputs, targets in rows.in_order():
         latent = q.predict(inputs, integral=integral).latent
         total -= float(latent.log_prob(fit.likelihood, targets.flatten(0, 1)).sum())

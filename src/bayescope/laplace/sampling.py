@@ -290,8 +290,7 @@ def block_conjugate_gradients(
         # The recurrence drifts from the true residual by rounding, that of the products above all: what is left is
         # solved for anew, for as long as that helps.
         before = residual
-        run = _BlockIteration(product, precondition, rest, tolerance)
-        x = x + run.to(iterations - len(trace), trace)
+        x = x + _iterated(product, precondition, rest, tolerance, iterations - len(trace), trace)
         image = product(x)
         rest = b / scale - image
         residual = float(_norms(rest, precondition).max())
@@ -306,40 +305,34 @@ def block_conjugate_gradients(
     return Solution(x * norms, image * norms, residual, len(trace), tuple(trace))
 
 
-@final
-class _BlockIteration:
-    """The iteration from X = 0, for columns of at most unit length.
+def _iterated(
+    product: Product, precondition: Product, b: Tensor, tolerance: float, iterations: int, trace: list[float]
+) -> Tensor:
+    """X from X = 0, once no column of the residual is longer than the tolerance, or after so many products.
 
     Args:
         product: V ↦ A V.
         precondition: V ↦ M⁻¹ V.
-        b: B.
+        b: B, of columns of at most unit length.
         tolerance: the length that no column of the residual may exceed.
+        iterations: the most products.
+        trace: the residual after each product is added to it.
     """
-
-    def __init__(self, product: Product, precondition: Product, b: Tensor, tolerance: float) -> None:
-        self._product, self._precondition, self._tolerance = product, precondition, tolerance
-        self._x = torch.zeros_like(b)
-        self._q, self._delta, self._direction = _orthonormal(b, precondition)
-
-    def to(self, iterations: int, trace: list[float]) -> Tensor:
-        """X after the tolerance is met or so many products; the residual after each is added to the trace."""
-        for _ in range(iterations):
-            trace.append(self._step())
-            if trace[-1] <= self._tolerance:
-                break
-        return self._x
-
-    def _step(self) -> float:
-        moved = self._product(self._direction)
-        factor = torch.linalg.cholesky(_symmetric(self._direction.mT @ moved))
-        self._x = self._x + self._direction @ torch.cholesky_solve(self._delta, factor)
+    x = torch.zeros_like(b)
+    q, delta, direction = _orthonormal(b, precondition)
+    for _ in range(iterations):
+        moved = product(direction)
+        factor = torch.linalg.cholesky(_symmetric(direction.mT @ moved))
+        x = x + direction @ torch.cholesky_solve(delta, factor)
         turned = torch.linalg.solve_triangular(factor, moved.mT, upper=False).mT  # A D L⁻ᵀ, and ξ = L⁻ᵀL⁻¹
         inverse = torch.linalg.solve_triangular(factor, torch.eye(len(factor)).to(factor), upper=False)
-        self._q, tau, image = _orthonormal(self._q - turned @ inverse, self._precondition)
-        self._direction = image + self._direction @ tau.mT
-        self._delta = tau @ self._delta
-        return float(self._delta.square().sum(0).sqrt().max())
+        q, tau, image = _orthonormal(q - turned @ inverse, precondition)
+        direction = image + direction @ tau.mT
+        delta = tau @ delta
+        trace.append(float(delta.square().sum(0).sqrt().max()))
+        if trace[-1] <= tolerance:
+            break
+    return x
 
 
 def _orthonormal(r: Tensor, precondition: Product) -> tuple[Tensor, Tensor, Tensor]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Unpack, final
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from bayescope.curvature.options import Kind, StructureName
+from bayescope.curvature import CurvatureKeywords
 from bayescope.errors import BayescopeWarning, InputError, InputTypeError, warn
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.laplace import laplace
@@ -18,51 +19,16 @@ from bayescope.likelihoods import Likelihood
 from bayescope.posterior import MixturePosterior, Posterior
 from bayescope.process_state import outside_inference_mode
 
-
-@final
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """A model among others, with its evidence.
-
-    Attributes:
-        name: what the caller calls it.
-        posterior: over its weights.
-        log_evidence: log p(data), in nats.
-        probability: of the model among all candidates, each as probable before the data.
-    """
-
-    name: str
-    posterior: Posterior
-    log_evidence: float
-    probability: float
-
-    @property
-    def fit(self) -> LaplaceFit | None:
-        """What the evidence was computed from, where it is known; the first mode's for a mixture."""
-        first = self.posterior.components[0] if isinstance(self.posterior, MixturePosterior) else self.posterior
-        return first.fit if isinstance(first.fit, LaplaceFit) else None
-
-    @property
-    def log_likelihood(self) -> float:
-        """Σ log p(y∣f) at the mode, in nats; NaN where it is not known."""
-        return float("nan") if self.fit is None else float(self.fit.curvature.log_likelihood)
-
-    @property
-    def parameters(self) -> int:
-        """P, how many weights are random."""
-        function = self.posterior.function
-        return self.posterior.mean.shape[0] if function is None else function.dim
-
-    @property
-    def effective_parameters(self) -> float:
-        """γ, how many of them the data determine; NaN where it is not known."""
-        return float("nan") if self.fit is None else float(self.fit.effective_parameters())
-
-    @property
-    def newton_decrement(self) -> float:
-        """How far the weights are from a mode, in posterior standard deviations; NaN where it is not known."""
-        known = self.fit is not None and self.fit.gradient is not None
-        return float(self.fit.newton_decrement()) if known and self.fit is not None else float("nan")
+# The columns of a summary: the heading, the column of the table, and how its numbers are written.
+_COLUMNS = (
+    ("log evidence", "log_evidence", "{:.2f}"),
+    ("behind", "behind", "{:.2f}"),
+    ("probability", "probability", "{:.3g}"),
+    ("log likelihood", "log_likelihood", "{:.2f}"),
+    ("determined", "effective_parameters", "{:.1f}"),
+    ("of", "parameters", "{:,}"),
+    ("Newton decrement", "newton_decrement", "{:.2g}"),
+)
 
 
 @final
@@ -71,55 +37,47 @@ class Selection:
     """Models ranked by their evidence.
 
     Attributes:
-        candidates: the one with the largest evidence first.
+        posteriors: by name, the one with the largest evidence first.
     """
 
-    candidates: tuple[Candidate, ...]
+    posteriors: Mapping[str, Posterior]
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of the models, the best first."""
-        return tuple(candidate.name for candidate in self.candidates)
+        return tuple(self.posteriors)
 
     @property
     def best(self) -> Posterior:
         """The posterior of the model with the largest evidence."""
-        return self.candidates[0].posterior
+        return self.posteriors[self.names[0]]
 
     @property
     def log_evidences(self) -> dict[str, float]:
         """log p(data) by name, in nats, the best first."""
-        return {candidate.name: candidate.log_evidence for candidate in self.candidates}
-
-    @property
-    def posteriors(self) -> dict[str, Posterior]:
-        """The posteriors by name, the best first."""
-        return {candidate.name: candidate.posterior for candidate in self.candidates}
+        return {name: float(q.log_evidence()) for name, q in self.posteriors.items()}
 
     @property
     def table(self) -> pd.DataFrame:
         """One row a model, the best first.
 
         Columns: ``log_evidence``, and how far it is ``behind`` the best, in nats; ``probability`` of the model among
-        these; ``log_likelihood`` at the mode; the number of ``parameters``, and how many of them the data determine,
-        ``effective_parameters``; ``newton_decrement``.
+        these, each as probable before the data; ``log_likelihood`` at the mode; the number of ``parameters``, and how
+        many of them the data determine, ``effective_parameters``; ``newton_decrement``. What is not known is NaN.
         """
-        columns = ("log_evidence", "probability", "log_likelihood", "parameters", "effective_parameters")
-        rows = {c.name: {name: getattr(c, name) for name in (*columns, "newton_decrement")} for c in self.candidates}
-        table = pd.DataFrame.from_dict(rows, orient="index")
-        table.insert(1, "behind", table["log_evidence"].max() - table["log_evidence"])
-        return table
+        table = pd.DataFrame.from_dict({name: _numbers(q) for name, q in self.posteriors.items()}, orient="index")
+        table["behind"] = table["log_evidence"].max() - table["log_evidence"]
+        odds = np.exp(-table["behind"])
+        table["probability"] = odds / odds.sum()
+        columns = ("log_evidence", "behind", "probability", "log_likelihood", "parameters", "effective_parameters")
+        return table.reindex(columns=[*columns, "newton_decrement"])
 
     def summary(self) -> str:
         """The table, written for readers."""
-        head = ("model", "log evidence", "behind", "probability", "log likelihood", "determined", "Newton decrement")
-        rows = [head, *(_cells(str(name), row) for name, row in self.table.iterrows())]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-            for row in rows
-        ]
-        return "\n".join([f"Selection among {len(self.candidates)} models by their evidence", *lines])
+        table = self.table
+        columns = {heading: table[name].map(form.format) for heading, name, form in _COLUMNS}
+        lines = pd.DataFrame(columns).rename_axis(columns="model").to_string()
+        return f"Selection among {len(self)} models by their evidence\n{lines}"
 
     def __repr__(self) -> str:
         return self.summary()
@@ -128,7 +86,7 @@ class Selection:
         return self.posteriors[name]
 
     def __len__(self) -> int:
-        return len(self.candidates)
+        return len(self.posteriors)
 
 
 @outside_inference_mode
@@ -138,12 +96,10 @@ def select(
     *,
     likelihood: str | Likelihood | None = None,
     weights: Any = "all",
-    curvature: Kind = "ggn",
-    structure: StructureName = "kfac",
     prior_precision: Any = "evidence",
-    batch_size: int = 1024,
     generator: torch.Generator | int | None = None,
     progress: bool = False,
+    **options: Unpack[CurvatureKeywords],
 ) -> Selection:
     """Ranks models by the evidence p(data∣model), which weighs how well a model fits against how finely it is tuned.
 
@@ -156,12 +112,10 @@ def select(
         data: what modules were trained on, in any form that `laplace` takes; needed for modules alone.
         likelihood: of the modules; see `laplace`.
         weights: of the modules, which are random.
-        curvature: of the modules.
-        structure: of the modules' curvature.
         prior_precision: of the modules; "evidence" tunes one a layer, and the noise.
-        batch_size: rows at once, where the data are not in batches already.
         generator: draws what the curvature draws.
         progress: whether bars are drawn.
+        options: ``curvature``, ``structure`` and the other options of `CurvatureOptions`, for the modules.
 
     Returns:
         A `Selection`: names, evidences and posteriors from the best to the worst, and a table.
@@ -179,12 +133,10 @@ def select(
     named = _named(models)
     modules = [name for name, model in named.items() if not isinstance(model, Posterior)]
     _check_arguments(modules, data, likelihood)
-    if not modules:
-        _refuse_unused(
-            weights=isinstance(weights, str) and weights == "all", curvature=curvature == "ggn",
-            structure=structure == "kfac", prior_precision=isinstance(prior_precision, str),
-            batch_size=batch_size == 1024,
-        )  # fmt: skip
+    given = (("weights", weights, "all"), ("prior_precision", prior_precision, "evidence"))
+    changed = [*options, *(name for name, value, word in given if not isinstance(value, str) or value != word)]
+    if changed and not modules:
+        raise InputError(f"{changed[0]}: expected with modules alone: posteriors are what they are. Leave it out.")
     posteriors = {}
     for name, model in named.items():
         if isinstance(model, Posterior):
@@ -192,23 +144,30 @@ def select(
             continue
         assert likelihood is not None
         posteriors[name] = laplace(
-            model, data, likelihood=likelihood, weights=weights, curvature=curvature, structure=structure,
-            prior_precision=prior_precision, batch_size=batch_size, generator=generator, progress=progress,
+            model, data, likelihood=likelihood, weights=weights, prior_precision=prior_precision, generator=generator,
+            progress=progress, **options,
         )  # fmt: skip
-    evidences = torch.stack([q.log_evidence().detach().cpu().to(torch.float64) for q in posteriors.values()])
-    probabilities = torch.softmax(evidences, 0)
-    candidates = [
-        Candidate(name, q, float(evidence), float(probability))
-        for (name, q), evidence, probability in zip(posteriors.items(), evidences, probabilities, strict=True)
-    ]
-    _warn_of_differences(candidates)
-    return Selection(tuple(sorted(candidates, key=lambda candidate: -candidate.log_evidence)))
+    _warn_of_differences(posteriors)
+    return Selection(dict(sorted(posteriors.items(), key=lambda item: -float(item[1].log_evidence()))))
 
 
-def _cells(name: str, row: pd.Series) -> tuple[str, ...]:
-    determined = f"{row['effective_parameters']:.1f} of {int(row['parameters']):,}"
-    numbers = (f"{row['log_evidence']:.2f}", f"{row['behind']:.2f}", f"{row['probability']:.3g}")
-    return (name, *numbers, f"{row['log_likelihood']:.2f}", determined, f"{row['newton_decrement']:.2g}")
+def _fit_of(q: Posterior) -> LaplaceFit | None:
+    """What an evidence was computed from, where it is known; the first mode's for a mixture."""
+    first = q.components[0] if isinstance(q, MixturePosterior) else q
+    return first.fit if isinstance(first.fit, LaplaceFit) else None
+
+
+def _numbers(q: Posterior) -> dict[str, float]:
+    """What is known of a model, by the names of the table's columns."""
+    fit = _fit_of(q)
+    numbers = {"log_evidence": float(q.log_evidence())}
+    numbers["parameters"] = q.mean.shape[0] if q.function is None else q.function.dim
+    if fit is not None:
+        numbers["log_likelihood"] = float(fit.curvature.log_likelihood)
+        numbers["effective_parameters"] = float(fit.effective_parameters())
+        if fit.gradient is not None:
+            numbers["newton_decrement"] = float(fit.newton_decrement())
+    return numbers
 
 
 def _named(models: Any) -> dict[str, Any]:
@@ -236,17 +195,9 @@ def _check_arguments(modules: Sequence[str], data: Any, likelihood: Any) -> None
             raise InputError(f"{name}: expected with modules alone: posteriors have their evidence. Leave it out.")
 
 
-def _refuse_unused(**is_default: bool) -> None:
-    """Refuses options of modules where there are none to be fitted."""
-    for name, default in is_default.items():
-        if not default:
-            raise InputError(f"{name}: expected with modules alone: posteriors are what they are. Leave it out.")
-
-
-def _warn_of_differences(candidates: Sequence[Candidate]) -> None:
+def _warn_of_differences(posteriors: Mapping[str, Posterior]) -> None:
     """Warns where evidences are no measure of one another."""
-    fits = {candidate.name: candidate.fit for candidate in candidates}
-    known = {name: fit for name, fit in fits.items() if fit is not None}
+    known = {name: fit for name, q in posteriors.items() if (fit := _fit_of(q)) is not None}
     traits: dict[str, dict[str, Any]] = {
         "numbers of rows": {name: fit.curvature.rows for name, fit in known.items()},
         "data, or data preprocessed in other ways": {n: f.fingerprint for n, f in known.items() if f.fingerprint},
@@ -260,7 +211,8 @@ def _warn_of_differences(candidates: Sequence[Candidate]) -> None:
     if "numbers of rows" in found and "data, or data preprocessed in other ways" in found:
         found.remove("data, or data preprocessed in other ways")
     if found:
-        details = "; ".join(f"{what} ({_told(traits[what])})" for what in found)
+        listed = {what: ", ".join(f"{name}: {value}" for name, value in traits[what].items()) for what in found}
+        details = "; ".join(f"{what} ({values})" for what, values in listed.items())
         warn(
             f"select: expected evidences of one set of data, one likelihood and one approximation, got different "
             f"{details}. Their ranking says little: fit all models alike.",
@@ -271,10 +223,6 @@ def _warn_of_differences(candidates: Sequence[Candidate]) -> None:
 def _kind_of_prior(fit: LaplaceFit) -> str:
     """A posterior of earlier data that has become the prior makes another evidence: that of the new data given them."""
     return "precisions" if isinstance(fit.prior.precision, Tensor) else "a posterior of earlier data"
-
-
-def _told(by_name: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in by_name.items())
 
 
 def _random(fit: LaplaceFit) -> str:

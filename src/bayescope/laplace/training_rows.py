@@ -51,11 +51,16 @@ NO_ROWS = TrainingRows()
 
 @final
 class RowSample:
-    """Keeps the labelled rows with the smallest hashes that are added: `ROWS` of them or as many as `BYTES` hold."""
+    """Keeps the labelled rows with the smallest hashes that are added.
 
-    def __init__(self) -> None:
+    Args:
+        rows: how many at most.
+        size: bytes that they take at most.
+    """
+
+    def __init__(self, rows: int = ROWS, size: int = BYTES) -> None:
         self._parts: list[_HashedRows] = []
-        self._limit = ROWS
+        self._limit, self._bytes = rows, size
 
     def add(self, hashes: Tensor, inputs: Any, targets: Tensor, labelled: Tensor | None) -> None:
         """Adds the rows of a batch by their hashes, int64 of shape (N,).
@@ -67,7 +72,7 @@ class RowSample:
             labelled: which of the targets are labels, of their shape; ``None`` for all.
         """
         size = sum(tensor.nbytes for tensor in tensors(inputs)) // len(targets)
-        self._limit = min(self._limit, max(1, BYTES // max(1, size)))
+        self._limit = min(self._limit, max(1, self._bytes // max(1, size)))
         self._parts.append(_HashedRows(hashes.cpu(), inputs, targets))
         every = torch.cat([part.hashes for part in self._parts])
         wanted = torch.ones(len(every), dtype=torch.bool)

@@ -105,7 +105,7 @@ def tune_prior(
         kind, trace = "scalar" if share_prior is None else share_prior, {}
         tuned, notes = by_validation(q, fits, kind, data, temperature=temperature, integral=integral,
                                      batch_size=BATCH_SIZE if batch_size is None else batch_size)  # fmt: skip
-    posteriors = [_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes, trace) for fit in tuned]
+    posteriors = [learnt_posterior(fit, PriorGroups.of(fit.curvature.network, kind), notes, trace) for fit in tuned]
     if method == "evidence":
         for each, fit in zip(posteriors, tuned, strict=True):
             warn_if_worse(each, fit, LEARN)
@@ -157,9 +157,10 @@ def _by_evidence(
     return tuned, {"tuned": note, **stuck}, {"log_evidence": optimum.log_evidences}
 
 
-def _posterior(
-    fit: LaplaceFit, groups: PriorGroups, notes: Mapping[str, str], trace: Mapping[str, list[float]]
+def learnt_posterior(
+    fit: LaplaceFit, groups: PriorGroups, notes: Mapping[str, str], trace: Mapping[str, Sequence[Any]]
 ) -> GaussianPosterior:
+    """The posterior of a fit whose prior precisions were learnt, with a summary that lists them by group."""
     q = fit.posterior()
     learnt = {"prior precision": listed(groups.names, groups.precisions(fit.prior))}
     if len(groups) > 1:

@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce, singledispatch
+from functools import cached_property, reduce
 from operator import add
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from bayescope.laplace.evidence import has_noise, require_diagonal
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.latent import GaussianLatent, MixtureLatent
-from bayescope.likelihoods import Likelihood
+from bayescope.likelihoods import Likelihood, read_targets
 from bayescope.network.batches import Batches
 from bayescope.network.positions import Question, by_cotangent, by_pair
 from bayescope.posterior import MixturePosterior, Posterior, in_rows
@@ -28,11 +28,10 @@ from bayescope.precision import (
     DiagonalPrecision,
     EigenvalueCorrectedPrecision,
     KroneckerPrecision,
-    KroneckerProduct,
     Precision,
 )
 from bayescope.processes import Processes, present, warn_once
-from bayescope.tape import JoinedTape, Tape
+from bayescope.tape import DenseTape, JoinedTape, Tape
 
 # The grid: values per decade, and decades to either side of the present value.
 PER_DECADE = 4
@@ -93,7 +92,8 @@ def by_validation(
         for name, on in (("noise_variance", first.learns_noise and has_noise(first)), ("temperature", temperature))
         if on
     ]
-    resolved = first.likelihood.integral(_integral(integral, first.function.outputs), first.function.outputs)
+    outputs = first.function.outputs
+    resolved = first.likelihood.integral("mackay" if integral is None and outputs > 2 else integral, outputs)
     if resolved == "monte_carlo":
         raise InputError("integral: expected one that draws nothing, 'quadrature' or 'mackay', got 'monte_carlo'.")
     ladders = [_Ladder.of(fit, each, resolved) for fit, each in zip(fits, groups, strict=True)]
@@ -114,12 +114,52 @@ def by_validation(
 
 @final
 @dataclass(frozen=True, eq=False)
-class _GroupBlock:
-    """A block of H, which belongs to one group."""
+class GroupBlock:
+    """A block H of the curvature, whose weights share a prior precision δ.
 
-    shifts: Shifts
-    index: Tensor | None
-    group: int
+    Attributes:
+        curvature: H.
+        index: the flat positions of its weights; ``None`` for all of them.
+        group: which prior precision.
+    """
+
+    curvature: Precision
+    index: Tensor | None = None
+    group: int = 0
+
+    def smallest(self) -> float:
+        """The smallest eigenvalue of H: a δ has to be above its negative."""
+        return 0.0 if self._spectrum is None else float(self._spectrum[1].min())
+
+    def answers(self, tape: Tape, shifts: Tensor, *, variances: bool) -> Tensor:
+        """J (H + δ I)⁻¹ Jᵀ per row, shape (M, N, K, K), float64, for δ of shape (M,); its diagonals (M, N, K) alone."""
+        if self._spectrum is None:
+            for shift in shifts:
+                self._shifted.setdefault(float(shift), self.curvature.add_diagonal(shift))
+            each = [self._shifted[float(shift)] for shift in shifts]
+            return torch.stack([p.variance_of(tape) if variances else p.covariance_of(tape) for p in each])
+        rotate, values = self._spectrum
+        rotated = rotate(tape)
+        ask = rotated.norms if variances else rotated.gram
+        return torch.stack([ask((values + shift).reciprocal()).to(torch.float64) for shift in shifts])
+
+    @cached_property
+    def _spectrum(self) -> tuple[Callable[[Tape], Tape], Tensor] | None:
+        """The rotation of a tape to the eigenvectors of H, and the eigenvalues, where a structure has them."""
+        match self.curvature:
+            case DensePrecision():
+                values, vectors = torch.linalg.eigh(self.curvature.to_dense())
+                return lambda tape: DenseTape(tape.jacobian(slice(None)).to(torch.float64) @ vectors), values
+            case DiagonalPrecision():
+                return lambda tape: tape, self.curvature.diagonal()
+            case KroneckerPrecision() | EigenvalueCorrectedPrecision():
+                return self.curvature.basis.rotate, self.curvature.eigenvalues.flatten()
+        return None
+
+    @cached_property
+    def _shifted(self) -> dict[float, Precision]:
+        """H + δ I for each δ that was asked for, of a structure whose eigenvectors move."""
+        return {}
 
 
 @final
@@ -129,49 +169,46 @@ class _Ladder:
 
     Attributes:
         fit: the mode.
-        pieces: the blocks of H/T.
+        blocks: of H/T.
         rungs: δ, shape (G, M), as multiples of the present prior precision of each group.
         variances: whether the diagonals are enough.
     """
 
     fit: LaplaceFit
-    pieces: tuple[_GroupBlock, ...]
+    blocks: tuple[GroupBlock, ...]
     rungs: Tensor
     variances: bool
 
     @classmethod
     def of(cls, fit: LaplaceFit, groups: PriorGroups, integral: str) -> _Ladder:
-        curved = fit.tempered()
-        pieces = _pieces(curved, groups, fit)
         before = groups.precisions(fit.prior)
         steps = torch.arange(-REACH, REACH + 1, dtype=torch.float64, device=before.device)
-        return cls(fit, pieces, before[:, None] * (STEP * steps).exp(), integral == "mackay")
+        return cls(fit, _blocks(groups, fit), before[:, None] * (STEP * steps).exp(), integral == "mackay")
 
     def valid(self) -> Tensor:
         """Where H + δ I is positive definite, shape (G, M)."""
         smallest = torch.full((len(self.rungs),), math.inf, dtype=torch.float64)
-        for piece in self.pieces:
-            smallest[piece.group] = min(float(smallest[piece.group]), piece.shifts.smallest())
+        for block in self.blocks:
+            smallest[block.group] = min(float(smallest[block.group]), block.smallest())
         return self.rungs + smallest[:, None].to(self.rungs) > 0
 
     def ask(self, tape: JoinedTape) -> Tensor:
         """For n rows and K cotangents shape (n, K, K, G, M), or (n, K, G, M) of the diagonals alone."""
         parts: list[list[Tensor]] = [[] for _ in self.rungs]
-        for piece in self.pieces:
-            part = tape if piece.index is None else tape.part(piece.index)
-            question = piece.shifts.variances if self.variances else piece.shifts.covariances
-            parts[piece.group].append(question(part, self.rungs[piece.group]))
+        for block in self.blocks:
+            part = tape if block.index is None else tape.part(block.index)
+            parts[block.group].append(block.answers(part, self.rungs[block.group], variances=self.variances))
         return torch.stack([reduce(add, of_group) for of_group in parts]).movedim((0, 1), (-2, -1))
 
-    def read(self, inputs: Any) -> tuple[Tensor, Tensor]:
-        """f, shape (n, C), and the table for it, (G, M, n, C[, C]); dense outputs are rows, each position one."""
+    def read(self, inputs: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        """f, shape (n, C), the table for it, (G, M, n, C[, C]), and the shape of the n rows and positions."""
         function = self.fit.function
         assert function.network is not None
-        f, _ = in_rows(function.forward(inputs, self.fit.mode), 0)
+        f, shape = in_rows(function.forward(inputs, self.fit.mode), 0)
         with torch.no_grad():
             answers = function.network.answers(inputs, Question(self.ask, by_cotangent if self.variances else by_pair))
         trailing = 3 if self.variances else 4
-        return f, answers.flatten(0, -trailing - 1).movedim((-2, -1), (0, 1)).contiguous()
+        return f, answers.flatten(0, -trailing - 1).movedim((-2, -1), (0, 1)).contiguous(), shape
 
 
 @final
@@ -237,12 +274,11 @@ def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[
     targets = []
 
     def add(inputs: Any, y: Tensor, *, counts: bool = True) -> None:
-        found = [ladder.read(inputs) for ladder in ladders]
-        for (f, shares), parts in zip(found, read, strict=True):
+        shape: tuple[int, ...] = ()
+        for ladder, parts in zip(ladders, read, strict=True):
+            f, shares, shape = ladder.read(inputs)
             parts.append((f, shares) if counts else (f[:0], shares[:, :, :0]))
-        positions = len(found[0][0]) // len(y)
-        flat = y if positions == 1 else y.flatten(0, _leading(y.shape, positions))
-        canonical = likelihood.targets(flat, function.outputs)
+        canonical = read_targets(likelihood, y, (*shape, function.outputs))
         targets.append(canonical if counts else canonical[:0])
 
     for inputs, y in batches:
@@ -258,36 +294,27 @@ def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[
     return tables, torch.cat(targets).to(tables[0].f.device)
 
 
-def _leading(shape: torch.Size, positions: int) -> int:
-    """The last of the axes of dense targets that are positions."""
-    for axis in range(1, len(shape)):
-        if shape[1 : axis + 1].numel() == positions:
-            return axis
-    raise InputError(f"data: expected targets for each of {positions} positions of a row, got shape {tuple(shape)}.")
-
-
-def _pieces(curved: Precision, groups: PriorGroups, fit: LaplaceFit) -> tuple[_GroupBlock, ...]:
+def _blocks(groups: PriorGroups, fit: LaplaceFit) -> tuple[GroupBlock, ...]:
     """The blocks of the curvature, each with its group."""
+    curved = fit.tempered()
     if isinstance(curved, BlockPrecision):
         found = list(zip(curved.blocks, curved.indices, strict=True))
     elif isinstance(curved, DiagonalPrecision):
         values = curved.diagonal()
         found = [(DiagonalPrecision(values[i], semidefinite=True), i) for i in fit.curvature.network.indices]
     elif len(groups) == 1:
-        return (_GroupBlock(shifts_of(curved), None, 0),)
+        return (GroupBlock(curved),)
     else:
         found = []
-    owners = [groups.owner_of(index) for _, index in found]
-    if not owners or any(owner is None for owner in owners):
+    blocks = [
+        GroupBlock(block, index, owner) for block, index in found if (owner := groups.owner_of(index)) is not None
+    ]
+    if not found or len(blocks) < len(found):
         raise UnsupportedError(
             f"share_prior: expected 'scalar' for validation with the structure {fit.curvature.structure!r}, got "
             f"{groups.kind!r}, which shares blocks of it. 'layer' goes with 'block', 'diagonal', 'kfac' and 'ekfac'."
         )
-    return tuple(
-        _GroupBlock(shifts_of(block), index, owner)
-        for (block, index), owner in zip(found, owners, strict=True)
-        if owner is not None
-    )
+    return tuple(blocks)
 
 
 def _search(score: Callable[[Sequence[float]], float], groups: int, scales: int) -> tuple[tuple[int, ...], float]:
@@ -391,116 +418,5 @@ def _warn_of_ends(score: _GridLoss, best: tuple[int, ...], nll: float, names: Se
         )
 
 
-def _integral(given: str | None, outputs: int) -> str | None:
-    return "mackay" if given is None and outputs > 2 else given
-
-
 def _with(point: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
     return (*point[:place], value, *point[place + 1 :])
-
-
-# J (H + δ I)⁻¹ Jᵀ for many δ at the price of reading and rotating J once.
-
-
-class Shifts(Protocol):
-    """A semidefinite H with anything added to its diagonal, the same for all of its weights."""
-
-    def smallest(self) -> float:
-        """The smallest eigenvalue of H: a δ has to be above its negative."""
-
-    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        """J (H + δ I)⁻¹ Jᵀ per row, shape (M, N, K, K), float64, for δ of shape (M,)."""
-
-    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        """The diagonals of `covariances`, shape (M, N, K)."""
-
-
-@singledispatch
-def shifts_of(curvature: Precision) -> Shifts:
-    """H in the form that answers for many δ; any structure can, by a precision for each of them."""
-    return _SeparateShifts(curvature)
-
-
-@shifts_of.register
-def _(curvature: DensePrecision) -> Shifts:
-    return _DenseShifts(*torch.linalg.eigh(curvature.to_dense()))
-
-
-@shifts_of.register
-def _(curvature: DiagonalPrecision) -> Shifts:
-    return _RotatedShifts(None, curvature.diagonal())
-
-
-@shifts_of.register(KroneckerPrecision)
-@shifts_of.register(EigenvalueCorrectedPrecision)
-def _(curvature: KroneckerPrecision | EigenvalueCorrectedPrecision) -> Shifts:
-    return _RotatedShifts(curvature.basis, curvature.eigenvalues.flatten())
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _RotatedShifts:
-    """H = Q diag(s) Qᵀ for an orthonormal Q of Kronecker form, or ``None`` for the identity."""
-
-    basis: KroneckerProduct | None
-    values: Tensor
-
-    def smallest(self) -> float:
-        return float(self.values.min())
-
-    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        rotated = tape if self.basis is None else self.basis.rotate(tape)
-        return torch.stack([rotated.gram((self.values + shift).reciprocal()).to(torch.float64) for shift in shifts])
-
-    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        rotated = tape if self.basis is None else self.basis.rotate(tape)
-        return torch.stack([rotated.norms((self.values + shift).reciprocal()).to(torch.float64) for shift in shifts])
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _DenseShifts:
-    """H = V diag(s) Vᵀ."""
-
-    values: Tensor
-    vectors: Tensor
-
-    def smallest(self) -> float:
-        return float(self.values[0])
-
-    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        blocks = []
-        for rows in tape.blocks():
-            u = tape.jacobian(rows).to(torch.float64) @ self.vectors
-            blocks.append(torch.stack([(u / (self.values + shift)) @ u.mT for shift in shifts]))
-        return torch.cat(blocks, 1)
-
-    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        inverses = (self.values + shifts[:, None]).reciprocal()
-        squares = [(tape.jacobian(rows).to(torch.float64) @ self.vectors).square() for rows in tape.blocks()]
-        return torch.cat([torch.einsum("nkp,mp->mnk", each, inverses) for each in squares], 1)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class _SeparateShifts:
-    """A precision for each δ."""
-
-    curvature: Precision
-
-    def smallest(self) -> float:
-        return 0.0
-
-    def covariances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        return torch.stack([precision.covariance_of(tape) for precision in self._at(shifts)])
-
-    def variances(self, tape: Tape, shifts: Tensor) -> Tensor:
-        return torch.stack([precision.variance_of(tape) for precision in self._at(shifts)])
-
-    def _at(self, shifts: Tensor) -> list[Precision]:
-        known = self._known
-        return [known.setdefault(float(shift), self.curvature.add_diagonal(shift)) for shift in shifts]
-
-    @cached_property
-    def _known(self) -> dict[float, Precision]:
-        return {}

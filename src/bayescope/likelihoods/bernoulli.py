@@ -13,16 +13,10 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bayescope import checks
+from bayescope.errors import UnsupportedError
 from bayescope.likelihoods.curvatures import DiagonalLambdas
 from bayescope.likelihoods.information import divergence, information_of_dirichlet
-from bayescope.likelihoods.likelihood import (
-    Domain,
-    Integral,
-    Likelihood,
-    Moments,
-    refuse_unknown_error,
-    variances,
-)
+from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Moments, variances
 from bayescope.likelihoods.quasi_monte_carlo import log_expected, principal_root
 from bayescope.likelihoods.targets import LabelError, numbers_in_columns
 from bayescope.quadrature import activation_nodes, gauss_legendre, log_expected_sigmoid
@@ -144,7 +138,13 @@ class Bernoulli(Likelihood):
 
     @property
     def integrals(self) -> Mapping[str, Integral]:
-        return _INTEGRALS[self.link]
+        if self.link == "probit":
+            return {"exact": _LabelIntegral(self, _probit_sides, _probit_parts, _probit_log_side)}
+        return {
+            "quadrature": _LabelIntegral(self, _quadrature_sides, _quadrature_parts, log_expected_sigmoid),
+            "mackay": ClosedForm(self, "mackay", mackay, needs_covariance=False),
+            "laplace_bridge": ClosedForm(self, "laplace_bridge", _bridge, needs_covariance=False),
+        }
 
     def probability(self, f: Tensor) -> Tensor:
         """The probability p(y = 1∣f) of each label, of f's shape."""
@@ -207,22 +207,16 @@ class _LabelIntegral(Integral):
     """The integral over each label's f by itself; the joint of correlated labels by quasi-Monte Carlo.
 
     Attributes:
-        link: of the likelihood.
+        likelihood: p(y∣f).
         sides: p̄ and 1 − p̄ from the mean and variance of f, any shape; neither is a difference.
         parts: E[p(1 − p)] and Var[p] from the same and p̄.
         log_side: log E[link(s)] from the mean and variance of s.
-        approximation: the name of a closed form that is not exact, which multiplies marginals; else ``None``.
     """
 
-    link: str
+    likelihood: Bernoulli
     sides: Callable[[Tensor, Tensor], _Pair]
     parts: Callable[[Tensor, Tensor, Tensor], _Pair]
     log_side: Callable[[Tensor, Tensor], Tensor]
-    approximation: str | None = None
-
-    @property
-    def needs_covariance(self) -> bool:
-        return self.approximation is None
 
     def moments(self, mean: Tensor, cov: Tensor) -> Moments:
         variance = variances(cov)
@@ -238,35 +232,71 @@ class _LabelIntegral(Integral):
         """log E[Π_c link((2y_c − 1) f_c)], shape (N,)."""
         variance = variances(cov)
         log_prob = self.log_side(_sign(y, mean) * mean, variance).sum(-1)
-        if not self.needs_covariance:
-            return log_prob
         correlated = (cov - torch.diag_embed(variance)).flatten(1).any(-1)
         if correlated.any():
             root = principal_root(cov[correlated], variance[correlated].amax(-1))
-            joint = log_expected(Bernoulli(self.link), mean[correlated], root, y[correlated])
+            joint = log_expected(self.likelihood, mean[correlated], root, y[correlated])
             log_prob = log_prob.index_put((correlated,), joint)
         return log_prob
 
     def information(self, mean: Tensor, cov: Tensor) -> Tensor:
-        """Σ_c I(y_c; f_c): by one-dimensional integrals right to 1e-10; for a closed form the matching Beta's."""
-        variance = variances(cov)
-        if self.approximation is None:
-            blocks = zip(mean.split(_ROW_BLOCK), variance.split(_ROW_BLOCK), strict=True)
-            return torch.cat([_information(Bernoulli(self.link).probability, *block) for block in blocks]).sum(-1)
-        p, q = self.sides(mean, variance)
-        aleatoric, epistemic = self.parts(mean, variance, p)
-        both = (torch.stack(pair, -1) for pair in ((q, p), (aleatoric, aleatoric), (epistemic, epistemic)))
-        return information_of_dirichlet(Moments(*both)).sum(-1)
+        """Σ_c I(y_c; f_c), by one-dimensional integrals right to 1e-10."""
+        blocks = zip(mean.split(_ROW_BLOCK), variances(cov).split(_ROW_BLOCK), strict=True)
+        return torch.cat([_information(self.likelihood.probability, *block) for block in blocks]).sum(-1)
 
     def error(self, mean: Tensor, cov: Tensor) -> Tensor:
-        """Zero: the means are right to 1e-10.
+        """Zero: the means are right to 1e-10."""
+        return torch.zeros_like(_columns(mean, mean))
+
+
+@final
+@dataclass(frozen=True)
+class ClosedForm(Integral):
+    """An approximation in closed form: p(y∣f) at other logits, and how its variance divides.
+
+    Attributes:
+        likelihood: of labels.
+        name: of the approximation.
+        form: from the mean and covariance of f to the logits, shape (N, C), and the aleatoric and the epistemic share
+            of the variance, which broadcast with the outcome columns.
+        needs_covariance: whether it depends on the covariances between outputs.
+    """
+
+    likelihood: Likelihood
+    name: str
+    form: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+    needs_covariance: bool = True
+
+    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
+        logits, aleatoric, epistemic = self.form(mean, cov)
+        p, total = self.likelihood.conditional(logits)
+        return Moments(p, aleatoric * total, epistemic * total)
+
+    def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
+        return self.likelihood.conditional(self.form(mean, cov)[0])[0]
+
+    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
+        return self.likelihood.log_prob(self.form(mean, cov)[0], y)
+
+    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """That of the Dirichlet with the moments, summed over the labels."""
+        moments = self.moments(mean, cov)
+        if self.likelihood.domain.kind != "binary" or mean.shape[-1] == 1:
+            return information_of_dirichlet(moments)
+        others = self.likelihood.conditional(-self.form(mean, cov)[0])[0]
+        pairs = ((others, moments.mean), (moments.aleatoric,) * 2, (moments.epistemic,) * 2)
+        return information_of_dirichlet(Moments(*(torch.stack(pair, -1) for pair in pairs))).sum(-1)
+
+    def error(self, mean: Tensor, cov: Tensor) -> Tensor:
+        """Refused.
 
         Raises:
-            UnsupportedError: for an approximation.
+            UnsupportedError: always.
         """
-        if self.approximation is not None:
-            raise refuse_unknown_error(self.approximation)
-        return torch.zeros_like(_columns(mean, mean))
+        raise UnsupportedError(
+            f"integration_error: {self.name!r} is an approximation whose error is unknown. Ask for 'quadrature', "
+            "whose error is known, and compare."
+        )
 
 
 def _information(probability: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor) -> Tensor:
@@ -289,22 +319,16 @@ def _quadrature_parts(mean: Tensor, variance: Tensor, p: Tensor) -> _Pair:
     return aleatoric, (weights * (at_nodes - p[..., None]).square()).sum(-1)
 
 
-def mackay_scale(variance: Tensor) -> Tensor:
-    """MacKay's κ, by which the mean is divided down before the sigmoid."""
-    return torch.rsqrt(1.0 + math.pi / 8.0 * variance)
+def mackay(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """MacKay's logits κ μ, κ = (1 + πσ²/8)^(−½); the aleatoric share of the variance is κ."""
+    scale = torch.rsqrt(1.0 + math.pi / 8.0 * variances(cov))
+    return scale * mean, scale, 1.0 - scale
 
 
-def _mackay_parts(mean: Tensor, variance: Tensor, p: Tensor) -> _Pair:
-    scale = mackay_scale(variance)
-    total = p * torch.sigmoid(-scale * mean)
-    return scale * total, (1.0 - scale) * total
-
-
-def _bridge_parts(mean: Tensor, variance: Tensor, p: Tensor) -> _Pair:
-    # The Beta's total count is 1/(v σ²), and its variance p(1 − p)/(count + 1).
-    total = p * torch.sigmoid(-mean)
-    ratio = total * variance
-    return total / (1.0 + ratio), total * ratio / (1.0 + ratio)
+def _bridge(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A Beta of the mean σ(μ), the total count 1/(v σ²), v = σ(μ)σ(−μ), and the variance v/(count + 1)."""
+    ratio = torch.sigmoid(mean) * torch.sigmoid(-mean) * variances(cov)
+    return mean, 1.0 / (1.0 + ratio), ratio / (1.0 + ratio)
 
 
 def _probit_score(mean: Tensor, variance: Tensor) -> Tensor:
@@ -329,27 +353,10 @@ def _probit_parts(mean: Tensor, variance: Tensor, _: Tensor) -> _Pair:
     return integral(split, rest), integral(torch.zeros_like(h), split)
 
 
-def _closed(
-    link: str,
-    score: Callable[[Tensor, Tensor], Tensor],
-    parts: Callable[[Tensor, Tensor, Tensor], _Pair],
-    approximation: str | None = None,
-) -> Integral:
-    """An integral with p̄ = link(score) in closed form."""
-    side, log_side = (torch.sigmoid, logsigmoid) if link == "logit" else (torch.special.ndtr, log_ndtr)
-
-    def sides(mean: Tensor, variance: Tensor) -> _Pair:
-        at = score(mean, variance)
-        return side(at), side(-at)
-
-    return _LabelIntegral(link, sides, parts, lambda mean, variance: log_side(score(mean, variance)), approximation)
+def _probit_sides(mean: Tensor, variance: Tensor) -> _Pair:
+    h = _probit_score(mean, variance)
+    return torch.special.ndtr(h), torch.special.ndtr(-h)
 
 
-_INTEGRALS: Mapping[str, Mapping[str, Integral]] = {
-    "logit": {
-        "quadrature": _LabelIntegral("logit", _quadrature_sides, _quadrature_parts, log_expected_sigmoid),
-        "mackay": _closed("logit", lambda mean, variance: mackay_scale(variance) * mean, _mackay_parts, "mackay"),
-        "laplace_bridge": _closed("logit", lambda mean, _: mean, _bridge_parts, "laplace_bridge"),
-    },
-    "probit": {"exact": _closed("probit", _probit_score, _probit_parts)},
-}
+def _probit_log_side(mean: Tensor, variance: Tensor) -> Tensor:
+    return log_ndtr(_probit_score(mean, variance))

@@ -11,17 +11,10 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
-from bayescope.likelihoods.bernoulli import Bernoulli, DifferenceIntegral, mackay_scale
+from bayescope.likelihoods.bernoulli import Bernoulli, ClosedForm, DifferenceIntegral, mackay
 from bayescope.likelihoods.curvatures import Lambdas
-from bayescope.likelihoods.information import divergence, information_of_dirichlet
-from bayescope.likelihoods.likelihood import (
-    Domain,
-    Integral,
-    Likelihood,
-    Moments,
-    refuse_unknown_error,
-    variances,
-)
+from bayescope.likelihoods.information import divergence
+from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Moments
 from bayescope.likelihoods.quasi_monte_carlo import (
     BIAS,
     NODES,
@@ -114,8 +107,10 @@ class Categorical(Likelihood):
         return labels.to(torch.int64)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """f_y − log Σ_c exp f_c, shape (..., N)."""
-        return self._of_labels(torch.log_softmax(f, -1), y)
+        """f_y − log Σ_c exp f_c, shape (..., N), 0 for an ignored label."""
+        values, labelled = torch.log_softmax(f, -1), self.labelled(y)
+        found = values.gather(-1, self._places(y).expand(values.shape[:-1])[..., None])[..., 0]
+        return found if labelled is None else torch.where(labelled, found, 0.0)
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         """[c = y] − p_c, shape (..., N, C), the entry of y as Σ_{c≠y} p_c, which does not cancel as p_y → 1."""
@@ -148,21 +143,15 @@ class Categorical(Likelihood):
     @property
     def integrals(self) -> Mapping[str, Integral]:
         return {
-            "quadrature": _ClassQuadrature(self),
-            "mackay": _Approximation(self, "mackay"),
-            "laplace_bridge": _Approximation(self, "laplace_bridge"),
+            "quadrature": _ClassQuadrature(),
+            "mackay": ClosedForm(self, "mackay", mackay, needs_covariance=False),
+            "laplace_bridge": ClosedForm(self, "laplace_bridge", _bridge),
         }
 
     def _places(self, y: Tensor) -> Tensor:
         """The labels as indices: that of an ignored one is 0."""
         labelled = self.labelled(y)
         return y if labelled is None else torch.where(labelled, y, 0)
-
-    def _of_labels(self, values: Tensor, y: Tensor) -> Tensor:
-        """The value (..., N, C) of each label, shape (..., N), 0 for an ignored one."""
-        found = values.gather(-1, self._places(y).expand(values.shape[:-1])[..., None])[..., 0]
-        labelled = self.labelled(y)
-        return found if labelled is None else torch.where(labelled, found, 0.0)
 
 
 @final
@@ -287,8 +276,8 @@ def _log_single(mean: Tensor, root: Tensor, classes: Tensor) -> Tensor:
     outputs = mean.shape[-1]
     others = torch.tensor([[j for j in range(outputs) if j != k] for k in range(outputs)], device=mean.device)[classes]
     differences = mean.gather(-1, others) - mean.gather(-1, classes[:, None])
-    own = root.gather(-2, classes[:, None, None].expand(-1, 1, root.shape[-1]))
-    contrasts = root.gather(-2, others[..., None].expand(-1, -1, root.shape[-1])) - own
+    of_class = root.gather(-2, classes[:, None, None].expand(-1, 1, root.shape[-1]))
+    contrasts = root.gather(-2, others[..., None].expand(-1, -1, root.shape[-1])) - of_class
     integrate = log_means if outputs <= _FEW else log_means_of_many
     return integrate(differences, contrasts @ contrasts.mT)
 
@@ -319,45 +308,36 @@ def _scrambled(mean: Tensor, root: Tensor, chosen: Tensor) -> Tensor:
 class _ClassQuadrature(Integral):
     """By nodes; for two classes the Bernoulli's integral over f₁ − f₀."""
 
-    likelihood: Categorical
+    def for_outputs(self, outputs: int) -> Integral:
+        return _TWO if outputs == 2 else self
 
     def moments(self, mean: Tensor, cov: Tensor) -> Moments:
-        if mean.shape[-1] == 2:
-            return _TWO.moments(mean, cov)
         mean, root = _centred(mean, cov)
         found = Moments(*by_rows(lambda rows: _moments_at_nodes(mean[rows], root[rows]), *mean.shape))
         # The nodes tell how the variance divides; its sum follows from the mean.
         sums = found.aleatoric + found.epistemic
         share = torch.where(sums > 0, found.epistemic / torch.where(sums > 0, sums, 1.0), 0.0)
-        return _divided(_log_mean(_log_answers(mean, root)).exp(), share)
+        p = _log_mean(_log_answers(mean, root)).exp()
+        total = p * _others(p)
+        return Moments(p, (1.0 - share) * total, share * total)
 
     def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
-        if mean.shape[-1] == 2:
-            return _TWO.mean(mean, cov)
         return _log_mean(_log_answers(*_centred(mean, cov))).exp()
 
     def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
         """The logarithm of `mean`, also below what a float holds, but for rare classes of more than 32."""
-        places = self.likelihood._places(y)
-        if mean.shape[-1] > 2:
-            return self.likelihood._of_labels(_log_mean(_log_answers(*_centred(mean, cov), places)), y)
-        found, labelled = _TWO.log_prob(mean, cov, places), self.likelihood.labelled(y)
-        return found if labelled is None else torch.where(labelled, found, 0.0)
+        return _log_mean(_log_answers(*_centred(mean, cov), y)).gather(-1, y[:, None])[:, 0]
 
     def information(self, mean: Tensor, cov: Tensor) -> Tensor:
-        if mean.shape[-1] == 2:
-            return _TWO.information(mean, cov)
         mean, root = _centred(mean, cov)
         return by_rows(lambda rows: (_information(mean[rows], root[rows]),), *mean.shape)[0]
 
     def error(self, mean: Tensor, cov: Tensor) -> Tensor:
         """The standard deviation over independent randomisations of the nodes, over the root of their number.
 
-        It is 0 for two classes. Of more than 32 classes those that few nodes see have at least the share of two nodes.
+        Of more than 32 classes those that few nodes see have at least the share of two nodes.
         """
         outputs = mean.shape[-1]
-        if outputs == 2:
-            return torch.zeros_like(mean)
         mean, root = _centred(mean, cov)
         answers = _log_answers(mean, root).exp()
         error = answers.std(0) / math.sqrt(len(answers))
@@ -372,55 +352,6 @@ class _ClassQuadrature(Integral):
 _TWO = DifferenceIntegral(Bernoulli().integrals["quadrature"])
 
 
-@final
-@dataclass(frozen=True)
-class _Approximation(Integral):
-    """A closed form: the softmax of some logits, and a share of the variance that is epistemic.
-
-    Attributes:
-        likelihood: for the labels.
-        method: "mackay" or "laplace_bridge".
-    """
-
-    likelihood: Categorical
-    method: str
-
-    @property
-    def needs_covariance(self) -> bool:
-        return self.method != "mackay"
-
-    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
-        logits, share = self._logits(mean, cov)
-        return _divided(torch.softmax(logits, -1), share)
-
-    def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
-        return torch.softmax(self._logits(mean, cov)[0], -1)
-
-    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
-        return self.likelihood._of_labels(torch.log_softmax(self._logits(mean, cov)[0], -1), y)
-
-    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
-        """That of the Dirichlet with the moments."""
-        return information_of_dirichlet(self.moments(mean, cov))
-
-    def error(self, mean: Tensor, cov: Tensor) -> Tensor:
-        raise refuse_unknown_error(self.method)
-
-    def _logits(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor]:
-        if self.method == "mackay":
-            scale = mackay_scale(variances(cov))
-            return scale * mean, 1.0 - scale
-        log_counts = _bridge_log_counts(mean, cov)
-        # Var[p] = p(1 − p)/(A + 1) for the total count A
-        return log_counts, torch.sigmoid(-torch.logsumexp(log_counts, -1, keepdim=True))
-
-
-def _divided(p: Tensor, share: Tensor) -> Moments:
-    """The moments of indicators with the mean p and an epistemic share of their variance."""
-    total = p * _others(p)
-    return Moments(p, (1.0 - share) * total, share * total)
-
-
 def _moments_at_nodes(mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     p = _at_nodes(mean, root)
     average = p.mean((0, 1))
@@ -432,8 +363,8 @@ def _information(mean: Tensor, root: Tensor) -> Tensor:
     return divergence(p, p.mean((0, 1))).mean((0, 1))
 
 
-def _bridge_log_counts(mean: Tensor, cov: Tensor) -> Tensor:
-    """log α_k, α_k = (1 − 2/C + C⁻² e^{μ_k} Σ_l e^{−μ_l}) / Σ_kk for the centred f, shape (N, C)."""
+def _bridge(mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log α_k, α_k = (1 − 2/C + C⁻² e^{μ_k} Σ_l e^{−μ_l}) / Σ_kk for the centred f, and Var[p] = p(1 − p)/(Σ α + 1)."""
     outputs = mean.shape[-1]
     mean, variance = mean - mean.mean(-1, keepdim=True), _project(cov).diagonal(dim1=-2, dim2=-1)
     if (variance <= 0).any():
@@ -445,4 +376,6 @@ def _bridge_log_counts(mean: Tensor, cov: Tensor) -> Tensor:
     weights = mean + torch.logsumexp(-mean, -1, keepdim=True) - 2.0 * math.log(outputs)
     if outputs > 2:
         weights = torch.logaddexp(weights, torch.full_like(weights, math.log1p(-2.0 / outputs)))
-    return weights - variance.log()
+    log_counts = weights - variance.log()
+    log_total = torch.logsumexp(log_counts, -1, keepdim=True)
+    return log_counts, torch.sigmoid(log_total), torch.sigmoid(-log_total)

@@ -75,11 +75,8 @@ class Gaussian(Likelihood):
         """(y − f)/noise, shape (..., N, D)."""
         return (y.to(f) - f) / self.noise(f)
 
-    def observed(self, f: Tensor, y: Tensor) -> DiagonalLambdas:
-        """Λ = diag(1/noise), which is the expected one."""
-        return self.expected(f)
-
     def expected(self, f: Tensor) -> DiagonalLambdas:
+        """Λ = diag(1/noise)."""
         return DiagonalLambdas(self.noise(f).reciprocal().expand(f.shape))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:

@@ -107,7 +107,7 @@ def information_of_mixture(
 
     def integrand(rows: Tensor, y: Tensor) -> Tensor:
         score = (y[..., None] - centres[rows][:, None]) / sds[rows][:, None]
-        return _told(log_heights[rows][:, None] - 0.5 * score.square(), log_weights, sizes)
+        return _log_ratios(log_heights[rows][:, None] - 0.5 * score.square(), log_weights, sizes)
 
     with torch.no_grad():
         low, high = (centres - _REACH * sds).amin(-1), (centres + _REACH * sds).amax(-1)
@@ -117,7 +117,7 @@ def information_of_mixture(
     return each.clamp_min(0.0).reshape(means.shape[1:]).sum(-1)
 
 
-def _told(log_terms: Tensor, log_weights: Tensor, sizes: Sequence[int] | None) -> Tensor:
+def _log_ratios(log_terms: Tensor, log_weights: Tensor, sizes: Sequence[int] | None) -> Tensor:
     """Σ_g w_g p_g log(p_g/p) at y, shape (...), for the log w_s p_s of its Gaussians, shape (..., S)."""
     terms = log_terms.exp()
     average = terms.sum(-1)

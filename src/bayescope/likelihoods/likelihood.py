@@ -56,9 +56,11 @@ class Integral(ABC):
             shape (N, C).
     """
 
-    @property
-    def needs_covariance(self) -> bool:
-        return True
+    needs_covariance: bool = True
+
+    def for_outputs(self, outputs: int) -> Integral:
+        """The integral for C = ``outputs``: another one where fewer dimensions are enough."""
+        return self
 
     @abstractmethod
     def moments(self, mean: Tensor, cov: Tensor) -> Moments:
@@ -127,9 +129,9 @@ class Likelihood(ABC):
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
         """∂ log p(y∣f) / ∂f, shape (..., N, C)."""
 
-    @abstractmethod
     def observed(self, f: Tensor, y: Tensor) -> Lambdas:
-        """The observed Λ = −∂² log p(y∣f) / ∂f² of each row."""
+        """The observed Λ = −∂² log p(y∣f) / ∂f² of each row; overridden where it is not the expected one."""
+        return self.expected(f)
 
     @abstractmethod
     def expected(self, f: Tensor) -> Lambdas:
@@ -247,19 +249,23 @@ class Likelihood(ABC):
 
     def predictive(self, mean: Tensor, cov: Tensor, integral: str) -> Moments:
         """Moments of y when f ~ N(mean, cov), shapes (N, C) and (N, C, C), by a resolved deterministic integral."""
-        return self._by(integral).moments(mean.to(torch.float64), cov.to(torch.float64))
+        return self._by(integral, mean).moments(mean.to(torch.float64), cov.to(torch.float64))
 
     def predictive_mean(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The mean of `predictive`, shape (N, K), to the last bit the same, without the work of its variances."""
-        return self._by(integral).mean(mean.to(torch.float64), cov.to(torch.float64))
+        return self._by(integral, mean).mean(mean.to(torch.float64), cov.to(torch.float64))
 
     def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
         """log ∫ p(y∣f) N(f; mean, cov) df per row, shape (N,), accurate in the tails."""
-        return self._by(integral).log_prob(mean.to(torch.float64), cov.to(torch.float64), y.to(mean.device))
+        y = y.to(mean.device)
+        labelled = self.labelled(y)
+        y = y if labelled is None else torch.where(labelled, y, 0)
+        log_prob = self._by(integral, mean).log_prob(mean.to(torch.float64), cov.to(torch.float64), y)
+        return log_prob if labelled is None else torch.where(labelled, log_prob, 0.0)
 
     def mutual_information(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """I(y; f) for f ~ N(mean, cov), in nats, shape (N,), summed over labels or outputs, each by itself."""
-        return self._by(integral).information(mean.to(torch.float64), cov.to(torch.float64))
+        return self._by(integral, mean).information(mean.to(torch.float64), cov.to(torch.float64))
 
     def integration_error(self, mean: Tensor, cov: Tensor, integral: str) -> Tensor:
         """The standard error of the means that `predictive` gives, shape (N, K); 0 for rules that are right to 1e-10.
@@ -267,7 +273,7 @@ class Likelihood(ABC):
         Raises:
             UnsupportedError: for a closed form that is an approximation, whose error is unknown.
         """
-        return self._by(integral).error(mean.to(torch.float64), cov.to(torch.float64))
+        return self._by(integral, mean).error(mean.to(torch.float64), cov.to(torch.float64))
 
     def components(self, mean: Tensor, cov: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A continuous y as a mixture of Gaussians: log weights (S,), means and variances (S, N, K).
@@ -296,20 +302,12 @@ class Likelihood(ABC):
             return torch.stack([1.0 - columns, columns], -1)
         return columns[..., None, :]
 
-    def _by(self, integral: str) -> Integral:
+    def _by(self, integral: str, mean: Tensor) -> Integral:
         if integral not in self.integrals:
             raise OptionError.unknown("integral", integral, self.integrals)
-        return self.integrals[integral]
+        return self.integrals[integral].for_outputs(mean.shape[-1])
 
 
 def variances(cov: Tensor) -> Tensor:
     """The variances (N, C) of covariances (N, C, C), or unchanged where they were given alone."""
     return cov if cov.ndim == 2 else cov.diagonal(dim1=-2, dim2=-1)
-
-
-def refuse_unknown_error(integral: str) -> UnsupportedError:
-    """The error for a closed-form approximation that is asked how far off it is."""
-    return UnsupportedError(
-        f"integration_error: {integral!r} is an approximation whose error is unknown. Ask for 'quadrature', "
-        "whose error is known, and compare."
-    )

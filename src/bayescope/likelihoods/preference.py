@@ -52,25 +52,18 @@ class BradleyTerry(Likelihood):
         return _LOGIT.targets(labels_in_rows(y, "the preferred item of each pair,"), 1)[:, 0].to(torch.int64)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        return _LOGIT.log_prob(_difference(f), y[..., None])
+        return _LOGIT.log_prob(f.diff(), y[..., None])
 
     def gradient(self, f: Tensor, y: Tensor) -> Tensor:
-        slope = _LOGIT.gradient(_difference(f), y[..., None])
+        slope = _LOGIT.gradient(f.diff(), y[..., None])
         return torch.cat([-slope, slope], -1)
 
-    def observed(self, f: Tensor, y: Tensor) -> RootedLambdas:
-        return self.expected(f)
-
     def expected(self, f: Tensor) -> RootedLambdas:
-        root = _LOGIT.fisher_sqrt(_difference(f))
+        root = _LOGIT.fisher_sqrt(f.diff())
         return RootedLambdas(torch.cat([-root, root], -2))
 
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
-        return _LOGIT.sample(_difference(f), generator)[..., 0].to(torch.int64)
+        return _LOGIT.sample(f.diff(), generator)[..., 0].to(torch.int64)
 
     def conditional(self, f: Tensor) -> tuple[Tensor, Tensor]:
-        return _LOGIT.conditional(_difference(f))
-
-
-def _difference(f: Tensor) -> Tensor:
-    return f[..., 1:] - f[..., :1]
+        return _LOGIT.conditional(f.diff())

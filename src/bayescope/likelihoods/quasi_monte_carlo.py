@@ -164,10 +164,10 @@ def eigenroot(values: Tensor, vectors: Tensor, cov: Tensor) -> Tensor:
     root = vectors * roots[..., None, :]
     if not cov.requires_grad:
         return root
-    own, other = values[..., None, :], values[..., :, None]
-    meet = (own - other).abs() <= _MEET * torch.maximum(own, other)
-    turn = torch.where(meet, 0.5 / roots[..., None, :], roots[..., None, :] / (own - other))
-    turn = torch.where(own > _ROUNDING**2 * values.amax(-1)[..., None, None], turn, 0.0)
+    column, row = values[..., None, :], values[..., :, None]
+    meet = (column - row).abs() <= _MEET * torch.maximum(column, row)
+    turn = torch.where(meet, 0.5 / roots[..., None, :], roots[..., None, :] / (column - row))
+    turn = torch.where(column > _ROUNDING**2 * values.amax(-1)[..., None, None], turn, 0.0)
     return root + vectors @ (turn * (vectors.mT @ (cov - cov.detach()) @ vectors))
 
 

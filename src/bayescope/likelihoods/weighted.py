@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.likelihoods.curvatures import Lambdas
-from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood, Moments
+from bayescope.likelihoods.likelihood import Domain, Integral, Likelihood
 
 
 @final
@@ -100,37 +100,15 @@ class Weighted(Likelihood):
 
     @property
     def integrals(self) -> Mapping[str, Integral]:
-        return {name: _WeightedIntegral(each, self) for name, each in self.likelihood.integrals.items()}
+        return self.likelihood.integrals
+
+    def predictive_log_prob(self, mean: Tensor, cov: Tensor, y: Tensor, integral: str) -> Tensor:
+        """w log ∫ p(y∣f) N(f; mean, cov) df, shape (N,)."""
+        return self.likelihood.predictive_log_prob(mean, cov, self._y(y), integral) * _weights(y, mean)
 
     def _y(self, y: Tensor) -> Tensor:
         """The targets as the likelihood takes them: of one label a row, which several outputs decide, its number."""
         return y[:, 0].long() if self.domain.kind == "classes" else y[:, :-1]
-
-
-@final
-@dataclass(frozen=True)
-class _WeightedIntegral(Integral):
-    """An integral over f of an outcome, which has no weight, and of log p(y∣f), which has one."""
-
-    inner: Integral
-    weighted: Weighted
-
-    @property
-    def needs_covariance(self) -> bool:
-        return self.inner.needs_covariance
-
-    def moments(self, mean: Tensor, cov: Tensor) -> Moments:
-        return self.inner.moments(mean, cov)
-
-    def mean(self, mean: Tensor, cov: Tensor) -> Tensor:
-        return self.inner.mean(mean, cov)
-
-    def log_prob(self, mean: Tensor, cov: Tensor, y: Tensor) -> Tensor:
-        """w log ∫ p(y∣f) N(f; mean, cov) df, shape (N,)."""
-        return self.inner.log_prob(mean, cov, self.weighted._y(y)) * _weights(y, mean)
-
-    def information(self, mean: Tensor, cov: Tensor) -> Tensor:
-        return self.inner.information(mean, cov)
 
 
 def _weights(y: Tensor, f: Tensor) -> Tensor:

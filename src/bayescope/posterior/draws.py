@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
-from bayescope.errors import UndefinedQuantityError, UnsupportedError
+from bayescope.errors import UnsupportedError
 from bayescope.latent import DrawsLatent
 from bayescope.likelihoods import Likelihood
 from bayescope.memory import draw_count
@@ -18,7 +18,6 @@ from bayescope.models import LinearizedModel, Model
 from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, in_rows
 from bayescope.posterior.record import Record
-from bayescope.priors import Prior
 from bayescope.storage import stored
 
 DEFAULT_PASSES = 100
@@ -95,12 +94,6 @@ class DrawsPosterior(Posterior):
         values, shape = in_rows(function.forward(function.inputs(x), theta), 1)
         return Answer(DrawsLatent(values), f"{theta.shape[0]} draws of the weights", shape)
 
-    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        return function.forward(function.inputs(x), self.sample(n, generator=generator))
-
-    def _as_prior(self) -> Prior:
-        raise self.record.undefined("condition", "is a set of draws, which cannot be a prior; a Gaussian can.")
-
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         return self.draws
 
@@ -133,11 +126,6 @@ class PointPosterior(Posterior):
     def covariance(self) -> Tensor:
         return self.location.new_zeros(self.location.shape[0], self.location.shape[0])
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of weights, in a tuple of one."""
-        return (self.location.shape[0],)
-
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """The point n times, shape (n, P)."""
         return self.location.expand(draw_count(n, *self.sizes), -1).clone()
@@ -147,15 +135,6 @@ class PointPosterior(Posterior):
         options.refuse_samples("a point has no draws")
         values, shape = in_rows(function.forward(function.inputs(x), self.location)[None], 1)
         return Answer(DrawsLatent(values), "at one point: no epistemic part", shape)
-
-    def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
-        return torch.stack([function.forward(function.inputs(x), self.location)] * n)
-
-    def _as_prior(self) -> Prior:
-        raise UndefinedQuantityError("condition: a point cannot be a prior; a Gaussian posterior can.")
-
-    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
-        return self.sample(draws)[None]
 
 
 class RandomPasses(Protocol):
@@ -204,11 +183,6 @@ class ImplicitPosterior(Posterior):
         """
         self._refuse("covariance")
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The number of weights, in a tuple of one."""
-        return (self.location.shape[0],)
-
     def sample(self, n: int = 1, *, generator: torch.Generator | int | None = None) -> Tensor:
         """Not known.
 
@@ -230,12 +204,6 @@ class ImplicitPosterior(Posterior):
 
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
         return self.passes(function.inputs(x), n, generator)
-
-    def _as_prior(self) -> Prior:
-        self._refuse("condition")
-
-    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
-        self._refuse("to_arviz")
 
     def _refuse(self, quantity: str) -> NoReturn:
         raise self.record.undefined(quantity, "draws functions, not weights. Ask for predict or sample_functions.")

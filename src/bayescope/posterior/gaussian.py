@@ -171,9 +171,6 @@ class GaussianPosterior(Posterior):
     def _as_prior(self) -> Prior:
         return Prior(self.precision, self.location)
 
-    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
-        return self.sample(draws, generator=generator)[None]
-
     def _drawn(self, n: int, generator: torch.Generator) -> Iterator[Tensor]:
         """n draws of θ, some at a time: of a large network all of them may be too many."""
         for u in weight_draws(self.location, self.precision, n, generator):

@@ -57,9 +57,9 @@ class Missing:
     def note(self) -> str:
         """How many values of which columns are missing."""
         counts = {name: int(count) for name, count in zip(self.columns, self.lacking.sum(0), strict=True) if count}
-        told = ", ".join(f"{name} ({count})" for name, count in counts.items())
+        listed = ", ".join(f"{name} ({count})" for name, count in counts.items())
         return (
-            f"{sum(counts.values()):,} values in {len(self.rows):,} rows, by column {told}: what the training rows "
+            f"{sum(counts.values()):,} values in {len(self.rows):,} rows, by column {listed}: what the training rows "
             "have there is part of the epistemic variance"
         )
 
@@ -203,31 +203,31 @@ def integrated(latent: Latent, missing: Missing, ask: Callable[[np.ndarray], Lat
 
 def _pooled(latent: Latent, owners: Tensor, rows: int) -> Latent:
     """The latent of rows from that of their nodes: node m is one of the equally weighted nodes of row owners[m]."""
-    average = _Average(owners.to(latent.mean.device), rows)
+    owners = owners.to(latent.mean.device)
     match latent:
         case GaussianLatent():
-            mean = average(latent.mean)
-            apart = latent.mean - mean[average.owners]
+            mean = _averaged(latent.mean, owners, rows)
+            apart = latent.mean - mean[owners]
             full = latent.covariance.ndim == 3
             squares = apart[..., :, None] * apart[..., None, :] if full else apart.square()
-            cov = average(latent.covariance + squares)
+            cov = _averaged(latent.covariance + squares, owners, rows)
             whole = GaussianLatent(mean, cov, latent.integral)
             if latent.draws is None:
                 return whole
             return whole.with_draws(latent.draws.values.shape[0], torch.Generator().manual_seed(0))
         case DrawsLatent():
-            return _pooled_draws(latent.values, average)
+            return _pooled_draws(latent.values, owners, rows)
         case MixtureLatent():
             return MixtureLatent(latent.log_weights, [_pooled(part, owners, rows) for part in latent.parts])
         case _:
             raise TypeError(f"no rule for the missing values of a {type(latent).__name__}")
 
 
-def _pooled_draws(values: Tensor, average: _Average) -> DrawsLatent:
+def _pooled_draws(values: Tensor, owners: Tensor, rows: int) -> DrawsLatent:
     """Each draw's mean over the nodes of a row, plus Gaussian noise with the covariance of f over the nodes."""
-    means = torch.stack([average(draw) for draw in values])
-    apart = values - means[:, average.owners]
-    cov = average(torch.einsum("smc,smd->mcd", apart, apart) / len(values))
+    means = torch.stack([_averaged(draw, owners, rows) for draw in values])
+    apart = values - means[:, owners]
+    cov = _averaged(torch.einsum("smc,smd->mcd", apart, apart) / len(values), owners, rows)
     eigenvalues, vectors = torch.linalg.eigh(cov)
     root = vectors * eigenvalues.clamp(min=0.0).sqrt()[..., None, :]
     means = means.repeat_interleave(-(-FEWEST_DRAWS // len(means)), 0)
@@ -264,15 +264,7 @@ def _put(values: Tensor, rows: Tensor, by: Tensor) -> Tensor:
     return values.index_copy(0, rows.to(values.device), by)
 
 
-@final
-class _Average:
-    """Averages over the nodes of each row."""
-
-    def __init__(self, owners: Tensor, rows: int) -> None:
-        self.owners, self._rows = owners, rows
-        self._counts = torch.bincount(owners, minlength=rows)
-
-    def __call__(self, values: Tensor) -> Tensor:
-        """Of values (M, ...) at the nodes, shape (rows, ...)."""
-        sums = values.new_zeros(self._rows, *values.shape[1:]).index_add_(0, self.owners, values)
-        return sums / self._counts.reshape(-1, *[1] * (values.ndim - 1)).to(values)
+def _averaged(values: Tensor, owners: Tensor, rows: int) -> Tensor:
+    """The averages over the nodes of each row, shape (rows, ...), of values (M, ...) at the nodes."""
+    counts = torch.bincount(owners, minlength=rows).reshape(-1, *[1] * (values.ndim - 1)).to(values)
+    return values.new_zeros(rows, *values.shape[1:]).index_add_(0, owners, values) / counts

@@ -19,7 +19,6 @@ from bayescope.posterior.gaussian import GaussianPosterior
 from bayescope.posterior.missing import TableReader
 from bayescope.posterior.posterior import Answer, Options, Posterior, as_points
 from bayescope.posterior.record import Record
-from bayescope.priors import Prior
 from bayescope.storage import stored
 
 
@@ -130,9 +129,3 @@ class MixturePosterior(Posterior):
     def _check_stored(self) -> None:
         if self.log_weights.shape != (len(self.components),) or not self.components:
             raise InputError(f"mixture: expected a weight for each component, got {tuple(self.log_weights.shape)}.")
-
-    def _as_prior(self) -> Prior:
-        raise UndefinedQuantityError("condition: a mixture cannot be a prior; each of its components can.")
-
-    def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
-        return self.sample(draws, generator=generator)[None]

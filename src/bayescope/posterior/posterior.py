@@ -148,6 +148,7 @@ class Posterior(ABC):
     The forms are final; this class holds what all of them share. A query never writes.
 
     Attributes:
+        location: a point in the middle, shape (P,), where there is one.
         record: how the posterior was made.
         function: f(x, θ), for predictions; ``None`` for a bare log density.
         likelihood: p(y∣f); ``None`` for a bare log density.
@@ -159,6 +160,7 @@ class Posterior(ABC):
             model takes its inputs as they are.
     """
 
+    location: Tensor
     record: Record
     function: Model | None
     likelihood: Likelihood | None
@@ -186,26 +188,26 @@ class Posterior(ABC):
     def _latent(self, x: Any, function: Model, likelihood: Likelihood, options: Options) -> Answer:
         """The distribution of f at inputs as they came, by the model as the options read it."""
 
-    @abstractmethod
     def _functions(self, x: Any, function: Model, n: int, generator: torch.Generator) -> Tensor:
         """n functions at inputs as they came, shape (n, N, *positions, C)."""
+        return function.forward(function.inputs(x), self.sample(n, generator=generator))
 
     @property
-    @abstractmethod
     def sizes(self) -> tuple[int, ...]:
         """P, the number of weights; several of them where the components have unlike models."""
+        return (self.location.shape[0],)
 
-    @abstractmethod
     def _as_prior(self) -> Prior:
         """This posterior as the prior of the next inference.
 
         Raises:
             UndefinedQuantityError: if it is no Gaussian.
         """
+        raise self.record.undefined("condition", "cannot be a prior: a single Gaussian can.")
 
-    @abstractmethod
     def _chains(self, draws: int, generator: torch.Generator) -> Tensor:
         """Draws for diagnosis, shape (chains, draws, P)."""
+        return self.sample(draws, generator=generator)[None]
 
     @property
     def model(self) -> Any:
@@ -408,8 +410,11 @@ class Posterior(ABC):
             lines.append(f"  log evidence: {float(self.record.evidence):.4f}")
         if self.record.elbo_terms is not None:
             lines.append(f"  evidence lower bound: {float(self.elbo):.4f}")
-        told = {} if self.likelihood is None else described(self.likelihood)
-        notes = {**self.record.notes, **{name: value for name, value in told.items() if name not in self.record.notes}}
+        likelihood = {} if self.likelihood is None else described(self.likelihood)
+        notes = {
+            **self.record.notes,
+            **{name: each for name, each in likelihood.items() if name not in self.record.notes},
+        }
         lines += [f"  {name}: {value}" for name, value in notes.items()]
         return "\n".join(lines)
 
