@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-from bayescope.cli import arrow_source
+from bayescope.cli.arrow_source import large
 from bayescope.cli.streamed_table import stride
 from bayescope.storage import read_manifest
 from tests.cli.tables import mixed, refused, run, written
@@ -121,16 +121,14 @@ def test_predictions_of_files_are_those_of_one(model: Path, parts: Path, rows: p
     assert run("report", model, parts, "--out", page, "--reference", "none").exit_code == 0
 
 
-def test_a_large_file_is_fitted_in_blocks_and_a_small_one_is_not(
-    rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_large_file_is_fitted_in_blocks_and_a_small_one_is_not(rows: pd.DataFrame, tmp_path: Path):
     path, remark = tmp_path / "rows.parquet", "rows 5, 10, 15 and so on were held out"
     rows.to_parquet(path, index=False)
     for options, in_blocks in (([], False), (["--stream"], True), (["--no-stream"], False)):
         result = run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes", *options)
         assert (remark in result.stdout) == in_blocks
-    monkeypatch.setattr(arrow_source, "LARGE_BYTES", path.stat().st_size)
-    assert remark in run("fit", path, *LINEAR, "--out", tmp_path / "m.bayes").stdout
+    size = path.stat().st_size
+    assert [large(path), large(path, size), large(path, size + 1)] == [False, True, False]
 
 
 def test_text_is_read_in_blocks_where_asked(rows: pd.DataFrame, tmp_path: Path):

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 import bayescope as bs
-import bayescope.cli.predicting as predicting
 from tests.cli.tables import mixed, refused, run, written
 from tests.storage.mutants import framed, parts
 
@@ -68,16 +67,15 @@ def test_every_format_goes_in_and_comes_out(classes, table, tmp_path, given, out
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_answers_do_not_depend_on_the_chunks(classes, tmp_path, name, monkeypatch):
-    """Chunks are whole numbers of the blocks that are predicted together, wherever they end."""
-    monkeypatch.setattr(predicting, "TOGETHER", 7)
-    path = written(tmp_path / name, mixed(100))
+def test_answers_do_not_depend_on_the_chunks(classes, tmp_path, name):
+    """Chunks are whole numbers of the 4,096 rows that are predicted together, wherever they end."""
+    path = written(tmp_path / name, mixed(9000))
     answers = {}
-    for rows in (1, 7, 8, 50, 1000):
+    for rows in (1, 4097, 100_000):
         predicted(classes, path, tmp_path / f"{rows}.csv", "--chunk-rows", rows)
         answers[rows] = (tmp_path / f"{rows}.csv").read_bytes()
     assert len(set(answers.values())) == 1
-    assert answers[1].count(b"\n") == 101
+    assert answers[1].count(b"\n") == 9001
 
 
 def test_pipes(classes, table, tmp_path):
@@ -154,13 +152,12 @@ def test_values_that_were_missing_are_told_and_widen_the_intervals(tmp_path):
     assert (facts["imputed_values"], facts["imputed_rows"]) == (103, 94)
 
 
-def test_an_error_far_down_leaves_no_file_and_the_one_that_was_there(classes, tmp_path, monkeypatch):
-    monkeypatch.setattr(predicting, "TOGETHER", 5)
-    path = written(tmp_path / "t.csv", mixed().to_csv(index=False) + "90,old,1,red,1,sick\n")
+def test_an_error_far_down_leaves_no_file_and_the_one_that_was_there(classes, tmp_path):
+    path = written(tmp_path / "t.csv", mixed(5000).to_csv(index=False) + "90,old,1,red,1,sick\n")
     for name in ("p.csv", "p.parquet", "p.csv.gz"):
         out = written(tmp_path / name, "before")
-        message = "t.csv: line 92, column 'age': expected a number, got 'old'"
-        assert refused(run("predict", classes, path, "--out", out, "--chunk-rows", "5"), message)
+        message = "t.csv: line 5002, column 'age': expected a number, got 'old'"
+        assert refused(run("predict", classes, path, "--out", out, "--chunk-rows", "1"), message)
         assert out.read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 4
 

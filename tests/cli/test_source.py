@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from bayescope import memory
-from bayescope.cli import Roles, arrow_source, open_source, opening, read_training_table, source
+from bayescope.cli import Roles, open_source, opening, read_training_table, source
+from bayescope.cli.arrow_source import large
 from bayescope.cli.source import CELL_BYTES, Source, all_blocks
 from bayescope.errors import InputError, MemoryBudgetError
 from tests.cli.tables import run, written
@@ -130,11 +131,10 @@ def test_bytes_without_end_are_no_table(again: bool) -> None:
         open_source(Path("/dev/zero"), again=again)
 
 
-def test_a_small_file_of_very_many_rows_is_fitted_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_source, "LARGE_NUMBERS", 1_000_000)
+def test_a_small_file_of_very_many_rows_is_fitted_in_blocks(tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": np.zeros(300_000), "y": 1.0})
     many, few = written(tmp_path / "many.parquet", frame), written(tmp_path / "few.parquet", frame.iloc[:9])
     assert many.stat().st_size < 20_000
-    assert arrow_source.large(many)
-    assert not arrow_source.large(few)
-    assert not arrow_source.large(written(tmp_path / "broken.parquet", b"PAR1"))
+    assert large(many, least_numbers=1_000_000)
+    assert not large(few, least_numbers=1_000_000)
+    assert not large(written(tmp_path / "broken.parquet", b"PAR1"), least_numbers=1)

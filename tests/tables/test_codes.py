@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bayescope.tables import Column
-from bayescope.tables.codes import LabelCoder, NumberCoder
-from bayescope.tables.column_sums import Moments, Tally, numeric_encoding
-from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding
+from bayescope.tables import (
+    CategoricalEncoding,
+    Column,
+    LabelCoder,
+    Moments,
+    NumberCoder,
+    NumericEncoding,
+    Tally,
+    numeric_encoding,
+)
 
 
 def column(values: np.ndarray) -> Column:

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 import bayescope as bs
 from bayescope.errors import InputError, InputTypeError, OptionError
-from bayescope.tables import Column, read_table
-from bayescope.tables.column_sums import LabelsSeen
-from bayescope.tables.preprocessing import Preprocessing, TableSeen
+from bayescope.tables import Column, LabelsSeen, Preprocessing, TableSeen, read_table
 
 ROWS = 313
 

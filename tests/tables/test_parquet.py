@@ -13,7 +13,7 @@ import pytest
 import bayescope as bs
 from bayescope.cli import Roles, open_source, read_training_table
 from bayescope.errors import BayescopeError, InputError
-from bayescope.tables.reading import read_table
+from bayescope.tables import read_table
 from tests.cli.tables import refused, run
 from tests.tables.parquet import COLUMNS, ROWS, mutant, table, whole, written
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OrdinalEncoder, QuantileTransformer, StandardScaler
 
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
-from bayescope.tables import read_table
-from bayescope.tables.preprocessing import Preprocessing
+from bayescope.tables import Preprocessing, read_table
 
 
 def frame() -> pd.DataFrame:

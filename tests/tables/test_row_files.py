@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bayescope.errors import InputError
-from bayescope.tables.row_files import Constant, RowFile
+from bayescope.tables import Constant, RowFile
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from bayescope.errors import BayescopeWarning
-from bayescope.tables import read_table
-from bayescope.tables.suspicion import warn_of_numbers
+from bayescope.tables import read_table, warn_of_numbers
 
 MEASURED = [f"{value:.1f}" for value in np.linspace(18.0, 40.0, 49)]
 

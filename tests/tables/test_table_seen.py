@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from bayescope.errors import InputError, OptionError, UnsupportedError
-from bayescope.tables import read_table
-from bayescope.tables.preprocessing import Preprocessing, TableSeen, taken
+from bayescope.tables import Preprocessing, TableSeen, read_table
 
 ROWS = 700
 
@@ -40,7 +41,8 @@ def test_blocks_and_parts_tell_what_the_table_tells(scaling: str | None, encodin
     passes = [TableSeen(kinds, scaling=scaling, encoding=encoding) for _ in range(2)]
     for start in range(0, ROWS, 90):
         rows = np.arange(start, min(start + 90, ROWS))
-        passes[start > 300].add(taken(columns, rows), weights[rows], rows)
+        block = [replace(column, values=column.values[rows]) for column in columns]
+        passes[start > 300].add(block, weights[rows], rows)
     learnt = passes[0].joined(passes[1]).preprocessing()
     whole, numbers = Preprocessing.fit(
         columns, None, scaling=scaling, encoding=encoding, weights=weights if weighted else None

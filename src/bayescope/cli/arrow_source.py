@@ -146,8 +146,8 @@ def several(path: Path) -> bool:
     return path.is_dir() or (wild(path) and not path.exists())
 
 
-def large(path: Path) -> bool:
-    """Whether a path is a Parquet file that is fitted a block of rows at a time."""
+def large(path: Path, least_bytes: int = LARGE_BYTES, least_numbers: int = LARGE_NUMBERS) -> bool:
+    """Whether a path is a Parquet file of so many bytes, or bytes of numbers, that it is fitted a block at a time."""
     if path.suffix.lower() not in (".parquet", ".pq") or not path.is_file():
         return False
     try:
@@ -155,7 +155,7 @@ def large(path: Path) -> bool:
             footer = arrow_module("pyarrow.parquet").read_metadata(path)
     except InputError:
         return False  # what reads it says what is wrong
-    return path.stat().st_size >= LARGE_BYTES or 8 * footer.num_rows * footer.num_columns >= LARGE_NUMBERS
+    return path.stat().st_size >= least_bytes or 8 * footer.num_rows * footer.num_columns >= least_numbers
 
 
 def _recut(batches: Iterable[Any], rows: int) -> Iterator[Any]:
