@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 
 from bayescope.errors import InputError, InputTypeError, NotPositiveDefiniteError, OptionError, UnsupportedError
-from bayescope.estimators.additive import NeuralAdditiveClassifier, NeuralAdditiveRegressor
+from bayescope.estimators import NeuralAdditiveClassifier, NeuralAdditiveRegressor
 from tests.reference import regression
 
 # Small nets, few epochs: what is tested here are laws that hold wherever training ends.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from bayescope.estimators.additive import NeuralAdditiveClassifier, NeuralAdditiveRegressor
+from bayescope.estimators import NeuralAdditiveClassifier, NeuralAdditiveRegressor
 
 
 @pytest.mark.global_rng  # some of the checks draw from NumPy's own generator

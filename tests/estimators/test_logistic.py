@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import pickle
 import warnings
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -22,12 +23,12 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.estimators import BLOCK_NUMBERS, BayesianLogisticRegression
-from bayescope.estimators.linear_posteriors import POSTERIORS
 from bayescope.latent import DrawsLatent, GaussianLatent
 from bayescope.likelihoods import Bernoulli, Categorical
 from bayescope.linear import compile_density, laplace, weight_prior
 from bayescope.models import LinearModel
 
+POSTERIORS = [name for name in get_args(get_type_hints(BayesianLogisticRegression)["posterior"]) if name != "auto"]
 DETERMINISTIC = [name for name in POSTERIORS if name not in ("nuts", "metropolis")]
 SHORT = {"draws": 300, "tune": 200, "chains": 2}
 

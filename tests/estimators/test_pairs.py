@@ -1,28 +1,31 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import bayescope as bs
 from bayescope.errors import InputError, OptionError
-from bayescope.estimators.additive_reading import feature_pairs
 
-NAMES = ("age", "dose", "city")
+SOURCE = np.random.default_rng(0)
+X = pd.DataFrame({"age": SOURCE.normal(size=30), "dose": SOURCE.normal(size=30), "city": ["a", "b", "c"] * 10})
+Y = X["age"] * X["dose"] + SOURCE.normal(size=30)
 
 
-def test_names_and_positions_are_the_same_pairs():
-    expected = [(0, 2), (0, 1)]
-    assert feature_pairs([("city", "age"), ("age", "dose")], NAMES) == expected
-    assert feature_pairs([(2, 0), ("age", 1)], NAMES) == expected
-    assert feature_pairs(np.array([[2, 0], [0, 1]]), NAMES) == expected
+def fitted(interactions: object) -> bs.NeuralAdditiveRegressor:
+    model = bs.NeuralAdditiveRegressor(interactions=interactions, hidden=2, pair_hidden=2, epochs=2, burn_in=1)
+    return model.set_params(random_state=0).fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    "given", [[("city", "age"), ("age", "dose")], [(2, 0), ("age", 1)], np.array([[2, 0], [0, 1]])], ids=str
+)
+def test_names_and_positions_are_the_same_pairs(given):
+    assert fitted(given).pairs_ == [("age", "city"), ("age", "dose")]
 
 
 def test_a_number_of_pairs_may_be_numpys():
-    assert type(feature_pairs(np.int64(3), NAMES)) is int
-
-
-@pytest.mark.parametrize("value", [0, 5, "auto", 1.5, None])
-def test_what_is_no_list_is_left_for_the_options_to_check(value):
-    assert feature_pairs(value, NAMES) == value
+    assert len(fitted(np.int64(2)).pairs_) == 2
 
 
 @pytest.mark.parametrize(
@@ -36,8 +39,10 @@ def test_what_is_no_list_is_left_for_the_options_to_check(value):
         ([("age", "dose", "city")], InputError, r"expected pairs of names"),
         ([(0, 3)], InputError, r"positions 0…2 or names, got 3"),
         ([(0, -1)], InputError, r"at least 0, got -1"),
+        ("all", OptionError, r"a number of pairs, pairs or 'auto', got 'all'"),
+        (1.5, InputError, r"interactions"),
     ],
 )
 def test_what_is_no_pair_of_the_table_is_refused(value, error, message):
     with pytest.raises(error, match=message):
-        feature_pairs(value, NAMES)
+        fitted(value)

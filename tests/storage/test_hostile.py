@@ -9,8 +9,7 @@ from torch import nn
 
 from bayescope import storage
 from bayescope.errors import FileError, InputError, UnsupportedError
-from bayescope.storage import ModelError
-from bayescope.storage.codec import Reader
+from bayescope.storage import ModelError, Reader
 from tests.storage.hostile import ATTACKS, file_of
 from tests.storage.mutants import framed, parts
 from tests.storage.saved import estimator, plain_table, seeded, table

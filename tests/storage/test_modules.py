@@ -14,9 +14,7 @@ from torch import nn
 import bayescope as bs
 from bayescope import storage
 from bayescope.errors import InputTypeError
-from bayescope.storage import MalformedError, ModelError
-from bayescope.storage.codec import Reader
-from bayescope.storage.networks import LAYERS
+from bayescope.storage import LAYERS, MalformedError, ModelError, Reader
 from tests.storage.saved import Residual, answers, data, posterior, seeded
 
 SMALL: dict[str, tuple[object, ...]] = {

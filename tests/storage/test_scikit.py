@@ -27,7 +27,7 @@ from sklearn.preprocessing import (
 
 from bayescope import storage
 from bayescope.errors import BayescopeWarning, UnsupportedError
-from bayescope.storage.codec import Reader
+from bayescope.storage import Reader
 from tests.storage.mutants import framed, parts
 
 SOURCE = np.random.default_rng(0)
