@@ -14,7 +14,7 @@ from bayescope.precision import DensePrecision
 from bayescope.priors import Prior
 from bayescope.training.minibatches import Minibatches
 from bayescope.training.objective import NegativeLogJoint, canonical_targets
-from bayescope.training.side_by_side import JointOfEach, RowsForAll, RowsOfEach
+from bayescope.training.side_by_side import RowsOfEach
 from bayescope.training.stack import Stack, for_each
 from tests.training.members import MEMBERS, made, plain, rows_of_each
 from tests.training.toys import classes, line
@@ -36,7 +36,7 @@ def test_gradients_and_terms_are_those_of_each_log_joint(likelihood: Likelihood,
     weights = Weights.select(modules[0], choice)
     prior = priors(weights.dim)[kind]
     stack = Stack(modules, vectorized=True)
-    joint = JointOfEach(stack, weights, 20, likelihood, prior)
+    joint = NegativeLogJoint(stack, weights, 20, likelihood, prior)
     y = x if likelihood.name == "gaussian" else (x[..., 0] > 0).long()
     targets = [canonical_targets(likelihood, y[:, m], torch.Size((6, 2))) for m in range(MEMBERS)]
     joint.begin_epoch(0, 1)
@@ -58,7 +58,7 @@ def test_a_parameter_that_is_not_in_use_is_pulled_by_the_prior() -> None:
         module.forward = module["used"].forward  # type: ignore[method-assign]
     stack = Stack(modules, vectorized=True)
     x = rows_of_each()
-    JointOfEach(stack, Weights.select(modules[0], "all"), 10, Gaussian(1.0), Prior(3.0)).estimate(x, x[..., :1])
+    NegativeLogJoint(stack, Weights.select(modules[0], "all"), 10, Gaussian(1.0), Prior(3.0)).estimate(x, x[..., :1])
     idle = stack.names.index("unused.weight")
     torch.testing.assert_close(stack.values[idle].grad, 0.3 * stack.values[idle].detach())
 
@@ -92,7 +92,8 @@ def test_batches_of_a_loader_are_the_same_for_all() -> None:
     x, y = line()
     module = made(lambda: nn.Linear(2, 1), 1)[0]
     data = [(x[:9], y[:9]), (x[9:], y[9:])]
-    rows = RowsForAll(Minibatches(data, module, Gaussian(1.0), 128, torch.Generator()), MEMBERS)
+    minibatches = Minibatches(data, module, Gaussian(1.0), 128, torch.Generator())
+    rows = RowsOfEach(minibatches, [torch.Generator()] * MEMBERS)
     for (inputs, targets), (own, labels) in zip(rows.epoch(), data, strict=True):
         assert torch.equal(inputs, for_each(own, MEMBERS))
         assert torch.equal(targets, labels[:, None].expand(-1, MEMBERS, -1))
@@ -104,7 +105,7 @@ def test_bernoulli_targets_keep_their_rows() -> None:
     weights, likelihood = Weights.select(modules[0], "all"), Bernoulli()
     y = (x[..., 0] > 0).double()
     targets = torch.cat([canonical_targets(likelihood, y[:, m], torch.Size((6, 1))) for m in range(MEMBERS)], 1)
-    joint = JointOfEach(Stack(modules, vectorized=True), weights, 6, likelihood, Prior(1.0))
+    joint = NegativeLogJoint(Stack(modules, vectorized=True), weights, 6, likelihood, Prior(1.0))
     joint.begin_epoch(0, 1)
     joint.estimate(x, targets)
     for m, module in enumerate(modules):

@@ -10,9 +10,12 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError
 from bayescope.likelihoods import Gaussian
+from bayescope.network.weights import Weights
+from bayescope.priors import Prior
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.side_by_side_watch import ValidationOfEach
+from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.stack import Stack
+from bayescope.training.watch import Validation
 from tests.training.members import MEMBERS, made, plain
 from tests.training.toys import line
 
@@ -20,14 +23,16 @@ from tests.training.toys import line
 ERRORS = torch.tensor([[1.0, 3.0, 4.0], [2.0, 1.0, 3.0], [3.0, 2.0, 2.0], [0.5, 2.0, 1.0]], dtype=torch.float64)
 
 
-def watched(patience: int | None) -> tuple[Stack, ValidationOfEach]:
+def watched(patience: int | None) -> tuple[Stack, Validation]:
     """Networks whose answer is their last bias, and zeros to be told."""
     stack = Stack(made(plain), vectorized=True)
     x, _ = line()
     rows = Minibatches((x, torch.zeros(40, 2)), made(plain, 1)[0], Gaussian(1.0), 16, torch.Generator())
     with torch.no_grad():
         stack.values[stack.names.index("2.weight")].zero_()
-    return stack, ValidationOfEach(stack, rows, Gaussian(1.0), patience)
+    weights = Weights.select(made(plain, 1)[0], "all")
+    objective = NegativeLogJoint(stack, weights, 40, Gaussian(1.0), Prior(1.0))
+    return stack, Validation.of(stack, rows, objective, patience)
 
 
 def answer(stack: Stack, values: Tensor) -> None:

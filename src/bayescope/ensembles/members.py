@@ -23,12 +23,13 @@ from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
 from bayescope.priors import Prior
 from bayescope.training.loop import Outcome, random_states
+from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import TrainingOptions
 from bayescope.training.sharing import shared_copy
-from bayescope.training.side_by_side import JointOfEach, RowsOfEach
-from bayescope.training.side_by_side_watch import ValidationOfEach
+from bayescope.training.side_by_side import RowsOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
 from bayescope.training.training import Training, chosen_weights, prepared
+from bayescope.training.watch import Validation
 
 # Optimisers that step on each number by itself, and alike in tensors of any shape.
 ELEMENTWISE = (None, "adam", "sgd")
@@ -159,11 +160,13 @@ class Members:
         few, likelihood, held_out = training.rows.few[0], self.likelihood, training.held_out()
         stack = Stack(modules, vectorized=True)
         prior = network_prior(self.prior_precision, training.weights)
-        best = None
+        best: Validation | None = None
+        objective = NegativeLogJoint(
+            stack, training.weights, training.rows.rows, likelihood, prior,
+            ended=lambda: torch.zeros(len(modules), dtype=torch.bool) if best is None else best.ended,
+        )  # fmt: skip
         if held_out is not None:
-            best = ValidationOfEach(stack, held_out, likelihood, self.options.patience)
-        ended = None if best is None else (lambda: best.ended)
-        objective = JointOfEach(stack, training.weights, training.rows.rows, likelihood, prior, ended)
+            best = Validation.of(stack, held_out, objective, self.options.patience)
         count = len(training.rows.whole()[1])
         drawn = torch.stack([resampled(count, seed) for seed in seeds]) if self.bootstrap else None
         orders = [_order(module, seed) for module, seed in zip(modules, seeds, strict=True)]
@@ -189,7 +192,7 @@ def _obstacle_of(options: TrainingOptions) -> str:
     return ""
 
 
-def _outcome_of(outcome: Outcome, best: ValidationOfEach | None, member: int) -> Outcome:
+def _outcome_of(outcome: Outcome, best: Validation | None, member: int) -> Outcome:
     """How the training of one member of a stack went."""
     last = outcome.epochs if best is None else min(int(best.last[member]), outcome.epochs)
     kept = last if best is None or not best.kept[member] else min(int(best.kept[member]), last)

@@ -20,7 +20,7 @@ from bayescope.priors import Prior
 from bayescope.private_draws import standard_normal
 from bayescope.training.minibatches import Minibatches, steps_of
 from bayescope.training.options import OWN_BATCH_SIZE, RunKeywords
-from bayescope.training.side_by_side import RowsForAll, RowsOfEach
+from bayescope.training.side_by_side import RowsOfEach
 from bayescope.training.stack import MOST_PRODUCTS, Stack, obstacle
 from bayescope.training.training import Training
 from bayescope.training.watch import Verdict
@@ -174,13 +174,12 @@ def stacked(training: Training, prior: Prior | None, chains: int) -> tuple[Stack
     return Stack(modules, vectorized=vectorized, evaluated=True), f"{chains}, {'' if vectorized else 'not '}in one pass"
 
 
-def read_by(training: Training, chains: int) -> RowsOfEach | RowsForAll:
+def read_by(training: Training, chains: int) -> RowsOfEach:
     """The rows for the chains: arrays in an order of each chain's own, what comes in batches the same for all."""
-    rows = training.rows
-    if not rows.in_memory:
-        return RowsForAll(rows, chains)
-    orders = [torch.Generator().manual_seed(checks.seed_from(training.order)) for _ in range(chains)]
-    return RowsOfEach(rows, orders)
+    orders = [training.order] * chains
+    if training.rows.in_memory:
+        orders = [torch.Generator().manual_seed(checks.seed_from(training.order)) for _ in orders]
+    return RowsOfEach(training.rows, orders)
 
 
 def _scatter(modules: list[nn.Module], training: Training, prior: Prior) -> None:

@@ -23,8 +23,8 @@ from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnos
 from bayescope.training.checkpoint import resumable
 from bayescope.training.facts import describe
 from bayescope.training.minibatches import Minibatches
+from bayescope.training.objective import NegativeLogJoint
 from bayescope.training.options import TrainingOptions
-from bayescope.training.side_by_side import JointOfEach
 from bayescope.training.training import prepared
 
 # By method: the friction and the step size, whose ratio is what weights move by along the gradient in the long run.
@@ -117,7 +117,7 @@ def sgmcmc(
     with prepared(run, model, data, likelihood, weights) as training:
         prior, rows = network_prior(prior_precision, training.weights), training.rows
         stack, how = stacked(training, prior if start == "prior" else None, chains)
-        objective = JointOfEach(stack, training.weights, rows.rows, likelihood, prior)
+        objective = NegativeLogJoint(stack, training.weights, rows.rows, likelihood, prior)
         collector = Collector(stack, training.weights, plan)
         read = read_by(training, chains)
         outcome = training.run(objective, collector, trained=stack, rows=read, make=langevin)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, final
 
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor, nn
 
 from bayescope.errors import InputError
 from bayescope.likelihoods import Likelihood, read_targets
+from bayescope.network.batches import row_total
 from bayescope.network.inputs import call
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
+from bayescope.training.stack import Stack
 
 
 def canonical_targets(likelihood: Likelihood, targets: Any, shape: torch.Size, before: int = 0) -> Tensor:
@@ -91,16 +94,19 @@ class Objective(Protocol):
 
 @final
 class NegativeLogJoint:
-    """−Σ_n log p(y_n∣f(x_n)) + ½ (θ−m)ᵀP₀(θ−m), over all N rows, of which a minibatch of B tells N/B times its own sum.
+    """−Σ_n log p(y_n∣f(x_n)) + ½ (θ−m)ᵀP₀(θ−m) over all N rows; a minibatch of B rows counts N/B times.
 
-    Gradients are of the objective divided by N, so that a step size means the same for any number of rows.
+    Gradients are of the objective divided by N, so that a step size means the same for any number of rows. For a stack
+    of M networks it is the sum over them. They share no parameter, so that the gradient of the sum is to each network
+    that of its term; inputs are then (B, M, …), and targets (B, M·S, …).
 
     Args:
-        module: the network, in the mode that it is trained in.
-        weights: which weights are random: the prior's term is over those alone.
+        module: the network, in the mode that it is trained in, or a stack of networks.
+        weights: which weights of one network are random: the prior's term is over those alone.
         rows: N.
         likelihood: p(y∣f).
-        prior: p(θ).
+        prior: p(θ), the same for all networks.
+        ended: which networks of a stack count no more in the means, shape (M,); ``None`` where all of them count.
 
     Attributes:
         parameters: what is trained: the random weights, and all others that require a gradient.
@@ -108,55 +114,78 @@ class NegativeLogJoint:
         prior: the present one.
     """
 
-    def __init__(self, module: nn.Module, weights: Weights, rows: int, likelihood: Likelihood, prior: Prior) -> None:
-        self._module, self._weights, self._rows = module, weights, rows
+    def __init__(
+        self,
+        module: nn.Module,
+        weights: Weights,
+        rows: int,
+        likelihood: Likelihood,
+        prior: Prior,
+        *,
+        ended: Callable[[], Tensor] | None = None,
+    ) -> None:
+        self._module, self._weights, self._rows, self._ended = module, weights, rows, ended
         self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._each: Tensor | None = None
+        if isinstance(module, Stack):
+            self._each = torch.zeros(module.members, dtype=torch.float64, device=self.parameters[0].device)
+        self._random = random_parameters(module, weights)
         self.move(likelihood, prior)
 
     def move(self, likelihood: Likelihood, prior: Prior) -> None:
         """Takes another likelihood and prior, such as those that the evidence prefers, from the next step on."""
         self.likelihood, self.prior = likelihood, prior
-        self._pull = _pull(prior, self._weights, self._module, self._rows)
+        self._pull = PriorPull(prior, self._weights, self._random, 1.0 / self._rows)
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """The same objective in every epoch."""
+        if self._each is not None:
+            self._each.zero_()
 
     def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
-        """Sets every gradient to that of the objective over N, as a minibatch tells it.
+        """Sets every gradient to that of the objective over N, estimated from a minibatch.
 
         Args:
             inputs: B rows.
             targets: their canonical labels, shape (B, S, ...).
 
         Returns:
-            The minibatch's mean of −log p(y∣f) over its rows, detached.
+            The minibatch's mean of −log p(y∣f) over its rows and the networks, detached.
 
         Raises:
             InputError: if the outputs do not depend on any parameter that is trained.
         """
         with torch.enable_grad():
             f = call(self._module, inputs)
-            loss = log_likelihood(self.likelihood, f, targets) / -targets.shape[0]
+            if self._each is None:
+                nll = -log_likelihood(self.likelihood, f, targets)
+            else:
+                nll = nll_of_each(self.likelihood, f, targets)
+                self._each += nll.detach()
+            loss = nll.sum() / targets.shape[0]
         require_graph(loss)
         for parameter in self.parameters:
             parameter.grad = None
         loss.backward()
         self._pull.add_gradient()
-        return loss.detach()
+        return loss.detach() / max(1, nll.numel())
 
-    def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """The same objective in every epoch."""
-
-    def finish_epoch(self, nll: float) -> Mapping[str, float]:
-        """The two terms, and their sum."""
-        penalty = float(self.penalty())
-        return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
+    def finish_epoch(self, nll: float) -> Mapping[str, Any]:
+        """The two terms, and their sum; for a stack the means over its networks, and in "losses" the loss of each."""
+        if self._each is None:
+            penalty = float(self.penalty())
+            return {"loss": nll + penalty, "nll": nll, "penalty": penalty}
+        each, penalties = row_total(self._each).cpu(), self.penalty().cpu()
+        ended = torch.zeros(len(each), dtype=torch.bool) if self._ended is None else self._ended()
+        mean, penalty = float(each[~ended].mean()), float(penalties[~ended].mean())
+        losses = (each + penalties).masked_fill(ended, math.nan)
+        return {"loss": mean + penalty, "nll": mean, "penalty": penalty, "losses": losses.tolist()}
 
     def penalty(self) -> Tensor:
-        """½ (θ−m)ᵀP₀(θ−m) at the present weights, a float64 scalar."""
-        offset = self._weights.flat(self._module).to(torch.float64)
-        offset = offset - self.prior.centre(len(offset)).to(offset)
-        precision = self.prior.precision
-        if isinstance(precision, Tensor):
-            return 0.5 * (precision.to(offset) * offset.square()).sum()
-        return 0.5 * offset @ precision.multiply(offset)
+        """½ (θ−m)ᵀP₀(θ−m) at the present weights, float64: a scalar, or shape (M,) for a stack."""
+        theta = self._weights.flatten({name: p.detach() for name, p in self._random.items()}).to(torch.float64)
+        offset = theta - self.prior.centre(self._weights.dim).to(theta)
+        return 0.5 * (offset * prior_times(self.prior, offset)).sum(-1)
 
     def bound(self) -> float:
         """An upper bound of the nats that a Newton step would gain, from the present gradient g of the loss.
@@ -165,57 +194,78 @@ class NegativeLogJoint:
         ½ gᵀA⁻¹g ≤ ½ gᵀP₀⁻¹g. Weights without a prior are counted at a precision of 1.
         """
         gradients = {p: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in self.parameters}
-        named = {name: gradients[p] for name, p in self._weights.parameters(self._module).items()}
-        random = self._weights.flatten(named).to(torch.float64)
+        random = self._weights.flatten({name: gradients[p] for name, p in self._random.items()}).to(torch.float64)
         total = sum(float(gradient.to(torch.float64).square().sum()) for gradient in gradients.values())
         without = total - float(random.square().sum())
         prior = self.prior.structured(len(random))
         return 0.5 * self._rows**2 * (float(random @ prior.solve(random)) + max(without, 0.0))
 
     def per_row_penalty(self) -> Tensor:
-        return self.penalty() / self._rows
+        return self.penalty().mean() / self._rows
 
 
-class _Elementwise:
-    """The gradient P₀(θ − m)/N of a prior whose precision is diagonal, written onto that of the data."""
+def nll_of_each(likelihood: Likelihood, f: Tensor, targets: Tensor) -> Tensor:
+    """Σ −log p(y∣f) of each network, shape (M,), for f (B, M, *positions, C) and canonical targets (B, M·S, …)."""
+    rows = likelihood.log_prob(f.reshape(-1, f.shape[-1]), targets.flatten(0, 1))
+    return -rows.reshape(f.shape[0], f.shape[1], -1).sum((0, 2))
 
-    def __init__(self, terms: list[tuple[nn.Parameter, Tensor, Tensor | None]]) -> None:
-        self._terms = terms
 
+def random_parameters(module: nn.Module, weights: Weights) -> dict[str, nn.Parameter]:
+    """The parameters of a network that are random, by name, or those of a stack, with an axis over its networks."""
+    return module.parameters_of(weights) if isinstance(module, Stack) else weights.parameters(module)
+
+
+def prior_times(prior: Prior, offset: Tensor) -> Tensor:
+    """P₀ v for v of shape (P,) or (M, P)."""
+    precision = prior.precision
+    if isinstance(precision, Tensor):
+        return precision.to(offset) * offset
+    return precision.multiply(offset) if offset.ndim == 1 else precision.multiply(offset.mT).mT
+
+
+@final
+class PriorPull:
+    """The gradient of share · ½ (θ−m)ᵀP₀(θ−m), which is added to that of the data.
+
+    Args:
+        prior: m and P₀.
+        weights: which weights are random.
+        parameters: those that hold them, by name.
+        share: the weight of the prior's term in the loss.
+    """
+
+    def __init__(self, prior: Prior, weights: Weights, parameters: Mapping[str, nn.Parameter], share: float) -> None:
+        self._prior, self._weights, self._parameters, self._share = prior, weights, parameters, share
+        self._terms: list[tuple[nn.Parameter, Tensor, Tensor | None]] | None = None
+        if not isinstance(prior.precision, Tensor):
+            prior.structured(weights.dim)
+            return
+        diagonal = prior.diagonal(weights.dim) * share
+        precisions = weights.unflat(diagonal)  # zero where a mask leaves entries out
+        offsets = weights.unflat(diagonal * prior.centre(weights.dim))
+        self._terms = []
+        for name, parameter in parameters.items():
+            offset = offsets[name].to(parameter)
+            self._terms.append((parameter, compact(precisions[name].to(parameter)), offset if offset.any() else None))
+
+    @torch.no_grad()
     def add_gradient(self) -> None:
-        with torch.no_grad():
+        """Adds it; the prior alone pulls parameters that no row uses, and rows of a table whose gradient is sparse."""
+        if self._terms is not None:
             for parameter, precision, offset in self._terms:
-                # The prior alone pulls a parameter that no row uses, and rows of a table whose gradient is sparse.
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
                 parameter.grad.addcmul_(parameter, precision)
                 if offset is not None:
                     parameter.grad.sub_(offset)
-
-
-class _Structured:
-    """The same for a precision of any structure, such as a posterior's that became the prior."""
-
-    def __init__(self, prior: Prior, weights: Weights, module: nn.Module, rows: int) -> None:
-        self._prior, self._weights, self._module, self._rows = prior, weights, module, rows
-
-    def add_gradient(self) -> None:
-        theta = self._weights.flat(self._module).to(torch.float64)
-        pull = self._weights.unflat(-self._prior.gradient(theta) / self._rows)
-        for name, parameter in self._weights.parameters(self._module).items():
+            return
+        theta = self._weights.flatten(self._parameters).to(torch.float64)
+        offset = theta - self._prior.centre(self._weights.dim).to(theta)
+        pull = self._weights.unflat(self._share * prior_times(self._prior, offset))
+        for name, parameter in self._parameters.items():
             term = pull[name].to(parameter)
             parameter.grad = term if parameter.grad is None else parameter.grad.to_dense().add_(term)
 
 
-def _pull(prior: Prior, weights: Weights, module: nn.Module, rows: int) -> _Elementwise | _Structured:
-    if not isinstance(prior.precision, Tensor):
-        prior.structured(weights.dim)
-        return _Structured(prior, weights, module, rows)
-    diagonal = prior.diagonal(weights.dim) / rows
-    precisions = weights.unflat(diagonal)  # zero where a mask leaves entries out
-    offsets: Mapping[str, Tensor] = weights.unflat(diagonal * prior.centre(weights.dim))
-    terms = []
-    for name, parameter in weights.parameters(module).items():
-        precision, offset = precisions[name].to(parameter), offsets[name].to(parameter)
-        one = bool((precision == precision.flatten()[0]).all())
-        terms.append((parameter, precision.flatten()[0] if one else precision, offset if offset.any() else None))
-    return _Elementwise(terms)
+def compact(values: Tensor) -> Tensor:
+    """One number for values that are all alike: products with it are faster."""
+    return values.flatten()[0] if bool((values == values.flatten()[0]).all()) else values

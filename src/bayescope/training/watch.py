@@ -8,18 +8,18 @@ from contextlib import closing
 from typing import Any, NamedTuple, NoReturn, Protocol, Self, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from bayescope import checks
 from bayescope.errors import ConvergenceError, InputError
-from bayescope.network.batches import row_totals
+from bayescope.network.batches import row_total
 from bayescope.network.forward import reading
 from bayescope.network.inputs import call, tensors
 from bayescope.training.minibatches import Minibatches
-from bayescope.training.objective import Objective, log_likelihood
+from bayescope.training.objective import Objective, log_likelihood, nll_of_each
+from bayescope.training.stack import Stack, for_each
 
 # Blocks of rows, each with its −Σ log p(y∣f).
-Losses = Callable[[], Generator[tuple[Any, float], None, None]]
+Losses = Callable[[], Generator[tuple[Any, Tensor | float], None, None]]
 
 
 class Verdict(NamedTuple):
@@ -73,69 +73,109 @@ class NoWatch:
 class Validation:
     """The best weights are those with the lowest −Σ log p(y∣f) on rows that are not trained on.
 
+    Each network of a stack is judged by itself: one that has had its patience is trained on with the others, and its
+    best weights stay what they were then.
+
     Args:
-        losses: reads these rows: for each block of them the inputs, and −Σ log p(y∣f).
+        losses: reads these rows: for each block of them the inputs, and −Σ log p(y∣f) of each network.
         rows: the validation rows.
         patience: so many epochs without a better one end the training; ``None`` for never.
+        stack: the networks, if there are several.
 
-    Raises:
-        InputError: if the patience is no positive whole number.
+    Attributes:
+        kept: after which epoch each network was at its best, shape (M,).
+        last: the last epoch that counts for each, shape (M,).
+        ended: whose training is over, shape (M,).
     """
 
-    def __init__(self, losses: Losses, rows: Minibatches, patience: int | None) -> None:
-        self._losses, self._rows = losses, rows
-        self._patience = math.inf if patience is None else checks.count("patience", patience)
-        self._best, self._epoch = math.inf, 0
+    def __init__(self, losses: Losses, rows: Minibatches, patience: int | None, stack: Stack | None = None) -> None:
+        self._losses, self._rows, self._stack = losses, rows, stack
+        self._patience = math.inf if patience is None else patience
+        members = 1 if stack is None else stack.members
+        self._lowest = torch.full((members,), math.inf, dtype=torch.float64)
+        self.ended = torch.zeros(members, dtype=torch.bool)
+        self.kept, self.last = torch.zeros(2, members, dtype=torch.int64)
+        self._best = [tensor.detach().clone() for tensor in self._tensors()]
 
     @classmethod
     def of(cls, module: nn.Module, rows: Minibatches, objective: Objective, patience: int | None) -> Self:
-        """That of a network as it is in eval mode.
+        """That of a network, or of each of a stack, in eval mode.
 
         Args:
-            module: the network.
+            module: the network or the stack.
             rows: the validation rows.
             objective: has the likelihood.
             patience: as above.
         """
+        stack = module if isinstance(module, Stack) else None
 
-        def losses() -> Generator[tuple[Any, float], None, None]:
+        def losses() -> Generator[tuple[Any, Tensor | float], None, None]:
+            likelihood = objective.likelihood
             with reading(module), torch.no_grad():  # in this order: reading a module turns gradients on
                 for inputs, targets in rows.in_order():
-                    f = call(module, inputs).to(torch.float64)
-                    yield inputs, -float(log_likelihood(objective.likelihood, f, targets))
+                    if stack is None:
+                        f = call(module, inputs).to(torch.float64)
+                        yield inputs, -float(log_likelihood(likelihood, f, targets))
+                    else:
+                        f = call(stack, for_each(inputs, stack.members)).to(torch.float64)
+                        yield inputs, nll_of_each(likelihood, f, for_each(targets, stack.members).flatten(1, 2)).cpu()
 
-        return cls(losses, rows, patience)
+        return cls(losses, rows, patience, stack)
 
     def judge(self, epoch: int) -> Verdict:
         """Reads all validation rows.
+
+        For a stack the trace has the mean over the networks in training, and NaN for each whose training had ended.
 
         Raises:
             InputError: if inputs hold NaN or infinity, and with them the outputs.
             ConvergenceError: if the outputs do for inputs that do not.
         """
-        total = 0.0
+        total = torch.zeros_like(self._lowest)
         with closing(self._losses()) as losses:
             for inputs, nll in losses:
-                if not math.isfinite(nll):  # NaN is neither better nor worse than the best
-                    refuse_non_finite(inputs, nll, epoch)
                 total += nll
-        (total,) = row_totals(total)
-        better = total < self._best
-        if better:
-            self._best, self._epoch = total, epoch
-        return Verdict({"validation_nll": total}, better, epoch - self._epoch >= self._patience)
+                if not torch.isfinite(total).all():  # NaN is neither better nor worse than the best
+                    refuse_non_finite(inputs, float(total.sum()), epoch)
+        total = row_total(total)
+        seen = total.masked_fill(self.ended, math.nan)
+        self.last[~self.ended] = epoch
+        better = (total < self._lowest) & ~self.ended
+        self._lowest = torch.where(better, total, self._lowest)
+        self.kept[better] = epoch
+        for best, tensor in zip(self._best, self._tensors(), strict=True):
+            chosen = better.to(tensor.device)
+            best[chosen] = tensor.detach()[chosen]
+        self.ended = epoch - self.kept >= self._patience
+        stop = bool(self.ended.all())
+        if self._stack is None:
+            return Verdict({"validation_nll": float(total)}, bool(better), stop)
+        return Verdict({"validation_nll": float(seen.nanmean()), "validation_nlls": seen.tolist()}, stop=stop)
+
+    def restore_best(self) -> None:
+        """Gives each network of a stack its best weights, where it has been judged."""
+        with torch.no_grad():
+            for best, tensor in zip(self._best, self._tensors(), strict=True):
+                judged = (self.kept > 0).to(tensor.device)
+                tensor[judged] = best[judged]
 
     def facts(self) -> dict[str, Any]:
         """The rows, and the patience, which a run that has ended for it has lost."""
         return {"validation": self._rows.fingerprint(), "patience": self._patience}
 
     def state(self) -> dict[str, Any]:
-        """The best loss so far and its epoch, for a checkpoint."""
-        return {"best": self._best, "epoch": self._epoch}
+        """The best of each network so far."""
+        return {
+            "lowest": self._lowest, "ended": self.ended, "kept": self.kept, "last": self.last, "best": self._best,
+        }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Takes the state of a checkpoint."""
-        self._best, self._epoch = state["best"], state["epoch"]
+        self._lowest, self.ended, self._best = state["lowest"], state["ended"], state["best"]
+        self.kept, self.last = state["kept"], state["last"]
+
+    def _tensors(self) -> list[Tensor]:
+        return [] if self._stack is None else [*self._stack.parameters(), *self._stack.buffers()]
 
 
 def refuse_non_finite(inputs: Any, nll: float, epoch: int) -> NoReturn:

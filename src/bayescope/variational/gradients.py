@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol, final
 
 import torch
@@ -12,7 +12,8 @@ from bayescope.network.random_weights import RandomWeights, passes_at
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 from bayescope.reparameterization import GaussianTensor
-from bayescope.variational.families import Family, LogScale, MeanField, kl_divergence
+from bayescope.training.objective import PriorPull, compact
+from bayescope.variational.families import Family, LogScale, kl_divergence
 
 # From f at draws of the weights, (S, B, *positions, C), to the mean of −log p(y∣f) over draws and rows.
 Loss = Callable[[Tensor], Tensor]
@@ -54,11 +55,10 @@ class ByRow:
         """The KL term's pull on means and sds."""
         if self._of is not None and self._of[0] is prior and self._of[1] == share:
             return
-        self._of = prior, share
-        if isinstance(prior.precision, Tensor):
-            self._pull: _Pull = _Elementwise(self._weights, self._means, self._scale, prior, share)
-        else:
-            self._pull = _Structured(self._weights, self._means, self._scale, prior, share)
+        self._of, self._share = (prior, share), share
+        self._pull = PriorPull(prior, self._weights, self._means, share)
+        diagonal = self._weights.unflat(share * prior.structured(self._weights.dim).diagonal())
+        self._diagonal = {name: compact(diagonal[name].to(mean)) for name, mean in self._means.items()}
 
     def accumulate(self, inputs: object, loss: Loss) -> Tensor:
         """The gradient of drawn outputs, and that of the KL term."""
@@ -66,7 +66,12 @@ class ByRow:
         gaussians = {name: GaussianTensor(mean, sds[name]) for name, mean in self._means.items()}
         value = loss(self._random.passes(gaussians, inputs, estimator=self._estimator, samples=self._samples))
         value.backward()
-        self._pull.add_gradient(sds)
+        # KL(q∥p) has the gradient P₀ (μ − m) in the means, and diag(P₀) σ − 1/σ in the sds.
+        self._pull.add_gradient()
+        for name, sd in sds.items():
+            gradient = torch.zeros_like(sd) if sd.grad is None else sd.grad  # none: it is not in use
+            sd.grad = gradient.addcmul_(sd.detach(), self._diagonal[name])
+        self._scale.carry(sds, self._share)
         return value.detach()
 
 
@@ -140,54 +145,3 @@ def at_offsets(module: nn.Module, weights: Weights, noise: Tensor) -> dict[str, 
     """The random parameters of a module moved by offsets (S, P), (S, *shape) by name, in the graph of both."""
     offsets = weights.unflat(noise)  # zero where a mask leaves entries out: those are trained as they are
     return {name: mean + offsets[name].to(mean) for name, mean in weights.parameters(module).items()}
-
-
-class _Pull(Protocol):
-    """share KL(q∥p) in closed form, for independent weights."""
-
-    def add_gradient(self, sds: Mapping[str, Tensor]) -> None:
-        """Adds its gradient to that of the data, which is in the means and in the leaves of their sds."""
-
-
-@final
-class _Elementwise:
-    """Independent priors: share p (μ − m) in the means, share (p σ − 1/σ) in the sds."""
-
-    def __init__(
-        self, weights: Weights, means: Mapping[str, nn.Parameter], scale: LogScale, prior: Prior, share: float
-    ) -> None:
-        self._scale, self._share = scale, share
-        diagonal = share * prior.diagonal(weights.dim)
-        precisions = weights.unflat(diagonal)  # zero where a mask leaves entries out
-        pulls = weights.unflat(diagonal * prior.centre(weights.dim))
-        self._terms: dict[str, tuple[nn.Parameter, Tensor, Tensor | None]] = {}
-        for name, mean in means.items():
-            precision, pull = precisions[name].to(mean), pulls[name].to(mean)
-            alike = bool((precision == precision.flatten()[0]).all())
-            self._terms[name] = mean, precision.flatten()[0] if alike else precision, pull if pull.any() else None
-
-    @torch.no_grad()
-    def add_gradient(self, sds: Mapping[str, Tensor]) -> None:
-        for name, (mean, precision, pull) in self._terms.items():
-            for value in (mean, sds[name]):
-                gradient = torch.zeros_like(value) if value.grad is None else value.grad  # none: it is not in use
-                value.grad = gradient.addcmul_(value, precision)
-                if pull is not None and value is mean:
-                    gradient.sub_(pull)
-        self._scale.carry(sds, self._share)
-
-
-@final
-class _Structured:
-    """By automatic differentiation of the closed form."""
-
-    def __init__(
-        self, weights: Weights, means: Mapping[str, nn.Parameter], scale: LogScale, prior: Prior, share: float
-    ) -> None:
-        self._weights, self._means, self._scale = weights, means, scale
-        self._prior, self._share = prior, share
-
-    def add_gradient(self, sds: Mapping[str, Tensor]) -> None:
-        self._scale.carry(sds, 0.0)
-        family = MeanField(self._weights, self._scale)
-        (self._share * kl_divergence(family, self._weights.flatten(self._means), self._prior)).backward()
