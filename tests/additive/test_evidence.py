@@ -103,8 +103,9 @@ def test_determined_weights_are_counted_from_the_inverse(case: Case) -> None:
 def rested(case: Case, state: torch.Tensor, groups: str, *, fixed: bool = False) -> AdditiveHyperparameters:
     """The hyperparameters at which an update changes nothing, for weights that stay."""
     at = hyperparameters(case.problem, case.likelihood)
+    linear = case.problem.linearized(state, at.likelihood)
     for _ in range(300):
-        evidence = evidence_of(case.problem, state, at)
+        evidence = BlockEvidence.of(case.problem, state, at, linear.under(at.likelihood))
         at = evidence.raised(case.problem, at, groups, learn=True, fixed=fixed)
     return at
 
