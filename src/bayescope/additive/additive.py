@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.additive.coded import Observed
 from bayescope.additive.design import Design
 from bayescope.additive.families import HiddenNets, LevelEffects, TermFamily, has_values, linear_weights
 from bayescope.additive.fit import (
@@ -25,7 +26,6 @@ from bayescope.additive.fit import (
 )
 from bayescope.additive.interactions import Ranking, rank
 from bayescope.additive.model import AdditiveModel, Centre
-from bayescope.additive.observed import Observed
 from bayescope.additive.posterior import STRUCTURES, laplace_at, point_at, tightest_log_evidence
 from bayescope.additive.problem import AdditiveHyperparameters, AdditiveProblem, BlockFactors
 from bayescope.additive.seen import TrainingValues

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayescope.additive.design import MOST_CELLS, Design
 from bayescope.additive.families import Points, TermFamily
-from bayescope.additive.observed import Margin
+from bayescope.additive.observed import Margin, RowsInMemory
 from bayescope.additive.passes import ALL, CODED_ROWS, Computed, RowPasses, RowValues
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.processes import Processes
@@ -208,6 +208,10 @@ class CodedData:
     def _masses(self, grids: Sequence[PairCells]) -> list[Tensor]:
         """How often each cell of some grids is there, over all rows."""
         return self.passes.summed(lambda rows: [grid.mass(self.weights[rows], rows) for grid in grids])
+
+
+# What a model is fitted to: N rows, their targets, and the distinct points that terms read of them.
+Observed: TypeAlias = RowsInMemory | CodedData
 
 
 @final

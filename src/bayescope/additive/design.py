@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, final
@@ -180,5 +180,13 @@ def _joined(columns: Sequence[np.ndarray]) -> np.ndarray:
     """One whole number, from 0 without gaps, for each combination of whole numbers that is there."""
     codes = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        codes = np.unique(codes * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
+        if most := int(column.max(initial=0)):
+            codes = np.unique(codes * (most + 1) + column, return_inverse=True)[1]
     return codes
+
+
+def distinct_rows(columns: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The first row of each kind, and the kind of each row."""
+    codes = _joined([np.unique(column, return_inverse=True)[1] for column in columns])
+    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
+    return first, inverse

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from bayescope import checks
+from bayescope.additive.coded import Observed
 from bayescope.additive.families import HiddenNets, Points, linear_weights
 from bayescope.additive.fit import LEAST_PRECISION, AdditiveFit
-from bayescope.additive.observed import Margin, Observed
+from bayescope.additive.observed import Margin
 from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.additive.terms import Term, pair_term
 from bayescope.process_state import one_thread

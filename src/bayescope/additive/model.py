@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayescope.additive.design import distinct_rows
 from bayescope.additive.families import Points, TermFamily
 from bayescope.additive.problem import split_weights
 from bayescope.additive.terms import EncodedRows, Term
@@ -42,22 +43,11 @@ class Distinct:
     def of(cls, points: Points) -> Distinct:
         """Of one point a row, at least one row."""
         pairs = zip(points.inputs.detach().cpu().numpy(), points.levels.cpu().numpy(), strict=True)
-        found = [_distinct(np.concatenate([inputs, levels[:, None]], 1)) for inputs, levels in pairs]
+        found = [distinct_rows([*inputs.T, levels]) for inputs, levels in pairs]
         first = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(rows) for rows, _ in found], True)
         inputs = torch.gather(points.inputs, 1, first[..., None].expand(-1, -1, points.inputs.shape[2]))
         place = torch.from_numpy(np.stack([inverse for _, inverse in found]))
         return cls(Points(inputs, torch.gather(points.levels, 1, first)), tuple(len(rows) for rows, _ in found), place)
-
-
-def _distinct(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first row of each kind, and the kind of each row."""
-    codes = np.zeros(len(table), dtype=np.int64)
-    for column in table.T:
-        distinct, inverse = np.unique(column, return_inverse=True)
-        if len(distinct) > 1:
-            codes = np.unique(codes * len(distinct) + inverse, return_inverse=True)[1]
-    _, first, inverse = np.unique(codes, return_index=True, return_inverse=True)
-    return first, inverse
 
 
 @stored("additive_centre")

@@ -1,9 +1,9 @@
-"""What an additive model is fitted to: rows with targets, in memory or in files."""
+"""What an additive model is fitted to: rows with targets in memory, and features in a few groups."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -89,58 +89,6 @@ def _basis(column: FeatureInput, inputs: Tensor, share: Tensor, generator: torch
     missing = torch.zeros(len(share), 1, dtype=torch.float64)
     missing[-1] = 1.0
     return torch.cat([functions, missing], 1)
-
-
-class Observed(Protocol):
-    """N rows, their targets, and the distinct points that terms read of them.
-
-    Attributes:
-        scale: the outputs' unit in that of the targets, shape (C,).
-        shift: the outputs' zero, shape (C,).
-        log_unit: log∣dy/d target∣, summed over the targets of a row: what each row takes off log Z in y's unit.
-    """
-
-    @property
-    def scale(self) -> Tensor:
-        """The unit of the outputs in that of the targets, shape (C,)."""
-
-    @property
-    def shift(self) -> Tensor:
-        """The target where an output is 0, shape (C,)."""
-
-    @property
-    def log_unit(self) -> float:
-        """The logarithm of y's unit in that of the targets, summed over the targets of a row."""
-
-    @property
-    def targets(self) -> RowValues:
-        """Canonical, in units in which first weights of order 1 make sense: standard deviations of y."""
-
-    @property
-    def weights(self) -> RowValues:
-        """Of the rows, shape (N,)."""
-
-    @property
-    def total(self) -> float:
-        """The sum of the row weights, Σ w."""
-
-    @property
-    def offset(self) -> RowValues | None:
-        """Shape (N, C), in the unit of the targets."""
-
-    @property
-    def passes(self) -> RowPasses:
-        """How the rows are read."""
-
-    @property
-    def values(self) -> EncodedRows:
-        """Rows in which each feature takes all the values that it has, whatever the others have."""
-
-    def design(self, family: TermFamily) -> Design:
-        """The distinct points of a family."""
-
-    def margin(self, column: FeatureInput, generator: torch.Generator) -> Margin:
-        """One feature in a few groups."""
 
 
 @final
