@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from bayescope import laplace
 from bayescope.errors import ConvergenceWarning, UnsupportedError
 from bayescope.laplace import LaplaceFit
 from bayescope.laplace import laplace as laplace_module
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, Posterior
 from bayescope.priors import Prior

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope import function_space, laplace
 from bayescope.errors import BayescopeWarning, ConvergenceWarning
-from bayescope.gaussian_process.function_space import function_space
 from bayescope.laplace import Distance, fit_evidence, select, tune_prior
-from bayescope.laplace.distance import FAR
-from bayescope.laplace.laplace import laplace
 from tests.laplace.problems import flat, mlp, normal, set_flat
 
+# The share of the determined parameters that λ² exceeds far from a mode.
+FAR = 0.1
 CASES = [(0.0, 0.0, 0), (0.9 * FAR, 0.5, 0), (1.1 * FAR, 0.5, 1), (27 * FAR, 30.0, 0), (33 * FAR, 30.0, 1)]
 
 

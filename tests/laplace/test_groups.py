@@ -10,7 +10,7 @@ from bayescope.curvature import fit_curvature
 from bayescope.curvature.curvature import Curvature
 from bayescope.errors import OptionError, UnsupportedError
 from bayescope.laplace import PriorGroups
-from bayescope.network.network import Network
+from bayescope.network import Network
 from bayescope.network.priors import prior_diagonal
 from bayescope.priors import Prior
 from tests.laplace.problems import DTYPE, mlp, normal, seeded

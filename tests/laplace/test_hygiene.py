@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from bayescope import laplace
 from bayescope.errors import InputError
-from bayescope.laplace.laplace import laplace
 from tests.laplace.problems import (
     STRUCTURES,
     UNTRAINED,

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope import laplace
 from bayescope.errors import InputError, UndefinedQuantityError, UnsupportedError
 from bayescope.laplace import tune_prior
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import MixturePosterior
 from tests.laplace.problems import closed_form, mlp, normal, nothing_written, seeded, set_flat, with_ones

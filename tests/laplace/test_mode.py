@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from bayescope import laplace
 from bayescope.errors import InputError
 from bayescope.laplace import Slope, fit_evidence, read_slope
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.network.batches import Batches
 from bayescope.network.fingerprint import Fingerprint

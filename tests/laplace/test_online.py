@@ -26,7 +26,7 @@ QUICK: dict[str, Any] = {"epochs": 12, "burn_in": 4, "every": 4, "steps": 5, "ge
 HASTY = pytest.mark.filterwarnings("ignore::bayescope.errors.ConvergenceWarning")
 
 
-@pytest.mark.parametrize("structure", ["full", "kfac", "block"])
+@pytest.mark.parametrize("structure", ["full", "kfac"])
 def test_linear_regression_learns_what_the_exact_evidence_learns(structure: str) -> None:
     x, y = line(50, 3)
     q = fit_evidence(
@@ -56,7 +56,7 @@ def test_minibatches_end_at_the_same_optimum() -> None:
     assert q.trace["noise_variance"][-1] == pytest.approx(exact.noise_variance_, rel=0.02)
 
 
-@pytest.mark.parametrize("groups", ["scalar", "layer", "tensor", "feature"])
+@pytest.mark.parametrize("groups", ["scalar", "tensor", "feature"])
 def test_a_classifier_ends_where_tuning_finds_nothing_to_gain(groups: str) -> None:
     x, y = classes(80, count=3)
     q = fit_evidence(
@@ -66,7 +66,7 @@ def test_a_classifier_ends_where_tuning_finds_nothing_to_gain(groups: str) -> No
     tuned = tune_prior(q, share_prior=groups)
     assert q.log_evidence().item() == pytest.approx(tuned.log_evidence().item(), abs=1e-4)
     assert "noise_variance" not in q.trace
-    assert len(q.trace["prior_precision"][-1]) == {"scalar": 1, "layer": 1, "tensor": 2, "feature": 3}[groups]
+    assert len(q.trace["prior_precision"][-1]) == {"scalar": 1, "tensor": 2, "feature": 3}[groups]
 
 
 @HASTY

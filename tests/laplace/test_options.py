@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope import laplace
 from bayescope.errors import InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.estimators import BayesianLinearRegression
 from bayescope.laplace import tune_prior
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import DrawsPosterior
 from bayescope.precision import DensePrecision

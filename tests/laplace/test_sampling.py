@@ -12,6 +12,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from bayescope import laplace
 from bayescope.curvature import fit_curvature, passes
 from bayescope.errors import (
     ConvergenceError,
@@ -22,7 +23,6 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.laplace import LaplaceFit, sampling, tune_prior
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.models import LinearizedModel
 from bayescope.network import recording

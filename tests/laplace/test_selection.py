@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope import laplace
 from bayescope.errors import BayescopeWarning, ConvergenceWarning, InputError, InputTypeError, UndefinedQuantityError
 from bayescope.laplace import Selection, select, tune_prior
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
 from bayescope.precision import DiagonalPrecision

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayescope import laplace
 from bayescope.errors import (
     BayescopeWarning,
     ConvergenceWarning,
@@ -23,7 +24,6 @@ from bayescope.errors import (
     UnsupportedError,
 )
 from bayescope.laplace import LaplaceFit, tune_prior
-from bayescope.laplace.laplace import laplace
 from bayescope.likelihoods import Categorical, Gaussian
 from bayescope.posterior import GaussianPosterior, MixturePosterior, PointPosterior, Record
 from tests.laplace.problems import (

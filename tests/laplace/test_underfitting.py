@@ -13,11 +13,10 @@ import pytest
 import torch
 from torch import nn
 
-from bayescope.laplace.laplace import laplace
+from bayescope import fit_map, laplace
 from bayescope.likelihoods import Gaussian
 from bayescope.models import LinearizedModel
 from bayescope.posterior import GaussianPosterior, PointPosterior, Record
-from bayescope.training.fit_map import fit_map
 
 PRIOR_PRECISION = 1.0
 NOISE_SD = 0.15

@@ -29,7 +29,7 @@ WIDTHS = [0.0, 0.5, 3.0, 30.0, 1e4]
 @pytest.mark.parametrize("link", LINKS)
 def test_moments_equal_adaptive_quadrature_to_1e_10(link: str, sd: float) -> None:
     h, likelihood = LINKS[link], Bernoulli(link)
-    for mean in (0.0, -1.3, 2.0 * sd):
+    for mean in (-1.3, 2.0 * sd):
         moments = likelihood.predictive(_column(mean), _column(sd**2)[..., None], likelihood.integral(None, 1))
         p = reference.gaussian_expectation(h, mean, sd)
         within = reference.gaussian_expectation(lambda a: h(a) * h(-a), mean, sd)

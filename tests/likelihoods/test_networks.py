@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
+from bayescope import laplace
 from bayescope.errors import ConvergenceWarning
-from bayescope.laplace.laplace import laplace
 from tests.cases import LIKELIHOODS, LikelihoodCase
 from tests.reference import expected_hessian
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from bayescope.errors import InputTypeError, OptionError
-from bayescope.likelihoods.bernoulli import Bernoulli
+from bayescope.likelihoods.bernoulli import Bernoulli, BradleyTerry
 from bayescope.likelihoods.categorical import Categorical
-from bayescope.likelihoods.gaussian import Gaussian
-from bayescope.likelihoods.heteroscedastic import HeteroscedasticGaussian
-from bayescope.likelihoods.likelihood import INTEGRALS, Likelihood, Moments
-from bayescope.likelihoods.preference import BradleyTerry
+from bayescope.likelihoods.gaussian import Gaussian, HeteroscedasticGaussian
+from bayescope.likelihoods.likelihood import INTEGRALS, Likelihood, Moments, Weighted
 from bayescope.likelihoods.targets import LabelError, place_of, read_targets, warn_of_probabilities
-from bayescope.likelihoods.weighted import Weighted
 
 __all__ = [
     "INTEGRALS",

@@ -53,7 +53,10 @@ class DiagonalLambdas(Lambdas):
         return _diagonal(self.entries)
 
     def root(self) -> Tensor:
-        return _diagonal(self.entries.sqrt())
+        entries = self.entries
+        if entries.numel() and not any(entries.stride()[:-1]):  # one matrix for all rows
+            return _diagonal(entries[(0,) * (entries.ndim - 1)].sqrt()).expand(*entries.shape, -1)
+        return _diagonal(entries.sqrt())
 
     def diagonal(self) -> Tensor:
         return self.entries
