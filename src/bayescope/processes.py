@@ -394,6 +394,11 @@ def collective(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, 
     return by_all
 
 
+def same(*values: Tensor) -> tuple[Tensor, ...]:
+    """Rank 0's values: unlike machines round in different ways, which may lead searches apart."""
+    return present().same(*values)
+
+
 def timeout() -> float:
     """How many seconds a process waits for the others: what `BAYESCOPE_TIMEOUT` says, else five minutes.
 

@@ -39,22 +39,19 @@ def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
         InputError: if the table, an option or the file cannot be used; before any fit, and before anything is written.
     """
     with _ranks() as processes, ExitStack() as held:
-        with processes.agreed():
-            check_file(out, path)
-            if processes.first:
-                held.enter_context(only_writer("--out", out))
-            if str(path) == STANDARD and processes.count > 1:
-                raise InputError(
-                    "TABLE: expected a file for several processes, got the standard input, which none has whole. Save "
-                    "the table and name the file."
-                )
+        check_file(out, path)
+        if processes.first:
+            held.enter_context(only_writer("--out", out))
+        if str(path) == STANDARD and processes.count > 1:
+            raise InputError(
+                "TABLE: expected a file for several processes, got the standard input, which none has whole. Save "
+                "the table and name the file."
+            )
         table = _read(path, settings, processes)
-        with processes.agreed():
-            estimator = build(settings, table.target.task, table.roles.categorical)
-            train, judges, notes = table.split(settings.test_size, settings.seed)
+        estimator = build(settings, table.target.task, table.roles.categorical)
+        train, judges, notes = table.split(settings.test_size, settings.seed)
         with named_fit(out, estimator, settings):
-            with processes.agreed():
-                checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
+            checkpoints = Checkpoints.beside(out, estimator, resume=settings.resume)
             notes = [*checkpoints.remarks(settings.model, resume=settings.resume), *notes]
             begun = time.perf_counter()
             with recorded_warnings(passed_on=False) as warned:
@@ -76,9 +73,8 @@ def _read(path: Path, settings: FitSettings, processes: Processes) -> TrainingTa
     """The table in memory, of each process, or on disk."""
     if several(path) or large(path) if settings.stream is None else settings.stream:
         return read_streamed_table(path, settings, processes)
-    with processes.agreed():
-        source = open_source(path, missing=settings.missing, again=True)
-        return read_training_table(source, settings.roles, task=settings.task)
+    source = open_source(path, missing=settings.missing, again=True)
+    return read_training_table(source, settings.roles, task=settings.task)
 
 
 def _fit(estimator: Any, table: TrainingTable | StreamedTable, checkpoint: Path | None) -> Any:
@@ -99,7 +95,9 @@ def _ranks() -> Iterator[Processes]:
         processes = present()
         if not processes.first:
             stack.enter_context(no_bars())
-        yield processes
+        with processes.agreed():
+            yield processes
+        processes.agree(None)
 
 
 @contextmanager

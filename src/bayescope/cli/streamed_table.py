@@ -83,35 +83,32 @@ def read_streamed_table(path: Path, settings: FitSettings, processes: Processes)
     Raises:
         InputError: if the table or an option cannot be used.
     """
-    with processes.agreed():
-        source = ArrowSource(path, settings.missing)
-        roles = settings.roles.within(source)
-        extra = [roles.target, *([] if roles.weight is None else [roles.weight])]
-        table = source.table([*roles.features(source), *extra])
+    source = ArrowSource(path, settings.missing)
+    roles = settings.roles.within(source)
+    extra = [roles.target, *([] if roles.weight is None else [roles.weight])]
+    table = source.table([*roles.features(source), *extra])
     name = roles.target
     labels, numbers, gaps = LabelsSeen(name), Tally(), [np.empty(0, dtype=np.int64)]
     row = processes.rank * table.rows // processes.count
-    with processes.agreed():
-        for (column,) in table.blocks([name], part=(processes.rank, processes.count)):
-            missing, once = pd.isna(column.values), np.ones(len(column.values))
-            if column.kind == "categorical":
-                labels.add(replace(column, values=column.values[~missing]), once[~missing])
-            else:
-                numbers.add(column.values, once)
-            gaps.append(row + np.flatnonzero(missing))
-            row += len(missing)
+    for (column,) in table.blocks([name], part=(processes.rank, processes.count)):
+        missing, once = pd.isna(column.values), np.ones(len(column.values))
+        if column.kind == "categorical":
+            labels.add(replace(column, values=column.values[~missing]), once[~missing])
+        else:
+            numbers.add(column.values, once)
+        gaps.append(row + np.flatnonzero(missing))
+        row += len(missing)
     parts = zip(*processes.gather((labels, numbers, np.concatenate(gaps))), strict=True)
     every_label, every_number, every_gap = parts
     labels, numbers = reduce(LabelsSeen.joined, every_label), reduce(Tally.joined, every_number)
     gone = np.concatenate(every_gap)
-    with processes.agreed():
-        if len(gone) == table.rows:
-            raise InputError(
-                f"{source.name}: column {name!r}: expected a target in some rows, got none in {table.rows} rows. "
-                "Name another --target."
-            )
-        target = _target(source, labels, numbers, settings.task)
-        return StreamedTable(source.name, table.without(gone), roles, target, len(gone))
+    if len(gone) == table.rows:
+        raise InputError(
+            f"{source.name}: column {name!r}: expected a target in some rows, got none in {table.rows} rows. "
+            "Name another --target."
+        )
+    target = _target(source, labels, numbers, settings.task)
+    return StreamedTable(source.name, table.without(gone), roles, target, len(gone))
 
 
 def stride(share: float, rows: int) -> int | None:

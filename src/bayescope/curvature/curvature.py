@@ -38,7 +38,7 @@ from bayescope.precision.accumulator import Summing
 from bayescope.precision.structure import Reading
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import Processes, collective, present
+from bayescope.processes import collective, same
 
 
 @final
@@ -199,7 +199,7 @@ def fit_curvature(
     model = unwrapped(model)
     fit = _Fit(
         CurvatureOptions(**options).checked(), resolve(likelihood), cotangents,
-        checks.generator(generator), progress, present(),
+        checks.generator(generator), progress,
     )  # fmt: skip
     check_readable(model)  # on all processes at once
     model = twin(model)
@@ -217,13 +217,10 @@ class _Fit:
     cotangents: int | None
     generator: torch.Generator
     progress: bool
-    processes: Processes
 
     def run(self, model: nn.Module, batches: Batches, weights: Any) -> Curvature:
         options = self.options
-        # Rows with numbers among those of all processes get the labels that a single process would draw for them.
-        draw = self.processes.common_seed if batches.shard.numbered else self.processes.own_seed
-        seed = draw(self.generator)
+        seed = batches.seed(self.generator)
         if isinstance(weights, LargestVariance):
             diagonal = replace(self, options=CurvatureOptions(structure=DIAGONAL, memory=options.memory))
             # The variance under a prior δ is 1/(h + δ): whatever δ is, it is largest where h is smallest.
@@ -257,41 +254,30 @@ class _Fit:
         )  # fmt: skip
 
     def _reading(self, network: Network, passes: Passes, factors: Sequence[str], cotangents: int) -> Reading:
-        options, processes, dim, device = self.options, self.processes, network.dim, network.indices[0].device
+        options, dim, device = self.options, network.dim, network.indices[0].device
         parameters = network.weights.parameters(network.module).values()
-
-        def over_processes(totals: list[Tensor]) -> list[Tensor]:
-            """Adds up the totals of all processes in place."""
-            if processes.count > 1:
-                if not passes.counts:  # no rows: the pass over the example has given the shapes, and must not count
-                    for total in totals:
-                        total.zero_()
-                for total, summed in zip(totals, processes.sum(totals), strict=True):
-                    total.copy_(summed)
-            return totals
 
         def read(sums: Summing, moments: bool) -> None:
             passes.run(sums.add, moments=moments, positions_apart=options.sharing == "expand")
-            over_processes(sums.totals())
+            passes.sum(sums.totals())
 
         def draw(columns: int) -> Tensor:
             vectors = torch.randn(dim, columns, dtype=torch.float64, generator=self.generator)
-            processes.share([vectors])
-            return vectors.to(device)
+            return same(vectors)[0].to(device)
 
         def hessian_blocks(blocks: Sequence[Tensor]) -> list[Tensor]:
             totals = [torch.zeros(len(block), len(block), dtype=torch.float64, device=device) for block in blocks]
             passes.run_hessian(lambda product: add_blocks(totals, product, blocks, dim, cotangents))
-            return over_processes(totals)
+            return passes.sum(totals)
 
         def hessian_diagonal() -> Tensor:
             total = torch.zeros(dim, dtype=torch.float64, device=device)
             passes.run_hessian(lambda product: add_diagonal(total, product, cotangents))
-            return over_processes([total])[0]
+            return passes.sum([total])[0]
 
         return Reading(
             network.parts, network.indices, block_indices(network, options.blocks), dim, device, options.rank,
             options.cutoff, options.sharing, [factor == DIAGONAL for factor in factors],
-            all(parameter.dtype == torch.float64 for parameter in parameters), processes,
+            all(parameter.dtype == torch.float64 for parameter in parameters),
             read, draw, hessian_blocks, hessian_diagonal,
         )  # fmt: skip

@@ -14,12 +14,11 @@ from bayescope.curvature.hessian import Product, check_symmetric, hessian_produc
 from bayescope.curvature.kinds import Observations, begins_below
 from bayescope.errors import BayescopeWarning, InputError, warn
 from bayescope.likelihoods import Likelihood, place_of, warn_of_probabilities
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, row_totals
 from bayescope.network.forward import reading
 from bayescope.network.inputs import count_rows, first_not_finite, take_rows
 from bayescope.network.network import Network
 from bayescope.network.recording import Recording
-from bayescope.processes import present
 from bayescope.progress import progress_bar
 from bayescope.tape import Tape
 from bayescope.tape.tape import row_blocks
@@ -71,10 +70,10 @@ class Passes:
         self.rows = self.count = 0
         self.counts = True
         self._symmetric = False  # whether a Hessian's product has been found to be
-        self._processes, self._example = present(), example
+        self._example = example
         self.log_likelihood = torch.zeros((), dtype=torch.float64)
         self._network, self._batches, self._likelihood = network, batches, likelihood
-        self._curvature, self._seed, self._progress = curvature, seed, progress and self._processes.first
+        self._curvature, self._seed, self._progress = curvature, seed, progress
         self._at_once, self._cotangents = rows, cotangents
 
     def run(self, add: Callable[[Tape, bool], None], *, moments: bool = False, positions_apart: bool = True) -> None:
@@ -131,6 +130,16 @@ class Passes:
 
         self._pass(visit)
 
+    def sum(self, totals: list[Tensor]) -> list[Tensor]:
+        """Totals over all rows, in place of those that this process has added up in a pass."""
+        if not self.counts:  # the pass over the example has given the shapes, and must not count
+            for total in totals:
+                total.zero_()
+        for total, summed in zip(totals, self._batches.sum(totals), strict=True):
+            if total is not summed:
+                total.copy_(summed)
+        return totals
+
     def _coarsest(self, f: Tensor) -> torch.dtype:
         """The dtype with the largest rounding that a forward pass computes in."""
         dtypes = {f.dtype, *(p.dtype for p in self._network.module.parameters() if p.is_floating_point())}
@@ -140,7 +149,7 @@ class Passes:
 
     def _pass(self, visit: Callable[[Any, Observe], Observations]) -> None:
         own, own_total = self._own_pass(visit)
-        rows, log_likelihood = self._processes.sum_numbers(own, float(own_total))
+        rows, log_likelihood = row_totals(own, float(own_total))
         if self.count == 0:
             self._batches.check_shards()
             self._warn_of_dropped(int(rows))
@@ -176,7 +185,7 @@ class Passes:
         return partial(Observations.read, self._likelihood, targets=targets, first=first, step=step)
 
     def _warn_of_dropped(self, rows: int) -> None:
-        dropped = int(self._processes.sum_numbers(self._batches.dropped)[0])
+        dropped = int(row_totals(self._batches.dropped)[0])
         if dropped:
             warn(
                 f"data: expected all {rows + dropped} rows of the data set, got {rows}: the loader drops the rest, "

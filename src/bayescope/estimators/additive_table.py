@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import TypeAlias, final
 
 import numpy as np
@@ -67,7 +66,7 @@ def coded(source: TableRows, values: Canonical, outputs: Outputs, numeric_transf
         if len(block):
             seen.add(block.columns, block.weights, block.rows)
     transforms = transforms_of(source.kinds, numeric_transform)
-    coders = _coders(reduce(TableSeen.joined, processes.gather(seen)), source.kinds, transforms)
+    coders = _coders(source.joined(seen), source.kinds, transforms)
     codes = Codes(len(coders), max(coder.points for coder in coders))
     targets: RowFile | None = None
     weights = RowFile() if source.weighted else None

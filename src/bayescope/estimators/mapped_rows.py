@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import TypeAlias, final
 
 import numpy as np
@@ -17,7 +16,6 @@ from bayescope.estimators.features import Features, feature_map
 from bayescope.estimators.inputs import SCALE_ROWS, InputMap, Origin, require_encoded, require_room
 from bayescope.estimators.table_rows import TableRows
 from bayescope.linear.table import Batch, RowTable
-from bayescope.processes import present
 from bayescope.tables import Column
 from bayescope.tables.preprocessing import EncodingName, Preprocessing, ScalingName, TableSeen
 from bayescope.tables.suspicion import warn_of_numbers
@@ -135,18 +133,14 @@ class MappedRows:
         """
         if self.values is None:
             table = RowTable.streamed(lambda: self.batches(targets), self.rows, self.total)
-            processes = self.source.processes
             # All processes hold their parts or none does: one that reads blocks meets the others at other points.
             most = HELD_BYTES if held_bytes is None else held_bytes
-            if 8 * max(processes.gather(self.rows)) * len(self.inputs.names) <= most:
+            if 8 * max(self.source.of_parts(self.rows)) * len(self.inputs.names) <= most:
                 table = table.every(1)
-            return table.shared(processes)
+            return table.shared(self.source.processes)
         self.source.refuse_others()
         (batch,) = self.batches(targets)
-        processes = present()
-        if not spread or processes.count == 1:
-            return RowTable.of(batch)
-        return RowTable.of(batch.part(processes.slice(self.rows))).shared(processes)
+        return RowTable.spread(batch) if spread else RowTable.of(batch)
 
     def notes(self, total: int) -> dict[str, str]:
         """What a summary says of the sample that a transformer of features was fitted to."""
@@ -164,7 +158,7 @@ def _survey(
         The preprocessing, these rows as numbers (n, D), their weights (n,), and how many rows of this process's part
         count and how often.
     """
-    processes, before = source.processes, source.counted_before()
+    before = source.counted_before()
     seen = TableSeen(source.kinds, scaling=scaling, encoding=encoding)
     kept, rows, total = [], 0, 0.0
     for block in source.blocks():
@@ -175,15 +169,15 @@ def _survey(
         some = slice(-(before + rows) % stride, None, stride)
         kept.append((_taken(block.columns, some), weights[some]))
         rows, total = rows + len(weights), total + float(weights.sum())
-    preprocessing = reduce(TableSeen.joined, processes.gather(seen)).preprocessing()
-    sample = [part for parts in processes.gather(kept) for part in parts if len(part[1])]
+    preprocessing = source.joined(seen).preprocessing()
+    sample = [part for parts in source.of_parts(kept) for part in parts if len(part[1])]
     if not sample:
         raise source.nobody()
     require_encoded(preprocessing, source.stored, sum(len(part[1]) for part in sample))
     columns, each = zip(*sample, strict=True)
     numbers = preprocessing(columns[0] if len(columns) == 1 else list(map(_joined, zip(*columns, strict=True))))
     counts = np.concatenate(each)
-    preprocessing = preprocessing.with_spread(numbers, counts, sum(processes.gather(total)))
+    preprocessing = preprocessing.with_spread(numbers, counts, sum(source.of_parts(total)))
     return preprocessing, numbers, counts, rows, total
 
 

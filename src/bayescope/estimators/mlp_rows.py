@@ -68,7 +68,7 @@ class NetworkRows:
         if not mapped.rows:
             raise mapped.source.nobody()
         inputs, targets = _kept(mapped, values)
-        counts, totals = zip(*processes.gather((mapped.rows, mapped.total)), strict=True)
+        counts, totals = zip(*mapped.source.of_parts((mapped.rows, mapped.total)), strict=True)
         mean = sum(totals) / sum(counts) if weighted else None
         return cls(inputs, targets, mean, sum(counts), max(counts), processes)
 

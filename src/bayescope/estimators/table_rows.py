@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias, final
+from functools import reduce
+from typing import Any, TypeAlias, TypeVar, final
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,17 @@ from bayescope.estimators.base import RandomState, TableEstimator, generator_fro
 from bayescope.estimators.frames import FrameReader, columns_by_name
 from bayescope.processes import Processes, present
 from bayescope.tables import Column
+from bayescope.tables.column_sums import LabelsSeen
 from bayescope.tables.columns import Kind
 from bayescope.tables.dataset import TableDataset, opened
-from bayescope.tables.preprocessing import Table, taken
+from bayescope.tables.preprocessing import Table, TableSeen, taken
 from bayescope.tables.reading import label_positions
 
 TargetReader: TypeAlias = Callable[[object, int], np.ndarray]
+
+
+_Value = TypeVar("_Value")
+_Seen = TypeVar("_Seen", TableSeen, LabelsSeen)
 
 
 @final
@@ -242,6 +248,14 @@ class TableRows:
             return 0
         counted = sum(len(block) for block in self.blocks(features=False))
         return sum(self.processes.gather(counted)[: self.processes.rank])
+
+    def of_parts(self, value: _Value) -> list[_Value]:
+        """A value from each part of the table, in order: one for rows in memory."""
+        return self.processes.gather(value)
+
+    def joined(self, seen: _Seen) -> _Seen:
+        """What was seen in all parts of the table."""
+        return reduce(type(seen).joined, self.of_parts(seen))
 
     def nobody(self) -> InputError:
         """The error of a table in which no row counts."""

@@ -119,7 +119,7 @@ def _counted(rows: TableRows) -> tuple[np.ndarray, np.ndarray]:
     seen = LabelsSeen(rows.roles[0])
     for block in rows.blocks(features=False):
         seen.add(Column(seen.name, "categorical", block.target), block.weights)
-    seen = reduce(LabelsSeen.joined, rows.processes.gather(seen))
+    seen = rows.joined(seen)
     if not seen.tally:
         raise rows.nobody()
     encoding = seen.encoding()
@@ -175,7 +175,7 @@ class Units:
             around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
             largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
             seen = [reduce(Moments.joined, [*seen, Moments.of(around, block.weights)])]
-        parts = [part for part in rows.processes.gather((seen, largest)) if part[0]]
+        parts = [part for part in rows.of_parts((seen, largest)) if part[0]]
         if not any(part[0][0].size.any() for part in parts):
             raise rows.nobody()
         moments = reduce(Moments.joined, (part[0][0] for part in parts))

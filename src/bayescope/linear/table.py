@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.process_state import SMALL, one_thread
-from bayescope.processes import Processes
+from bayescope.processes import Processes, present
 
 # A block of the table and what is computed from it stay in a core's cache: the product of a block with itself then
 # runs at the processor's speed and never waits for memory. Wide tables still get enough rows for a matrix product.
@@ -96,6 +96,14 @@ class RowTable:
             raise InputError(f"y: expected {rows} rows as X has, got {targets}.")
         total = float(rows if batch.weights is None else batch.weights.sum())
         return cls(lambda: (batch,), rows, total, range(rows), batch)
+
+    @classmethod
+    def spread(cls, batch: Batch) -> RowTable:
+        """Rows in memory that all processes have, of which each sums a part."""
+        processes = present()
+        if processes.count == 1:
+            return cls.of(batch)
+        return cls.of(batch.part(processes.slice(len(batch.features)))).shared(processes)
 
     @classmethod
     def streamed(cls, batches: Callable[[], Iterable[Batch]], count: int, total: float) -> RowTable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, final
 
 import torch
@@ -171,6 +171,15 @@ class Batches:
             return own
         device = next((p.device for p in self._module.parameters()), torch.device("cpu"))
         return placed(found[0], self._module), found[1].to(device)
+
+    def sum(self, totals: Sequence[Tensor]) -> list[Tensor]:
+        """The sums over all rows of tensors that this process has summed over its rows."""
+        return self._processes.sum(totals)
+
+    def seed(self, source: torch.Generator) -> int:
+        """A seed for draws that belong to rows: rows with numbers among those of all processes share one."""
+        draw = self._processes.common_seed if self.shard.numbered else self._processes.own_seed
+        return draw(source)
 
     def check_shards(self) -> None:
         """Checks after a pass that no row was read by two processes, as far as that can be told; all ask at once.

@@ -34,7 +34,7 @@ from bayescope.precision.structure import (
     Structure,
 )
 from bayescope.precision.sums import Summand, added
-from bayescope.processes import Processes
+from bayescope.processes import Processes, present
 from bayescope.storage import stored
 from bayescope.tape import HeadTape, LookupTape, OuterTape, StreamedTape, Tape
 from bayescope.tape.gram import mirrored
@@ -368,7 +368,7 @@ def read_factors(reading: Reading) -> BlockPrecision:
     sums = BlockSum([summed(part, diagonal=diagonal) for part, diagonal in pairs], reading.indices)
     reading.read(sums, True)
     blocks = sums.blocks()
-    known = iter(share_eigenvectors(reading.processes, [b for b in blocks if isinstance(b, KroneckerPrecision)]))
+    known = iter(share_eigenvectors(present(), [b for b in blocks if isinstance(b, KroneckerPrecision)]))
     blocks = [next(known) if isinstance(block, KroneckerPrecision) else block for block in blocks]
     return BlockPrecision(blocks, reading.indices, reading.dim)
 

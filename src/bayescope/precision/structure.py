@@ -11,7 +11,6 @@ from torch import Tensor
 
 from bayescope.precision.accumulator import Summing
 from bayescope.precision.precision import Precision
-from bayescope.processes import Processes
 
 FLOAT64 = 8
 # A matrix is held three times: as the sum over the data, with the prior added, and as a factor of that.
@@ -54,7 +53,6 @@ class Reading:
         sharing: how positions that share weights are treated: "expand" or "reduce".
         diagonal_outputs: for each part, whether the diagonal stands for its output factor.
         double: whether passes are in float64.
-        processes: that share the rows.
         read: fills a sum in one pass over the data of all processes; the second argument says whether second moments
             of the tapes are all that the sum needs.
         draw: R ↦ random vectors (P, R), standard normal and equal on all processes.
@@ -72,7 +70,6 @@ class Reading:
     sharing: str
     diagonal_outputs: Sequence[bool]
     double: bool
-    processes: Processes
     read: Callable[[Summing, bool], None]
     draw: Callable[[int], Tensor]
     hessian_blocks: Callable[[Sequence[Tensor]], list[Tensor]]
