@@ -53,11 +53,11 @@ CASES = {
         lambda: classifier(1000, 24), (64, 16), (64,), 1000, {**LAST, "structure": "diagonal"}
     ),
     "1,000 classes, all layers": Case(
-        lambda: classifier(1000, 24), (64, 16), (64,), 1000,
+        lambda: classifier(1000, 24), (16, 16), (16,), 1000,
         {"curvature": "fisher", "output_factor": {"2": "diagonal"}, "generator": 0},
     ),
     "1,000 classes, all layers, exactly": Case(
-        lambda: classifier(1000, 24), (64, 16), (64,), 1000, {"output_factor": {"2": "diagonal"}}
+        lambda: classifier(1000, 24), (16, 16), (16,), 1000, {"output_factor": {"2": "diagonal"}}
     ),
     "200 classes of wide layers, exactly": Case(lambda: classifier(200, 100), (64, 16), (64,), 200),
     "pixels, last layer": Case(lambda: Pixels(21, 8), (2, 2, 48, 48), (2, 48, 48), 21, LAST),

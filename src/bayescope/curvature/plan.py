@@ -480,7 +480,7 @@ class Footprint:
         """
         travelling = 0 if self.network.head else 2 * max(self.cotangents)
         spread = PROBES * self.native * (2 * self.outputs + sum(self.cotangents) + travelling)
-        places = 2 * FLOAT64  # of each weight in the flat vector, twice
+        places = 3 * FLOAT64  # of each weight: in the flat vector, in the order of its part, and by both
         sums = self.network.dim * (2 * self.itemsize + places)
         return sums + PROBES * (spread + self.held)
 

@@ -15,14 +15,14 @@ from bayescope.precision.accumulator import Accumulator
 from bayescope.precision.dense import DensePrecision, DenseSum, dense_bytes
 from bayescope.precision.precision import Precision
 from bayescope.precision.structure import Reading, Structure
-from bayescope.precision.sums import Summand, added, shared, signature_of, summable
+from bayescope.precision.sums import Summable, Summand, shared, signature_of, summable
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
 @stored("block_precision", parts={"_blocks": tuple[Precision, ...], "_indices": tuple[Tensor, ...], "_name": str})
 @final
-class BlockPrecision:
+class BlockPrecision(Summable):
     """A = Σ_i E_i A_i E_iᵀ, where E_i puts the weights of block i, in its own order, at their flat positions.
 
     Args:
@@ -83,10 +83,6 @@ class BlockPrecision:
     def scaled(self, factor: Tensor | float) -> BlockPrecision:
         """c A_i for a positive number c."""
         return self._with([block.scaled(factor) for block in self._blocks])
-
-    def __add__(self, other: Precision) -> BlockPrecision:
-        """The sums of the blocks, one by one."""
-        return added(self, other)
 
     def logdet(self) -> Tensor:
         """The sum of the log determinants of the blocks, Σ_i log∣A_i∣."""

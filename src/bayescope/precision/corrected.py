@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from bayescope.errors import InputError
-from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectral, Spectrum
-from bayescope.precision.sums import Summand, added, shared
+from bayescope.precision.sums import Summable, Summand, shared
 from bayescope.storage import stored
 
 
@@ -25,7 +24,7 @@ from bayescope.storage import stored
     kept=("_spectrum",),
 )
 @final
-class EigenvalueCorrectedPrecision(Spectral):
+class EigenvalueCorrectedPrecision(Spectral, Summable):
     """A = Q diag(s) Qᵀ + δ I with Q = Q_out ⊗ Q_in, per group, in float64 (George et al. 2018, section 3).
 
     Q are the eigenvectors of a Kronecker curvature, s the second moments of the rows of U Q, so that the diagonal of A
@@ -73,14 +72,6 @@ class EigenvalueCorrectedPrecision(Spectral):
         precision = EigenvalueCorrectedPrecision(self._basis, eigenvalues, name=self._name)
         precision._ridge = ridge
         return precision
-
-    def __add__(self, other: Precision) -> EigenvalueCorrectedPrecision:
-        """Eigenvalues and diagonals added.
-
-        Raises:
-            UnsupportedError: if the two have not the same basis.
-        """
-        return added(self, other)
 
     def signature(self) -> str:
         """The structure and the shapes that two summands have in common."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import final
+from typing import NoReturn, final
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.sums import added
+from bayescope.precision.sums import does_not_add
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
@@ -93,13 +93,13 @@ class LowRankCovariance:
         """c A for a positive number c: the covariance is Σ / c."""
         return LowRankCovariance(self._variances / factor, self._factor / factor**0.5, name=self._name)
 
-    def __add__(self, other: Precision) -> LowRankCovariance:
+    def __add__(self, other: Precision) -> NoReturn:
         """Raise an error: the precision is held by its inverse, which does not add.
 
         Raises:
             UnsupportedError: always.
         """
-        return added(self, other)
+        raise does_not_add(self)
 
     def logdet(self) -> Tensor:
         """log∣A∣ = −Σ log s − 2 Σ log C_ii."""

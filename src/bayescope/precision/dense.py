@@ -12,9 +12,8 @@ from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import refuse_not_finite
-from bayescope.precision.precision import Precision
 from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Reading, Structure
-from bayescope.precision.sums import Summand, added
+from bayescope.precision.sums import Summable, Summand
 from bayescope.storage import stored
 from bayescope.tape import Tape
 from bayescope.tape.gram import add_gram, mirrored
@@ -41,7 +40,7 @@ class _LogDeterminant(torch.autograd.Function):
 
 @stored("dense_precision", parts={"_matrix": Tensor, "_name": str, "_semidefinite": bool}, kept=("_cholesky",))
 @final
-class DensePrecision:
+class DensePrecision(Summable):
     """A dense symmetric positive definite matrix A = L Lᵀ in float64.
 
     Args:
@@ -132,10 +131,6 @@ class DensePrecision:
         if not self._semidefinite:
             precision._cholesky = self._cholesky * factor**0.5
         return precision
-
-    def __add__(self, other: Precision) -> DensePrecision:
-        """The sum of two dense precisions, semidefinite where both are."""
-        return added(self, other)
 
     def logdet(self) -> Tensor:
         """log∣A∣ = 2 Σ log L_ii."""

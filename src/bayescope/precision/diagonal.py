@@ -15,14 +15,14 @@ from bayescope.precision.block import BlockSum
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
 from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Reading, Sizes, Structure
-from bayescope.precision.sums import Summand, added
+from bayescope.precision.sums import Summable, Summand
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
 
 @stored("diagonal_precision", parts={"_values": Tensor, "_name": str, "_semidefinite": bool}, kept=("_positive",))
 @final
-class DiagonalPrecision:
+class DiagonalPrecision(Summable):
     """The matrix A = diag(a) with a > 0, in float64.
 
     Args:
@@ -53,10 +53,6 @@ class DiagonalPrecision:
     def scaled(self, factor: Tensor | float) -> DiagonalPrecision:
         """diag(c a) for a positive number c."""
         return DiagonalPrecision(self._values * factor, name=self._name, semidefinite=self._semidefinite)
-
-    def __add__(self, other: Precision) -> DiagonalPrecision:
-        """The sum of two diagonal precisions, semidefinite where both are."""
-        return added(self, other)
 
     def logdet(self) -> Tensor:
         """The log determinant Σ log aᵢ, a float64 scalar."""

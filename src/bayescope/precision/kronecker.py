@@ -18,7 +18,6 @@ from bayescope.precision.corrected import EigenvalueCorrectedPrecision
 from bayescope.precision.dense import DenseSum
 from bayescope.precision.diagonal import SquareSum
 from bayescope.precision.diagonals import refuse_not_finite
-from bayescope.precision.precision import Precision
 from bayescope.precision.product import KroneckerProduct
 from bayescope.precision.ridge import Ridge
 from bayescope.precision.spectrum import Spectral, Spectrum
@@ -33,7 +32,7 @@ from bayescope.precision.structure import (
     Sizes,
     Structure,
 )
-from bayescope.precision.sums import Summand, added
+from bayescope.precision.sums import Summable, Summand
 from bayescope.processes import Processes, present
 from bayescope.storage import stored
 from bayescope.tape import HeadTape, LookupTape, OuterTape, StreamedTape, Tape
@@ -120,7 +119,7 @@ class KroneckerFactors:
     kept=("_spectrum",),
 )
 @final
-class KroneckerPrecision(Spectral):
+class KroneckerPrecision(Spectral, Summable):
     """A = output ⊗ input / normaliser + diag(d), per group, in float64 (Martens and Grosse 2015, section 3).
 
     On weights in canonical order (G, O, D), row-major: A[(g,o,d), (g,o′,d′)] = output_goo′ input_gdd′ / normaliser + d.
@@ -182,10 +181,6 @@ class KroneckerPrecision(Spectral):
     def scaled(self, factor: Tensor | float) -> KroneckerPrecision:
         """c A for a positive number c, in the same eigenbasis."""
         return self._with(self._ridge.scaled(factor), self._factor * factor)
-
-    def __add__(self, other: Precision) -> KroneckerPrecision:
-        """Factors, normalisers and diagonals added."""
-        return added(self, other)
 
     def signature(self) -> str:
         """The structure and the shapes that two summands have in common."""

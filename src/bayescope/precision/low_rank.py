@@ -19,9 +19,8 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError, InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
-from bayescope.precision.precision import Precision
 from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Reading, Sizes, Structure
-from bayescope.precision.sums import Summand, added
+from bayescope.precision.sums import Summable, Summand
 from bayescope.storage import stored
 from bayescope.tape import Tape
 
@@ -58,7 +57,7 @@ Whitened: TypeAlias = tuple[Tensor, Tensor, Tensor]
     kept=("_eigen", "_whitened"),
 )
 @final
-class LowRankPrecision:
+class LowRankPrecision(Summable):
     """A = V diag(λ) Vᵀ + diag(d), in float64; nothing of shape P×P is built.
 
     With D = diag(d) and the eigenvectors U of D^{−½} V diag(λ) Vᵀ D^{−½} = U diag(m) Uᵀ,
@@ -122,10 +121,6 @@ class LowRankPrecision:
         precision = LowRankPrecision(self._vectors, self._values * factor, self._diagonal * factor, name=self._name)
         precision._eigen = (self._eigen[0], self._eigen[1] * factor)
         return precision
-
-    def __add__(self, other: Precision) -> LowRankPrecision:
-        """The sum of two: the ranks add up."""
-        return added(self, other)
 
     def logdet(self) -> Tensor:
         """Σ log d + Σ log(1 + m). Differentiable in d."""

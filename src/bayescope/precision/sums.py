@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,25 +13,37 @@ from bayescope.errors import UnsupportedError
 from bayescope.precision.precision import Precision
 from bayescope.processes import present
 
+S = TypeVar("S", bound="Summable")
 # What `joined` takes of one summand: its tensors, and flags. A block-diagonal precision has one list per block.
 Summand: TypeAlias = list[Any]
 
 
-@runtime_checkable
-class Summable(Precision, Protocol):
+class Summable(ABC):
     """A precision that can be added to another one of the same structure."""
 
+    def __add__(self: S, other: Precision) -> S:
+        """The sum of two precisions of the same structure.
+
+        Raises:
+            UnsupportedError: if the structures or the shapes differ, or the two do not share their basis.
+        """
+        _require_alike(self.signature(), signature_of(other))
+        return cast(S, self.joined([self.summand(), summable(other).summand()]))
+
+    @abstractmethod
     def signature(self) -> str:
         """The structure and the shapes that two summands have in common."""
 
+    @abstractmethod
     def summand(self) -> Summand:
         """The tensors that a sum with other precisions is made of."""
 
+    @abstractmethod
     def joined(self, summands: Sequence[Summand]) -> Precision:
         """The sum of the precisions with these summands."""
 
 
-P = TypeVar("P", bound=Precision)
+T = TypeVar("T", bound=Tensor | None)
 
 
 def signature_of(precision: Precision) -> str:
@@ -45,25 +58,16 @@ def summable(precision: Precision) -> Summable:
         UnsupportedError: if it does not.
     """
     if not isinstance(precision, Summable):
-        raise UnsupportedError(
-            f"precision: expected one that adds, got a {type(precision).__name__}, which is held by its inverse or by "
-            "its training data. Sum what it was made of, or take a structure that adds."
-        )
+        raise does_not_add(precision)
     return precision
 
 
-def added(mine: P, theirs: Precision) -> P:
-    """The sum of two precisions.
-
-    Raises:
-        UnsupportedError: if the structures or the shapes differ, the structure does not add, or the two precisions do
-            not share their basis.
-    """
-    _require_alike(signature_of(mine), signature_of(theirs))
-    return cast(P, summable(mine).joined([summable(mine).summand(), summable(theirs).summand()]))
-
-
-T = TypeVar("T", bound=Tensor | None)
+def does_not_add(precision: Precision) -> UnsupportedError:
+    """The error for a precision that has no sums."""
+    return UnsupportedError(
+        f"precision: expected one that adds, got a {type(precision).__name__}, which is held by its inverse or by "
+        "its training data. Sum what it was made of, or take a structure that adds."
+    )
 
 
 def shared(name: str, tensors: Sequence[T]) -> T:
