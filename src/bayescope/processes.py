@@ -399,6 +399,11 @@ def same(*values: Tensor) -> tuple[Tensor, ...]:
     return present().same(*values)
 
 
+def same_value(value: _Result) -> _Result:
+    """Rank 0's value, which a file could hold; its tensors are on the CPU."""
+    return present().gather(value)[0]
+
+
 def timeout() -> float:
     """How many seconds a process waits for the others: what `BAYESCOPE_TIMEOUT` says, else five minutes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from bayescope.errors import NotPositiveDefiniteError, UnsupportedError
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
-from bayescope.processes import Processes
+from bayescope.processes import same, same_value
 
 MAX_ITERATIONS = 500
 # For at most so many hyperparameters the slope is then brought to 0: the line search of L-BFGS ends where log Z is
@@ -59,12 +59,14 @@ class Optimum:
     settled: bool
     stuck: tuple[str, ...]
 
-    def shared(self, processes: Processes) -> Optimum:
+    def shared(self) -> Optimum:
         """The first process's, for all: another number of threads rounds the same evidence in another way."""
         noise = [] if self.noise_variance is None else [self.noise_variance]
-        processes.share([*self.prior_precisions, *noise])
-        values, settled, stuck = processes.gather((self.log_evidences, self.settled, self.stuck))[0]
-        return replace(self, log_evidences=values, settled=settled, stuck=stuck)
+        precisions = same(*self.prior_precisions, *noise)
+        values, settled, stuck = same_value((self.log_evidences, self.settled, self.stuck))
+        return Optimum(
+            precisions[: len(self.prior_precisions)], precisions[-1] if noise else None, values, settled, stuck
+        )
 
 
 @final

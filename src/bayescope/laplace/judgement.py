@@ -22,10 +22,11 @@ from bayescope.laplace.evidence import has_noise, mean_square_residual
 from bayescope.laplace.fit import LaplaceFit
 from bayescope.latent import DrawsLatent, GaussianLatent, Latent
 from bayescope.likelihoods import read_targets
+from bayescope.network.batches import row_totals
 from bayescope.network.inputs import take_rows
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, Posterior, in_rows
 from bayescope.priors import Prior
-from bayescope.processes import present, warn_once
+from bayescope.processes import same, warn_once
 from bayescope.tape.tape import row_blocks
 
 # The word for a prior precision that is found by the evidence and the log loss of training rows.
@@ -109,13 +110,13 @@ def compared(q: Posterior, fit: LaplaceFit, limits: Limits = LIMITS) -> LossComp
         fit: what it stands on.
         limits: how much is read.
     """
-    sums, processes = [0.0, 0.0, 0.0], present()
+    sums = [0.0, 0.0, 0.0]
     if fit.likelihood.mean_weight is not None:
         return None
     for block in _blocks(fit, limits):
         found = _losses(q, fit, limits, *block)
         sums = [total + more for total, more in zip(sums, found, strict=True)]
-    count, posterior, network = processes.sum_numbers(*sums)
+    count, posterior, network = row_totals(*sums)
     return LossComparison(int(count), posterior / count, network / count) if count else None
 
 
@@ -276,7 +277,7 @@ def _by_evidence(fit: LaplaceFit, *, noise: bool) -> LaplaceFit:
             loss, bounds=(high - DECADES * math.log(10.0), high), method="bounded", options={"xatol": CLOSE}
         )
     best = torch.tensor([float(found.x)], dtype=torch.float64)
-    present().share([best])  # another number of threads rounds the same evidence in another way
+    (best,) = same(best)  # another number of threads rounds the same evidence in another way
     return at(float(best)) if found.fun < WALL else fit
 
 

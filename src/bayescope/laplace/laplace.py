@@ -35,7 +35,7 @@ from bayescope.network.wrappers import unwrapped
 from bayescope.posterior import DrawsPosterior, GaussianPosterior, MixturePosterior, PointPosterior, Posterior
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import collective, present, warn_once
+from bayescope.processes import collective, same, warn_once
 from bayescope.training.lbfgs import Lbfgs
 
 EVIDENCE = "evidence"
@@ -333,7 +333,7 @@ def _at_mode(options: LaplaceOptions, function: NetworkModel, prior: Prior, data
     It climbs in z, θ = θ* + R z with R Rᵀ = diag(P₀)⁻¹: the prior's units make the scales alike. All processes take the
     first one's steps: numbers that each of them rounds differently could lead them apart.
     """
-    module, weights, processes = module_copy(function.module), function.weights, present()
+    module, weights = module_copy(function.module), function.weights
     batches, parameters = Batches(data, module, batch_size=options.curved.batch_size), weights.parameters(module)
     start = function.flat
     scale = prior.diagonal(len(start)).rsqrt()
@@ -354,7 +354,7 @@ def _at_mode(options: LaplaceOptions, function: NetworkModel, prior: Prior, data
             return math.inf
         gradient = slope.gradient.to(theta) / options.temperature + prior.gradient(theta)
         value = slope.log_likelihood.to(theta) / options.temperature + prior.log_prob(theta)
-        processes.share([value, gradient])
+        value, gradient = same(value, gradient)
         z.grad = -scale * gradient
         return -float(value)
 

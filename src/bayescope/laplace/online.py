@@ -25,11 +25,12 @@ from bayescope.laplace.laplace import conditionable, leaves_noise_open, own_copy
 from bayescope.laplace.options import LaplaceOptions
 from bayescope.laplace.tuning import learnt_posterior
 from bayescope.likelihoods import Likelihood, resolve
+from bayescope.network.batches import row_totals
 from bayescope.network.priors import network_prior
 from bayescope.posterior import GaussianPosterior
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import alone, collective, present
+from bayescope.processes import alone, collective, same
 from bayescope.training.checkpoint import resumable
 from bayescope.training.fit_map import fit_map
 from bayescope.training.loop import Outcome
@@ -301,7 +302,7 @@ class EvidenceClimber:
         first = self._best[0] == -math.inf
         fit = self._fit(self._training.module, self._point, gradient=first)
         evidence = EvidenceOfModes([fit], self.groups.kind, noise=self._noise)
-        value = float(_first(evidence.value(self._point).detach()))
+        value = float(same(evidence.value(self._point).detach())[0])
         if not math.isfinite(value):
             raise ConvergenceError(
                 f"log_evidence: expected a finite number, got {value} after epoch {epoch}. Take a smaller step_size."
@@ -327,7 +328,7 @@ class EvidenceClimber:
         for _ in range(self._climbs.steps):
             self._point.grad = evidence.value_and_gradient(self._point)[1] * self._climbed
             self._adam.step()
-        _first(self._point)
+        self._point.detach().copy_(same(self._point.detach())[0])
         self.objective.move(*self._at(self._point))
 
     def facts(self) -> dict[str, Any]:
@@ -392,14 +393,14 @@ def held_out_nll(fit: LaplaceFit, rows: Minibatches) -> float:
         fit: Laplace's approximation.
         rows: with canonical targets.
     """
-    outputs, processes, total = fit.function.outputs, present(), 0.0
+    outputs, total = fit.function.outputs, 0.0
     # Of many classes all integrals but this one draw or cost more than the fit.
     integral = fit.likelihood.integral("mackay" if outputs > 2 and fit.likelihood.discrete else None, outputs)
     q = fit.predicting()
     for inputs, targets in rows.in_order():
         latent = q.predict(inputs, integral=integral).latent
         total -= float(latent.log_prob(fit.likelihood, targets.flatten(0, 1)).sum())
-    return processes.sum_numbers(total)[0]
+    return row_totals(total)[0]
 
 
 def _starts(starts: Sequence[Any] | None, prior_precision: Any, *, inplace: bool) -> list[Any]:
@@ -416,12 +417,6 @@ def _starts(starts: Sequence[Any] | None, prior_precision: Any, *, inplace: bool
 def _with_stem(checkpoint: str | Path | None, more: str) -> Path | None:
     """The file under a longer name."""
     return None if checkpoint is None else Path(checkpoint).with_stem(Path(checkpoint).stem + more)
-
-
-def _first(values: Tensor) -> Tensor:
-    """Rank 0's, on all: with another number of threads the same evidence is rounded in another way."""
-    present().share([values])
-    return values
 
 
 def _starting(likelihood: Likelihood, noise_variance: float | None, training: Training) -> Likelihood:

@@ -25,7 +25,7 @@ from bayescope.network.batches import Batches
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.precision import DiagonalPrecision, Precision
 from bayescope.precision.low_rank import ProductSum
-from bayescope.processes import present
+from bayescope.processes import same
 from bayescope.tape import Tape
 
 SAMPLES = 64
@@ -129,9 +129,9 @@ class _System:
         network = fit.curvature.network
         self._prior = fit.prior.structured(fit.function.dim)
         self._temperature, self._like = options.temperature, fit.mode
-        self._processes = present()
+        self._batches = Batches(data, network.module, batch_size=options.curved.batch_size)
         self._passes = Passes(
-            network, Batches(data, network.module, batch_size=options.curved.batch_size), options.likelihood,
+            network, self._batches, options.likelihood,
             curvature="ggn", seed=0, rows=planned.rows, cotangents=planned.cotangents, progress=options.progress,
         )  # fmt: skip
 
@@ -139,17 +139,16 @@ class _System:
         """A V, shape (P, R)."""
         sums = ProductSum(vectors)
         self._passes.run(sums.add)
-        (total,) = self._processes.sum(sums.totals())
+        (total,) = self._batches.sum(sums.totals())
         return total / self._temperature + self._prior.multiply(vectors)
 
     def noise(self, count: int, generator: torch.Generator) -> Tensor:
         """Σ Uᵀε/√T + P₀^{½} η with the covariance A, shape (P, count)."""
         # The prior's part first: it does not depend on how the data are cut into batches.
         eta = torch.randn(self._like.shape[0], count, dtype=torch.float64, generator=generator)
-        self._processes.share([eta])
+        (eta,) = same(eta)
         of_prior = self._prior.multiply(self._prior.sqrt_solve(eta.to(self._like)))  # P₀ R with R Rᵀ = P₀⁻¹
-        if self._processes.count > 1:  # each draws for its own rows
-            generator = torch.Generator().manual_seed(self._processes.own_seed(generator))
+        generator = self._batches.generator(generator)
         of_data = torch.zeros_like(of_prior)
 
         def add(tape: Tape, fresh: bool) -> None:  # noqa: ARG001
@@ -157,7 +156,7 @@ class _System:
             of_data.add_(tape.transpose_multiply(white.to(self._like.device)).to(torch.float64))
 
         self._passes.run(add)
-        (total,) = self._processes.sum([of_data])
+        (total,) = self._batches.sum([of_data])
         return of_prior.add_(total, alpha=self._temperature**-0.5)
 
     def effective_parameters(self, solution: Solution, count: int) -> float:

@@ -26,7 +26,7 @@ from bayescope.laplace.mixture import mixture_of
 from bayescope.laplace.validation import by_validation
 from bayescope.posterior import GaussianPosterior, MixturePosterior, Posterior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import collective, present, warn_once
+from bayescope.processes import collective, warn_once
 
 METHODS = ("evidence", "validation")
 # Held-out rows that are read at once, where nothing else is asked for.
@@ -145,7 +145,7 @@ def _by_evidence(
     """The fits at the largest evidence, notes of the search, and the evidences on the way."""
     evidence = EvidenceOfModes(fits, kind, noise=fits[0].learns_noise)
     optimum = maximise(evidence)
-    optimum = optimum.shared(present())
+    optimum = optimum.shared()
     _warn_of(optimum)
     tuned = []
     for fit, groups, precision in zip(fits, evidence.groups, optimum.prior_precisions, strict=True):

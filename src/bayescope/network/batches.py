@@ -181,6 +181,12 @@ class Batches:
         draw = self._processes.common_seed if self.shard.numbered else self._processes.own_seed
         return draw(source)
 
+    def generator(self, source: torch.Generator) -> torch.Generator:
+        """What draws for the rows of this process: the source itself, where one process reads all rows."""
+        if self._processes.count == 1:
+            return source
+        return torch.Generator().manual_seed(self._processes.own_seed(source))
+
     def check_shards(self) -> None:
         """Checks after a pass that no row was read by two processes, as far as that can be told; all ask at once.
 
