@@ -53,8 +53,8 @@ def exits() -> Iterator[None]:
 
         try:
             refuse_ran_out(error)
-        except BayescopeError as told:
-            error = told
+        except BayescopeError as refusal:
+            error = refusal
         if not isinstance(error, BayescopeError):
             raise
         raise _ended(str(error), BAD_INPUT if isinstance(error, InputError | InputTypeError) else FAILED) from None

@@ -28,12 +28,12 @@ def stdout(*, aside: bool = False) -> Console:
     return console if console.is_terminal else Console(highlight=False, stderr=aside, width=PIPED_WIDTH)
 
 
-def answer(facts: Mapping[str, Any], *shown: RenderableType | str, as_json: bool, aside: bool = False) -> None:
+def answer(facts: Mapping[str, Any], *lines: RenderableType | str, as_json: bool, aside: bool = False) -> None:
     """Prints what a command found.
 
     Args:
         facts: all of it, for programs; what is not finite becomes null.
-        shown: the lines and tables for people; plain text is not cut into lines where it is piped.
+        lines: the lines and tables for people; plain text is not cut into lines where it is piped.
         as_json: whether to print the facts.
         aside: whether the lines go to the error stream.
     """
@@ -42,7 +42,7 @@ def answer(facts: Mapping[str, Any], *shown: RenderableType | str, as_json: bool
         typer.echo("".join(json.dumps(letter)[1:-1] if steers_terminal(letter) else letter for letter in text))
         return
     console = stdout(aside=aside)
-    for each in shown:
+    for each in lines:
         line = shown_as_is(_wrapped(each, console)) if isinstance(each, str) else each
         console.print(line, soft_wrap=not console.is_terminal)
 

@@ -72,10 +72,10 @@ def compare_table(
         link=link, prior_precision=_prior_precision(prior_precision), features=features
     )
     names = None if posteriors is None else [name.strip() for name in posteriors.split(",")]
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if out is not None:
             check_files(out, (*FILES, REPORT), path)
-            held.enter_context(only_writer("--out", out / REPORT))
+            stack.enter_context(only_writer("--out", out / REPORT))
         source = open_source(path, missing=missing, again=True)
         table = read_training_table(source, roles, task="classification")
         check_comparable(table)
@@ -166,7 +166,7 @@ def show(comparison: Comparison, console: Console) -> None:
     """Prints the table, in two parts where the terminal is too narrow for one, and the footnotes.
 
     Args:
-        comparison: to be shown.
+        comparison: to be printed.
         console: to print to.
     """
     console.print(shown_as_is(comparison.title, "bold"))
@@ -180,11 +180,11 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print(shown_as_is(note, "dim"), soft_wrap=not console.is_terminal)
 
 
-def _table(comparison: Comparison, shown: Sequence[Measure]) -> Table:
+def _table(comparison: Comparison, measures: Sequence[Measure]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1))
     table.add_column("posterior", no_wrap=True)
     cells = [[style.label(str(name)) for name in comparison.table.index]]
-    for column in shown:
+    for column in measures:
         table.add_column(column.label, justify="right", no_wrap=True)
         best = best_cells(comparison.table, column, comparison.reference)
         texts = zip(written(comparison.table, column), best, strict=True)

@@ -115,26 +115,28 @@ def _pictures(effects: Sequence[Effect], surfaces: Sequence[Surface]) -> Iterato
             yield f"pair-{place}{several}", plots.effect_surface(surface, output=output)
 
 
-def _effect_rows(shown: Effect) -> pd.DataFrame:
+def _effect_rows(effect: Effect) -> pd.DataFrame:
     """One row a grid point and output; a missing value's is last, with an empty value."""
-    values, parts = list(shown.grid), [shown.mean, shown.sd, shown.low, shown.high]
-    density = shown.density
-    if shown.missing is not None:
-        gone = shown.missing
+    values, parts = list(effect.grid), [effect.mean, effect.sd, effect.low, effect.high]
+    density = effect.density
+    if effect.missing is not None:
+        gone = effect.missing
         values.append(None)
         ends = (gone.mean, gone.sd, gone.low, gone.high)
         parts = [np.append(part, np.asarray(at)[None], axis=0) for part, at in zip(parts, ends, strict=True)]
         density = np.append(density, gone.density)
-    return _rows({"feature": shown.feature, "value": values, "density": density}, parts, shown.outputs)
+    return _rows({"feature": effect.feature, "value": values, "density": density}, parts, effect.outputs)
 
 
-def _surface_rows(shown: Surface) -> pd.DataFrame:
+def _surface_rows(surface: Surface) -> pd.DataFrame:
     """One row a pair of grid points and output."""
-    first, second = (grid.ravel() for grid in np.meshgrid(shown.grid_a, shown.grid_b, indexing="ij"))
-    parts = [part.reshape(len(first), *part.shape[2:]) for part in (shown.mean, shown.sd, shown.low, shown.high)]
-    a, b = shown.features
-    keys = {"first": a, "second": b, "first_value": first, "second_value": second, "density": shown.density.ravel()}
-    return _rows(keys, parts, shown.outputs)
+    first, second = (grid.ravel() for grid in np.meshgrid(surface.grid_a, surface.grid_b, indexing="ij"))
+    parts = [
+        part.reshape(len(first), *part.shape[2:]) for part in (surface.mean, surface.sd, surface.low, surface.high)
+    ]
+    a, b = surface.features
+    keys = {"first": a, "second": b, "first_value": first, "second_value": second, "density": surface.density.ravel()}
+    return _rows(keys, parts, surface.outputs)
 
 
 def _rows(keys: dict[str, Any], parts: Sequence[np.ndarray], outputs: Sequence[str]) -> pd.DataFrame:
@@ -142,10 +144,10 @@ def _rows(keys: dict[str, Any], parts: Sequence[np.ndarray], outputs: Sequence[s
     names = ("mean", "sd", "low", "high")
     if parts[0].ndim == 1:
         return pd.DataFrame({**keys, **dict(zip(names, parts, strict=True))})
-    told = outputs or [str(place) for place in range(parts[0].shape[1])]
+    labels = outputs or [str(place) for place in range(parts[0].shape[1])]
     each = (
         pd.DataFrame({**keys, "output": name, **{n: part[:, k] for n, part in zip(names, parts, strict=True)}})
-        for k, name in enumerate(told)
+        for k, name in enumerate(labels)
     )
     return pd.concat(each)
 

@@ -70,15 +70,15 @@ class FittedTable:
         Raises:
             InputError: if what stands there is something else.
         """
-        told = metadata.get(KEY)
-        if told is None:
+        given = metadata.get(KEY)
+        if given is None:
             return None
         with suppress(TypeError, ValueError, OverflowError):  # other parts, and whole numbers beyond all floats
-            table = cls(**told)
+            table = cls(**given)
             if table._whole():
                 return table
         raise InputError(
-            f"{model}: expected the description of a table in its metadata, got {reprlib.repr(told)}. Fit the model "
+            f"{model}: expected the description of a table in its metadata, got {reprlib.repr(given)}. Fit the model "
             "again."
         )
 

@@ -38,10 +38,10 @@ def fit_table(path: Path, out: Path, settings: FitSettings) -> None:
     Raises:
         InputError: if the table, an option or the file cannot be used; before any fit, and before anything is written.
     """
-    with _ranks() as processes, ExitStack() as held:
+    with _ranks() as processes, ExitStack() as stack:
         check_file(out, path)
         if processes.first:
-            held.enter_context(only_writer("--out", out))
+            stack.enter_context(only_writer("--out", out))
         if str(path) == STANDARD and processes.count > 1:
             raise InputError(
                 "TABLE: expected a file for several processes, got the standard input, which none has whole. Save "

@@ -97,9 +97,9 @@ def meant(wanted: str, names: Iterable[str]) -> str:
 
 def listed(names: Iterable[object]) -> str:
     """The first few of some names or labels, and how many more there are."""
-    shown = [shortened(repr(name) if isinstance(name, str) else str(name)) for name in names]
-    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
-    return ", ".join(shown[:SHOWN]) + more
+    texts = [shortened(repr(name) if isinstance(name, str) else str(name)) for name in names]
+    more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    return ", ".join(texts[:SHOWN]) + more
 
 
 def shortened(text: str, longest: int = LONGEST) -> str:

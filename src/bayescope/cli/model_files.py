@@ -134,17 +134,19 @@ def _lines(facts: dict[str, Any], table: FittedTable | None) -> list[RenderableT
             _columns(table),
         ]
         if table.scores:
-            told = ", ".join(f"{name} {value:.4g} ({low:.4g} to {high:.4g})" for name, value, low, high in table.scores)
-            lines.append(f"  on held-out rows, with 95 % intervals: {told}")
+            scores = ", ".join(
+                f"{name} {value:.4g} ({low:.4g} to {high:.4g})" for name, value, low, high in table.scores
+            )
+            lines.append(f"  on held-out rows, with 95 % intervals: {scores}")
     lines += [f"  {line}" for line in facts["summary"].splitlines()]
     return lines
 
 
 def _columns(table: FittedTable) -> Table:
     """The columns that a table to predict has to have."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    columns = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for name, kind in table.kinds.items():
         labels = table.labels.get(name)
-        told = "numbers" if kind == "numeric" else f"labels: {listed(labels or [])}"
-        shown.add_row(shown_as_is(f"  {name}"), shown_as_is(told))
-    return shown
+        holds = "numbers" if kind == "numeric" else f"labels: {listed(labels or [])}"
+        columns.add_row(shown_as_is(f"  {name}"), shown_as_is(holds))
+    return columns

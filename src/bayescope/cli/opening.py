@@ -102,15 +102,15 @@ def _from_stream(name: str, stream: IO[bytes], missing: Sequence[str], again: bo
 
 def _content(name: str, stream: IO[bytes]) -> bytes:
     """All bytes of a pipe, which may not end."""
-    held = io.BytesIO()
+    content = io.BytesIO()
     while piece := stream.read(PIECE):
-        held.write(piece)
+        content.write(piece)
         require_memory(
-            HELD_COPIES * held.tell(),
-            f"{name}, of which more than {readable(held.tell())} have come,",
+            HELD_COPIES * content.tell(),
+            f"{name}, of which more than {readable(content.tell())} have come,",
             "Save it as a file, which is read in blocks, or send fewer rows.",
         )
-    return held.getvalue()
+    return content.getvalue()
 
 
 def _opened(path: Path, opened: Callable[[Path, str], Any]) -> IO[bytes]:

@@ -33,7 +33,6 @@ class Block(Protocol):
     @property
     def rows(self) -> int:
         """The number of rows of the block."""
-        ...
 
     def read(self, kinds: Mapping[str, Kind]) -> dict[str, np.ndarray]:
         """The columns named: numbers as float64, NaN where missing; labels as text objects, ``None`` where missing.
@@ -41,15 +40,12 @@ class Block(Protocol):
         Raises:
             InputError: if a cell is no finite number in a column of numbers; the message names line, column and cell.
         """
-        ...
 
     def copied(self, names: Sequence[str]) -> pd.DataFrame:
         """Columns as they stand in the table."""
-        ...
 
     def place(self, row: int) -> str:
         """Where a row of the block stands in the table, such as "line 17"."""
-        ...
 
 
 class Source(Protocol):
@@ -64,17 +60,14 @@ class Source(Protocol):
     @property
     def name(self) -> str:
         """The name of the table, for messages."""
-        ...
 
     @property
     def share(self) -> float | None:
         """How much of the table the present pass has read."""
-        ...
 
     @property
     def header(self) -> tuple[str, ...]:
         """The names of the columns."""
-        ...
 
     def kinds(self, names: Sequence[str]) -> dict[str, Kind]:
         """What columns hold: numbers where all cells that are there are some, else labels.
@@ -82,7 +75,6 @@ class Source(Protocol):
         Raises:
             InputError: if the table cannot be read.
         """
-        ...
 
     def blocks(self, rows: int, names: Sequence[str] | None = None) -> Iterator[Block]:
         """The rows in order, so many at a time; all but the last block have as many.
@@ -94,7 +86,6 @@ class Source(Protocol):
         Raises:
             InputError: if the table cannot be read; the message names the line.
         """
-        ...
 
 
 def rows_at_once(columns: int) -> int:

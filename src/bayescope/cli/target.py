@@ -79,12 +79,12 @@ class Target:
             many = "whole numbers" if whole else "numbers"
             return cls(name, _varied(where, values), "regression", f"{name} has {len(found)} different {many}")
         _check_classes(where, found, kind, whole)
-        told = (
+        reason = (
             f"{name} has {len(found)} different {'whole ' * whole}numbers"
             if task == "auto" and kind == "numeric"
             else ""
         )
-        return cls(name, labels, "classification", told)
+        return cls(name, labels, "classification", reason)
 
 
 def _check_classes(where: str, found: np.ndarray, kind: Kind, whole: bool) -> None:

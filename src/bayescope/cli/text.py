@@ -208,14 +208,14 @@ class Records:
         """The lines of whole records where cells are quoted: a quoted cell may hold line breaks."""
         taken: list[str] = []
 
-        def told() -> Iterator[str]:
+        def read() -> Iterator[str]:
             for line in chain(lines, self._bounded):
                 taken.append(line)
                 yield line
 
         records = 0
         try:
-            for record, begin, end in _records(told(), self._separator):
+            for record, begin, end in _records(read(), self._separator):
                 records += 1
                 if self.header and len(record) != len(self.header):
                     self._refuse_width(begin, len(record), end=end)

@@ -21,7 +21,7 @@ from bayescope.errors import InputError, OptionError
 from bayescope.tables.arrow import arrow_module, column_of, in_words, kind_of, refusal
 from bayescope.tables.columns import Column, Kind
 from bayescope.tables.parts import parts_of
-from bayescope.tables.sources import dataset_of, reading, told
+from bayescope.tables.sources import dataset_of, name_of, reading
 
 BLOCK_ROWS = 65_536
 
@@ -117,7 +117,7 @@ def open_table(source: Any, *, columns: Sequence[str] | None = None, block_rows:
         >>> table.names, table.rows
         (('x', 'y'), 3)
     """
-    return TableDataset(dataset_of(source), columns=columns, block_rows=block_rows, name=told(source))
+    return TableDataset(dataset_of(source), columns=columns, block_rows=block_rows, name=name_of(source))
 
 
 def opened(X: Any) -> TableDataset | None:
@@ -305,17 +305,17 @@ class TableDataset:
     ) -> Generator[list[Column], None, None]:
         """The rows from ``low`` to ``high``, cut into blocks whatever the files and their row groups are."""
         left: list[list[Column]] = []
-        held = 0
+        waiting = 0
         with closing(self._pieces(names, low, high, categorical)) as pieces:
             for piece in pieces:
                 left.append(piece)
-                held += len(piece[0].values)
-                while held >= self.block_rows:
+                waiting += len(piece[0].values)
+                while waiting >= self.block_rows:
                     columns = [_joined(parts) for parts in zip(*left, strict=True)]
                     yield [replace(column, values=column.values[: self.block_rows]) for column in columns]
                     left = [[replace(column, values=column.values[self.block_rows :]) for column in columns]]
-                    held -= self.block_rows
-            if held:
+                    waiting -= self.block_rows
+            if waiting:
                 yield [_joined(parts) for parts in zip(*left, strict=True)]
 
     def _pieces(

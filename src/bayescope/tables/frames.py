@@ -45,8 +45,8 @@ class Frame:
         series = self._frame.get_column(self._titles[position])  # by its place, narwhals lists all names each time
         dtype = series.dtype
         if dtype.is_temporal():
-            held = next((held for kind, held in _TIMES.items() if dtype == kind), "dates")
-            raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {held}. {DATES}.")
+            found = next((found for kind, found in _TIMES.items() if dtype == kind), "dates")
+            raise InputTypeError(f"{self._table}: expected numbers or labels in column {name!r}, got {found}. {DATES}.")
         if dtype.is_numeric() and not labels:
             return numeric_column(self._table, name, np.ascontiguousarray(_floats(series)))
         cells = np.empty(len(series), dtype=object)

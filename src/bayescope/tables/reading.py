@@ -180,8 +180,8 @@ def _check(table: str, array: np.ndarray) -> None:
     if array.dtype.kind == "c":
         raise InputError(f"{table}: Complex data not supported. Split each column into real and imaginary parts.")
     if array.dtype.kind in "mM":
-        held = "dates" if array.dtype.kind == "M" else "lengths of time"
-        raise InputTypeError(f"{table}: expected numbers or labels in column 'x0', got {held}. {DATES}.")
+        found = "dates" if array.dtype.kind == "M" else "lengths of time"
+        raise InputTypeError(f"{table}: expected numbers or labels in column 'x0', got {found}. {DATES}.")
     if array.dtype.kind not in "biufUO":
         raise InputTypeError(
             f"{table}: expected numbers or labels, got dtype {array.dtype}. A DataFrame holds columns of several types."

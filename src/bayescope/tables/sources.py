@@ -69,7 +69,7 @@ def dataset_of(source: Any, *, truths: bool = True) -> Any:
         return opened() if form != "csv" else _of_text(opened, truths=truths)
 
 
-def told(source: Any) -> str:
+def name_of(source: Any) -> str:
     """What a source is called in messages."""
     each = source if isinstance(source, list | tuple) else [source]
     return ", ".join(map(str, each)) if all(isinstance(one, str | Path) for one in each) else "table"
@@ -88,9 +88,9 @@ def reading(table: str) -> Iterator[None]:
         raise
     except (arrow_module().ArrowException, OSError, UnicodeError, OverflowError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        shown = reason if len(reason) <= MOST_LETTERS else f"{reason[:MOST_LETTERS]}…"
+        words = reason if len(reason) <= MOST_LETTERS else f"{reason[:MOST_LETTERS]}…"
         advice = "Free memory, or write it anew" if isinstance(error, MemoryError) else "Write it anew"
-        raise InputError(f"{table}: expected a table that can be read, got: {shown}. {advice}.") from None
+        raise InputError(f"{table}: expected a table that can be read, got: {words}. {advice}.") from None
 
 
 def refuse_fewer(table: str, expected: int, found: int) -> None:
@@ -213,8 +213,8 @@ def _base(paths: Sequence[Path]) -> str | None:
     """Below which folders such as year=2026 are columns; ``None`` for files alone."""
     if all(path.is_file() for path in paths):
         return None
-    own = [str(path if path.is_dir() else path.parent if path.is_file() else _fixed(path)) for path in paths]
-    return own[0] if len(own) == 1 else os.path.commonpath(own)
+    folders = [str(path if path.is_dir() else path.parent if path.is_file() else _fixed(path)) for path in paths]
+    return folders[0] if len(folders) == 1 else os.path.commonpath(folders)
 
 
 def _fixed(path: Path) -> Path:

@@ -23,10 +23,10 @@ def warn_of_numbers(columns: Sequence[Column]) -> None:
 
     Columns that are labels by their type, or because the caller named them, are left alone.
     """
-    told = [message for column in columns if column.inferred and (message := _suspicion(column))]
-    if told:
+    messages = [message for column in columns if column.inferred and (message := _suspicion(column))]
+    if messages:
         warn(
-            " ".join(told)
+            " ".join(messages)
             + " As it is, each label has a level of its own. Make measurements numbers, and name columns "
             "of codes in categorical=.",
             BayescopeWarning,
