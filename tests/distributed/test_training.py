@@ -18,7 +18,7 @@ import bayescope as bs
 from bayescope import checks
 from bayescope.errors import ConvergenceWarning, InputError, UnsupportedError
 from bayescope.processes import warn_once
-from bayescope.sampling import Reading
+from bayescope.sampling import DrawPlan
 from bayescope.sampling.swag import _default_size
 from tests.distributed.ranks import run
 from tests.distributed.trainings import ROWS, SEED, SIZE, TRAININGS, Found, Whole, found, labelled
@@ -266,9 +266,9 @@ def chains() -> tuple[Any, int]:
     return (q.draws, q.divergences, q.prediction_r_hat, found(lambda: q).weights), sum(ran)
 
 
-def plan(data: Any) -> tuple[Reading, int | None]:
+def plan(data: Any) -> tuple[DrawPlan, int | None]:
     """When chains are read that nobody says it of, and SWAG's minibatches."""
-    return Reading.of(
+    return DrawPlan.of(
         {"draws": 10, "burn_in": None, "thin": None, "cycles": None, "batch_size": SIZE}, data
     ), _default_size(data)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from bayescope.dropout.concrete import ConcreteDropout
 from bayescope.dropout.insertion import insert
-from bayescope.dropout.objective import DropoutObjective, LearntRate
+from bayescope.dropout.mc_dropout import DropoutObjective, LearntRate
 from bayescope.likelihoods import Gaussian
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayescope.dropout.zeros import Dropped, Zeros
+from bayescope.dropout.weight_decay import Dropped, Zeros
 from tests.network.networks import numbers
 
 

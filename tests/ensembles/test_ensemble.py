@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from bayescope.ensembles import ensemble
-from bayescope.ensembles.members import resampled
+from bayescope.ensembles.ensemble import resampled
 from bayescope.errors import ConvergenceError, InputError, InputTypeError, OptionError, UnsupportedError
 from bayescope.network.weights import largest_magnitude
 from bayescope.posterior import DrawsPosterior, MixturePosterior

@@ -2,30 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Unpack, final
+from typing import Any, NamedTuple, Unpack, final
 
 import torch
 from torch import Tensor, nn
 
 from bayescope import checks
-from bayescope.dropout.fit import learnt_noise, train
-from bayescope.dropout.network import Stochastic
-from bayescope.dropout.passes import DropoutPasses
-from bayescope.dropout.weight_decay import noise_variance
+from bayescope.dropout.concrete import ConcreteDropout
+from bayescope.dropout.network import Stochastic, shortened
+from bayescope.dropout.passes import DropoutPasses, best_noise, squared_residuals
+from bayescope.dropout.weight_decay import dropout_prior, noise_variance, rates_behind_dropout
 from bayescope.errors import InputError, InputTypeError, UnsupportedError
 from bayescope.keywords import takes
 from bayescope.likelihoods import Likelihood, resolve
+from bayescope.network.batches import row_totals
 from bayescope.network.model import NetworkModel
 from bayescope.network.priors import network_prior
-from bayescope.posterior import ImplicitPosterior, Record
+from bayescope.posterior import DEFAULT_PASSES, ImplicitPosterior, Record
+from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
 from bayescope.training.checkpoint import resumable
+from bayescope.training.loop import Outcome
+from bayescope.training.minibatches import Minibatches
+from bayescope.training.objective import NegativeLogJoint, Objective
 from bayescope.training.options import TrainingKeywords, TrainingOptions
+from bayescope.training.sharing import mean_square
 from bayescope.training.training import Training, prepared
+
+
+@final
+class WithNoise(nn.Module):
+    """A network and the noise variance that is learnt with it, so that snapshots and checkpoints have both.
+
+    Args:
+        network: the caller's.
+        noise_variance: where learning starts.
+    """
+
+    noise_variance: Tensor
+
+    def __init__(self, network: nn.Module, noise_variance: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("noise_variance", noise_variance)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.network(*args, **kwargs)
+
+
+class LearntRate(NamedTuple):
+    """A learnt dropout with what its rate meets.
+
+    Attributes:
+        dropout: has the rate.
+        weight: the weight of the layer after it.
+        precision: its prior precision l², one number or of its shape.
+    """
+
+    dropout: ConcreteDropout
+    weight: Tensor
+    precision: Tensor
+
+    def penalty(self) -> Tensor:
+        """½ l² ‖W‖² r/(1 − r) − K H(r): what the divergence has beside the prior's own ½ l² ‖W‖²."""
+        return 0.5 * (self.precision * self.weight.square()).sum() * self.dropout.odds() - self.dropout.entropy()
+
+
+@final
+class DropoutObjective:
+    """−Σ log p(y∣f) with masks drawn in each pass, plus the divergence of the dropout's weights from their prior.
+
+    Args:
+        joint: the objective at fixed noise and, but for the terms of the rates, fixed rates.
+        rows: N.
+        rates: those that are learnt.
+        noise: where a noise variance is learnt, what holds it. After each epoch it is the mean of (y − f)² over the
+            epoch's passes, which is where the expected log likelihood is largest.
+    """
+
+    def __init__(
+        self, joint: NegativeLogJoint, rows: int, rates: Sequence[LearntRate], noise: WithNoise | None
+    ) -> None:
+        self._joint, self._rows, self._rates, self._noise = joint, rows, rates, noise
+        self._numbers = 0
+        self._at_noise()
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The weights, and the logits of rates that are learnt."""
+        return self._joint.parameters
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The likelihood under the noise variance of the moment."""
+        return self._joint.likelihood
+
+    @property
+    def prior(self) -> Prior:
+        """That of the weights that the network holds."""
+        return self._joint.prior
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Takes the noise from where a checkpoint may have put it."""
+        self._numbers = 0
+        self._at_noise()
+
+    def estimate(self, inputs: Any, targets: Tensor) -> Tensor:
+        """Sets every gradient; returns the minibatch's mean of −log p(y∣f)."""
+        self._numbers += targets.numel()
+        nll = self._joint.estimate(inputs, targets)
+        if self._rates:
+            with torch.enable_grad():
+                (self._penalty() / self._rows).backward()
+        return nll
+
+    def per_row_penalty(self) -> Tensor:
+        """The divergence, divided by N."""
+        return self._joint.per_row_penalty() + self._penalty().detach() / self._rows
+
+    def finish_epoch(self, nll: float) -> Mapping[str, Any]:
+        """The terms of the loss; the rates and the noise after the epoch where they are learnt."""
+        terms: dict[str, Any] = dict(self._joint.finish_epoch(nll))
+        if self._rates:
+            extra = float(self._penalty().detach())
+            terms["penalty"] += extra
+            terms["loss"] += extra
+            terms["rates"] = [rate.dropout.rate() for rate in self._rates]
+        if self._noise is not None and math.isfinite(nll):
+            noise, (numbers,) = float(self._noise.noise_variance), row_totals(self._numbers)
+            squares = 2.0 * noise * (nll - 0.5 * numbers * math.log(2 * math.pi * noise))  # Σ (y − f)²
+            self._noise.noise_variance.fill_(squares / numbers)
+            terms["noise_variance"] = float(self._noise.noise_variance)
+        return terms
+
+    def _penalty(self) -> Tensor:
+        return sum((rate.penalty() for rate in self._rates), start=torch.zeros(()))
+
+    def _at_noise(self) -> None:
+        likelihood = self._joint.likelihood
+        if self._noise is not None and likelihood.noise_variance is not None:
+            self._joint.move(likelihood.with_noise_variance(self._noise.noise_variance), self._joint.prior)
+
+
+def train(
+    network: Stochastic, training: Training, likelihood: Likelihood, prior: Prior
+) -> tuple[Outcome, Mapping[str, str]]:
+    """Trains a network with its dropout; rates and noise that are to be learnt are learnt with the weights.
+
+    Args:
+        network: that of the training.
+        training: ready to run.
+        likelihood: p(y∣f), whose noise may be still to be learnt.
+        prior: over the weights that a pass uses.
+
+    Returns:
+        How it went, and notes of it for a summary.
+
+    Raises:
+        UnsupportedError: if the prior is not diagonal, or a rate is to be learnt before weights that are held fixed.
+    """
+    rates = {} if network.learnt else rates_behind_dropout(network.module, training.rows.few[0])
+    start, noise = likelihood, None
+    if likelihood.learnable:
+        targets = training.rows.joined(lambda _, targets: targets.flatten(0, 1))
+        noise = WithNoise(network.module, mean_square(targets, about_mean=True))
+        start = likelihood.with_noise_variance(noise.noise_variance)
+    held = dropout_prior(prior, training.weights, rates)
+    joint = NegativeLogJoint(network.module, training.weights, training.rows.rows, start, held)
+    objective: Objective = joint
+    if noise is not None or network.learnt:
+        objective = DropoutObjective(joint, training.rows.rows, _learnt_rates(network, prior), noise)
+    outcome = training.run(objective, trained=noise)
+    outcome.warn()
+    network.settle()
+    behind = list(rates) or [f"{name}.weight" for name in network.learnt]
+    notes = outcome.notes(prior, "Train for more epochs.")
+    return outcome, notes | {"weights behind dropout": shortened(behind) or "none that are seen to be"}
+
+
+def learnt_noise(
+    likelihood: Likelihood, passes: DropoutPasses, rows: Minibatches, generator: torch.Generator
+) -> tuple[Likelihood, Mapping[str, str]]:
+    """The likelihood with the noise that the rows' predictive probability is largest under, and a note of it."""
+    squares = squared_residuals(passes, rows, DEFAULT_PASSES, generator)
+    noise, log_prob = best_noise(squares, rows.outputs)
+    (count,) = row_totals(squares.shape[1])
+    note = f"{noise:.4g}, by {DEFAULT_PASSES} passes over {count:,.0f} rows, {-log_prob:.4g} nats a row"
+    return likelihood.with_noise_variance(noise), {"noise variance": note}
+
+
+def _learnt_rates(network: Stochastic, prior: Prior) -> Sequence[LearntRate]:
+    weights, found = network.weights, []
+    precisions = weights.unflat(prior.diagonal(weights.dim))
+    for name, dropout in network.learnt.items():
+        parameter = f"{name}.weight" if name else "weight"
+        weight = network.module.get_parameter(parameter)
+        if parameter not in precisions:
+            raise UnsupportedError(
+                f"rate: expected 'concrete' before layers that are trained, got {name!r}, whose weight is frozen. "
+                "Leave it out of before=, or give a number."
+            )
+        found.append(LearntRate(dropout, weight, precisions[parameter].to(weight)))
+    return found
+
 
 _NO_TRACE: Mapping[str, list[Any]] = MappingProxyType({})
 

@@ -1,6 +1,6 @@
 """Sampling for networks: NUTS, stochastic-gradient MCMC, SWAG, and their diagnosis in function space."""
 
-from bayescope.sampling.chains import Langevin, Reading, StepSizes
+from bayescope.sampling.chains import DrawPlan, Langevin, StepSizes
 from bayescope.sampling.density import NetworkDensity, compile_density
 from bayescope.sampling.diagnosis import (
     DIAGNOSED_ROWS,
@@ -16,10 +16,10 @@ from bayescope.sampling.swag import swag
 
 __all__ = [
     "DIAGNOSED_ROWS",
+    "DrawPlan",
     "Langevin",
     "NetworkDensity",
     "PredictionDiagnosis",
-    "Reading",
     "StepSizes",
     "compile_density",
     "diagnosed",

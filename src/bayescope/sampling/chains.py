@@ -30,7 +30,7 @@ STEPS_APART = 20
 BURNT_IN = 20
 
 
-class ReadingKeywords(RunKeywords, total=False):
+class DrawKeywords(RunKeywords, total=False):
     """The keywords of `TrainingOptions` that `sgmcmc` takes, and when chains are read."""
 
     draws: int
@@ -41,7 +41,7 @@ class ReadingKeywords(RunKeywords, total=False):
 
 @final
 @dataclass(frozen=True)
-class Reading:
+class DrawPlan:
     """After which epochs the chains are read.
 
     Attributes:
@@ -57,7 +57,7 @@ class Reading:
     cycles: int | None
 
     @classmethod
-    def of(cls, options: ReadingKeywords, data: Any) -> Self:
+    def of(cls, options: DrawKeywords, data: Any) -> Self:
         """The plan, checked; what is ``None`` follows from how many steps an epoch of the data has.
 
         Raises:
@@ -118,7 +118,7 @@ class Collector:
         plan: when.
     """
 
-    def __init__(self, stack: Stack, weights: Weights, plan: Reading) -> None:
+    def __init__(self, stack: Stack, weights: Weights, plan: DrawPlan) -> None:
         self._stack, self._weights, self._plan = stack, weights, plan
         self._draws: list[Tensor] = []
 

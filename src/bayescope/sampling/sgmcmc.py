@@ -18,7 +18,7 @@ from bayescope.network.priors import network_prior
 from bayescope.posterior import DrawsPosterior, Record
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective
-from bayescope.sampling.chains import Collector, Langevin, Reading, ReadingKeywords, read_by, stacked
+from bayescope.sampling.chains import Collector, DrawKeywords, DrawPlan, Langevin, read_by, stacked
 from bayescope.sampling.diagnosis import PredictionDiagnosis, prediction_diagnosis, warn_of_predictions
 from bayescope.training.checkpoint import resumable
 from bayescope.training.facts import describe
@@ -37,7 +37,7 @@ R_HAT_LIMIT = 1.1
 @outside_inference_mode
 @resumable
 @collective
-@takes(ReadingKeywords, TrainingOptions, draws=100, burn_in=None, thin=None, cycles=None)
+@takes(DrawKeywords, TrainingOptions, draws=100, burn_in=None, thin=None, cycles=None)
 def sgmcmc(
     model: nn.Module,
     data: Any,
@@ -50,7 +50,7 @@ def sgmcmc(
     temperature: float = 1.0,
     chains: int = 1,
     start: Literal["model", "prior"] = "model",
-    **options: Unpack[ReadingKeywords],
+    **options: Unpack[DrawKeywords],
 ) -> DrawsPosterior:
     """Draws networks from p(θ∣D)^(1/T) by Langevin dynamics on minibatches, up to the bias of the step size.
 
@@ -103,7 +103,7 @@ def sgmcmc(
     chains = checks.count("chains", chains)
     checks.choice("start", start, STARTS)
     likelihood, run = resolve(likelihood), picked(TrainingOptions, options)
-    plan = Reading.of(options, data)
+    plan = DrawPlan.of(options, data)
     run = replace(run, epochs=plan.epochs, lr=None)
 
     def langevin(parameters: list[nn.Parameter]) -> Langevin:

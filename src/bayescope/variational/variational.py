@@ -1,20 +1,292 @@
-"""Variational inference for networks: the public function."""
+"""Variational inference for networks: q is set up around a network's weights, trained, and judged on all rows."""
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+import math
+import warnings
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Unpack, final
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from bayescope import checks
+from bayescope.errors import ConvergenceWarning, warn
 from bayescope.keywords import takes
+from bayescope.laplace.judgement import WORSE, LossComparison
+from bayescope.layers import deterministic
+from bayescope.layers.variational import VariationalLayer
 from bayescope.likelihoods import Likelihood, resolve
-from bayescope.posterior import GaussianPosterior
+from bayescope.network.forward import reading
+from bayescope.network.model import NetworkModel
+from bayescope.network.random_weights import passes_at
+from bayescope.network.weights import Weights
+from bayescope.network.wrappers import unwrapped
+from bayescope.posterior import GaussianPosterior, Record
+from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
-from bayescope.processes import collective
+from bayescope.processes import collective, present
 from bayescope.training.checkpoint import resumable
+from bayescope.training.fit_map import fit_map
+from bayescope.training.loop import Outcome, random_states
+from bayescope.training.minibatches import Minibatches
 from bayescope.training.options import TrainingOptions
-from bayescope.variational.fit import fit
-from bayescope.variational.options import VariationalKeywords, VariationalOptions, check_groups
+from bayescope.training.training import Training, prepared, suits_lbfgs
+from bayescope.training.watch import Validation
+from bayescope.variational.elbo import Bound, Draws, RowDraws, WeightDraws, affordable, bound
+from bayescope.variational.families import Family
+from bayescope.variational.gradients import at_offsets
+from bayescope.variational.ivon import IvonSteps
+from bayescope.variational.objective import NegativeBound, VariationalNetwork
+from bayescope.variational.options import MEAN_FIELD, VariationalKeywords, VariationalOptions, check_groups
+from bayescope.variational.start import Start, by_gradients, with_ivon, without_padding
+
+# Draws of the weights that predictions are averaged over: the same noise after every epoch.
+DRAWS, SEED = 16, 0
+
+
+def predictive_validation(
+    module: nn.Module, weights: Weights, family: Family, rows: Minibatches, objective: NegativeBound,
+    patience: int | None,
+) -> Validation:  # fmt: skip
+    """The best q is the one with the lowest −Σ log (S⁻¹ Σ_s p(y∣f(x, θ_s))) on rows that are not trained on.
+
+    Args:
+        module: the network, read in eval mode.
+        weights: which are random.
+        family: how they scatter around the module's.
+        rows: the validation rows.
+        objective: has the likelihood.
+        patience: so many epochs without a better one end the training; ``None`` for never.
+
+    Raises:
+        InputError: if the patience is no positive whole number.
+    """
+
+    def losses() -> Generator[tuple[Any, float], None, None]:
+        noise = torch.Generator().manual_seed(SEED)
+        # In this order: reading a module turns gradients on.
+        with reading(module), torch.no_grad(), random_states(module, noise):
+            values = at_offsets(module, weights, family.noise(DRAWS))
+            for inputs, targets in rows.in_order():
+                f = passes_at(module, values, inputs).to(torch.float64).flatten(1, -2)
+                log_prob = objective.likelihood.log_prob(f, targets.flatten(0, 1))
+                yield inputs, -float((log_prob.logsumexp(0) - math.log(DRAWS)).sum())
+
+    return Validation(losses, rows, patience)
+
+
+NOT_READ, UNREAD = "Ctrl-C came before it was read.", "not read, ended by an interrupt"
+# Nats of KL(q∥p) a weight and a row below which q has hardly left the prior.
+LITTLE_A_WEIGHT, LITTLE_A_ROW = 0.01, 0.1
+
+
+@outside_inference_mode
+def fit(
+    options: VariationalOptions,
+    model: nn.Module,
+    data: Any,
+    likelihood: Likelihood,
+    weights: Any,
+    prior_precision: Any,
+    *,
+    sds: Tensor | None = None,
+) -> GaussianPosterior:
+    """Trains q and reads the bound; see `variational` for the arguments and what is raised.
+
+    Args:
+        options: how.
+        model: whose weights are the first means; it is left as it is.
+        data: all rows.
+        likelihood: p(y∣f).
+        weights: which are random.
+        prior_precision: of p(θ), or "evidence".
+        sds: of the posterior that it goes on from, shape (P,), in the place of ``options.initial_sd``. What is not
+            random then stays as it is: the rows to come are not all that it was trained on.
+    """
+    model, weights, own, precisions = _plain(unwrapped(model), weights)
+    steps = IvonSteps(options.training.lr) if options.natural else None
+    with prepared(options.training, model, data, likelihood, weights) as ready:
+        training = replace(ready, weights=without_padding(ready.module, ready.weights))
+        start = Start.of(options, training, data, prior_precision, sds, own)
+        family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
+        objective = NegativeBound(
+            training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
+            kl_weight=options.kl_weight, warmup=options.warmup, hold=sds is not None,
+        )  # fmt: skip
+        outcome = _trained(training, family, start, objective, steps)
+        one = isinstance(prior_precision, int | float) and precisions == [prior_precision]
+        q = _posterior(start, family, objective, outcome, [] if one else precisions)
+        if outcome.converged is not None and sds is None:
+            _warn_if_worse(q, training, data, 1.0 if isinstance(prior_precision, str) else prior_precision)
+        return q
+
+
+def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], list[float]]:
+    """A module without variational layers, its weights that are random, and the sds and prior precisions it had."""
+    # What is no module is refused where every training refuses it.
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    layers: list[Any] = [layer for layer in modules if isinstance(layer, VariationalLayer)]
+    if not layers:
+        return model, weights, {}, []
+    precisions = {layer.prior_precision for layer in layers if hasattr(layer, "prior_precision")}
+    plain, own = deterministic(model)
+    if isinstance(weights, str) and weights == "all":
+        weights = {name: sd > 0 for name, sd in own.items()}
+    return plain, weights, own, sorted(precisions)
+
+
+def _trained(
+    training: Training, family: Family, start: Start, objective: NegativeBound, steps: IvonSteps | None
+) -> Outcome:
+    """Runs the training of the whole of q, and of what is learnt beside it."""
+    assert isinstance(family, nn.Module)
+    whole = VariationalNetwork(training.module, family, start.hyperparameters)
+    held_out, watch = training.held_out(), None
+    if held_out is not None:
+        patience = training.options.patience
+        watch = predictive_validation(training.module, training.weights, family, held_out, objective, patience)
+    outcome = training.run(objective, watch, trained=whole, make=steps)
+    outcome.warn()
+    return outcome
+
+
+def _posterior(
+    start: Start, family: Family, objective: NegativeBound, outcome: Outcome, given_way: list[float]
+) -> GaussianPosterior:
+    """q as it is now, with its bound over all rows.
+
+    Args:
+        start: what it was set up from.
+        family: its covariance.
+        objective: has p(θ) and p(y∣f).
+        outcome: of the training.
+        given_way: the prior precisions of layers that gave way to that of the call.
+    """
+    options, training, hyperparameters = start.options, start.training, start.hyperparameters
+    function, precision, kl = training.function(), family.precision(), objective.kl().detach()
+    rows, source, likelihood = training.rows, training.order, objective.likelihood
+
+    def draws() -> Iterator[Draws]:  # one by one: their first looks at the network are cut short by Ctrl-C as well
+        yield WeightDraws(function, precision, objective.prior, likelihood, rows, kl, source)
+        if options.family == MEAN_FIELD:
+            yield RowDraws(function, precision, likelihood, rows, source)
+
+    most = affordable(len(function.flat), rows.rows, outcome.epochs * options.samples)
+    judged = hyperparameters.refitted(bound(draws(), rows, kl, most))
+    notes = _notes(start, outcome, judged)
+    if given_way:
+        notes["prior of layers"] = f"{', '.join(f'{p:g}' for p in given_way)}, which gave way to prior_precision="
+    if options.training.epochs != 0 and (advice := _collapse(float(kl), len(function.flat), rows.rows)):
+        notes["close to the prior"] = advice
+    terms, instead = (None, NOT_READ) if judged is None else (judged.terms, "")
+    record = Record("variational", elbo_terms=terms, notes=notes, trace=outcome.trace, instead=instead)
+    sds, seed = family.variance().detach().sqrt(), checks.seed_from(source)
+    again = replace(options.training, validation=None, patience=None, checkpoint=None, generator=seed)
+    more = Conditioning(replace(options, groups="layer", training=again), function, sds, objective.likelihood)
+    return GaussianPosterior(
+        function.flat, precision, record, function, objective.likelihood, method="sampled", infer=more
+    )
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Conditioning:
+    """The inference behind `Posterior.condition`: the same options on new data, from q and with q as the prior.
+
+    Attributes:
+        options: how.
+        function: f(x, θ) at the means.
+        sds: of q, shape (P,).
+        likelihood: p(y∣f), with the noise that was learnt.
+    """
+
+    options: VariationalOptions
+    function: NetworkModel
+    sds: Tensor
+    likelihood: Likelihood
+
+    @collective
+    def __call__(self, prior: Prior, *data: Any) -> GaussianPosterior:
+        """The posterior after more data.
+
+        Args:
+            prior: p(θ), such as the last posterior.
+            data: X and y, or a DataLoader or Dataset.
+        """
+        given = data[0] if len(data) == 1 else tuple(data)
+        function = self.function
+        return fit(self.options, function.module, given, self.likelihood, function.weights, prior, sds=self.sds)
+
+
+def _warn_if_worse(q: GaussianPosterior, training: Training, data: Any, prior_precision: Any) -> None:
+    """Warns if q predicts training rows worse than the most probable network, where L-BFGS finds that in a moment.
+
+    A Gaussian of independent weights switches off units that cost more in KL(q∥p) than they explain, and the bound has
+    nothing better. Of ten small tables it warned of all, and predicted new rows worse than the network on nine.
+
+    Args:
+        q: the posterior.
+        training: the rows.
+        data: the same, as they were given.
+        prior_precision: of the network; where it is learnt, that which the learning started from.
+
+    Warns:
+        ConvergenceWarning: with both log losses.
+    """
+    likelihood, rows = q.likelihood, training.rows
+    assert likelihood is not None
+    if present().count > 1 or likelihood.mean_weight is not None or not suits_lbfgs(training.module, rows):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # it is a baseline, mode or not
+        best = fit_map(
+            q.model, data, likelihood=likelihood, prior_precision=prior_precision, weights=training.weights,
+            generator=0, progress=False,
+        )  # fmt: skip
+    inputs, targets = rows.whole()
+    losses = [
+        -float(each.predict(inputs, generator=0).latent.log_prob(likelihood, targets.flatten(0, 1)).mean())
+        for each in (q, best)
+    ]
+    found = LossComparison(rows.rows, *losses)
+    if found.excess > WORSE:
+        warn(
+            f"Predictions of this posterior are likely worse than the plain network's. Expected about the log loss of "
+            f"the most probable network under the same prior, found {found}: the bound pays for weights more than they "
+            "explain. Take bs.sgmcmc or bs.laplace at bs.fit_map's network, or a narrower network. A network that has "
+            "overfitted may gain all the same: held-out rows would show it.",
+            ConvergenceWarning,
+        )
+
+
+def _notes(start: Start, outcome: Outcome, judged: Bound | None) -> dict[str, str]:
+    """What the summary says of the fit, by title."""
+    options, training = start.options, start.training
+    family = options.family if options.rank is None else f"{options.family} of rank {options.rank}"
+    draws = f"{options.samples} draw{'s' * (options.samples > 1)} a step"
+    notes = {
+        **start.hyperparameters.notes(training.weights), "bound": judged.note if judged else UNREAD, "family": family,
+        "estimator": f"{options.estimator}, {draws}", "rows": f"{training.rows.rows:,}",
+    }  # fmt: skip
+    if options.kl_weight != 1.0:
+        notes["kl weight"] = f"{options.kl_weight:g}; the evidence lower bound has the weight 1"
+    if options.training.epochs != 0:
+        notes["training"] = outcome.summary()
+        notes["at rest"] = outcome.rest("Leave epochs= out, or give more, with schedule='cosine'.")
+    return notes
+
+
+def _collapse(kl: float, weights: int, rows: int) -> str:
+    """What to do where q has hardly left the prior; nothing where it has."""
+    if kl > LITTLE_A_WEIGHT * weights or kl > LITTLE_A_ROW * rows:
+        return ""
+    return (
+        f"{kl / weights:.2g} nats a weight, {kl / rows:.2g} a row: the data tell almost nothing under this prior. "
+        "Where predictions are poor take bs.sgmcmc or bs.laplace, a prior fitted to the network's scale, or fewer "
+        "random weights"
+    )
 
 
 @outside_inference_mode
