@@ -94,9 +94,9 @@ class NetworkRows:
         if not isinstance(self.inputs, RowFile):
             return self.read(slice(None), change)
         order = torch.Generator().manual_seed(seed)
-        passes = _Passes(lambda: self._shuffled(batch_size, order, change))
+        passes = _PassDataset(lambda: self._shuffled(batch_size, order, change))
         minibatches = DataLoader(passes, batch_size=None, generator=order)
-        return OrderedLoader(_Passes(lambda: self._ordered(change)), minibatches)
+        return OrderedLoader(_PassDataset(lambda: self._ordered(change)), minibatches)
 
     def some(self, most: int, seed: int) -> list[Tensor]:
         """Inputs and standardised targets of at most so many rows, as large a share of each process's rows.
@@ -192,7 +192,7 @@ def _kept(mapped: MappedRows, values: Canonical) -> tuple[Tensor | RowFile, Tens
 
 
 @final
-class _Passes(IterableDataset[tuple[Tensor, Tensor]]):
+class _PassDataset(IterableDataset[tuple[Tensor, Tensor]]):
     """Batches, by a function that starts a pass over them."""
 
     def __init__(self, start: Callable[[], Iterator[tuple[Tensor, Tensor]]]) -> None:
