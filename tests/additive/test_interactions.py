@@ -31,8 +31,7 @@ from bayescope.additive import (
 )
 from bayescope.errors import OptionError
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from bayescope.tables.encoding import NO_LEVEL, TableEncoding
-from bayescope.tables.reading import read_table
+from bayescope.tables import TableEncoding, read_table
 from tests.additive.problems import seeded
 
 # How pairs are judged: the hidden units of a candidate, the precisions tried for their weights, the prior precision of
@@ -89,7 +88,7 @@ def read_plainly(
     cell = first.group * max(len(first.share), len(second.share)) + second.group
     inputs, gone = term.read(rows)
     torch.testing.assert_close(grids.points.inputs[0, cell][~gone], inputs[~gone])
-    assert torch.equal(grids.points.levels[0, cell] != NO_LEVEL, gone)
+    assert torch.equal(grids.points.levels[0, cell] != -1, gone)
     return grids.basis[0, cell], units[cell].masked_fill(gone[:, None], 0.0)
 
 
@@ -329,7 +328,7 @@ def test_an_unknown_method_is_refused() -> None:
 
 def test_numbers_are_cut_into_groups_of_like_size_that_keep_equal_numbers_together() -> None:
     numbers = torch.cat([torch.randn(900, generator=seeded(), dtype=torch.float64), torch.zeros(100)])
-    rows = EncodedRows(numbers[:, None], torch.full((1000, 1), NO_LEVEL))
+    rows = EncodedRows(numbers[:, None], torch.full((1000, 1), -1))
     margin = Margin.of(FeatureInput(0), rows, torch.ones(1000, dtype=torch.float64), seeded())
     assert len(margin.share) <= GROUPS + 1  # the last is the missing values', of which there are none
     assert margin.share[-1] == 0.0
@@ -345,7 +344,7 @@ def test_a_features_own_functions_are_uncorrelated() -> None:
     numbers = torch.randn(300, 1, generator=seeded(), dtype=torch.float64)
     margin = Margin.of(
         FeatureInput(0),
-        EncodedRows(numbers, torch.full((300, 1), NO_LEVEL)),
+        EncodedRows(numbers, torch.full((300, 1), -1)),
         torch.ones(300, dtype=torch.float64),
         seeded(),
     )
