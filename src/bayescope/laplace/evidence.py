@@ -252,16 +252,23 @@ def _polished(evidence: EvidenceOfModes, x: Tensor, free: Tensor) -> tuple[Tenso
     if not 0 < len(places) <= POLISHED or bool((slope[places].abs() <= AIM * evidence.sizes()[places]).all()):
         return x, slope
 
-    def at(values: np.ndarray) -> Tensor:
-        return x.index_copy(0, places, torch.from_numpy(values).to(x))
+    last = x[places].cpu().numpy(), (value, slope)
+
+    def at(logs: np.ndarray) -> Tensor:
+        return x.index_copy(0, places, torch.from_numpy(logs).to(x)).clamp(low, high)
+
+    def asked(logs: np.ndarray) -> tuple[Tensor, Tensor]:
+        nonlocal last
+        if not np.array_equal(logs, last[0]):  # MINPACK asks several times at its first point and at its last
+            last = logs.copy(), evidence.value_and_gradient(at(logs))
+        return last[1]
 
     try:
         found, *_ = fsolve(  # type: ignore[call-overload]
-            lambda values: evidence.value_and_gradient(at(values))[1][places].cpu().numpy(), x[places].cpu().numpy(),
-            full_output=True, xtol=1e-12, factor=0.1, epsfcn=DIFFERENCE**2, maxfev=POLISHING * (len(places) + 1),
+            lambda logs: asked(logs)[1][places].cpu().numpy(), last[0], full_output=True, xtol=1e-9, factor=0.1,
+            epsfcn=DIFFERENCE**2, maxfev=POLISHING * (len(places) + 1),
         )  # fmt: skip
-        moved = at(found).clamp(low, high)
-        there, slope_there = evidence.value_and_gradient(moved)
+        moved, (there, slope_there) = at(found), asked(found)
     except NotPositiveDefiniteError:
         return x, slope
     nearer = slope_there[places].norm() < slope[places].norm() and there >= value - RISE * value.abs()

@@ -53,10 +53,7 @@ class DiagonalLambdas(Lambdas):
         return _diagonal(self.entries)
 
     def root(self) -> Tensor:
-        entries = self.entries
-        if entries.numel() and not any(entries.stride()[:-1]):  # one matrix for all rows
-            return _diagonal(entries[(0,) * (entries.ndim - 1)].sqrt()).expand(*entries.shape, -1)
-        return _diagonal(entries.sqrt())
+        return _diagonal(self.entries.sqrt())
 
     def diagonal(self) -> Tensor:
         return self.entries

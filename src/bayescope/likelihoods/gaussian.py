@@ -92,6 +92,10 @@ class Gaussian(Likelihood):
         """Λ = diag(1/noise)."""
         return DiagonalLambdas(self.noise(f).reciprocal().expand(f.shape))
 
+    def ggn_sqrt(self, f: Tensor, y: Tensor) -> Tensor:
+        """The root of Λ, which is one matrix for all rows."""
+        return torch.diag_embed(self.noise(f).rsqrt()).expand(*f.shape, f.shape[-1])
+
     def sample(self, f: Tensor, generator: torch.Generator) -> Tensor:
         """f plus noise, float64, shape (..., N, D)."""
         mean = f.to(torch.float64)
