@@ -199,13 +199,13 @@ def test_a_loop_over_one_layer_is_variational_logistic_regression() -> None:
     ).fit(x.numpy(), y.numpy())
     with torch.random.fork_rng():
         torch.random.default_generator.manual_seed(1)
-        layer = LinearVariational(2, 1, prior_precision=0.5, dtype=torch.float64)
-        optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.998)
-        for _ in range(2000):
+        layer = LinearVariational(2, 1, prior_precision=0.5, initial_sd=0.3, dtype=torch.float64)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.3)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.985)
+        for _ in range(350):
             optimizer.zero_grad()
-            f = torch.cat([layer(x) for _ in range(2)]).squeeze(-1)
-            loss = F.binary_cross_entropy_with_logits(f, y.repeat(2), reduction="sum") / 2 + kl(layer)
+            f = layer(x.repeat(16, 1)).squeeze(-1)
+            loss = F.binary_cross_entropy_with_logits(f, y.repeat(16), reduction="sum") / 16 + kl(layer)
             loss.backward()
             optimizer.step()
             schedule.step()
