@@ -20,7 +20,7 @@ from bayescope.estimators.table_rows import RowBlock, TableRows
 from bayescope.layers.outputs import Rescaled
 from bayescope.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayescope.tables import Column
-from bayescope.tables.column_sums import LabelsSeen, Moments
+from bayescope.tables.column_sums import ColumnMoments, LabelsSeen
 
 # Numbers that differ by no more than this share of the largest are one number, but for rounding.
 ROUNDING = 4.0 * np.finfo(np.float64).eps
@@ -168,17 +168,17 @@ class Units:
         Raises:
             InputError: if no row counts, or the square of a target leaves floating point.
         """
-        seen: list[Moments] = []
+        seen: list[ColumnMoments] = []
         largest = np.zeros(1)
         for block in rows.blocks(features=False):
             y = block.target.reshape(len(block), -1)
             around = y if block.offset is None else y - block.offset.reshape(len(block), -1)
             largest = np.maximum(largest, np.abs(y).max(0, initial=0.0))
-            seen = [reduce(Moments.joined, [*seen, Moments.of(around, block.weights)])]
+            seen = [reduce(ColumnMoments.joined, [*seen, ColumnMoments.of(around, block.weights)])]
         parts = [part for part in rows.of_parts((seen, largest)) if part[0]]
         if not any(part[0][0].size.any() for part in parts):
             raise rows.nobody()
-        moments = reduce(Moments.joined, (part[0][0] for part in parts))
+        moments = reduce(ColumnMoments.joined, (part[0][0] for part in parts))
         largest = np.maximum.reduce([part[1] for part in parts])
         farthest = moments.farthest.max()
         if farthest > checks.FARTHEST:

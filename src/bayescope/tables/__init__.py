@@ -1,7 +1,7 @@
 """Any table as named columns, and those as numbers and levels that a model can take."""
 
 from bayescope.tables.codes import Coder, LabelCoder, NumberCoder
-from bayescope.tables.column_sums import LabelsSeen, Moments, Tally, numeric_encoding
+from bayescope.tables.column_sums import ColumnMoments, LabelsSeen, Tally, numeric_encoding
 from bayescope.tables.columns import Column
 from bayescope.tables.encoding import CategoricalEncoding, Encoded, NumericEncoding, TableEncoding
 from bayescope.tables.preprocessing import Preprocessing, TableSeen
@@ -14,11 +14,11 @@ __all__ = [
     "CategoricalEncoding",
     "Coder",
     "Column",
+    "ColumnMoments",
     "Constant",
     "Encoded",
     "LabelCoder",
     "LabelsSeen",
-    "Moments",
     "NumberCoder",
     "NumericEncoding",
     "Preprocessing",

@@ -26,7 +26,7 @@ SAMPLE_ROWS = 262_144
 @stored("moments")
 @final
 @dataclass(frozen=True, eq=False)
-class Moments:
+class ColumnMoments:
     """Weighted sums over rows of D columns of numbers, NaN where missing.
 
     Attributes:
@@ -48,12 +48,12 @@ class Moments:
     high: np.ndarray
 
     @classmethod
-    def none(cls, columns: int) -> Moments:
-        """Of no rows."""
+    def none(cls, columns: int) -> ColumnMoments:
+        """The moments of a table without rows."""
         return cls.of(np.empty((0, columns)), np.empty(0))
 
     @classmethod
-    def of(cls, numbers: np.ndarray, weights: np.ndarray) -> Moments:
+    def of(cls, numbers: np.ndarray, weights: np.ndarray) -> ColumnMoments:
         """Of rows, shape (n, D), with weights above 0, shape (n,)."""
         absent = np.isnan(numbers)
         gaps, columns, filled = absent.any(), numbers.shape[1], numbers
@@ -70,7 +70,7 @@ class Moments:
         low, high = np.fmin.reduce(numbers, 0, initial=np.inf), np.fmax.reduce(numbers, 0, initial=-np.inf)
         return cls(size, missing, mass, mean, squares, low, high)
 
-    def joined(self, other: Moments) -> Moments:
+    def joined(self, other: ColumnMoments) -> ColumnMoments:
         """Those of both sets of rows (Chan, Golub & LeVeque 1983, eq. 2.1)."""
         mass = self.mass + other.mass
         share = other.mass / np.where(mass > 0, mass, 1.0)
@@ -78,7 +78,7 @@ class Moments:
             apart = other.mean - self.mean
             mean, squares = self.mean + apart * share, self.squares + other.squares + apart**2 * self.mass * share
         low, high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
-        return Moments(self.size + other.size, self.missing + other.missing, mass, mean, squares, low, high)
+        return ColumnMoments(self.size + other.size, self.missing + other.missing, mass, mean, squares, low, high)
 
     @property
     def scale(self) -> np.ndarray:
@@ -126,7 +126,7 @@ class Tally:
         return self
 
     def known(
-        self, sample: tuple[np.ndarray, np.ndarray], moments: Moments, place: int
+        self, sample: tuple[np.ndarray, np.ndarray], moments: ColumnMoments, place: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """The different numbers and how often each was there; of more than 1,024 those of a sample, and their weights.
 
@@ -144,7 +144,7 @@ class Tally:
 
 
 def numeric_encoding(
-    name: str, transform: Transform, moments: Moments, place: int, known: tuple[np.ndarray, np.ndarray]
+    name: str, transform: Transform, moments: ColumnMoments, place: int, known: tuple[np.ndarray, np.ndarray]
 ) -> NumericEncoding:
     """How a column is encoded; its histogram is still empty.
 

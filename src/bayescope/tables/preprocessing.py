@@ -11,7 +11,7 @@ import numpy as np
 from bayescope import checks
 from bayescope.errors import InputError, UnsupportedError
 from bayescope.storage import stored
-from bayescope.tables.column_sums import LabelsSeen, Moments, Sample, Sampler, Tally
+from bayescope.tables.column_sums import ColumnMoments, LabelsSeen, Sample, Sampler, Tally
 from bayescope.tables.columns import Column, Kind, in_order_of, values_of_kind
 from bayescope.tables.encoding import LARGEST, CategoricalEncoding, TargetMeans, out_of_fold, refuse_far
 from bayescope.tables.scaling import Quantiles, Standard
@@ -155,10 +155,10 @@ class Preprocessing:
             sizes = [len(each.categories) + 2 for each in labels]
             target_means, codes = out_of_fold(sizes, levels, targets, weights, random_state)
         each = np.ones(len(numbers)) if weights is None else weights
-        moments = Moments.none(numbers.shape[1])
+        moments = ColumnMoments.none(numbers.shape[1])
         for start in range(0, len(numbers), SUMMED_ROWS):
             some_rows = slice(start, start + SUMMED_ROWS)
-            moments = moments.joined(Moments.of(numbers[some_rows], each[some_rows]))
+            moments = moments.joined(ColumnMoments.of(numbers[some_rows], each[some_rows]))
 
         def quantiles(place: int) -> Quantiles:
             there = ~np.isnan(numbers[:, place])
@@ -175,7 +175,7 @@ class Preprocessing:
     def of(
         cls,
         kinds: Mapping[str, Kind],
-        moments: Moments,
+        moments: ColumnMoments,
         quantiles: Callable[[int], Quantiles],
         labels: tuple[CategoricalEncoding, ...],
         scaling: ScalingName | None,
@@ -370,7 +370,7 @@ class Preprocessing:
 @stored(
     "table_seen",
     parts={
-        **dict.fromkeys(("_kinds", "_labels"), dict), "moments": Moments, "tallies": list,
+        **dict.fromkeys(("_kinds", "_labels"), dict), "moments": ColumnMoments, "tallies": list,
         "_scaling": str | None, "_encoding": str, "_sampler": Sampler | None, "_elsewhere": list,
     },
 )  # fmt: skip
@@ -410,7 +410,7 @@ class TableSeen:
             )
         self._kinds, self._scaling, self._encoding = dict(kinds), scaling, encoding
         numeric = sum(kind == "numeric" for kind in kinds.values())
-        self.moments = Moments.none(numeric)
+        self.moments = ColumnMoments.none(numeric)
         self._labels = {name: LabelsSeen(name) for name, kind in kinds.items() if kind == "categorical"}
         self.tallies = [Tally() for _ in range(numeric if scaling == "quantile" else 0)]
         self._sampler = Sampler(numeric) if self.tallies else None
@@ -428,7 +428,7 @@ class TableSeen:
         numbers, labels = _parted(
             [replace(each, name=name, kind=kind, values=values_of_kind(each, kind)) for each, (name, kind) in typed]
         )
-        self.moments = self.moments.joined(Moments.of(numbers, weights))
+        self.moments = self.moments.joined(ColumnMoments.of(numbers, weights))
         for column in labels:
             self._labels[column.name].add(column, weights)
         for tally, column in zip(self.tallies, numbers.T, strict=False):
