@@ -120,7 +120,7 @@ def other_bytes(content: bytes) -> Callable[[int, str], Any]:
     def attack(rank: int, _: str) -> Any:
         sent = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         if rank == 1:
-            with patch.object(processes, "packed", lambda _: sent):
+            with patch.object(processes, "to_message", lambda _: sent):
                 return laplace(layers(6))
         return laplace(layers(6))
 

@@ -19,7 +19,7 @@ from bayescope.laplace.fit import LaplaceFit
 from bayescope.laplace.groups import PriorGroups
 from bayescope.latent import GaussianLatent, MixtureLatent
 from bayescope.likelihoods import Likelihood, read_targets
-from bayescope.network.batches import Batches
+from bayescope.network.batches import Batches, row_totals
 from bayescope.network.positions import Question, by_cotangent, by_pair
 from bayescope.posterior import MixturePosterior, Posterior, in_rows
 from bayescope.precision import (
@@ -30,7 +30,7 @@ from bayescope.precision import (
     KroneckerPrecision,
     Precision,
 )
-from bayescope.processes import Processes, present, warn_once
+from bayescope.processes import same, warn_once
 from bayescope.tape import DenseTape, JoinedTape, Tape
 
 # The grid: values per decade, and decades to either side of the present value.
@@ -99,10 +99,9 @@ def by_validation(
     ladders = [_Ladder.of(fit, each, resolved) for fit, each in zip(fits, groups, strict=True)]
     tables, targets = _read(ladders, data, batch_size)
     log_weights = q.log_weights if isinstance(q, MixturePosterior) else torch.zeros(1, dtype=torch.float64)
-    processes = present()
-    rows = int(processes.sum_numbers(len(targets))[0])
+    rows = int(row_totals(len(targets))[0])
     weights = log_weights.to(targets.device)
-    score = _GridLoss(tables, targets, weights, first, resolved, tuple(scales), rows, processes)
+    score = _GridLoss(tables, targets, weights, first, resolved, tuple(scales), rows)
     best, nll = _search(score, len(groups[0]), len(scales))
     names = [f"prior precision of {name}" if len(groups[0]) > 1 else "prior precision" for name in groups[0].names]
     _warn_of_ends(score, best, nll, [*names, *scales], len(groups[0]))
@@ -237,7 +236,6 @@ class _GridLoss:
     integral: str
     scales: tuple[str, ...]
     rows: int
-    processes: Processes
 
     def __call__(self, point: Sequence[float]) -> float:
         """In nats a row; ∞ outside the grid and where A would not be positive definite. Between rungs, interpolated."""
@@ -251,7 +249,7 @@ class _GridLoss:
         parts = [self._latent(table, rungs, scale) for table in self.tables]
         latent = parts[0] if len(parts) == 1 else MixtureLatent(self.log_weights, parts)
         log_likelihood = float(latent.log_prob(likelihood, self.targets).sum()) if len(self.targets) else 0.0
-        value = -self.processes.sum_numbers(log_likelihood)[0] / self.rows
+        value = -row_totals(log_likelihood)[0] / self.rows
         return value if math.isfinite(value) else math.inf
 
     def _latent(self, table: _CovarianceTable, rungs: Sequence[float], scale: float) -> GaussianLatent:
@@ -267,9 +265,9 @@ class _GridLoss:
 
 def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[_CovarianceTable], Tensor]:
     """The tables of all modes, and the targets, in one pass over the data; each process has those of its rows."""
-    function, likelihood, processes = ladders[0].fit.function, ladders[0].fit.likelihood, present()
+    function, likelihood = ladders[0].fit.function, ladders[0].fit.likelihood
     batches = Batches(data, function.module, batch_size=batch_size)
-    example = batches.example() if processes.count > 1 else None
+    example = batches.lent()
     read: list[list[tuple[Tensor, Tensor]]] = [[] for _ in ladders]
     targets = []
 
@@ -286,7 +284,7 @@ def _read(ladders: Sequence[_Ladder], data: Any, batch_size: int) -> tuple[list[
     if not targets and example is not None:
         add(*example, counts=False)
     batches.check_shards()
-    valid = processes.gather([ladder.valid().cpu() for ladder in ladders])[0]  # where rounding decides, alike on all
+    valid = same(*(ladder.valid().cpu() for ladder in ladders))  # where rounding decides, alike on all
     tables = [
         _CovarianceTable(torch.cat([f for f, _ in parts]), torch.cat([shares for _, shares in parts], 2), some)
         for some, parts in zip(valid, read, strict=True)

@@ -152,11 +152,7 @@ class RowTable:
 
     def agreed(self, *values: Tensor) -> tuple[Tensor, ...]:
         """The first process's values: each process may have rounded them in another way."""
-        if self.processes.count == 1:
-            return values
-        copies = tuple(value.clone() for value in values)
-        self.processes.share(copies)
-        return copies
+        return self.processes.same(*values)
 
     def every(self, stride: int) -> RowTable:
         """The rows whose number is a multiple of ``stride``, in memory; each process has those of its part."""

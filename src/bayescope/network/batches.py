@@ -172,6 +172,10 @@ class Batches:
         device = next((p.device for p in self._module.parameters()), torch.device("cpu"))
         return placed(found[0], self._module), found[1].to(device)
 
+    def lent(self) -> tuple[Inputs, Tensor] | None:
+        """An example of rows for a process that may have none; ``None`` where one process reads all rows."""
+        return self.example() if self._processes.count > 1 else None
+
     def sum(self, totals: Sequence[Tensor]) -> list[Tensor]:
         """The sums over all rows of tensors that this process has summed over its rows."""
         return self._processes.sum(totals)
