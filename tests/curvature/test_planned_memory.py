@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import bayescope as bs
-from bayescope.laplace import LaplaceFit, RowSample
+from bayescope.laplace import LaplaceFit, RowSample, read_slope
 from bayescope.likelihoods import Gaussian
 from tests.curvature.test_plan import MODELS, Peak, initialised, linear, randn, sequence
 
@@ -22,7 +23,7 @@ MOST, LEAST = 1.5, 0.8
 @pytest.fixture(autouse=True)
 def _no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison with the network is a prediction, which the plan counts apart: no rows are kept for it."""
-    monkeypatch.setattr("bayescope.laplace.mode.RowSample", lambda: RowSample(0))
+    monkeypatch.setattr(sys.modules[read_slope.__module__], "RowSample", lambda: RowSample(0))
 
 
 def labelled(rows: int, inputs: int, classes: int) -> tuple[Tensor, Tensor]:
