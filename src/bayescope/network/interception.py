@@ -82,7 +82,7 @@ def flows(args: Args, kwargs: Kwargs) -> bool:
 
 
 def plainly(func: Function, args: Args, kwargs: Kwargs) -> object:
-    """What torch answers."""
+    """What torch itself answers to a call."""
     return func(*args, **kwargs)
 
 

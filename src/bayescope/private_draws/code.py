@@ -40,7 +40,7 @@ _SEEDING = frozenset(("svd_lowrank", "pca_lowrank", "lobpcg", "seed", "manual_se
 
 
 @final
-class Code:
+class CalledCode:
     """Whether methods may draw, by the names in their code: all that is not known to be harmless may.
 
     Args:

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Subset, default_collate
 
-from bayescope.private_draws.code import DRAWING, DROPOUT, Code
+from bayescope.private_draws.code import DRAWING, DROPOUT, CalledCode
 from bayescope.private_draws.rows import Drawing, unsettled
 from bayescope.private_draws.sources import RandomSource, differentiated, present_source, source_of_numbers
 
@@ -90,7 +90,7 @@ def _draws_at_first(items: Iterable[Any]) -> bool:
         data = data.dataset
     samplers = (items.sampler, items.batch_sampler)
     own = all(type(each).__module__ == "torch.utils.data.sampler" for each in samplers)
-    return own and not hasattr(data, "__getitems__") and not Code([data]).may_draw("__getitem__", data)
+    return own and not hasattr(data, "__getitems__") and not CalledCode([data]).may_draw("__getitem__", data)
 
 
 @final
@@ -105,7 +105,7 @@ class _Calls:
         parts = list(module.modules())
         self._parts = [ref(part) for part in parts]
         self.state = self.state_now()
-        code = Code(parts)
+        code = CalledCode(parts)
         drawing = [part for part in parts if _may_draw(part, code)]
         hooked = (
             part is module or part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part)
@@ -160,7 +160,7 @@ def _drawing_privately(layer: ReferenceType[nn.Module]) -> Callable[..., Any]:
     return forward
 
 
-def _may_draw(part: nn.Module, code: Code) -> bool:
+def _may_draw(part: nn.Module, code: CalledCode) -> bool:
     """Whether a layer may draw by itself, in the mode in which it is; its children are asked by themselves."""
     hooks = (*part._forward_hooks.values(), *part._forward_pre_hooks.values())
     known = ("torch.",) if part.training else ("torch.", "bayescope.")  # dropout that a fit inserts
