@@ -35,7 +35,7 @@ from bayescope.network.weights import LargestVariance
 from bayescope.network.wrappers import unwrapped
 from bayescope.precision import STRUCTURES, BlockPrecision, Precision
 from bayescope.precision.accumulator import Summing
-from bayescope.precision.structure import Reading
+from bayescope.precision.structure import StructureReading
 from bayescope.priors import Prior
 from bayescope.process_state import outside_inference_mode
 from bayescope.processes import collective, same
@@ -253,7 +253,7 @@ class _Fit:
             fallbacks_of(network, options.structure), plan.rows, otherwise,
         )  # fmt: skip
 
-    def _reading(self, network: Network, passes: Passes, factors: Sequence[str], cotangents: int) -> Reading:
+    def _reading(self, network: Network, passes: Passes, factors: Sequence[str], cotangents: int) -> StructureReading:
         options, dim, device = self.options, network.dim, network.indices[0].device
         parameters = network.weights.parameters(network.module).values()
 
@@ -275,7 +275,7 @@ class _Fit:
             passes.run_hessian(lambda product: add_diagonal(total, product, cotangents))
             return passes.sum([total])[0]
 
-        return Reading(
+        return StructureReading(
             network.parts, network.indices, block_indices(network, options.blocks), dim, device, options.rank,
             options.cutoff, options.sharing, [factor == DIAGONAL for factor in factors],
             all(parameter.dtype == torch.float64 for parameter in parameters),

@@ -14,7 +14,7 @@ from bayescope.errors import InputError
 from bayescope.precision.accumulator import Accumulator
 from bayescope.precision.dense import DensePrecision, DenseSum, dense_bytes
 from bayescope.precision.precision import Precision
-from bayescope.precision.structure import Reading, Structure
+from bayescope.precision.structure import Structure, StructureReading
 from bayescope.precision.sums import Summable, Summand, shared, signature_of, summable
 from bayescope.storage import stored
 from bayescope.tape import Tape
@@ -187,13 +187,13 @@ class BlockSum:
         return [block.finish() for block in self._sums]
 
 
-def _read(reading: Reading) -> BlockPrecision:
+def _read(reading: StructureReading) -> BlockPrecision:
     sums = BlockSum([DenseSum(len(block), reading.device) for block in reading.blocks], reading.blocks)
     reading.read(sums, False)
     return BlockPrecision(sums.blocks(), reading.blocks, reading.dim)
 
 
-def _hessian(reading: Reading) -> BlockPrecision:
+def _hessian(reading: StructureReading) -> BlockPrecision:
     matrices = [DensePrecision(each, semidefinite=True) for each in reading.hessian_blocks(reading.blocks)]
     return BlockPrecision(matrices, reading.blocks, reading.dim)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bayescope.errors import InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import refuse_not_finite
-from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Reading, Structure
+from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Structure, StructureReading
 from bayescope.precision.sums import Summable, Summand
 from bayescope.storage import stored
 from bayescope.tape import Tape
@@ -253,12 +253,12 @@ def _cholesky(matrix: Tensor, name: str) -> Tensor:
     )
 
 
-def _read(reading: Reading) -> DensePrecision:
+def _read(reading: StructureReading) -> DensePrecision:
     reading.read(sums := DenseSum(reading.dim, reading.device), False)
     return sums.finish()
 
 
-def _hessian(reading: Reading) -> DensePrecision:
+def _hessian(reading: StructureReading) -> DensePrecision:
     (matrix,) = reading.hessian_blocks([torch.arange(reading.dim, device=reading.device)])
     return DensePrecision(matrix, semidefinite=True)
 

@@ -14,7 +14,7 @@ from bayescope.precision.accumulator import Sum
 from bayescope.precision.block import BlockSum
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
 from bayescope.precision.precision import Precision
-from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Reading, Sizes, Structure
+from bayescope.precision.structure import FLOAT64, WITH_PRIOR, Bytes, Sizes, Structure, StructureReading
 from bayescope.precision.sums import Summable, Summand
 from bayescope.storage import stored
 from bayescope.tape import Tape
@@ -145,7 +145,7 @@ def _positive(values: Tensor, name: str) -> Tensor:
     return values
 
 
-def _read(reading: Reading) -> Precision:
+def _read(reading: StructureReading) -> Precision:
     sums = BlockSum([SquareSum() for _ in reading.indices], reading.indices)
     reading.read(sums, True)
     values = torch.cat([block.diagonal() for block in sums.blocks()])

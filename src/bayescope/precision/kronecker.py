@@ -28,9 +28,9 @@ from bayescope.precision.structure import (
     WITH_PRIOR,
     Bytes,
     PartSizes,
-    Reading,
     Sizes,
     Structure,
+    StructureReading,
 )
 from bayescope.precision.sums import Summable, Summand
 from bayescope.processes import Processes, present
@@ -351,7 +351,7 @@ def unfactored(part: PartSizes) -> str:
     return "full" if part.dim <= FULL_BLOCK else "diagonal"
 
 
-def read_factors(reading: Reading) -> BlockPrecision:
+def read_factors(reading: StructureReading) -> BlockPrecision:
     """One Kronecker product per part, with its eigenvectors where several processes have shared their search."""
 
     def summed(part: PartSizes, *, diagonal: bool) -> Accumulator:
@@ -405,7 +405,7 @@ def _bytes(sizes: Sizes, *, corrected: bool = False) -> Bytes:
 KFAC = Structure("kfac", read_factors, _bytes, ("sharing", "output_factor"), moments=True, rotates=True)
 
 
-def _read_corrected(reading: Reading) -> BlockPrecision:
+def _read_corrected(reading: StructureReading) -> BlockPrecision:
     """The eigenvectors of the first pass's factors, and the moments of a second pass in them."""
     blocks = list(read_factors(reading).blocks)
     bases = {place: block.basis for place, block in enumerate(blocks) if isinstance(block, KroneckerPrecision)}

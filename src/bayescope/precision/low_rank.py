@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bayescope.errors import ConvergenceError, InputError, NotPositiveDefiniteError
 from bayescope.precision.diagonals import diagonal_times, not_positive, refuse_not_finite
-from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Reading, Sizes, Structure
+from bayescope.precision.structure import COPIES, FLOAT64, Bytes, Sizes, Structure, StructureReading
 from bayescope.precision.sums import Summable, Summand
 from bayescope.storage import stored
 from bayescope.tape import Tape
@@ -398,7 +398,7 @@ def _orthonormal(rest: Tensor, size: float) -> tuple[Tensor, Tensor]:
     return q @ u[:, kept], s[kept, None] * vt[kept]
 
 
-def _read(reading: Reading) -> LowRankPrecision:
+def _read(reading: StructureReading) -> LowRankPrecision:
     """The leading part; all processes iterate on the whole curvature."""
 
     def product(vectors: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class PartSizes(Protocol):
 
 @final
 @dataclass(frozen=True)
-class Reading:
+class StructureReading:
     """The data as a structure reads them, and the options of the fit.
 
     Attributes:
@@ -133,10 +133,10 @@ class Structure:
     """
 
     name: str
-    fit: Callable[[Reading], Precision]
+    fit: Callable[[StructureReading], Precision]
     bytes: Callable[[Sizes], Bytes]
     options: tuple[str, ...] = ()
-    hessian: Callable[[Reading], Precision] | None = None
+    hessian: Callable[[StructureReading], Precision] | None = None
     writes: Literal["jacobian", "rotated", "products", "squares"] = "products"
     moments: bool = False
     rotates: bool = False
