@@ -66,14 +66,15 @@ def test_the_default_is_as_good_as_the_point_estimate(name: str, prior_precision
     check_beside_map(*TABLES[name](), prior_precision)
 
 
-@pytest.mark.parametrize("name", ["glass", "sonar"])
+@pytest.mark.parametrize("name", ["glass", "vehicle", "sonar"])
 def test_the_default_is_as_good_as_the_point_estimate_on_published_tables(name: str, reference_data: Path) -> None:
     if name == "sonar":
         frame = pd.read_csv(reference_data / "tabular" / "sonar.csv", header=None)
         X, labels = frame.iloc[:, :-1].to_numpy(float), frame.iloc[:, -1]
     else:
         X, labels = (np.loadtxt(reference_data / "uci_classification" / name / f"{part}.txt") for part in "XY")
-    check_beside_map(X, np.unique(labels, return_inverse=True)[1])
+    some = slice(None, None, 2 if name == "vehicle" else 1)  # of 846 rows
+    check_beside_map(X[some], np.unique(labels, return_inverse=True)[1][some])
 
 
 def test_laplace_of_separable_classes_warns_and_says_what_to_do() -> None:
@@ -106,7 +107,7 @@ def test_many_rows_take_laplace(seed: int) -> None:
 def test_tiny_separable_tables_are_answered_without_a_warning() -> None:
     """Where expectation propagation's evidence has no maximum, the bound has one."""
     scored, methods = [], set()
-    for rows, columns, seed in itertools.product((4, 12, 40), (1, 2), range(2)):
+    for rows, columns, seed in itertools.product((4, 40), (1, 2), range(2)):
         rng = np.random.default_rng([rows, columns, seed])
         X = rng.standard_normal((rows + 1_000, columns)) * 10.0 ** rng.integers(-3, 4, columns)
         f = X / X.std(0) @ rng.standard_normal(columns)
