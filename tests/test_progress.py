@@ -31,7 +31,7 @@ def test_a_terminal_sees_the_step_on_the_error_stream(capsys):
     shown = capsys.readouterr()
     assert "fitting" in shown.err
     assert shown.out == ""
-    run(shown=False)
+    run(visible=False)
     assert capsys.readouterr().err == ""
 
 

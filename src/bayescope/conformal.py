@@ -99,18 +99,18 @@ class Conformal:
         """What holds, from how many rows, and how far the predictions had to be moved."""
         each = ", ".join(f"{value:.4g}" for value in self.quantile)
         if self.method == _REGRESSION:
-            own = float(special.ndtri(0.5 + 0.5 * self.level))
-            told = f"intervals reach {each} normal scores to either side, where the predictive's own reach {own:.4g}"
+            score = float(special.ndtri(0.5 + 0.5 * self.level))
+            rule = f"intervals reach {each} normal scores to either side, where the predictive's own reach {score:.4g}"
         elif self.method == "least_ambiguous":
-            told = f"sets hold the classes whose probability is at least 1 − {each}"
+            rule = f"sets hold the classes whose probability is at least 1 − {each}"
         else:
             drawn = ", the last one by chance" if self.randomized else ""
-            told = f"sets hold the most probable classes until their sum exceeds {each}{drawn}"
+            rule = f"sets hold the most probable classes until their sum exceeds {each}{drawn}"
         return "\n".join(
             [
                 f"Conformal predictions at level {self.level:g}, from {self.rows} held-out rows",
                 f"  scores: {self.method}",
-                f"  {told}",
+                f"  {rule}",
                 f"  guarantee: {self._share:.4g} of rows like the held-out ones, on average; give or take "
                 f"{self._spread:.2g} for these held-out rows",
             ]

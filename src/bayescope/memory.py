@@ -126,7 +126,7 @@ def _available(root: Path) -> int:
 
 def _left_of_groups(root: Path) -> Iterator[int]:
     """What each limit leaves of the process's control group and of the groups that this is in."""
-    own = {
+    groups = {
         controller: path
         for line in _read(root / "proc/self/cgroup").splitlines()
         for _, controllers, path in [line.split(":", 2)]
@@ -134,7 +134,7 @@ def _left_of_groups(root: Path) -> Iterator[int]:
     }
     for controller, top, limit, used in _GROUPS:
         group = root / top
-        for part in PurePosixPath(own.get(controller, "/")).parts:
+        for part in PurePosixPath(groups.get(controller, "/")).parts:
             group /= part.lstrip("/")
             texts = [_read(group / name) for name in (limit, used)]
             if all(text.isdigit() for text in texts):

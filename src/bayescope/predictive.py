@@ -391,7 +391,7 @@ def most_informative(
 ) -> Array:
     """The n rows whose labels would tell most of the model, by mutual information (BALD; Houlsby et al. 2011).
 
-    The n best rows are often alike: the label of one tells what the others would have told. ``diverse=True`` draws them
+    The n best rows are often alike: the label of one says what the others would have said. ``diverse=True`` draws them
     instead, without replacement and with probability proportional to their information, which does as well as
     costlier choices of whole batches (power sampling with exponent 1; Kirsch, Farquhar, Atighehchian, Jesson,
     Branchaud-Charron & Gal 2023). For one row at a time it is the worse of the two.

@@ -171,11 +171,11 @@ class Processes:
         drawn = torch.Generator().manual_seed(common)
         return [checks.seed_from(drawn) for _ in range(self.count)][self.rank]
 
-    def common_generator(self, own: torch.Generator) -> torch.Generator:
+    def common_generator(self, local: torch.Generator) -> torch.Generator:
         """The generator itself, which continues from the state of rank 0's on every process."""
         if self.count > 1:
-            own.set_state(*self.same(own.get_state()))
-        return own
+            local.set_state(*self.same(local.get_state()))
+        return local
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all processes by rank, with tensors on the CPU.
@@ -304,8 +304,8 @@ class Processes:
                 self._wait(work, options, partial(begin, staged))
                 pieces = staged.to(flat.device).split([done[i].numel() for i in bucket])
                 for i, piece in zip(bucket, pieces, strict=True):
-                    own = piece if len(bucket) == 1 else piece.clone()  # none keeps the bucket
-                    done[i] = own.reshape(done[i].shape)
+                    local = piece if len(bucket) == 1 else piece.clone()  # none keeps the bucket
+                    done[i] = local.reshape(done[i].shape)
         return done
 
     def _wait(self, work: str, options: Any, begin: Callable[[Any], Any]) -> None:

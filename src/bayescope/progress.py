@@ -18,19 +18,19 @@ _drawn: ContextVar[bool] = ContextVar("a bar is drawn", default=False)
 
 
 @contextmanager
-def progress_bar(doing: str, *, shown: bool = True) -> Iterator[Report]:
+def progress_bar(doing: str, *, visible: bool = True) -> Iterator[Report]:
     """A bar that names the step which runs, counts those done and tells the time.
 
     Args:
         doing: the verb before each name, such as "fitting".
-        shown: whether to draw it; it stays hidden where the error stream is no terminal, and inside another bar.
+        visible: whether to draw it; it stays hidden where the error stream is no terminal, and inside another bar.
 
     Yields:
         A function to call before each step, with how many steps are done, how many there are (``None`` where
         nobody knows), and the step's name.
     """
     console = Console(stderr=True)
-    if not shown or _drawn.get() or not present().first or not (console.is_terminal or console.is_jupyter):
+    if not visible or _drawn.get() or not present().first or not (console.is_terminal or console.is_jupyter):
         # A disabled Progress is no way out: before rich 14 it prints an empty line at its end.
         yield lambda done, steps, name: None
         return

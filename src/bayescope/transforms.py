@@ -273,9 +273,9 @@ def _logistic_logistic(mean: Tensor, covariance: Tensor) -> Tensor:
     """Cov(σ(u_i), σ(u_j)) = ∫ (σ(a) − E σ(u_i)) E[σ(u_j)∣u_i = a] N(a) da, the inner expectation by quadrature too."""
     variance = covariance.diagonal()
     nodes, log_weights = activation_nodes(mean, variance)  # (K, S)
-    own = torch.sigmoid(nodes)
+    sigmoid = torch.sigmoid(nodes)
     weights = log_weights.exp()
-    centred = weights * (own - (weights * own).sum(-1, keepdim=True))
+    centred = weights * (sigmoid - (weights * sigmoid).sum(-1, keepdim=True))
     rows = []
     for i in range(mean.shape[0]):
         gain = covariance[i] / variance[i]

@@ -53,7 +53,7 @@ class Undelivered(SystemExit):
     """The standard output takes no more: its reader has gone (code 141), or there is no space left.
 
     Attributes:
-        message: to be told; empty where the reader has gone.
+        message: to be written; empty where the reader has gone.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -168,9 +168,9 @@ class Stream(io.FileIO):
 
 @contextmanager
 def streams() -> Iterator[None]:
-    """Standard streams whose failures are told once, whoever writes: `Undelivered` for the standard output.
+    """Standard streams whose failures are reported once, whoever writes: `Undelivered` for the standard output.
 
-    What the error stream does not take has no place to be told.
+    What the error stream does not take is lost.
     """
     # A stream that is closed is given the null device: else the next file would get its number, and what is written.
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:

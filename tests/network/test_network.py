@@ -144,7 +144,7 @@ def test_it_is_told_why_a_part_is_read_row_by_row() -> None:
     module = built(lambda: Function(lambda m, x: x * m.w[(x > 0).long()] + m.b, w=(2,), b=(4,), c=(2,)))
     parts = Network.trace(module, numbers(5, 4)).parts
     assert [(part.name, part.kind) for part in parts] == [("w", "per-row"), ("b", "elementwise"), ("c", "unused")]
-    assert "rows cannot be told apart" in str(parts[0].reason)
+    assert "rows cannot be separated" in str(parts[0].reason)
     assert parts[1].reason is parts[2].reason is None
 
 

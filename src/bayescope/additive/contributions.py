@@ -31,13 +31,13 @@ from bayescope.tape.tape import row_blocks
 # pair: f_ab less its projection onto sums of functions of one feature, in the mean square over the data, which the
 # features' own effects take over (Hooker 2007; Lengerich, Tan, Chang, Hooker & Caruana 2020). The functions are of 4
 # smooth steps each, or of the categories. The projection is linear in f_ab, and so in the weights. As the zero of an
-# effect is its mean over the data at hand, what a pair keeps is told by the same data: of N rows and m functions, sums
-# of them fit a share m/N of it by chance.
+# effect is its mean over the data at hand, what a pair keeps is estimated from the same data: of N rows and m
+# functions, sums of them fit a share m/N of it by chance.
 
 STEPS = 4
 # The steps' slope, in distances between the first and the last of them.
 SLOPE = 4.0
-# Directions of the functions that the data tell apart by less than this share of the best told are left out.
+# Directions of the functions along which the data vary by less than this share of the largest are left out.
 NEGLIGIBLE = 1e-5
 
 

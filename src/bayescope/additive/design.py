@@ -97,8 +97,8 @@ class Design:
     def mean(self, values: Tensor) -> Tensor:
         """What values (G, U, ...) are centred by, shape (2, G, ...): first where the term has a value, then elsewhere.
 
-        First the mean over the data that have a value is subtracted there, so that a missing value's effect is told
-        from what values do on average; then the mean over all data everywhere.
+        First the mean over the data that have a value is subtracted there, so that a missing value's effect is
+        separate from what values do on average; then the mean over all data everywhere.
         """
         flat = values.flatten(2)
         present = self.mass * self.centred

@@ -299,7 +299,7 @@ def climb(
 ) -> AdditiveFit:
     """Steps of the weights and of the hyperparameters in turn; the best are kept and brought near their mode."""
     climber = _Epochs(problem, theta, at, schedule)
-    with threads_for(problem.numbers), progress_bar("fitting", shown=schedule.progress) as report:
+    with threads_for(problem.numbers), progress_bar("fitting", visible=schedule.progress) as report:
         for epoch in range(schedule.epochs):
             report(epoch, schedule.epochs, f"epoch {epoch + 1}")
             if climber.rests(epoch):

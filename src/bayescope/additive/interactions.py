@@ -33,7 +33,7 @@ METHODS = ("evidence", "mutual_information")
 # Hidden units that a candidate is judged by, and the precisions tried for their weights.
 UNITS = 32
 PRECISIONS = torch.logspace(-4, 3, 22, dtype=torch.float64)
-# The prior precision of the features' own functions, as a share of the curvature of the one told best: next to nothing.
+# The prior precision of the features' own functions, as a share of the curvature of the best determined one.
 OWN_PRECISION = 1e-6
 # Numbers held at a time while candidates are judged.
 BLOCK = 2_000_000
@@ -101,7 +101,7 @@ def evidence_gains(fit: AdditiveFit, terms: Sequence[Term], data: Observed, gene
     replaced by the diagonal of its absolute row sums, which is at least Λ (Gershgorin), so that the gain is at most the
     exact one where Bᵀg = 0, and all sums also go over outputs. Where outputs do not share a row's curvature that is Λ.
 
-    Numbers are cut into at most 24 groups of equal size, each told by its mean, and all rows of a pair's cell are added
+    Numbers are cut into at most 24 groups of equal size, each represented by its mean. The rows of a cell are added
     up: cost grows with N by one addition a row and pair.
 
     Args:

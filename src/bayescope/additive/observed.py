@@ -14,7 +14,7 @@ from bayescope.additive.passes import RowPasses, RowValues
 from bayescope.additive.terms import EncodedRows, FeatureInput, Term
 from bayescope.tables.encoding import NO_LEVEL
 
-# Numbers that are more than this are cut into as many groups of equal size, each told by its mean.
+# Numbers that are more than this are cut into as many groups of equal size, each represented by its mean.
 GROUPS = 24
 # A feature's own effect is made of so many hidden units; directions in which they move it by less than this share of
 # the first one's are left out.

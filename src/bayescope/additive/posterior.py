@@ -222,7 +222,7 @@ def _notes(fitted: AdditiveFit, structure: str | None) -> dict[str, str]:
 
 
 def _listed(fitted: AdditiveFit) -> str:
-    """The precision of each term and layer, and what is switched off: a feature may still be told by its pairs."""
+    """The precision of each term and layer, and what is switched off: a feature may still act through its pairs."""
     lines: list[str] = []
     on: set[tuple[int, str]] = set()
     entries = [
@@ -235,7 +235,7 @@ def _listed(fitted: AdditiveFit) -> str:
             on.update((feature, term.name) for feature in term.features if len(term.features) > 1)
     for term, layers in entries:
         others = ", ".join(sorted(name for feature, name in on if (feature,) == term.features))
-        through_pairs = f" (told by {others})" if others and _off(layers) else ""
+        through_pairs = f" (acts through {others})" if others and _off(layers) else ""
         lines.append(f"{term.name} {_described(layers)}{through_pairs}")
     return ", ".join(lines)
 

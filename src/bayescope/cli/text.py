@@ -28,7 +28,7 @@ DETOUR = re.compile(r"(-?\d+)\.0+")
 LONGEST_LINE, MOST_BLANK = 2**26, 10**6
 # Bytes for each character of a block: its line, all lines as one text, and pandas' copy of four bytes a character.
 CHARACTER_BYTES = 8
-# Characters of a cell: the csv module refuses those above 131,072 unless it is told otherwise, and pandas reads all.
+# Characters of a cell: the csv module refuses those above 131,072 unless its limit is raised, and pandas reads all.
 csv.field_size_limit(2**31 - 1)
 # The kinds of NumPy's types that hold numbers. They are asked for first, since a table may have very many columns.
 NUMBERS = "iuf"
@@ -118,7 +118,7 @@ class Records:
     def __init__(self, name: str, separator: str, missing: tuple[str, ...], stream: IO[bytes]) -> None:
         self._name, self._separator, self._missing = name, separator, missing
         self._stream = stream
-        # Bytes that are no UTF-8 come through, marked, so that the line they stand in can be told.
+        # Bytes that are no UTF-8 come through, marked, so that their line can be reported.
         self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape")
         self._bounded = self._bounded_lines()
         self._line = 0

@@ -238,7 +238,7 @@ def compare(
     rows: dict[str, Row] = {}
     outcomes: dict[str, ContenderOutcome] = {}
     warned: dict[str, list[str]] = {}
-    with progress_bar("fitting", shown=progress) as report:
+    with progress_bar("fitting", visible=progress) as report:
         for done, name in enumerate(names):
             report(done, len(names), style.label(name))
             with recorded_warnings(passed_on=True) as warned[name]:

@@ -119,8 +119,8 @@ class Curvature:
         for part, index in zip(self.network.parts, self.network.indices, strict=True):
             fallback = self.fallbacks.get(part.name)
             factor = self.output_factors.get(part.name)
-            own = self.structure if factor is None else f"{self.structure}, {factor} output factor"
-            treated = own if fallback is None else str(fallback)
+            name = self.structure if factor is None else f"{self.structure}, {factor} output factor"
+            treated = name if fallback is None else str(fallback)
             rows.append((part.name, part.kind, f"{len(index):,}", treated))
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [

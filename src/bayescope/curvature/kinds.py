@@ -166,8 +166,8 @@ class Observations:
             for place, f in zip(ranges.tolist(), padded.split(DRAWN_TOGETHER), strict=True)
         ]
         drawn = torch.cat([self.y[:0], *draws])[slots]
-        told = self.likelihood.labelled(self.y)
-        return drawn if told is None else torch.where(told, drawn, self.y)
+        labelled = self.likelihood.labelled(self.y)
+        return drawn if labelled is None else torch.where(labelled, drawn, self.y)
 
 
 def _spread(columns: Tensor, shape: tuple[int, ...], cotangents: int | None) -> Iterator[Tensor]:

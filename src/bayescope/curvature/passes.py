@@ -148,8 +148,8 @@ class Passes:
         return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
     def _pass(self, visit: Callable[[Any, Observe], Observations]) -> None:
-        own, own_total = self._own_pass(visit)
-        rows, log_likelihood = row_totals(own, float(own_total))
+        local, own_total = self._own_pass(visit)
+        rows, log_likelihood = row_totals(local, float(own_total))
         if self.count == 0:
             self._batches.check_shards()
             self._warn_of_dropped(int(rows))
@@ -159,7 +159,7 @@ class Passes:
                 f"{float(self.log_likelihood):.6g} in the first and {int(rows)} with {log_likelihood:.6g} in the next. "
                 f"{DIFFERS}"
             )
-        self.rows, self.counts = int(rows), own > 0
+        self.rows, self.counts = int(rows), local > 0
         self.log_likelihood = torch.tensor(log_likelihood, dtype=torch.float64)
         self.count += 1
 
@@ -168,7 +168,7 @@ class Passes:
         rows, shard = 0, self._batches.shard
         total = torch.zeros((), dtype=torch.float64)
         # What a reading draws begins at the same seed each time, so that a shuffling loader repeats its order.
-        with reading(self._network.module), torch.no_grad(), progress_bar("reading", shown=self._progress) as report:
+        with reading(self._network.module), torch.no_grad(), progress_bar("reading", visible=self._progress) as report:
             for inputs, targets in self._pieces():
                 report(rows, max(self.rows, rows), f"the data, pass {self.count + 1}")
                 observations = visit(inputs, self._observer(targets, shard.first + rows * shard.step, shard.step))

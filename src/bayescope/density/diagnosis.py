@@ -52,8 +52,8 @@ def diagnosed(
     """
     theta = draws if transform is None else transform.forward(draws)
     r_hat, effective = convergence(theta)
-    told = dict(statistics or {})
-    divergences = int(told["diverging"].sum()) if told else 0
+    known = dict(statistics or {})
+    divergences = int(known["diverging"].sum()) if known else 0
     warn_of_divergences(method, divergences, theta.shape[0] * theta.shape[1])
     _warn_of_mixing(method, r_hat, effective)
     lines = {**diagnosis_notes(theta, r_hat, effective), **(notes or {})}
@@ -65,7 +65,7 @@ def diagnosed(
         r_hat=r_hat,
         effective_draws=effective,
         divergences=divergences,
-        statistics=told,
+        statistics=known,
     )
 
 
@@ -108,7 +108,7 @@ def _warn_of_mixing(method: str, r_hat: Tensor, effective: Tensor) -> None:
         )
 
 
-# Draws a chain that R-hat can be told from: two in each of its halves.
+# The fewest draws a chain for R-hat: two in each half.
 FEWEST_DRAWS = 4
 # Numbers that are worked on at once: some stay in the processor's cache, and transforms take several copies.
 _BLOCK = 2**18

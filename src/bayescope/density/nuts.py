@@ -144,7 +144,7 @@ def nuts_draws(
     starts = chain_starts(density, start, chains, generator)
     seeds = [checks.seed_from(generator) for _ in range(chains)]
     settings = {"draws": draws, "tune": tune, "target_accept": target_accept, "maxdepth": max_depth}
-    with one_thread(), progress_bar("sampling", shown=progress) as report:
+    with one_thread(), progress_bar("sampling", visible=progress) as report:
         done = itertools.count(1)
 
         def advance() -> None:

@@ -59,8 +59,8 @@ def own_dropout(module: nn.Module) -> dict[str, float]:
 def calls_dropout(module: nn.Module) -> bool:
     """Whether the code of a module in it names dropout, as one that calls ``torch.nn.functional.dropout`` does."""
     kinds = {kind for layer in module.modules() for kind in type(layer).__mro__ if issubclass(kind, nn.Module)}
-    own = [kind for kind in kinds if not kind.__module__.startswith("torch.nn.")]
-    functions = [value for kind in own for value in vars(kind).values() if isinstance(value, FunctionType)]
+    custom = [kind for kind in kinds if not kind.__module__.startswith("torch.nn.")]
+    functions = [value for kind in custom for value in vars(kind).values() if isinstance(value, FunctionType)]
     return any("dropout" in name.lower() for function in functions for name in _names(function.__code__))
 
 
@@ -170,8 +170,8 @@ def _first(module: nn.Module, names: Sequence[str], called: Sequence[str] | None
     owners = {owner for name in names for owner in _owners(name)}
     if not all(type(parts[owner]) is nn.Sequential for owner in owners):
         raise UnsupportedError(
-            "before: expected names of layers, as 'hidden' leaves out the one that a pass calls first, which cannot be "
-            f"told without data unless the network is an nn.Sequential, got 'hidden' for a {type(module).__name__}. "
+            "before: expected names of layers, as 'hidden' leaves out the one that a pass calls first, which is "
+            f"unknown without data unless the network is an nn.Sequential, got 'hidden' for a {type(module).__name__}. "
             f"Name the layers ({', '.join(names)}), or give data= with epochs=0."
         )
     return names[0]

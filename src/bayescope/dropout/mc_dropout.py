@@ -335,7 +335,7 @@ def _as_it_is(network: Stochastic, likelihood: Likelihood) -> ImplicitPosterior:
 
 
 def _look(network: Stochastic, training: Training) -> None:
-    """Reads a few rows, so that what cannot be read is told before the training; learnt rates are no dropout yet."""
+    """Reads a few rows, so that what cannot be read is reported before the training; learnt rates come later."""
     if not network.learnt:
         DropoutPasses(network.module)(training.rows.few[0], 1, torch.Generator())
 

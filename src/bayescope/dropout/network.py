@@ -58,7 +58,7 @@ class Stochastic:
             if not found and not seen and not calls_dropout(module):
                 raise InputError(
                     "model: expected a network with dropout, got none of its layers. Give rate=, which puts it in, or "
-                    "data= with epochs=0 where the network calls dropout in a way that cannot be told without rows."
+                    "data= with epochs=0 where the network calls dropout in a way that is unknown without rows."
                 )
             return cls(module, weights, {})
         found = {name: r for name, r in found.items() if r > 0}

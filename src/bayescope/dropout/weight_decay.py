@@ -94,11 +94,11 @@ class Zeros:
             kept: on how many of the first axes a mask has entries of its own.
         """
         shape = [*after.shape[:kept], *[1] * (after.ndim - kept)]
-        own = self._patterns(torch.Size(shape).numel()).reshape(shape).expand(after.shape)
-        pattern, rates = own, torch.full(after.shape, rate, dtype=torch.float64)
+        drawn = self._patterns(torch.Size(shape).numel()).reshape(shape).expand(after.shape)
+        pattern, rates = drawn, torch.full(after.shape, rate, dtype=torch.float64)
         earlier = self.of(before)
         if earlier is not None:
-            pairs = torch.stack([own.flatten(), earlier.pattern.flatten()], 1)
+            pairs = torch.stack([drawn.flatten(), earlier.pattern.flatten()], 1)
             _, place = pairs.unique(dim=0, return_inverse=True)
             pattern = self._patterns(int(place.max()) + 1)[place].reshape(after.shape)
             pattern = torch.where(earlier.pattern == _ALL, _ALL, pattern)

@@ -399,10 +399,10 @@ def _alike(functions: Sequence[NetworkModel], few: Any) -> bool:
     for function in functions[1:]:
         if function.space != first.space or not _same_rest(function, first):
             return False
-        moved, own = first.forward(few, function.flat), function.forward(few, function.flat)
-        scale = float(own.abs().max())
+        moved, expected = first.forward(few, function.flat), function.forward(few, function.flat)
+        scale = float(expected.abs().max())
         tolerance = torch.finfo(next(function.module.parameters()).dtype).eps ** 0.5
-        if not torch.allclose(moved, own, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
+        if not torch.allclose(moved, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
             return False  # such as another activation
     return True
 
@@ -437,8 +437,8 @@ def _notes(found: Trained, seeds: Sequence[int], *, bootstrap: bool) -> dict[str
     notes = {
         "members": f"{count}, trained {found.how}", "prior": describe(found.prior), "rows": f"{found.rows:,}{drawn}",
     }  # fmt: skip
-    told = [outcome.summary() for outcome in outcomes]
-    notes["training"] = told[0] if len(set(told)) == 1 else "; ".join(told)
+    summaries = [outcome.summary() for outcome in outcomes]
+    notes["training"] = summaries[0] if len(set(summaries)) == 1 else "; ".join(summaries)
     losses = [outcome.trace["loss"][outcome.kept - 1] for outcome in outcomes if outcome.kept]
     notes["loss of each"] = ", ".join(f"{loss:.4f}" for loss in losses) or "none"
     rests = [outcome.rest("Train for more epochs.") for outcome in outcomes]

@@ -30,7 +30,7 @@ class FrameReader:
     """What an estimator remembers of the table that it was fitted to, to read others like it.
 
     scikit-learn's rules hold: a table has as many columns as that one, and where both have names, the same in the same
-    order. A table without names has its columns told by their positions.
+    order. In a table without names, columns go by their positions.
 
     Attributes:
         names: of the columns: x0, x1, … where the table had none.

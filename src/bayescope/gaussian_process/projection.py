@@ -16,7 +16,7 @@ from bayescope.precision import LowRankPrecision
 from bayescope.priors import Prior
 from bayescope.tape import Tape
 
-# Directions of the rows whose prior variance is below this share of the largest: they cannot be told from rounding.
+# Directions of the rows whose prior variance is below this share of the largest: they are rounding.
 ROUNDING = 1e-11
 
 
@@ -110,9 +110,9 @@ def greedy_points(rows: KernelRows, cotangents: int, prior: Tensor, points: int)
         if float(left[place].sum()) <= rounding:
             break
         chosen.append(place)
-        own = slice(place * cotangents, (place + 1) * cotangents)
-        columns = rows.multiply(rows.take(own).mT * inverse[:, None]) - factor @ factor[own].mT
-        values, vectors = torch.linalg.eigh(0.5 * (columns[own] + columns[own].mT))
+        at = slice(place * cotangents, (place + 1) * cotangents)
+        columns = rows.multiply(rows.take(at).mT * inverse[:, None]) - factor @ factor[at].mT
+        values, vectors = torch.linalg.eigh(0.5 * (columns[at] + columns[at].mT))
         kept = values > rounding / len(values)
         fresh = columns @ (vectors[:, kept] * values[kept].rsqrt())
         factor = torch.cat([factor, fresh], 1)

@@ -221,7 +221,7 @@ def own_copy(model: Any) -> nn.Module:
         InputError: if it cannot be copied, or processes that fit together have other weights.
     """
     copied = _copied(unwrapped(model))
-    require_same_weights(copied, own=True)
+    require_same_weights(copied, private=True)
     return copied
 
 

@@ -110,7 +110,7 @@ def read_slope(
         processes.agreed(),
         reading(module),
         private_draws(OTHER_SEED),
-        progress_bar("reading", shown=progress and processes.first) as report,
+        progress_bar("reading", visible=progress and processes.first) as report,
         torch.backends.cudnn.flags(enabled=cudnn),
     ):
         for inputs, targets in batches:

@@ -353,7 +353,7 @@ def _drawn(gap: Tensor, sd: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     low = (-gap - _EDGE / (1.0 - slope.clamp(0.0, 1.0)).clamp_min(_LEVEL)) / width - shift
     log_share = torch.special.log_ndtr(-low)
     near = -torch.special.ndtri((uniform.log() + log_share).exp().clamp_min(_TINY))
-    far = low - uniform.log() / low.clamp_min(1.0)  # an exponential, beyond where Φ⁻¹ can be told
+    far = low - uniform.log() / low.clamp_min(1.0)  # an exponential, beyond where Φ⁻¹ can be computed
     x = torch.where(low > _FAR, far, near)
     return x + shift, log_share - shift * x - 0.5 * shift.square()
 

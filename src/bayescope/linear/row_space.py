@@ -110,7 +110,7 @@ class RowSpace:
         if isinstance(posterior, DrawsPosterior):
             assert generator is not None
             draws = self._weights(posterior.draws, self._unseen(posterior.draws, precision, generator))
-            # How well the chains have mixed is known of the weights of Z: it has been told where they have not.
+            # How well the chains have mixed is known of the weights of Z: a warning has come where they have not.
             return replace(posterior, draws=draws, function=self.wide, r_hat=None, effective_draws=None), lifted
         assert isinstance(posterior.infer, Again)
         gaussian = replace(

@@ -97,7 +97,7 @@ def tune_precision(
         slope, mackay = density.table.agreed(found)[0].tolist()
         if again and abs(slope - rough) > 2.0 * error * claimed:
             # The fit was further from its optimum than it says, as where it creeps: from here on each is made in full,
-            # and what earlier slopes told is forgotten.
+            # and what earlier slopes showed is forgotten.
             error, before, ends = math.inf, None, (-math.inf, math.inf)
         held = here == (high if slope > 0 else low)
         if distance <= tolerance and (held or abs(slope) <= wanted):

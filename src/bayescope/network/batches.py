@@ -85,9 +85,11 @@ class Batches:
             self._source = data if isinstance(data, DataLoader) else self._loader(data)
             self.shard = shard_of(self._processes, self._source)
         elif form == DATA_SET:
-            own = part_of(self._processes, data, rows)
-            self._source = self._loader(data if own == slice(0, rows) else Subset(data, range(own.start, own.stop)))
-            self._number(own.stop - own.start)
+            local = part_of(self._processes, data, rows)
+            self._source = self._loader(
+                data if local == slice(0, rows) else Subset(data, range(local.start, local.stop))
+            )
+            self._number(local.stop - local.start)
         elif form == BATCHES:
             self._source = data[part_of(self._processes, data, rows)]
             if self._processes.count > 1:
@@ -135,7 +137,7 @@ class Batches:
 
     @property
     def dropped(self) -> int:
-        """How many rows a loader with ``drop_last`` leaves out of every pass, where it can be told."""
+        """How many rows a loader with ``drop_last`` leaves out of every pass, where that is known."""
         sampler = getattr(self._source, "batch_sampler", None)
         if not isinstance(sampler, BatchSampler) or not sampler.drop_last or not isinstance(sampler.sampler, Sized):
             return self.shard.missing
@@ -158,17 +160,17 @@ class Batches:
         Raises:
             InputError: if there is not a single row.
         """
-        own = next(iter(self), None)
-        (lacking,) = self._processes.sum_numbers(own is None)
+        local = next(iter(self), None)
+        (lacking,) = self._processes.sum_numbers(local is None)
         if not lacking:
-            assert own is not None
-            return own
-        lent = self._processes.gather(None if own is None else _few(*own))
+            assert local is not None
+            return local
+        lent = self._processes.gather(None if local is None else _few(*local))
         found = next((batch for batch in lent if batch is not None), None)
         if found is None:
             raise InputError("data: expected at least one row, got none.")
-        if own is not None:
-            return own
+        if local is not None:
+            return local
         device = next((p.device for p in self._module.parameters()), torch.device("cpu"))
         return placed(found[0], self._module), found[1].to(device)
 
@@ -192,7 +194,7 @@ class Batches:
         return torch.Generator().manual_seed(self._processes.own_seed(source))
 
     def check_shards(self) -> None:
-        """Checks after a pass that no row was read by two processes, as far as that can be told; all ask at once.
+        """Checks after a pass that no row was read by two processes, as far as that is known; all ask at once.
 
         Raises:
             InputError: on all processes, if there was one.
@@ -227,8 +229,8 @@ class Batches:
         inputs, targets = pair_of(data)
         inputs, targets = checked_pair(map_arrays(inputs), as_tensor(targets))
         if self._processes.count > 1:
-            own = part_of(self._processes, (inputs, targets), len(targets))
-            inputs, targets = take_rows(inputs, own), targets[own]
+            local = part_of(self._processes, (inputs, targets), len(targets))
+            inputs, targets = take_rows(inputs, local), targets[local]
             self._number(len(targets))
         self._arrays, self._rows = (inputs, targets), len(targets)
 
@@ -246,7 +248,7 @@ class Batches:
             return
         raise InputError(
             f"data: expected a row for each of the {self.shard.given} that the DistributedSampler names, got {given}: "
-            "the loader's collate_fn or batch sampler makes other ones, and which of them are repeated cannot be told. "
+            "the loader's collate_fn or batch sampler makes other ones, and which of them are repeated is unknown. "
             "Take drop_last=False and a data set whose rows are those of the batches."
         )
 

@@ -288,7 +288,7 @@ def _folded(mask: Mask, one: Tensor, before: Tensor, after: Tensor) -> Mask | No
         after: for those rows, of which the second is another one.
 
     Returns:
-        ``None`` where that row changes nothing, so that the way cannot be told.
+        ``None`` where that row changes nothing, so that the way stays unknown.
 
     Raises:
         UnsupportedError: if rows are along no axis, along several, or mixed.

@@ -53,7 +53,7 @@ class Network:
 
         Raises:
             InputError: if rows are not independent, f has another shape, or nothing that is random is in use.
-            UnsupportedError: if a parameter's gradients cannot be told row by row.
+            UnsupportedError: if a parameter's gradients cannot be read row by row.
         """
         return cls(module, trace(module, inputs, weights))
 

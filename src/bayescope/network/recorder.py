@@ -2,7 +2,7 @@
 
 For each primitive that a random weight can take part in, a rule says what kind of site the call is. A function without
 a rule meets the weight as it is: a view of it is a view of the weight, and anything else is left to the probe, which
-finds that rows cannot be told apart there, and hands the weight to the exact reading row by row.
+finds that rows cannot be separated there, and hands the weight to the exact reading row by row.
 """
 
 from __future__ import annotations

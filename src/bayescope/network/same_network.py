@@ -41,12 +41,12 @@ def require_same_shapes(module: nn.Module) -> None:
         _require_alike("parameters and buffers", processes.gather(forms))
 
 
-def require_same_weights(module: nn.Module, *, own: bool = False) -> None:
+def require_same_weights(module: nn.Module, *, private: bool = False) -> None:
     """Checks that all processes have the same weights and buffers; of a single one there is nothing to check.
 
     Args:
         module: the network.
-        own: whether it is a copy that nobody else holds. Buffers are then rank 0's everywhere, as they are with
+        private: whether it is a copy that nobody else holds. Buffers are then rank 0's everywhere, as they are with
             `DistributedDataParallel`, under which the statistics of batch norm differ between processes.
 
     Raises:
@@ -60,14 +60,14 @@ def require_same_weights(module: nn.Module, *, own: bool = False) -> None:
     everyone = processes.gather({name: _sums(tensor) for name, tensor in _held(module).items()})
     for rank, sums in enumerate(everyone):
         for name, theirs in sums.items():
-            if not (own and name in buffers) and not _alike(everyone[0][name], theirs):
+            if not (private and name in buffers) and not _alike(everyone[0][name], theirs):
                 raise InputError(
                     f"model: expected the same weights and buffers on all {processes.count} processes, got others in "
                     f"{name!r} on rank {rank} than on rank 0. Load the same state_dict everywhere, or let "
                     "DistributedDataParallel share them; its buffers, such as the statistics of batch norm, differ "
                     "after a training until rank 0's are broadcast."
                 )
-    if own:
+    if private:
         processes.share(list(buffers.values()))
 
 

@@ -92,9 +92,9 @@ def shard_of(processes: Processes, loader: Any) -> Shard:
     sampler = _sampler(loader)
     shard = _dealt(processes, loader, sampler)
     plain = isinstance(sampler, SequentialSampler | RandomSampler) and not isinstance(loader.dataset, IterableDataset)
-    own = _fingerprint(loader.dataset) if plain else None
-    everyone = processes.gather(own)
-    if own is not None and everyone.count(own) == processes.count:
+    local = _fingerprint(loader.dataset) if plain else None
+    everyone = processes.gather(local)
+    if local is not None and everyone.count(local) == processes.count:
         raise InputError(
             f"data: expected other rows on each of {processes.count} processes, got all on each. {SAMPLER}"
         )
@@ -148,9 +148,9 @@ def same_on_all(processes: Processes, data: Any) -> bool:
     """
     if processes.count == 1 or isinstance(data, DataLoader | IterableDataset):
         return False
-    own = _fingerprint(data)
-    everyone = processes.gather(own)
-    if everyone.count(own) == processes.count:
+    local = _fingerprint(data)
+    everyone = processes.gather(local)
+    if everyone.count(local) == processes.count:
         return True
     for rank, one in enumerate(everyone):
         _, rows, _ = one

@@ -69,7 +69,7 @@ def trace(module: nn.Module, inputs: Inputs, choice: Any) -> Treatment:
 
     Raises:
         InputError: if the rows are not independent, or f has another shape than (N, ..., C).
-        UnsupportedError: if a parameter's gradients cannot be told row by row.
+        UnsupportedError: if a parameter's gradients cannot be read row by row.
     """
     with reading(module):
         probe = Probe.of(module, inputs)
@@ -108,7 +108,7 @@ def _demote(reasons: dict[str, str], refused: Mapping[str, str]) -> None:
     for name, reason in refused.items():
         if name in reasons:
             raise UnsupportedError(
-                f"weights: the gradients of {name!r} could not be told row by row ({reasons[name]}). "
+                f"weights: the gradients of {name!r} could not be read row by row ({reasons[name]}). "
                 "Leave it out of `weights`, or write the layer in calls to torch."
             )
         reasons[name] = reason
@@ -276,7 +276,7 @@ class Probe:
             recorded = self.record(frozenset(trainable), rows=1, computing=computing)
         except ChangedInPlaceError as error:
             raise UnsupportedError(
-                f"weights: expected a last layer that can be told by where weights are used, got {str(error)!r}: "
+                f"weights: expected a last layer that can be found by where weights are used, got {str(error)!r}: "
                 f"{CHANGED}. {NAME_THEM}"
             ) from error
         return last_layer([site for site, _ in recorded.used], trainable)
@@ -298,7 +298,7 @@ class Probe:
             if len(common) == len(found[site.key]) and all(len(some) == 1 for some in common):
                 settled[site.key] = tuple(layout for (layout,) in common)
             else:
-                refused |= {view.name: "rows cannot be told apart where it is used" for view in site.views}
+                refused |= {view.name: "rows cannot be separated where it is used" for view in site.views}
         known = {view.name for view in recorded.views}
         derived = {name: each for name, each in recorded.derived.items() if name in known}
         refused |= {name: GROWS for name, each in derived.items() if not each.is_like(fewer.derived.get(name))}

@@ -52,8 +52,8 @@ class GaussianPosterior(Posterior):
         transform: from unconstrained to the user's coordinates; ``None`` where they are the same.
         infer: the inference that made it, as a function of the prior and the data: what `condition` calls again.
         fit: what the evidence is computed from, as a function of the prior precision and the noise.
-        method: how f is read unless `predict` is told: "linearized", which Laplace's expansion is made for, or
-            "sampled", for a q(θ) that was fitted to f itself.
+        method: how f is read unless `predict` has another method: "linearized", as Laplace's expansion is made for,
+            or "sampled", for a q(θ) that was fitted to f itself.
         lost: which of ``infer`` and ``fit`` a file did not keep.
         reader: makes the model's inputs of an estimator's tables; ``None`` where x is given as the model takes it.
     """

@@ -107,11 +107,11 @@ def all_reduce(precision: Precision, group: Any = None) -> Precision:
     mine = signature_of(precision)
     for theirs in processes.gather(mine):
         _require_alike(mine, theirs)
-    own, device = summable(precision), precision.diagonal().device
-    summand, total = own.summand(), None
+    local, device = summable(precision), precision.diagonal().device
+    summand, total = local.summand(), None
     for rank in range(processes.count):  # one at a time, so that memory holds one precision of another process
         theirs = _moved(processes.gather(summand if rank == processes.rank else None)[rank], device)
-        total = own.joined([theirs] if total is None else [summable(total).summand(), theirs])
+        total = local.joined([theirs] if total is None else [summable(total).summand(), theirs])
     assert total is not None
     return total
 

@@ -89,8 +89,8 @@ def _draws_at_first(items: Iterable[Any]) -> bool:
     while type(data) is Subset:
         data = data.dataset
     samplers = (items.sampler, items.batch_sampler)
-    own = all(type(each).__module__ == "torch.utils.data.sampler" for each in samplers)
-    return own and not hasattr(data, "__getitems__") and not CalledCode([data]).may_draw("__getitem__", data)
+    plain = all(type(each).__module__ == "torch.utils.data.sampler" for each in samplers)
+    return plain and not hasattr(data, "__getitems__") and not CalledCode([data]).may_draw("__getitem__", data)
 
 
 @final
@@ -134,14 +134,14 @@ class _Calls:
                 yield
             return
         attributes = [(vars(each()), forward) for each, forward in self._layers]
-        swapped = [(own, forward) for own, forward in attributes if "forward" not in own]
-        for own, forward in swapped:
-            own["forward"] = forward
+        swapped = [(names, forward) for names, forward in attributes if "forward" not in names]
+        for names, forward in swapped:
+            names["forward"] = forward
         try:
             yield
         finally:
-            for own, _ in swapped:
-                del own["forward"]
+            for names, _ in swapped:
+                del names["forward"]
 
 
 _CALLS: WeakKeyDictionary[nn.Module, _Calls] = WeakKeyDictionary()
@@ -248,13 +248,13 @@ def _of_part(part: Drawing, func: Any, args: Sequence[Any], kwargs: Mapping[str,
     given, cut = [*args, kwargs.get("input")], part.cut
     x: Tensor = given[0]
     if func not in DROPOUT or x.ndim < 2 or x.shape[0] != cut.count:
-        with part.own.inside(), PrivateOperations():
+        with part.local.inside(), PrivateOperations():
             return func(*args, **kwargs)
-    before, after = (x.new_zeros(rows, *x.shape[1:]) for rows in (cut.own.start, cut.rows - cut.own.stop))
+    before, after = (x.new_zeros(rows, *x.shape[1:]) for rows in (cut.local.start, cut.rows - cut.local.stop))
     whole = torch.cat([before, x, after])
     with PrivateOperations():
         result = func(whole, *args[1:], **{name: value for name, value in kwargs.items() if name != "input"})
-    return x.copy_(result[cut.own]) if result is whole else result[cut.own]  # where it writes in place
+    return x.copy_(result[cut.local]) if result is whole else result[cut.local]  # where it writes in place
 
 
 def _plain(x: Tensor) -> bool:

@@ -27,16 +27,16 @@ class Cut:
 
     Attributes:
         rows: B, of the whole minibatch.
-        own: which of them this process has.
+        local: which of them this process has.
     """
 
     rows: int
-    own: slice
+    local: slice
 
     @property
     def count(self) -> int:
         """How many rows this process has."""
-        return self.own.stop - self.own.start
+        return self.local.stop - self.local.start
 
 
 class Drawing(NamedTuple):
@@ -44,12 +44,12 @@ class Drawing(NamedTuple):
 
     Attributes:
         cut: of the minibatch.
-        own: the generators for what cannot be drawn for the whole minibatch.
+        local: the generators for what cannot be drawn for the whole minibatch.
         backward: whether a backward pass follows.
     """
 
     cut: Cut
-    own: RandomSource
+    local: RandomSource
     backward: bool
 
 
@@ -58,23 +58,23 @@ _settled: ContextVar[bool] = ContextVar("how the numbers that are being drawn ar
 
 
 @contextmanager
-def drawing(cut: Cut | None, own: RandomSource | None, *, backward: bool = True) -> Iterator[None]:
+def drawing(cut: Cut | None, local: RandomSource | None, *, backward: bool = True) -> Iterator[None]:
     """How the rows of a process get their random numbers inside.
 
     Args:
         cut: where they are in a minibatch of all processes, for numbers that are those of a single process; ``None``
             where they are no part of one.
-        own: this process's generators; ``None`` for a single process.
+        local: this process's generators; ``None`` for a single process.
         backward: whether a backward pass follows.
 
     Raises:
         RecomputedError: from inside, if there is a cut, and a backward pass that would draw other numbers.
     """
-    if own is None or cut is None:
-        with nullcontext() if own is None else own.inside():
+    if local is None or cut is None:
+        with nullcontext() if local is None else local.inside():
             yield
         return
-    token = _drawing.set(Drawing(cut, own, backward))
+    token = _drawing.set(Drawing(cut, local, backward))
     try:
         yield
     finally:
@@ -121,7 +121,7 @@ def by_row(draw: Draw, shape: Sequence[int], axis: int) -> Tensor:
         return by_process(lambda: draw(shape))
     with _settling():
         whole = draw([*shape[:axis], cut.rows, *shape[axis + 1 :]])
-    return whole.narrow(axis, cut.own.start, cut.count)
+    return whole.narrow(axis, cut.local.start, cut.count)
 
 
 def by_process(draw: Callable[[], Tensor]) -> Tensor:
@@ -129,7 +129,7 @@ def by_process(draw: Callable[[], Tensor]) -> Tensor:
     drawing = _present()
     if drawing is None:
         return draw()
-    with _settling(), drawing.own.inside():
+    with _settling(), drawing.local.inside():
         return draw()
 
 

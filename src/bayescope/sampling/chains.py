@@ -255,7 +255,7 @@ class Langevin(Optimizer):
         rows: int,
         masks: Mapping[int, Tensor],
     ) -> None:
-        # In the groups, since a checkpoint keeps those and is told apart by them.
+        # In the groups, since a checkpoint keeps and compares those.
         options = {
             "lr": sizes.lr, "cycle": sizes.cycle, "quiet": sizes.quiet, "friction": friction,
             "temperature": temperature, "rows": rows, "steps": 0,

@@ -155,14 +155,14 @@ def _sampled(
     A chain is the same on whichever process it runs: the starts are given, and `nuts_draws` takes a seed a chain from
     the generator, one after the other.
     """
-    own = processes.slice(len(starts))
-    _pass_over(own.start, generator)
+    local = processes.slice(len(starts))
+    _pass_over(local.start, generator)
     found = None
-    if own.start < own.stop:
+    if local.start < local.stop:
         found = nuts_draws(
-            density, start=starts[own], chains=own.stop - own.start, generator=generator, **options
+            density, start=starts[local], chains=local.stop - local.start, generator=generator, **options
         )  # fmt: skip
-    _pass_over(len(starts) - own.stop, generator)
+    _pass_over(len(starts) - local.stop, generator)
     parts = [part for part in processes.gather(found) if part is not None]
     reported = {name: torch.cat([statistics[name] for _, statistics in parts]) for name in parts[0][1]}
     return torch.cat([draws for draws, _ in parts]), reported

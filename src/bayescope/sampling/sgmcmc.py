@@ -186,5 +186,5 @@ def _diagnosis(
     if rows.in_memory and rows.shared:
         return prediction_diagnosis(function, draws, rows.whole()[0], likelihood)
     first = next(iter(rows.in_order(rows.rows)), None)  # none on a process without rows
-    own = None if first is None else tuple(prediction_diagnosis(function, draws, first[0], likelihood))
-    return PredictionDiagnosis(*map(torch.cat, zip(*filter(None, rows.of_parts(own)), strict=True)))
+    judged = None if first is None else tuple(prediction_diagnosis(function, draws, first[0], likelihood))
+    return PredictionDiagnosis(*map(torch.cat, zip(*filter(None, rows.of_parts(judged)), strict=True)))

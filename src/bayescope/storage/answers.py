@@ -35,7 +35,7 @@ def forget(model: Any) -> None:
 
 @contextmanager
 def answering(model: Any) -> Iterator[None]:
-    """A stretch in which a model answers; of one that was loaded, errors of others are told as the file's.
+    """A stretch in which a model answers; of one that was loaded, errors of others are reported as the file's.
 
     Raises:
         FileError: for any error but the library's own and those of memory that ran out.

@@ -229,7 +229,7 @@ def _place(path: Any) -> Path:
 
 
 def _read(path: Path, read: Callable[[BinaryIO], R]) -> R:
-    """What a function reads of a file, whose failures are told as those of the file."""
+    """What a function reads of a file, whose failures are reported as those of the file."""
     try:
         if path.is_fifo():  # opening it waits for somebody who writes
             raise FileError(f"{path}: expected a file that can be read, got a named pipe. Write it to a file first.")

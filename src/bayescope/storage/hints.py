@@ -1,4 +1,4 @@
-"""Whether a value is what an annotation says: its outer type, and that of what it holds as far as that is told."""
+"""Whether a value is what an annotation says: its outer type, and the type of its entries where that is given."""
 
 from __future__ import annotations
 

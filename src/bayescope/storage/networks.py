@@ -323,9 +323,9 @@ def _is_known(module: nn.Module) -> bool:
     except ValueError:  # sizes that no file may ask for
         return False
     same = _attributes(made) == _attributes(module)
-    tensors, own = {**made._parameters, **made._buffers}, {**module._parameters, **module._buffers}
+    tensors, present = {**made._parameters, **made._buffers}, {**module._parameters, **module._buffers}
     shapes = [(name, None if each is None else each.shape) for name, each in tensors.items()]
-    return same and shapes == [(name, None if each is None else each.shape) for name, each in own.items()]
+    return same and shapes == [(name, None if each is None else each.shape) for name, each in present.items()]
 
 
 def _is_bounded(network: nn.Module) -> bool:
@@ -423,10 +423,10 @@ def _readable(name: Any) -> str:
 
 def _fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
-        for name, own in _named(module).items():
-            own.data = tensors[name].data
-            if isinstance(own, nn.Parameter):
-                own.requires_grad_(tensors[name].requires_grad)
+        for name, parameter in _named(module).items():
+            parameter.data = tensors[name].data
+            if isinstance(parameter, nn.Parameter):
+                parameter.requires_grad_(tensors[name].requires_grad)
 
 
 def _named(module: nn.Module) -> dict[str, Tensor]:
@@ -441,7 +441,7 @@ def _dropped(module: nn.Module) -> dict[str, nn.Module]:
     return {name: part for name, part in named if name.rpartition(".")[2] in _HOOKS}
 
 
-def _refuse_unlike(held: Mapping[str, Tensor], own: Mapping[str, Tensor], inserted: Mapping[str, Any]) -> None:
+def _refuse_unlike(held: Mapping[str, Tensor], present: Mapping[str, Tensor], inserted: Mapping[str, Any]) -> None:
     """Checks that the caller's module has the tensors of the file, tied where they are.
 
     Raises:
@@ -449,17 +449,17 @@ def _refuse_unlike(held: Mapping[str, Tensor], own: Mapping[str, Tensor], insert
     """
     held = {name: tensor for name, tensor in held.items() if not name.startswith(tuple(f"{at}." for at in inserted))}
     # In order, not as a set, whose order changes from process to process: the same mistake has the same message.
-    for name in [*(name for name in held if name not in own), *(name for name in own if name not in held)]:
+    for name in [*(name for name in held if name not in present), *(name for name in present if name not in held)]:
         side = "the file has and the module has not" if name in held else "the module has and the file has not"
         raise ModelError(f"model: expected a module with the same parameters and buffers, got {name!r}, which {side}.")
     for name, tensor in held.items():
-        expected, got = ((tuple(each.shape), each.dtype) for each in (tensor, own[name]))
+        expected, got = ((tuple(each.shape), each.dtype) for each in (tensor, present[name]))
         if expected != got:
             raise ModelError(
                 f"model: expected {name!r} of shape {expected[0]} and type {expected[1]}, got {got[0]} and {got[1]}. "
                 "Give a module of the architecture and the type that were saved."
             )
-    if _ties(held) != _ties(own):
+    if _ties(held) != _ties(present):
         raise ModelError("model: expected a module whose parameters are shared as they were saved, got another.")
 
 

@@ -82,7 +82,7 @@ def numeric_column(table: str, name: str, values: np.ndarray, *, start: int = 0,
         name: of the column.
         values: shape (N,).
         start: the first value's row, for messages.
-        missing: how the table is told that a value is missing.
+        missing: how a missing value is marked in the table.
 
     Raises:
         InputError: if one is infinite.

@@ -15,7 +15,7 @@ from bayescope.tables.encoding import CategoricalEncoding, NumericEncoding, Tran
 from bayescope.tables.scaling import Quantiles, Standard, scale_of
 from bayescope.tables.suspicion import refuse_labels_of_rows
 
-# Different numbers of a column that are told one by one; a column that has more is told by a sample.
+# Different numbers of a column that are kept one by one; of a column with more a sample is kept.
 MOST_VALUES = 1024
 # Different labels of a column.
 MOST_LABELS = 65_000

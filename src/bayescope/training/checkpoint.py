@@ -200,12 +200,12 @@ def _content(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     if not whole or not all(isinstance(part, dict) for part in found.values()):
         raise InputError(f"checkpoint: expected the file of an earlier run, got something else. {advice}")
     call = _call.get() or {}
-    told = [
+    compared = [
         ("call", SEEDS & call.keys(), call),
         ("run", run, run),
         ("call", call, call),
     ]  # what is easiest to mend first
-    for part, names, facts in told:
+    for part, names, facts in compared:
         for name in names:
             mine, other = facts[name], found[part].get(name)
             if mine != other:

@@ -1,4 +1,4 @@
-"""What a training run is told apart by, in words: what a run that goes on from a checkpoint has to have in common."""
+"""What identifies a training run, in words: a run that goes on from a checkpoint must agree with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bayescope.likelihoods import Likelihood
 from bayescope.network.weights import Weights
 from bayescope.priors import Prior
 
-# So many numbers are written out; more of them are told apart by a hash.
+# Up to this many numbers are written out; more are compared by a hash.
 WRITTEN = 4
 # What of an optimiser's options depends on the machine and leaves the steps as they are.
 _ON_THE_MACHINE = ("params", "fused", "foreach", "capturable", "differentiable", "initial_lr")
@@ -82,18 +82,18 @@ def of_likelihood(likelihood: Likelihood) -> str:
     options: dict[str, Any] = {}
     if dataclasses.is_dataclass(likelihood):
         options = {field.name: getattr(likelihood, field.name) for field in dataclasses.fields(likelihood)}
-    told = {name: _numbers(value) if isinstance(value, Tensor) else value for name, value in options.items()}
-    return likelihood.name + _listed({name: value for name, value in told.items() if _is_plain(value)})
+    plain = {name: _numbers(value) if isinstance(value, Tensor) else value for name, value in options.items()}
+    return likelihood.name + _listed({name: value for name, value in plain.items() if _is_plain(value)})
 
 
 def of_prior(prior: Prior) -> str:
     """Its precision and its mean; a structured precision by its diagonal and its determinant."""
     precision = prior.precision
     if isinstance(precision, Tensor):
-        told = _numbers(precision)
+        text = _numbers(precision)
     else:  # rounded: a posterior that became the prior may have been fitted again
-        told = f"full, log determinant {float(precision.logdet()):.6g}, trace {float(precision.diagonal().sum()):.6g}"
-    return f"precision {told}, mean {_numbers(prior.mean)}"
+        text = f"full, log determinant {float(precision.logdet()):.6g}, trace {float(precision.diagonal().sum()):.6g}"
+    return f"precision {text}, mean {_numbers(prior.mean)}"
 
 
 def describe(prior: Prior) -> str:

@@ -147,16 +147,16 @@ class Lbfgs(Optimizer):
         return best
 
     def _at(self, weights: Tensor) -> _Point:
-        for parameter, own in zip(self._parameters, self._parts(weights), strict=True):
-            parameter.copy_(own)
+        for parameter, saved in zip(self._parameters, self._parts(weights), strict=True):
+            parameter.copy_(saved)
         value = float(self._closure())
         self._evaluations += 1
         return _Point(weights, value, _flat([_gradient(parameter) for parameter in self._parameters]))
 
     def _leave_at(self, point: _Point) -> None:
         weights, gradients = self._parts(point.weights), self._parts(point.gradient)
-        for parameter, own, gradient in zip(self._parameters, weights, gradients, strict=True):
-            parameter.copy_(own)
+        for parameter, saved, gradient in zip(self._parameters, weights, gradients, strict=True):
+            parameter.copy_(saved)
             parameter.grad = gradient.clone()
 
     def _parts(self, flat: Tensor) -> list[Tensor]:

@@ -112,8 +112,8 @@ class Outcome:
         rest = self._at_rest()
         if rest is None or (self.left is None and self.kept < TOLD):
             return f"unknown after {self.kept} epoch{'s' * (self.kept != 1)}. {advice}"
-        told = self._change() if self.left is None else f"about {self.left:.2g} nats are left to gain"
-        return f"yes, {told}" if rest else f"no, {told}. {advice}"
+        reason = self._change() if self.left is None else f"about {self.left:.2g} nats are left to gain"
+        return f"yes, {reason}" if rest else f"no, {reason}. {advice}"
 
     def _at_rest(self) -> bool | None:
         """Whether little is left to gain; ``None`` after a few epochs, of which nobody can tell."""
@@ -199,7 +199,7 @@ class Loop:
         weights = sum(parameter.numel() for parameter in self._objective.parameters)
         try:
             # Ctrl-C is held back inside of all the rest.
-            with interrupts, _Bar("training", shown=self._progress) as bar, threads_for(self._rows.largest * weights):
+            with interrupts, _Bar("training", visible=self._progress) as bar, threads_for(self._rows.largest * weights):
                 while self._epoch < self._epochs and not self._ended:
                     self._one_epoch(bar, interrupts)
                 interrupts.ask()
@@ -390,8 +390,8 @@ def _needs_value(optimizer: Optimizer) -> bool:
 class _Bar:
     """A progress bar that appears once the run has taken a while."""
 
-    def __init__(self, doing: str, *, shown: bool) -> None:
-        self._doing, self._shown = doing, shown
+    def __init__(self, doing: str, *, visible: bool) -> None:
+        self._doing, self._visible = doing, visible
         self._stack = ExitStack()
         self._report: Report | None = None
         self._next = time.monotonic() + PATIENCE_SECONDS
@@ -404,7 +404,7 @@ class _Bar:
 
     def show(self, done: int, steps: int | None, name: str) -> None:
         """Tells how far it is, where that is due."""
-        if not self._shown or time.monotonic() < self._next:
+        if not self._visible or time.monotonic() < self._next:
             return
         if self._report is None:
             self._report = self._stack.enter_context(progress_bar(self._doing))

@@ -149,8 +149,8 @@ class Minibatches:
             require_same_function(module, inputs)
             self._look(inputs, targets)
             if in_memory:
-                own = slice(0, self._batches.rows)  # none of those that are lent
-                self._whole = take_rows(inputs, own), self._canonical(targets)[own]
+                local = slice(0, self._batches.rows)  # none of those that are lent
+                self._whole = take_rows(inputs, local), self._canonical(targets)[local]
         self.rows = self._count()
         self.outputs = self._shape[-1] if self._shape else 0
 
@@ -245,12 +245,12 @@ class Minibatches:
         if not rows:
             return
         if rows == self.largest:
-            own = self._part(rows)
-            yield (inputs, targets) if own is None else (take_rows(inputs, own), targets[own])
+            local = self._part(rows)
+            yield (inputs, targets) if local is None else (take_rows(inputs, local), targets[local])
             return
         for chosen in permuted(rows, self.largest, self._generator):
-            own = self._part(len(chosen))
-            here = (chosen if own is None else chosen[own]).to(targets.device)
+            local = self._part(len(chosen))
+            here = (chosen if local is None else chosen[local]).to(targets.device)
             yield _selected(inputs, here), targets.index_select(0, here)
 
     def in_order(self, most: int = 1024) -> Iterator[tuple[Any, Tensor]]:
@@ -269,10 +269,10 @@ class Minibatches:
         inputs, targets = self._whole
         for start in range(0, len(targets), most):
             count = min(most, len(targets) - start)
-            own = self._processes.slice(count) if self._shared else slice(0, count)
-            self.cut = Cut(count, own) if self._shared else None
-            rows = slice(start + own.start, start + own.stop)
-            if own.start < own.stop:
+            local = self._processes.slice(count) if self._shared else slice(0, count)
+            self.cut = Cut(count, local) if self._shared else None
+            rows = slice(start + local.start, start + local.stop)
+            if local.start < local.stop:
                 yield take_rows(inputs, rows), targets[rows]
 
     def whole(self) -> tuple[Any, Tensor]:
@@ -298,14 +298,14 @@ class Minibatches:
 
     def part(self, rows: int) -> slice:
         """Which rows of a minibatch, shared or not, are this process's."""
-        own = self._part(rows)
-        return slice(0, rows) if own is None else own
+        local = self._part(rows)
+        return slice(0, rows) if local is None else local
 
     def _part(self, rows: int) -> slice | None:
         if not self._shared:
             return None
         self.cut = Cut(rows, self._processes.slice(rows))
-        return self.cut.own
+        return self.cut.local
 
     def _in_batches(self, number: int) -> Iterator[tuple[Any, Tensor]]:
         if self._processes.count > 1:
@@ -313,11 +313,11 @@ class Minibatches:
         sliced = self._shared and isinstance(self._source, list)
         before = 0
         for inputs, targets in self._batches:
-            own = self._part(len(targets)) if sliced else None
-            if own is None:
+            local = self._part(len(targets)) if sliced else None
+            if local is None:
                 yield inputs, self._canonical(targets, before)
             else:
-                some = _never_empty(own)
+                some = _never_empty(local)
                 yield take_rows(inputs, some), self._canonical(targets[some], before + some.start)
             before += len(targets)
         if self._processes.count == 1 and before != self.rows:
@@ -335,9 +335,9 @@ class Minibatches:
             return len(self._source)  # type: ignore[arg-type]
         if self._shared:
             return self._batches.rows
-        own = sum(len(targets) for _, targets in self._batches)
+        local = sum(len(targets) for _, targets in self._batches)
         self._batches.check_shards()
-        return round(self._processes.sum_numbers(own)[0])
+        return round(self._processes.sum_numbers(local)[0])
 
     def fingerprint(self) -> str:
         """What tells these rows from others, found without a trace on the order to come.
@@ -391,16 +391,16 @@ class _EvenBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         for chosen in permuted(self._rows, self._size, self._generator):
-            own = self._part(len(chosen))
-            yield (chosen if own is None else chosen[_never_empty(own)]).tolist()
+            local = self._part(len(chosen))
+            yield (chosen if local is None else chosen[_never_empty(local)]).tolist()
 
     def __len__(self) -> int:
         return math.ceil(self._rows / self._size)
 
 
-def _never_empty(own: slice) -> slice:
+def _never_empty(local: slice) -> slice:
     """The rows of a process, or one of another's where it has none: no rows at all are no batch."""
-    return own if own.start < own.stop else slice(0, 1)
+    return local if local.start < local.stop else slice(0, 1)
 
 
 def permuted(rows: int, batch_size: int, generator: torch.Generator) -> Sequence[Tensor]:
@@ -418,13 +418,13 @@ def steps_of(data: Any, batch_size: int) -> int:
 def rows_of_all(data: Any) -> int | None:
     """How many rows arrays or a data set have on all processes together; ``None`` for what comes in batches."""
     if isinstance(data, tuple | Mapping):
-        own = next((tensor.shape[0] for tensor in tensors(map_arrays(data)) if tensor.ndim), 0)
+        local = next((tensor.shape[0] for tensor in tensors(map_arrays(data)) if tensor.ndim), 0)
     elif isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        own = len(data)  # type: ignore[arg-type]  # torch declares none
+        local = len(data)  # type: ignore[arg-type]  # torch declares none
     else:
         return None
     processes = present()
-    return own if same_on_all(processes, data) else round(processes.sum_numbers(own)[0])
+    return local if same_on_all(processes, data) else round(processes.sum_numbers(local)[0])
 
 
 def _not_finite(row: int) -> InputError:

@@ -53,7 +53,7 @@ def require_graph(loss: Tensor) -> None:
 
 
 class Objective(Protocol):
-    """What the training loop goes down: a sum over all N rows, told without bias by a minibatch."""
+    """What the training loop minimises: a sum over all N rows, which a minibatch estimates without bias."""
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -70,8 +70,8 @@ class Objective(Protocol):
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Hears before each epoch how many are done, and how many there will be.
 
-        What changes here and in `finish_epoch`, and cannot be told from the epoch, has to be a parameter or a buffer of
-        the module that is trained: a checkpoint keeps those.
+        What changes here and in `finish_epoch`, and does not follow from the epoch, has to be a parameter or a buffer
+        of the module that is trained: a checkpoint keeps those.
         """
 
     def estimate(self, inputs: Any, targets: Tensor) -> Tensor:

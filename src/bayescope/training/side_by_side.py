@@ -37,8 +37,8 @@ class RowsOfEach:
         self._count = len(self._targets)
         self._whole: tuple[Any, Tensor] | None = None
         if self._count and rows.largest == self._count:
-            own = rows.part(self._count)
-            self._whole = self._taken(torch.arange(self._count).expand(len(self.generators), -1)[:, own])
+            local = rows.part(self._count)
+            self._whole = self._taken(torch.arange(self._count).expand(len(self.generators), -1)[:, local])
 
     @property
     def cut(self) -> Cut | None:

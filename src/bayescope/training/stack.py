@@ -73,7 +73,7 @@ class Stack(nn.Module):
         return torch.stack([self._one(of_one, _member(inputs, m)) for m, of_one in enumerate(each)], 1)
 
     def extra_repr(self) -> str:
-        """The architecture, which a checkpoint is told apart by."""
+        """The architecture, by which checkpoints differ."""
         return f"{self.members} of {self._form[0]!r}"
 
     def parameters_of(self, weights: Weights) -> dict[str, nn.Parameter]:

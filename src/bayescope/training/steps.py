@@ -41,7 +41,7 @@ class Turn(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What a step's rows told, on all processes.
+    """The sums over a step's rows, on all processes.
 
     Attributes:
         nll: the mean of −log p(y∣f) over them.
@@ -137,24 +137,24 @@ class Steps:
             share_random_states(self._processes, self._processes.count - 1)
         return taken
 
-    def _estimated(self, estimate: Estimate, turn: Turn, own: RandomSource | None) -> Tensor:
+    def _estimated(self, estimate: Estimate, turn: Turn, local: RandomSource | None) -> Tensor:
         if not self._whole_passes:
             try:
-                with drawing(turn.cut, own):
+                with drawing(turn.cut, local):
                     return estimate(turn.inputs, turn.targets)
             except RecomputedError:
                 self._whole_passes = True  # from now on, beginning with this step
                 self._draws.hand_over()
-                own = None if own is None else self._own_draws(own.seed)
-        with drawing(None, own):
+                local = None if local is None else self._own_draws(local.seed)
+        with drawing(None, local):
             return estimate(turn.inputs, turn.targets)
 
     def _summed(self, rows: int, nll: Tensor) -> Taken:
         weighted = [self._weighted(parameter, rows) for parameter in self._parameters]
         device = self._parameters[0].device
-        told = [rows, self._left, self._error is not None, self._interrupts.pending]
+        flags = [rows, self._left, self._error is not None, self._interrupts.pending]
         kinds = [[p.grad is not None, p.grad is not None and p.grad.is_sparse] for p in self._parameters]
-        numbers = torch.tensor([*map(float, told), *(float(kind) for pair in kinds for kind in pair)])
+        numbers = torch.tensor([*map(float, flags), *(float(kind) for pair in kinds for kind in pair)])
         value = nll.detach().to(device, self._dtype).reshape(1) * rows if rows else torch.zeros(1)
         sent = [*weighted, *(t.to(device, self._dtype) for t in (numbers, value))]
         sums = self._processes.sum(sent, meet=False)

@@ -108,8 +108,8 @@ def bound(kinds: Iterable[Draws], rows: Minibatches, kl: Tensor, most: int) -> B
     outcomes, interrupted = 0, False
     try:
         with Interrupts() as interrupts:
-            own = sum(targets.numel() for _, targets in rows.in_order())
-            outcomes = round(row_totals(own)[0])
+            local = sum(targets.numel() for _, targets in rows.in_order())
+            outcomes = round(row_totals(local)[0])
             for draws in kinds:
                 interrupts.ask()
                 estimates.append(_Estimate(draws))

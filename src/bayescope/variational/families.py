@@ -168,8 +168,8 @@ class LowRank(nn.Module):
 
     def noise(self, n: int) -> Tensor:
         sd, factor = self._parts()
-        own = _normal(n, len(sd), sd)
-        return sd * own + _normal(n, factor.shape[1], sd) @ factor.mT
+        noise = _normal(n, len(sd), sd)
+        return sd * noise + _normal(n, factor.shape[1], sd) @ factor.mT
 
     def solve(self, offset: Tensor) -> Tensor:
         """By Woodbury: S⁻¹v − S⁻¹L (I + LᵀS⁻¹L)⁻¹ LᵀS⁻¹v with S = diag(s²)."""

@@ -64,10 +64,10 @@ def given_sds(initial_sd: Tensor | None, weights: Weights) -> Tensor:
     return value.expand(weights.dim).clone()
 
 
-def layer_sds(own: Mapping[str, Tensor], weights: Weights) -> Tensor:
+def layer_sds(local: Mapping[str, Tensor], weights: Weights) -> Tensor:
     """The sds that variational layers had, and `FIRST_SD` for what is random beside them, shape (P,), float64."""
     shapes = dict(zip(weights.names, weights.shapes, strict=True))
-    first = {name: own.get(name, torch.full(shape, FIRST_SD)).to(torch.float64) for name, shape in shapes.items()}
+    first = {name: local.get(name, torch.full(shape, FIRST_SD)).to(torch.float64) for name, shape in shapes.items()}
     flat = weights.flatten(first)
     if (flat <= 0).any():
         raise InputError(
@@ -119,8 +119,8 @@ def capped(sds: Tensor, training: Training, likelihood: Likelihood, prior: Prior
         f = function.sampled(inputs, function.flat, q, DRAWS, torch.Generator().manual_seed(0))
         return sum(float(log_likelihood(likelihood, of_draw, targets)) for of_draw in f) / DRAWS
 
-    own = 0 if first is None else min(ROWS, len(first[1]))
-    rows, *fits = row_totals(own, *map(fit, CAPS))
+    local = 0 if first is None else min(ROWS, len(first[1]))
+    rows, *fits = row_totals(local, *map(fit, CAPS))
     share = training.rows.rows / rows
     divergences = [gaussian_kl(function.flat, sds.clamp(max=cap), precision, centre) for cap in CAPS]
     bounds = [share * fit - kl_weight * float(kl) for fit, kl in zip(fits, divergences, strict=True)]

@@ -76,8 +76,8 @@ class NegativeBound:
         self._weight, self._warm, self._numbers = kl_weight, not warmup, 0
         assert isinstance(family, nn.Module)
         self._hold = hold
-        own = weights.parameters(module).values() if hold else module.parameters()
-        trained = [*own, *family.parameters()]
+        parameters = weights.parameters(module).values() if hold else module.parameters()
+        trained = [*parameters, *family.parameters()]
         self.parameters = [parameter for parameter in trained if parameter.requires_grad]
 
     @property

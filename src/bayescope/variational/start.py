@@ -54,7 +54,7 @@ class Start:
     @classmethod
     def of(
         cls, options: VariationalOptions, training: Training, data: Any, prior_precision: Any, sds: Tensor | None,
-        own: Mapping[str, Tensor],
+        layer_scales: Mapping[str, Tensor],
     ) -> Start:  # fmt: skip
         """Reads the data where a start depends on them.
 
@@ -64,13 +64,13 @@ class Start:
             data: the same rows, as they were given.
             prior_precision: of p(θ), or "evidence".
             sds: where q goes on from; natural gradients begin anew, as a posterior says nothing of new rows' curvature.
-            own: those that the module's layers had, by parameter.
+            layer_scales: those that the module's layers had, by parameter.
         """
         weights, module, groups = training.weights, training.module, None
         if isinstance(prior_precision, str) and prior_precision == EVIDENCE:
             groups, prior_precision = _groups(training, options.groups), 1.0
         prior = _independent(network_prior(prior_precision, weights))
-        trained = sds is not None or bool(own) or _is_laplace(options.initial_sd)
+        trained = sds is not None or bool(layer_scales) or _is_laplace(options.initial_sd)
         noise = _first_noise(training, trained=trained)
         hyperparameters = Hyperparameters(prior, groups, training.likelihood, noise)
         hyperparameters.to(next(module.parameters()).device)
@@ -80,8 +80,8 @@ class Start:
         if _is_laplace(options.initial_sd):
             sds = laplace_sds(module, weights, data, hyperparameters.likelihood, prior, options.kl_weight)
             sds = capped(sds, training, hyperparameters.likelihood, prior, options.kl_weight)
-        elif own and options.initial_sd is None:
-            sds = layer_sds(own, weights)
+        elif layer_scales and options.initial_sd is None:
+            sds = layer_sds(layer_scales, weights)
         elif options.initial_sd is not None or not options.natural:
             sds = given_sds(options.initial_sd, weights)
         return cls(options, training, hyperparameters, sds)
@@ -139,7 +139,7 @@ def _correlated(start: Start) -> LowRank | Full:
 
 
 def with_ivon(start: Start, steps: IvonSteps) -> tuple[Family, Gradients]:
-    """Mean field by curvatures, which the optimiser is told of, and what sets ĝ and ĥ."""
+    """Mean field by curvatures that the optimiser gets, and what sets ĝ and ĥ."""
     options, module, weights = start.options, start.training.module, start.training.weights
     require_independent(module, weights)
     prior, share = start.hyperparameters.prior, options.kl_weight / start.training.rows.rows

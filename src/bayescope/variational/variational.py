@@ -105,11 +105,11 @@ def fit(
         sds: of the posterior that it goes on from, shape (P,), in the place of ``options.initial_sd``. What is not
             random then stays as it is: the rows to come are not all that it was trained on.
     """
-    model, weights, own, precisions = _plain(unwrapped(model), weights)
+    model, weights, layer_scales, precisions = _plain(unwrapped(model), weights)
     steps = IvonSteps(options.training.lr) if options.natural else None
     with prepared(options.training, model, data, likelihood, weights) as ready:
         training = replace(ready, weights=without_padding(ready.module, ready.weights))
-        start = Start.of(options, training, data, prior_precision, sds, own)
+        start = Start.of(options, training, data, prior_precision, sds, layer_scales)
         family, gradients = with_ivon(start, steps) if steps else by_gradients(start)
         objective = NegativeBound(
             training.module, training.weights, family, start.hyperparameters, gradients, rows=training.rows.rows,
@@ -131,10 +131,10 @@ def _plain(model: Any, weights: Any) -> tuple[Any, Any, Mapping[str, Tensor], li
     if not layers:
         return model, weights, {}, []
     precisions = {layer.prior_precision for layer in layers if hasattr(layer, "prior_precision")}
-    plain, own = deterministic(model)
+    plain, layer_scales = deterministic(model)
     if isinstance(weights, str) and weights == "all":
-        weights = {name: sd > 0 for name, sd in own.items()}
-    return plain, weights, own, sorted(precisions)
+        weights = {name: sd > 0 for name, sd in layer_scales.items()}
+    return plain, weights, layer_scales, sorted(precisions)
 
 
 def _trained(
@@ -350,8 +350,8 @@ def variational(
             ``warmup``, fewer epochs than all, the KL term's weight rises to w over so many epochs.
 
     Returns:
-        A Gaussian posterior that predicts by sampling weights unless it is told to linearize. ``.model`` is the network
-        at the means; ``.trace`` has lists of "loss", "nll", "kl" and "elbo" (an estimate from the draws of the epoch),
+        A Gaussian posterior that predicts by sampling weights unless `predict` asks for "linearized". ``.model`` is the
+        network at the means; ``.trace`` has lists of "loss", "nll", "kl" and "elbo" (estimated from the epoch's draws),
         of "validation_nll" where there is a validation, and of "prior_precision" and "noise_variance" where they are
         learnt. ``.elbo`` is read over all rows at the end in eval mode, which Ctrl-C cuts short; the summary has
         its standard error. ``.condition`` holds what is not random as it is.
